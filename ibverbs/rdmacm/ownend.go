@@ -43,14 +43,14 @@ func (c *Conn) ownEnd(op string, err error) error {
 	if left == closedHere {
 		text = "this side has closed the connection (Conn.Close)"
 	}
-	if errors.Is(err, ibverbs.ErrFlushed) {
+	if errors.Is(err, ibverbs.ErrFlushed) || cutOff(err) {
 		text += " before the work was complete"
 	}
 	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
 }
 
 // fromOwnEnd reports whether err may come of an end that this side has made: an object was closed,
-// work was flushed for no other reason, or the queue takes no more work.
+// work was flushed or cut off for no other reason, or the queue takes no more work.
 func (c *Conn) fromOwnEnd(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true
@@ -59,7 +59,18 @@ func (c *Conn) fromOwnEnd(err error) bool {
 	if cause != nil && !errors.Is(cause, os.ErrClosed) {
 		return false
 	}
+	// A device that doesn't know causes is the kernel's.
+	if cause == nil && cutOff(err) {
+		return true
+	}
 	var refused *ibverbs.PostError
 	return errors.Is(err, ibverbs.ErrFlushed) ||
 		errors.As(err, &refused) && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTCONN))
+}
+
+// cutOff reports whether err is the status that siw gives to work that it was sending when the
+// connection ended (kernel-notes/siw-error-reports.md). It has no other for a local fault either.
+func cutOff(err error) bool {
+	var work *ibverbs.WCError
+	return errors.As(err, &work) && work.Status == ibverbs.WCLocQPOpErr
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider"
 )
 
 // TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it
@@ -89,6 +91,47 @@ func TestCauseOfOwnEnd(t *testing.T) {
 	wantErr(t, "Cause", client.QP().Cause(), os.ErrClosed, "this side disconnected")
 	if strings.Contains(client.QP().Cause().Error(), "file") {
 		t.Error(client.QP().Cause())
+	}
+}
+
+// TestCutOffByOwnEnd: siw completes the work that it is sending when this side disconnects with a
+// status that local faults have, too. It is the end's where the device names no other cause, and
+// this side has ended the connection.
+func TestCutOffByOwnEnd(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cause  error
+		status ibverbs.WCStatus
+		end    bool
+		ours   bool
+	}{
+		{"cut off", nil, ibverbs.WCLocQPOpErr, true, true},
+		{"flushed", nil, ibverbs.WCWRFlushErr, true, true},
+		{"no end", nil, ibverbs.WCLocQPOpErr, false, false},
+		{"the peer's end", io.EOF, ibverbs.WCLocQPOpErr, true, false},
+		{"another fault", nil, ibverbs.WCLocProtErr, true, false},
+	} {
+		f, vctx := newFake(t, goodDial())
+		f.Cause = c.cause
+		conn := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
+		f.PostSend = func(q *fake.QP, wrs []provider.SendWR) (int, error) {
+			if c.end {
+				testkit.OK(t, conn.Disconnect())
+			}
+			q.Init.SendCQ.(*fake.CQ).Complete(provider.WC{WRID: wrs[0].WRID, QPN: fake.QPN, Status: c.status})
+			return len(wrs), nil
+		}
+		err := conn.Do(timeout(t), ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite})
+		var work *ibverbs.WCError
+		switch ours := errors.Is(err, os.ErrClosed) && strings.HasSuffix(err.Error(),
+			"this side has ended the connection (Conn.Shutdown or Disconnect) before the work was complete"); {
+		case !errors.As(err, &work) || work.Status != c.status:
+			t.Errorf("%s: %v has no status %s", c.name, err, c.status)
+		case ours != c.ours:
+			t.Errorf("%s: %v is this side's end: %t, want %t", c.name, err, ours, c.ours)
+		}
+		testkit.OK(t, conn.Close())
+		testkit.OK(t, vctx.Close())
 	}
 }
 

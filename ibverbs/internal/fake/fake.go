@@ -34,12 +34,18 @@ type Provider struct {
 	// Transport is that of the device; unknown if it is not set.
 	Transport provider.TransportType
 
+	// Cause is why each connection ended (QP.Cause). New sets io.EOF: the peer has closed it.
+	Cause error
+
 	Async chan provider.AsyncEvent
 }
 
 // New makes a fake with one device.
 func New() *Provider {
-	return &Provider{DeviceName: "fake0", fail: make(map[string]error), Async: make(chan provider.AsyncEvent, 8)}
+	return &Provider{
+		DeviceName: "fake0", fail: make(map[string]error), Cause: io.EOF,
+		Async: make(chan provider.AsyncEvent, 8),
+	}
 }
 
 // Fail makes call fail with err, nil for not any more.
@@ -306,8 +312,8 @@ func (q *QP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	return provider.QPAttr{State: provider.QPRTS}, init, q.p.called("query qp")
 }
 
-// Cause implements provider.QP: the peer has closed the connection.
-func (q *QP) Cause() error { return io.EOF }
+// Cause implements provider.QP.
+func (q *QP) Cause() error { return q.p.Cause }
 
 // Cookie implements provider.QP.
 func (q *QP) Cookie() any { return q.Init.Cookie }
