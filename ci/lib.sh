@@ -45,7 +45,7 @@ step() {
 		if [ -n "${GOVS_FAILURES-}" ]; then
 			{
 				printf '%s: status %s\n' "$title" "$status"
-				blamed "$log" 3 | cut -c 1-300 | sed 's/^/  /'
+				blamed "$log" 6 | middle 400 | sed 's/^/  /'
 			} >>"$GOVS_FAILURES"
 		fi
 	else
@@ -63,7 +63,7 @@ step() {
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
 # blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
-# its name in what go test prints, and before it with -v; then data races, with the functions that race, panics, and what
+# its name in what go test prints, and before it with -v, and the first scenarios that failed in it; then data races, with the functions that race, panics, and what
 # a guest's kernel complains of. A log without failed tests: other failures, those of the suite with their reasons; its last three lines if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |[^ ]*: .*(FAILED|failed)' lines
@@ -76,6 +76,11 @@ blamed() {
 			if (failed && ++after <= 3) print "  " $0
 			if (!failed && name != "" && ++many[name] <= 3) said[name] = said[name] "  " $0 "\n"
 		}
+		verdict || /^FAIL  +[a-z]/ && ++verdicts <= 3 {
+			if (failed) print "    " $0
+			if (!failed && name != "") said[name] = said[name] "    " $0 "\n"
+			verdict = !verdict
+		}
 		/^(panic: |fatal error: )/ && ++crashes <= 3 { crash = crash "  " $0 "\n" }
 		/(WARNING: CPU|BUG: |kernel BUG|refcount_t: |list_(add|del) corruption|general protection fault,|blocked for more)/ &&
 			++complaints <= 2 { crash = crash "  kernel: " $0 "\n" }
@@ -85,6 +90,13 @@ blamed() {
 		END { if (count || races || complaints) printf "%s", crash }' "$1")
 	[ -n "$lines" ] || lines=$({ grep -aE -A 1 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
 	printf '%s\n' "$lines"
+}
+
+# middle MOST leaves out the middle of lines that are longer.
+middle() {
+	awk -v most="$1" '
+		length > most { $0 = substr($0, 1, most / 2) " ... " substr($0, length - most / 2 + 1) }
+		{ print }'
 }
 
 # formatted ends the script with status 1 if gofmt would change a file.

@@ -33,6 +33,19 @@ func TestBlamed(t *testing.T) {
 			"seed 1\nFAIL        send/zero  kernel->kernel\n            one completion: there are 2\n628 PASS, 1 FAIL\n",
 			"FAIL        send/zero  kernel->kernel\none completion: there are 2\n",
 		},
+		"a test that runs scenarios": {
+			"=== RUN   TestA\n    a_test.go:1: run: status 1, want 0\n        stdout:\n" +
+				"        FAIL        send/zero  kernel->kernel\n                    there are 2\n        1 FAIL\n" +
+				"--- FAIL: TestA (0.00s)\n",
+			"--- FAIL: TestA (0.00s)\n  a_test.go:1: run: status 1, want 0\n" +
+				"    FAIL        send/zero  kernel->kernel\n    there are 2\n",
+		},
+		"a test that runs scenarios, without -v": {
+			"--- FAIL: TestA (0.00s)\n    a_test.go:1: run: status 1, want 0\n        stdout:\n" +
+				"        FAIL        send/zero  kernel->kernel\n                    there are 2\n        1 FAIL\n",
+			"--- FAIL: TestA (0.00s)\n  a_test.go:1: run: status 1, want 0\n" +
+				"    FAIL        send/zero  kernel->kernel\n    there are 2\n",
+		},
 		"a kernel that complains": {
 			"guest: provider-kernel.TestSiw in the guest: 62 s\n" +
 				"  | [   59.1] refcount_t: underflow; use-after-free.\n" +

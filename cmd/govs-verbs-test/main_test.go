@@ -54,8 +54,8 @@ func (w *transcript) await(t *testing.T, pattern string) []string {
 	return nil
 }
 
-// patience is how long something may take, in an emulated guest, too.
-const patience = 90 * time.Second
+// patience is how long something may take, in an emulated guest and beside one, too.
+const patience = 5 * time.Minute
 
 // command is a run of the command inside the test's process.
 type command struct {
@@ -120,15 +120,17 @@ func parts(p ...string) []string { return p }
 
 // clip leaves out the middle of long lines and of long text.
 func clip(text string) string {
-	cut := func(s string, most int) string {
-		if len(s) <= most {
-			return s
-		}
-		return s[:most/2] + " ... " + s[len(s)-most/2:]
-	}
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		b.WriteString(cut(line, 400))
 	}
 	return cut(b.String(), 8000)
+}
+
+// cut leaves out the middle of text that is longer than most.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return text[:most/2] + " ... " + text[len(text)-most/2:]
 }

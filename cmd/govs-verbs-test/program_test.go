@@ -65,4 +65,5 @@ func (p *program) want(t *testing.T, status int, stdout ...string) {
 	wantText(t, p.String()+": stdout", p.stdout.String(), stdout)
 }
 
-func (p *program) String() string { return strings.Join(p.cmd.Args, " ") }
+// String is the command line, and of a long one as much as leaves a report of a failure readable.
+func (p *program) String() string { return cut(strings.Join(p.cmd.Args, " "), 160) }
