@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -165,8 +166,9 @@ func merge(out, in []Frame) []Frame {
 func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 	field := octets[len(octets)-mpa.CRCLen:]
 	f.CRC = binary.LittleEndian.Uint32(field)
+	sum := mpa.CRC(0, octets[:len(octets)-mpa.CRCLen])
 	if crc {
-		if err := mpa.CheckCRC(mpa.CRC(0, octets[:len(octets)-mpa.CRCLen]), field); err != nil {
+		if err := mpa.CheckCRC(sum, field); err != nil {
 			f.CRCWrong, f.Err = true, err
 		}
 	}
@@ -179,6 +181,10 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 		return
 	}
 	f.Header, f.Payload = h, payload
+	if f.CRCWrong && mpa.CheckCRC(mpa.CRC(sum, payload), field) == nil {
+		f.Err = fmt.Errorf("%w: it covers the payload twice, as that of siw of Linux 6.1 does when TCP's send "+
+			"buffer fills up (kernel-notes/siw-two-senders.md has a remedy)", f.Err)
+	}
 	f.note(ddp.CheckVersion(&h, version))
 	ctl := rdmap.ParseControl(h.ULPCtl)
 	switch {

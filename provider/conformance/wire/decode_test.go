@@ -2,6 +2,8 @@ package wire_test
 
 import (
 	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"strings"
 	"testing"
 
@@ -97,6 +99,33 @@ func TestWrongCRC(t *testing.T) {
 	}
 	if got := story(conn)[2]; !strings.Contains(got, "WRONG") || !strings.Contains(got, mpa.ErrCRC.Error()) {
 		t.Errorf("the ladder says %q", got)
+	}
+}
+
+// TestCRCOfTwoSenders: what siw's two senders make wrong is told from other wrong CRCs
+// (kernel-notes/siw-two-senders.md).
+func TestCRCOfTwoSenders(t *testing.T) {
+	for _, twice := range []bool{true, false} {
+		c, castagnoli := newCapture(), crc32.MakeTable(crc32.Castagnoli)
+		s := c.Begin(true)
+		s.SendMessage(wire.ToResponder, 1, octets(5))
+		data := c.Packets[len(c.Packets)-1].Data
+		fpdu := data[54:] // after the headers of Ethernet, IPv4 and TCP
+		covered, field := fpdu[:len(fpdu)-4], fpdu[len(fpdu)-4:]
+		again := covered[2+18:][:5] // after the ULPDU length and the header of an untagged segment
+		if !twice {
+			again = again[:4]
+		}
+		sum := crc32.Update(crc32.Checksum(covered, castagnoli), castagnoli, again)
+		binary.LittleEndian.PutUint32(field, sum)
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
+		f := conn.FPDUs(wire.ToResponder)
+		if len(f) != 1 || !f[0].CRCWrong || !errors.Is(f[0].Err, mpa.ErrCRC) {
+			t.Fatalf("FPDUs %v: one has a wrong CRC", f)
+		}
+		if got := story(conn)[2]; strings.Contains(got, "covers the payload twice") != twice {
+			t.Errorf("the payload twice: %t: the ladder says %q", twice, got)
+		}
 	}
 }
 
