@@ -191,7 +191,7 @@ func TestRunPeerSiw(t *testing.T) {
 		testkit.OK(t, exec.Command("rdma", "link", "delete", "siwpeer").Run())
 		testkit.OK(t, exec.Command("ip", "netns", "del", "peer").Run())
 	})
-	// siw's CRCs may be wrong where its sends fill the send buffer (kernel-notes/siw-two-senders.md).
+	// siw's CRCs may be wrong where its sends fill the buffer (kernel-notes/siw-two-senders.md).
 	const buffers = "/proc/sys/net/ipv4/tcp_wmem"
 	before := testkit.Must(os.ReadFile(buffers))(t)
 	testkit.OK(t, os.WriteFile(buffers, []byte("4096 8388608 8388608"), 0))
