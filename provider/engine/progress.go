@@ -183,7 +183,9 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 	turn := d.turnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
-	var polled *stream
+	few := d.fewPolled(len(direct))
+	var polled [fewQPs]*stream // that wait for room
+	npolled := 0
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
@@ -194,9 +196,10 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 		}
 		if s.blocked.Load() {
 			all = true
-			if len(direct) == 1 {
-				polled = s
-				s.polled.Store(true)
+			if few {
+				polled[npolled] = s
+				npolled++
+				s.polled.Store(uint32(len(direct)))
 			}
 		}
 	}
@@ -206,8 +209,10 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 			d.prog.ready.Store(found)
 		}
 	}
-	if polled != nil && polled.polled.Load() {
-		polled.polled.Store(false) // for this Poll only, which has found no room
+	for _, s := range polled[:npolled] {
+		if s.polled.Load() != 0 {
+			s.polled.Store(0) // for this Poll only, which has found no room
+		}
 	}
 	if c.sink != nil {
 		d.prog.lendP()

@@ -76,20 +76,23 @@ func (r *rxState) readLimit(turn int, long bool) int {
 	if long && turn >= turnLook && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
-	most := max(readLeast, min(readMost, turn/2, turn>>r.dense))
-	if rest > 0 && rest+most > turn {
-		return rest + directAhead // the turn ends with the FPDU, so that no long part is left
-	}
-	return rest + most
+	most := max(readLeast, min(readMost, turn>>r.dense))
+	// The last FPDU of a turn is read to its end, because a long part would have to be kept. That it
+	// has its own read leaves the turn about as long as it should be.
+	return max(rest+directAhead, min(rest+most, max(turn-turn/4, readLeast)))
 }
 
 // spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has
 // cost. full says that as many octets came as were asked for.
 //
 // It records in dense how short the FPDUs were. dense decreases slowly, and only after
-// reads that were as long as it permitted.
+// reads that were as long as it permitted. A short read with the rest of an FPDU, and perhaps one
+// more, says nothing about those that follow: such a read ends the turns of streams with long ones.
 func (r *rxState) spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*fpduCost
+	if n < restMost && fpdus <= 2 {
+		return cost
+	}
 	dense := uint8(bits.Len(uint(cost-cost/8-1) / uint(n)))
 	if full || dense > r.dense {
 		r.dense = max(dense, r.dense-min(r.dense, 1))

@@ -33,9 +33,10 @@ func TestReadLimit(t *testing.T) {
 		{"an eighth, as FPDUs are short", have + 1000, turnLook, 3, true, 1000 + (turnLook-1000)/8},
 		{"some of it is over", 0, turnLook - 1, 0, true, readMost},
 		{"no long reads", have + 30000, turnLook, 0, false, 30000 + readMost},
-		{"half of a turn", have + 30000, 200000, 0, false, 130000},
+		{"as much as a read takes", have + 10000, 200000, 0, false, 10000 + readMost},
+		{"three quarters of the turn", have + 30000, 200000, 0, false, 150000},
 		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, false, 80000},
-		{"less is left than the FPDU twice", have + 30000, 50000, 0, false, 30000 + directAhead},
+		{"hardly more is left than the FPDU", have + 30000, 30100, 0, false, 30000 + directAhead},
 		{"the turn is over, within an FPDU", have + 30000, -5000, 0, false, 30000 + directAhead},
 		{"the turn is over", 0, 0, 0, true, readLeast},
 		{"very short FPDUs", 0, turnLeast, 7, true, readLeast},
@@ -121,6 +122,59 @@ func TestLongReads(t *testing.T) {
 	}
 	if in.most > readMost+64<<10 {
 		t.Errorf("after a store: the longest read was for %d octets", in.most)
+	}
+}
+
+// TestReadsOfATurn: a stream that is one of a few reads about as much as its turn has, with few
+// reads, although its messages end with a short FPDU.
+func TestReadsOfATurn(t *testing.T) {
+	y, in, writes := newSizedReads(t, true)
+	s := y.qp.stream.Load()
+	for of, reads := range map[int]int{2: 3, 4: 2} {
+		turn := y.dev.turnOfLook(of)
+		for len(in.in) < 20*turn { // messages of 64 KiB
+			in.in = append(in.in, writes(2*32000, 32000)...)
+			in.in = append(in.in, writes(1, 464)...)
+		}
+		for range 8 { // until it is known that FPDUs are long
+			s.pollRx(turn)
+		}
+		before := len(in.in)
+		in.reads = 0
+		for range 8 {
+			s.pollRx(turn)
+		}
+		taken := (before - len(in.in)) / 8
+		if in.reads > 8*reads || taken < turn*3/4 || taken > turn*5/4 {
+			t.Errorf("one of %d: %d reads in 8 turns of %d, want %d; a turn has taken %d octets",
+				of, in.reads, turn, 8*reads, taken)
+		}
+	}
+	testkit.OK(t, y.qp.Cause())
+}
+
+// TestDenseReads: short FPDUs make the next reads shorter, but the last short read of a turn, which
+// has the end of a long one in it, does not.
+func TestDenseReads(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		n, fpdus int
+		dense    uint8
+		longs    uint8
+	}{
+		{"long FPDUs", 96 << 10, 3, 0, 4},
+		{"the rest of an FPDU, and a short one", 1656, 2, 0, 3},
+		{"short ones", 1656, 3, 1, 0},
+		{"one that is as short, in a longer read", 4 << 10, 9, 1, 0},
+		{"very short ones", 2800, 100, 5, 0},
+	} {
+		r := rxState{longs: 3}
+		if cost := r.spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*fpduCost {
+			t.Errorf("%s: a read costs %d", tc.name, cost)
+		}
+		if r.dense != tc.dense || r.longs != tc.longs {
+			t.Errorf("%s: dense is %d, longs is %d; want %d and %d", tc.name, r.dense, r.longs, tc.dense, tc.longs)
+		}
 	}
 }
 
@@ -231,13 +285,20 @@ func TestTurnOfLook(t *testing.T) {
 		}
 	}
 	want("the only one", 1, turnLook)
-	want("one of two", 2, turns.Long/2)
+	want("one of two", 2, turnLook/2)
+	want("one of four", 4, turnLook/4)
 	want("one of many", 100, turnLeast)
-	for range fewQPs {
-		q := s.newQP(sideOptions{cap: s.qp.initAttr().Cap})
-		defer func() { testkit.OK(t, q.Close()) }()
+	more := func(n int) {
+		for range n {
+			q := s.newQP(sideOptions{cap: s.qp.initAttr().Cap})
+			t.Cleanup(func() { testkit.OK(t, q.Close()) })
+		}
 	}
+	more(loneQPs)
 	want("the only one of its CQ, of several", 1, turns.Long)
+	want("one of two, of several", 2, turnLook/2)
+	more(fewQPs - loneQPs)
+	want("one of two, of many", 2, turns.Long/2)
 }
 
 // TestStoresEndLongReads: only a region of an object that can be written to has the device read

@@ -49,10 +49,10 @@ type stream struct {
 	rx   rxState
 
 	txMu    sched.Mutex[locks.TX]
-	txWork  sched.Bool // the holder of txMu has to transmit once more
-	blocked sched.Bool // the socket is full and the poller watches for room
-	room    sched.Bool // the poller has seen room since
-	polled  sched.Bool // the program polls for this stream alone (see sendTurn)
+	txWork  sched.Bool   // the holder of txMu has to transmit once more
+	blocked sched.Bool   // the socket is full and the poller watches for room
+	room    sched.Bool   // the poller has seen room since
+	polled  sched.Uint32 // during a poll of the program: of how many streams it is one (see sendTurn)
 	tx      txState
 
 	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
@@ -125,13 +125,16 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 			return 0, false
 		}
 	}
-	turn = s.sendTurn(turn)
+	turn, shared := s.sendTurn(turn)
 	s.tx.turn = int32(turn)
 	left := s.txTurn()
 	for s.txWork.Load() && s.txMu.TryLock() {
 		left = s.txTurn()
 	}
-	return max(turn-left, 0), left <= 0 && s.blocked.Load()
+	if used = max(turn-left, 0); shared {
+		used = sharedCost(used)
+	}
+	return used, left <= 0 && s.blocked.Load()
 }
 
 // unlockTx releases txMu, and then does what others have left to its holder. A goroutine

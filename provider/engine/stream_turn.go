@@ -19,14 +19,17 @@ const (
 	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnPolled is the turn of what the program has posted on the only QP of the CQ that it
-	// polls: one message of 1 MiB, most often. See sendTurn.
+	// turnPolled is what the turns of a Poll may have together of what the program has posted on
+	// the QPs of the CQ that it polls, if that has one or a few: one message of 1 MiB, most often.
+	// See sendTurn.
 	turnPolled = 1 << 20
 
-	// turnLook is the turn of the only stream that a poller reads directly, on a device with at
-	// most fewQPs: a program may poll one CQ for each of many.
+	// turnLook is what the turns of a Poll have together on the streams that a poller reads
+	// directly. A device has at most loneQPs for the only stream of a CQ to have it, because a
+	// program may poll one CQ for each of many, and at most fewQPs for several of a CQ.
 	turnLook = 512 << 10
-	fewQPs   = 4
+	loneQPs  = 4
+	fewQPs   = 8
 
 	// turnLeast is the turn of a stream that is one of several that a poller reads
 	// directly, or that is closed at once.
@@ -50,6 +53,10 @@ const (
 	readMost  = 128 << 10
 	readLeast = 1 << 10
 
+	// restMost is how long a read is, at most, that may be no more than the end of a turn (see
+	// rxState.spent).
+	restMost = 4 << 10
+
 	// readLook is readMost while turnLook or more is left: the kernel hands over that much in one
 	// read faster than in several, for each of which the sender gets an acknowledgement. Many
 	// streams that are read in turns are slower with long reads (docs/benchmarks). It does not
@@ -69,31 +76,46 @@ const (
 
 // turnOfLook is the turn of one of n streams that a poller reads directly.
 func (d *device) turnOfLook(n int) int {
-	if n == 1 && d.qps.n.Load() <= fewQPs && !d.stores.Load() {
-		return turnLook
+	n = max(n, 1)
+	most := int64(fewQPs)
+	if n == 1 {
+		most = loneQPs
 	}
-	return max(turnLeast, turns.Long/max(n, 1))
+	if d.qps.n.Load() <= most && !d.stores.Load() {
+		return max(turnLeast, turnLook/n)
+	}
+	return max(turnLeast, turns.Long/n)
 }
 
+// fewPolled reports whether the n streams that a poller reads directly share turnPolled.
+func (d *device) fewPolled(n int) bool { return n == 1 || n <= fewQPs && d.qps.n.Load() <= fewQPs }
+
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
-// turn for it. txMu is held.
+// turn for it, and whether the stream shares turnPolled with others. txMu is held.
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it only where
+// tenth less time if 1 MiB goes out with one call. The streams of a program that polls for a few
+// share it, so that fewer of its Polls look in vain for what may have arrived: that is a system
+// call for each of them, which takes a microsecond in some virtual machines. What the peer's Reads ask for gets it only where
 // no other QP of the device has to wait for longer because of that peer, for the sake of fewer
 // Polls: with CRC, a call still has 256 KiB of it. A stream without CRC to a peer within the host
 // that lets much wait in its socket never gets it: that leaves the caches, and such turns made it
 // slower (docs/benchmarks).
-func (s *stream) sendTurn(turn int) int {
-	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns {
-		return turn
+func (s *stream) sendTurn(turn int) (most int, shared bool) {
+	if s.polled.Load() == 0 {
+		return turn, false
 	}
-	if s.inbound.Front() != nil && s.dev.qps.n.Load() > 1 {
-		return turn
+	n := int(s.polled.Swap(0))
+	if n == 0 || !s.longTurns || s.inbound.Front() != nil && s.dev.qps.n.Load() > 1 {
+		return turn, false
 	}
-	return max(turn, turnPolled)
+	return max(turn, turnPolled/n), n > 1
 }
+
+// sharedCost is what a turn that has used so much of turnPolled counts in its round. Only when all
+// that share turnPolled have had their turns, these count as one long turn.
+func sharedCost(used int) int { return used / (turnPolled / turns.Long) }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller
 // begin the next turn. The poller does so at its next Poll, because the socket has taken

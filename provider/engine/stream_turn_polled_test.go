@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -24,7 +26,7 @@ func TestTurnOfPolled(t *testing.T) {
 		{what: "Writes", crc: true, most: turnPolled},
 		{what: "Writes without CRC", bounded: true, most: turnPolled},
 		{what: "Writes without CRC and bounds", most: turns.Long},
-		{what: "Writes of one QP of two", crc: true, shared: true, most: turns.Long},
+		{what: "Writes of one QP of two", crc: true, shared: true, most: turnPolled / 2},
 		{what: "Reads of the peer", crc: true, asks: true, most: turnPolled},
 		{what: "Reads of the peer without CRC", bounded: true, asks: true, most: turnPolled},
 		{what: "Reads of the peer on a device with two QPs", crc: true, asks: true, another: true,
@@ -65,6 +67,57 @@ func TestTurnOfPolled(t *testing.T) {
 						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
 					}
 					r.drop()
+				}
+			})
+		})
+	}
+}
+
+// TestTurnsOfFewPolled: QPs that share a CQ, all with more to send than a Poll does, send 1 MiB
+// together in each of the program's Polls, and each of them as much as the others. Those of a CQ
+// with many send 256 KiB together.
+func TestTurnsOfFewPolled(t *testing.T) {
+	const size = 8 << 20
+	for n, most := range map[int]int{2: turnPolled, 3: turnPolled, 4: turnPolled, fewQPs: turnPolled, fewQPs + 1: turns.Long} {
+		t.Run(fmt.Sprintf("%d QPs", n), func(t *testing.T) {
+			byHand(t, memnet.Options{Window: 1 << 30, MSS: 9000}, Options{}, func(s *side, network *memnet.Network) {
+				peers, qps := []*raw{s.connected(network, true)}, []*qp{s.qp}
+				for len(qps) < n {
+					q, r := s.besides(network)
+					peers, qps = append(peers, r), append(qps, q)
+				}
+				src := s.reg(size, provider.AccessLocalWrite)
+				wr := src.writeAll(size)
+				for _, q := range qps {
+					testkit.Must(q.PostSend([]provider.SendWR{wr, wr}))(s.t)
+				}
+				poll := func() (moved []int) {
+					for _, q := range qps {
+						moved = append(moved, -int(q.stream.Load().moved.Load()))
+					}
+					s.dev.progress(s.cq, nil)
+					for i, q := range qps {
+						moved[i] += int(q.stream.Load().moved.Load())
+						peers[i].drop()
+					}
+					return moved
+				}
+				for range 2 * n { // until the poller knows that the streams have much to do
+					poll()
+				}
+				all := make([]int, n)
+				for turn := range 2 * n {
+					sum := 0
+					for i, moved := range poll() {
+						sum += moved
+						all[i] += moved
+					}
+					if sum < most*3/4 || sum > most*5/4 {
+						s.t.Errorf("Poll %d has sent %d, want about %d", turn, sum, most)
+					}
+				}
+				if least, longest := slices.Min(all), slices.Max(all); least < longest*3/4 {
+					s.t.Errorf("the QPs have sent %v: they should have as much", all)
 				}
 			})
 		})
