@@ -77,8 +77,8 @@ func (r *rxState) readLimit(turn int, long bool) int {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn>>r.dense))
-	// The last FPDU of a turn is read to its end, because a long part would have to be kept. That it
-	// has its own read leaves the turn about as long as it should be.
+	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
+	// quarter is for that read.
 	return max(rest+directAhead, min(rest+most, max(turn-turn/4, readLeast)))
 }
 

@@ -97,11 +97,11 @@ func (d *device) fewPolled(n int) bool { return n == 1 || n <= fewQPs && d.qps.n
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
 // tenth less time if 1 MiB goes out with one call. The streams of a program that polls for a few
 // share it, so that fewer of its Polls look in vain for what may have arrived: that is a system
-// call for each of them, which takes a microsecond in some virtual machines. What the peer's Reads ask for gets it only where
-// no other QP of the device has to wait for longer because of that peer, for the sake of fewer
-// Polls: with CRC, a call still has 256 KiB of it. A stream without CRC to a peer within the host
-// that lets much wait in its socket never gets it: that leaves the caches, and such turns made it
-// slower (docs/benchmarks).
+// call for each of them, which takes a microsecond in some virtual machines. What the peer's Reads
+// ask for gets it only where no other QP of the device has to wait for longer because of that peer,
+// for the sake of fewer Polls: with CRC, a call still has 256 KiB of it. A stream without CRC to a
+// peer within the host that lets much wait in its socket never gets it: that leaves the caches, and
+// such turns made it slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) (most int, shared bool) {
 	if s.polled.Load() == 0 {
 		return turn, false
