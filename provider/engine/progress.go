@@ -184,7 +184,7 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	few := d.fewPolled(len(direct))
-	var polled [fewQPs]*stream // that wait for room
+	var polled [fewStreams]*stream // that wait for room
 	npolled := 0
 	for _, q := range direct {
 		s := q.stream.Load()

@@ -87,17 +87,22 @@ func (r *rxState) readLimit(turn int, long bool) int {
 //
 // It records in dense how short the FPDUs were. dense decreases slowly, and only after
 // reads that were as long as it permitted. A short read with the rest of an FPDU, and perhaps one
-// more, says nothing about those that follow: such a read ends the turns of streams with long ones.
+// more, does not increase it: with such a read the turns of streams end whose FPDUs are long.
 func (r *rxState) spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*fpduCost
-	if n < restMost && fpdus <= 2 {
-		return cost
-	}
 	dense := uint8(bits.Len(uint(cost-cost/8-1) / uint(n)))
+	rest := n < restMost && fpdus <= 2
 	if full || dense > r.dense {
-		r.dense = max(dense, r.dense-min(r.dense, 1))
+		less := r.dense - min(r.dense, 1)
+		switch {
+		case !rest:
+			r.dense = max(dense, less)
+		case full:
+			r.dense = less
+		}
 	}
 	switch {
+	case rest:
 	case dense > 0:
 		r.longs = 0
 	case n >= longRead:

@@ -159,16 +159,18 @@ func TestDenseReads(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		n, fpdus int
+		before   uint8
 		dense    uint8
 		longs    uint8
 	}{
-		{"long FPDUs", 96 << 10, 3, 0, 4},
-		{"the rest of an FPDU, and a short one", 1656, 2, 0, 3},
-		{"short ones", 1656, 3, 1, 0},
-		{"one that is as short, in a longer read", 4 << 10, 9, 1, 0},
-		{"very short ones", 2800, 100, 5, 0},
+		{"long FPDUs", 96 << 10, 3, 0, 0, 4},
+		{"the rest of an FPDU, and a short one", 1656, 2, 0, 0, 3},
+		{"the same, when FPDUs were short", 1656, 2, 5, 4, 3},
+		{"short ones", 1656, 3, 0, 1, 0},
+		{"one that is as short, in a longer read", 4 << 10, 9, 0, 1, 0},
+		{"very short ones", 2800, 100, 0, 5, 0},
 	} {
-		r := rxState{longs: 3}
+		r := rxState{longs: 3, dense: tc.before}
 		if cost := r.spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*fpduCost {
 			t.Errorf("%s: a read costs %d", tc.name, cost)
 		}
@@ -176,6 +178,28 @@ func TestDenseReads(t *testing.T) {
 			t.Errorf("%s: dense is %d, longs is %d; want %d and %d", tc.name, r.dense, r.longs, tc.dense, tc.longs)
 		}
 	}
+}
+
+// TestReadsGrow: reads become as long as the turn permits, however short it is, where all FPDUs are
+// as long as an Ethernet permits.
+func TestReadsGrow(t *testing.T) {
+	y, in, writes := newSizedReads(t, true)
+	s := y.qp.stream.Load()
+	for _, turn := range []int{turnLeast, turnLeast / 2} {
+		in.in = append(in.in, writes(30*turn, 1420)...)
+		for range 10 {
+			s.pollRx(turn)
+		}
+		in.reads = 0
+		for range 10 {
+			s.pollRx(turn)
+		}
+		if in.reads > 60 || len(in.in) == 0 {
+			t.Errorf("%d reads in 10 turns of %d, want at most 60; dense is %d", in.reads, turn, s.rx.dense)
+		}
+		s.rx.dense = denseFirst
+	}
+	testkit.OK(t, y.qp.Cause())
 }
 
 // TestDirectReads: where there is no CRC, a long FPDU has a read of its own, to where it belongs. A
@@ -287,6 +311,7 @@ func TestTurnOfLook(t *testing.T) {
 	want("the only one", 1, turnLook)
 	want("one of two", 2, turnLook/2)
 	want("one of four", 4, turnLook/4)
+	want("one of five", fewStreams+1, turnLeast)
 	want("one of many", 100, turnLeast)
 	more := func(n int) {
 		for range n {
@@ -318,8 +343,10 @@ func TestStoresEndLongReads(t *testing.T) {
 		if write {
 			want = turns.Long
 		}
-		if got := s.dev.turnOfLook(1); got != want {
-			t.Errorf("writable %t: a look has %d octets, want %d", write, got, want)
+		for n := range 2 {
+			if got := s.dev.turnOfLook(n + 1); got != want/(n+1) {
+				t.Errorf("writable %t: a look at one of %d has %d octets, want %d", write, n+1, got, want/(n+1))
+			}
 		}
 	}
 }

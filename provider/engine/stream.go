@@ -6,6 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -132,7 +133,9 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 		left = s.txTurn()
 	}
 	if used = max(turn-left, 0); shared {
-		used = sharedCost(used)
+		counted := sharedCost(used)
+		s.lane.poller.Spin((used - counted) / turns.Spin) // which the round does not report
+		used = counted
 	}
 	return used, left <= 0 && s.blocked.Load()
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -23,14 +22,26 @@ func (s *side) besides(network *memnet.Network) (*qp, *raw) {
 // besidesAt is besides with a peer that has another address.
 func (s *side) besidesAt(network *memnet.Network, addr string) (*qp, *raw) {
 	s.t.Helper()
+	return s.besidesTo(network, addr, true)
+}
+
+// besidesWith is besides with CRCs or without.
+func (s *side) besidesWith(network *memnet.Network, crc bool) (*qp, *raw) {
+	s.t.Helper()
+	return s.besidesTo(network, memAddr, crc)
+}
+
+func (s *side) besidesTo(network *memnet.Network, addr string, crc bool) (*qp, *raw) {
+	s.t.Helper()
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	mine, theirs := connectTransport(s.t, network, addr)
-	testkit.OK(s.t, q.start(mine, params(true), nil, func(error) {}))
+	testkit.OK(s.t, q.start(mine, params(crc), nil, func(error) {}))
 	s.t.Cleanup(func() {
 		testkit.OK(s.t, q.Close())
 		_ = theirs.Close()
 	})
-	return q, &raw{t: s.t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false, true), sendMSN: 1, readMSN: 1}
+	framer, d := newFraming(crc)
+	return q, &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
 }
 
 // hostile plays a script with a QP that bad peers share a device and a CQ with.

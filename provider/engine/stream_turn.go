@@ -20,16 +20,18 @@ const (
 	turnMost = 5 << 18
 
 	// turnPolled is what the turns of a Poll may have together of what the program has posted on
-	// the QPs of the CQ that it polls, if that has one or a few: one message of 1 MiB, most often.
-	// See sendTurn.
+	// the QPs of the CQ that it polls, if those are at most fewStreams: one message of 1 MiB, most
+	// often. See sendTurn.
 	turnPolled = 1 << 20
 
 	// turnLook is what the turns of a Poll have together on the streams that a poller reads
-	// directly. A device has at most loneQPs for the only stream of a CQ to have it, because a
-	// program may poll one CQ for each of many, and at most fewQPs for several of a CQ.
-	turnLook = 512 << 10
-	loneQPs  = 4
-	fewQPs   = 8
+	// directly, if those are at most fewStreams. A device has at most loneQPs for the only stream
+	// of a CQ to have it, because a program may poll one CQ for each of many, and at most fewQPs
+	// for several of a CQ.
+	turnLook   = 512 << 10
+	fewStreams = 4
+	loneQPs    = 4
+	fewQPs     = 8
 
 	// turnLeast is the turn of a stream that is one of several that a poller reads
 	// directly, or that is closed at once.
@@ -76,19 +78,17 @@ const (
 
 // turnOfLook is the turn of one of n streams that a poller reads directly.
 func (d *device) turnOfLook(n int) int {
-	n = max(n, 1)
-	most := int64(fewQPs)
-	if n == 1 {
-		most = loneQPs
+	few := n == 1 && d.qps.n.Load() <= loneQPs || n > 1 && d.fewPolled(n)
+	if few && !d.stores.Load() {
+		return turnLook / n
 	}
-	if d.qps.n.Load() <= most && !d.stores.Load() {
-		return max(turnLeast, turnLook/n)
-	}
-	return max(turnLeast, turns.Long/n)
+	return max(turnLeast, turns.Long/max(n, 1))
 }
 
 // fewPolled reports whether the n streams that a poller reads directly share turnPolled.
-func (d *device) fewPolled(n int) bool { return n == 1 || n <= fewQPs && d.qps.n.Load() <= fewQPs }
+func (d *device) fewPolled(n int) bool {
+	return n == 1 || n <= fewStreams && d.qps.n.Load() <= fewQPs
+}
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
 // turn for it, and whether the stream shares turnPolled with others. txMu is held.
@@ -113,8 +113,8 @@ func (s *stream) sendTurn(turn int) (most int, shared bool) {
 	return max(turn, turnPolled/n), n > 1
 }
 
-// sharedCost is what a turn that has used so much of turnPolled counts in its round. Only when all
-// that share turnPolled have had their turns, these count as one long turn.
+// sharedCost is what a turn that has used so much of turnPolled counts in its round: together the
+// turns that share turnPolled count as one long turn, so that all of them have theirs in a round.
 func sharedCost(used int) int { return used / (turnPolled / turns.Long) }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller
