@@ -173,15 +173,17 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 		}
 	}
 	ulpduLen, _, _ := mpa.ParseHeader(fpdu)
-	h, payload, err := ddp.Parse(fpdu[mpa.HeaderLen : mpa.HeaderLen+ulpduLen])
+	ulpdu := fpdu[mpa.HeaderLen : mpa.HeaderLen+ulpduLen]
+	h, payload, err := ddp.Parse(ulpdu)
 	if err != nil {
 		f.note(err)
 		f.HeaderCut = true
-		f.Payload = fpdu[mpa.HeaderLen : mpa.HeaderLen+ulpduLen]
+		f.Payload = ulpdu
 		return
 	}
 	f.Header, f.Payload = h, payload
-	if f.CRCWrong && mpa.CheckCRC(mpa.CRC(sum, payload), field) == nil {
+	again := fpdu[mpa.HeaderLen+ulpduLen-len(payload) : len(fpdu)-mpa.CRCLen] // payload and pad
+	if f.CRCWrong && mpa.CheckCRC(mpa.CRC(sum, again), field) == nil {
 		f.Err = fmt.Errorf("%w: it covers the payload twice, as that of siw of Linux 6.1 does when TCP's send "+
 			"buffer fills up (kernel-notes/siw-two-senders.md has a remedy)", f.Err)
 	}

@@ -112,9 +112,9 @@ func TestCRCOfTwoSenders(t *testing.T) {
 		data := c.Packets[len(c.Packets)-1].Data
 		fpdu := data[54:] // after the headers of Ethernet, IPv4 and TCP
 		covered, field := fpdu[:len(fpdu)-4], fpdu[len(fpdu)-4:]
-		again := covered[2+18:][:5] // after the ULPDU length and the header of an untagged segment
+		again := covered[2+18:] // payload and pad; the ULPDU length and an untagged header come first
 		if !twice {
-			again = again[:4]
+			again = again[:5]
 		}
 		sum := crc32.Update(crc32.Checksum(covered, castagnoli), castagnoli, again)
 		binary.LittleEndian.PutUint32(field, sum)
