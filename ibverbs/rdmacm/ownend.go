@@ -43,7 +43,7 @@ func (c *Conn) ownEnd(op string, err error) error {
 	if left == closedHere {
 		text = "this side has closed the connection (Conn.Close)"
 	}
-	if errors.Is(err, ibverbs.ErrFlushed) || cutOff(err) {
+	if errors.Is(err, ibverbs.ErrFlushed) || c.cutOff(err) {
 		text += " before the work was complete"
 	}
 	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
@@ -59,8 +59,7 @@ func (c *Conn) fromOwnEnd(err error) bool {
 	if cause != nil && !errors.Is(cause, os.ErrClosed) {
 		return false
 	}
-	// A device that doesn't know causes is the kernel's.
-	if cause == nil && cutOff(err) {
+	if c.cutOff(err) {
 		return true
 	}
 	var refused *ibverbs.PostError
@@ -70,7 +69,9 @@ func (c *Conn) fromOwnEnd(err error) bool {
 
 // cutOff reports whether err is the status that siw gives to work that it was sending when the
 // connection ended (kernel-notes/siw-error-reports.md). It has no other for a local fault either.
-func cutOff(err error) bool {
+// The engine does not use it, and on RoCE it is a fault.
+func (c *Conn) cutOff(err error) bool {
 	var work *ibverbs.WCError
-	return errors.As(err, &work) && work.Status == ibverbs.WCLocQPOpErr
+	return c.vctx.Transport() == ibverbs.TransportIWARP && errors.As(err, &work) &&
+		work.Status == ibverbs.WCLocQPOpErr
 }

@@ -103,16 +103,21 @@ func TestCutOffByOwnEnd(t *testing.T) {
 		cause  error
 		status ibverbs.WCStatus
 		end    bool
+		roce   bool
 		ours   bool
 	}{
-		{"cut off", nil, ibverbs.WCLocQPOpErr, true, true},
-		{"flushed", nil, ibverbs.WCWRFlushErr, true, true},
-		{"no end", nil, ibverbs.WCLocQPOpErr, false, false},
-		{"the peer's end", io.EOF, ibverbs.WCLocQPOpErr, true, false},
-		{"another fault", nil, ibverbs.WCLocProtErr, true, false},
+		{"cut off", nil, ibverbs.WCLocQPOpErr, true, false, true},
+		{"flushed", nil, ibverbs.WCWRFlushErr, true, false, true},
+		{"no end", nil, ibverbs.WCLocQPOpErr, false, false, false},
+		{"the peer's end", io.EOF, ibverbs.WCLocQPOpErr, true, false, false},
+		{"another fault", nil, ibverbs.WCLocProtErr, true, false, false},
+		{"a fault on RoCE", nil, ibverbs.WCLocQPOpErr, true, true, false},
 	} {
 		f, vctx := newFake(t, goodDial())
-		f.Cause = c.cause
+		f.Cause, f.Transport = c.cause, provider.TransportIWARP
+		if c.roce {
+			f.Transport = provider.TransportIB
+		}
 		conn := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
 		f.PostSend = func(q *fake.QP, wrs []provider.SendWR) (int, error) {
 			if c.end {
