@@ -69,17 +69,18 @@ blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |[^ ]*: .*(FAILED|failed)' lines
 	lines=$(awk -v most="$2" '
 		{ sub(/^[ |>]*/, "") }
-		/^=== (RUN|CONT|NAME) / { name = $3; failed = 0 }
-		/^--- / { failed = 0 }
-		/^--- FAIL: / && ++count <= most { print; printf "%s", said[$3]; failed = 1; after = 0 }
+		/^=== (RUN|CONT|NAME) / { name = $3; failed = lines = 0 }
+		/^--- / { failed = lines = 0 }
+		/^--- FAIL: / && ++count <= most { print; printf "%s", said[$3]; failed = 1; after = told = 0 }
 		/^[^ ]+\.go:[0-9]+: / {
 			if (failed && ++after <= 3) print "  " $0
 			if (!failed && name != "" && ++many[name] <= 3) said[name] = said[name] "  " $0 "\n"
 		}
-		verdict || /^FAIL  +[a-z]/ && ++verdicts <= 3 {
+		/^FAIL  +[a-z]/ { lines = failed ? ++told <= 3 : name != "" && ++tells[name] <= 3; if (lines) lines = 2 }
+		lines > 0 {
 			if (failed) print "    " $0
-			if (!failed && name != "") said[name] = said[name] "    " $0 "\n"
-			verdict = !verdict
+			else said[name] = said[name] "    " $0 "\n"
+			lines--
 		}
 		/^(panic: |fatal error: )/ && ++crashes <= 3 { crash = crash "  " $0 "\n" }
 		/(WARNING: CPU|BUG: |kernel BUG|refcount_t: |list_(add|del) corruption|general protection fault,|blocked for more)/ &&
