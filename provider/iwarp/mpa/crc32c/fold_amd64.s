@@ -254,6 +254,537 @@ DATA last<>+1776(SB)/8, $0xb93b4ce700000000
 DATA last<>+1784(SB)/8, $0x9771f7c100000000
 GLOBL last<>(SB), RODATA|NOPTR, $1792
 
+DATA shifts<>+0(SB)/8, $0x0000000080000000
+DATA shifts<>+8(SB)/8, $0x000000003da6d0cb
+DATA shifts<>+16(SB)/8, $0x0000000039d3b296
+DATA shifts<>+24(SB)/8, $0x000000002ad91c30
+DATA shifts<>+32(SB)/8, $0x00000000878a92a7
+DATA shifts<>+40(SB)/8, $0x00000000a87ab8a8
+DATA shifts<>+48(SB)/8, $0x00000000299847d5
+DATA shifts<>+56(SB)/8, $0x00000000f37c5aee
+DATA shifts<>+64(SB)/8, $0x00000000bac2fd7b
+DATA shifts<>+72(SB)/8, $0x00000000a00457f7
+DATA shifts<>+80(SB)/8, $0x00000000c619809d
+DATA shifts<>+88(SB)/8, $0x00000000e0e9f351
+DATA shifts<>+96(SB)/8, $0x00000000b3e32c28
+DATA shifts<>+104(SB)/8, $0x00000000bd6f81f8
+DATA shifts<>+112(SB)/8, $0x00000000c7a68855
+DATA shifts<>+120(SB)/8, $0x00000000a3c6f37a
+DATA shifts<>+128(SB)/8, $0x000000006b749fb2
+DATA shifts<>+136(SB)/8, $0x00000000e417f38a
+DATA shifts<>+144(SB)/8, $0x000000008227bb8a
+DATA shifts<>+152(SB)/8, $0x0000000061ff0e01
+DATA shifts<>+160(SB)/8, $0x000000000167d312
+DATA shifts<>+168(SB)/8, $0x00000000d8d26619
+DATA shifts<>+176(SB)/8, $0x0000000049c3cc9c
+DATA shifts<>+184(SB)/8, $0x00000000dde8f5b9
+DATA shifts<>+192(SB)/8, $0x000000003771e98f
+DATA shifts<>+200(SB)/8, $0x00000000df99fc11
+DATA shifts<>+208(SB)/8, $0x00000000444dd413
+DATA shifts<>+216(SB)/8, $0x0000000029f268b4
+DATA shifts<>+224(SB)/8, $0x00000000f872e54c
+DATA shifts<>+232(SB)/8, $0x0000000063ae91e6
+DATA shifts<>+240(SB)/8, $0x00000000a90fd27a
+DATA shifts<>+248(SB)/8, $0x00000000ccc4a1b9
+DATA shifts<>+256(SB)/8, $0x00000000dd66cbbb
+DATA shifts<>+264(SB)/8, $0x00000000a1962329
+DATA shifts<>+272(SB)/8, $0x000000003f70cc6f
+DATA shifts<>+280(SB)/8, $0x0000000088eb3c07
+DATA shifts<>+288(SB)/8, $0x000000002342001e
+DATA shifts<>+296(SB)/8, $0x000000006ef22b23
+DATA shifts<>+304(SB)/8, $0x00000000995a5724
+DATA shifts<>+312(SB)/8, $0x000000008ec52396
+DATA shifts<>+320(SB)/8, $0x000000002664fd8b
+DATA shifts<>+328(SB)/8, $0x0000000079afdf1c
+DATA shifts<>+336(SB)/8, $0x00000000135c83fd
+DATA shifts<>+344(SB)/8, $0x00000000e0a22e29
+DATA shifts<>+352(SB)/8, $0x0000000017f27698
+DATA shifts<>+360(SB)/8, $0x00000000de8a97f8
+DATA shifts<>+368(SB)/8, $0x0000000059f229bc
+DATA shifts<>+376(SB)/8, $0x0000000072cbfcdb
+DATA shifts<>+384(SB)/8, $0x00000000f48642e9
+DATA shifts<>+392(SB)/8, $0x0000000072675ce8
+DATA shifts<>+400(SB)/8, $0x00000000a563905d
+DATA shifts<>+408(SB)/8, $0x00000000ae1175c2
+DATA shifts<>+416(SB)/8, $0x0000000080f2886b
+DATA shifts<>+424(SB)/8, $0x00000000d2fd8e3c
+DATA shifts<>+432(SB)/8, $0x000000008e1450f7
+DATA shifts<>+440(SB)/8, $0x00000000650ef6c5
+DATA shifts<>+448(SB)/8, $0x00000000defba41c
+DATA shifts<>+456(SB)/8, $0x000000009fd51b88
+DATA shifts<>+464(SB)/8, $0x00000000eca08ffe
+DATA shifts<>+472(SB)/8, $0x00000000e9bbf648
+DATA shifts<>+480(SB)/8, $0x00000000d6c3a807
+DATA shifts<>+488(SB)/8, $0x00000000ea1cb6e7
+DATA shifts<>+496(SB)/8, $0x0000000013184649
+DATA shifts<>+504(SB)/8, $0x000000008b9be230
+DATA shifts<>+512(SB)/8, $0x0000000022c3799f
+DATA shifts<>+520(SB)/8, $0x000000005e5dcd95
+DATA shifts<>+528(SB)/8, $0x000000002e7d11a7
+DATA shifts<>+536(SB)/8, $0x00000000141e8512
+DATA shifts<>+544(SB)/8, $0x000000005aa1f3cf
+DATA shifts<>+552(SB)/8, $0x000000009948a7d2
+DATA shifts<>+560(SB)/8, $0x0000000060bf0a6a
+DATA shifts<>+568(SB)/8, $0x000000001c4b4b66
+DATA shifts<>+576(SB)/8, $0x00000000465a4eee
+DATA shifts<>+584(SB)/8, $0x00000000be4437af
+DATA shifts<>+592(SB)/8, $0x00000000d0a37f43
+DATA shifts<>+600(SB)/8, $0x0000000025381aa9
+DATA shifts<>+608(SB)/8, $0x0000000051aeef66
+DATA shifts<>+616(SB)/8, $0x00000000dada9a0b
+DATA shifts<>+624(SB)/8, $0x00000000469aef86
+DATA shifts<>+632(SB)/8, $0x00000000caa30fb6
+DATA shifts<>+640(SB)/8, $0x00000000f8448640
+DATA shifts<>+648(SB)/8, $0x000000006c7202d4
+DATA shifts<>+656(SB)/8, $0x0000000091de6176
+DATA shifts<>+664(SB)/8, $0x0000000003dc067e
+DATA shifts<>+672(SB)/8, $0x00000000aeb3e622
+DATA shifts<>+680(SB)/8, $0x000000003f11b791
+DATA shifts<>+688(SB)/8, $0x00000000de42c92a
+DATA shifts<>+696(SB)/8, $0x000000009decdda2
+DATA shifts<>+704(SB)/8, $0x000000004ac726eb
+DATA shifts<>+712(SB)/8, $0x000000001e30c7cc
+DATA shifts<>+720(SB)/8, $0x00000000997157e1
+DATA shifts<>+728(SB)/8, $0x000000003d25fd90
+DATA shifts<>+736(SB)/8, $0x00000000d1a9427c
+DATA shifts<>+744(SB)/8, $0x0000000029e80783
+DATA shifts<>+752(SB)/8, $0x0000000083c2df88
+DATA shifts<>+760(SB)/8, $0x000000006fcb00e8
+DATA shifts<>+768(SB)/8, $0x0000000023d5e7e5
+DATA shifts<>+776(SB)/8, $0x00000000073855cd
+DATA shifts<>+784(SB)/8, $0x00000000ea6dd7dc
+DATA shifts<>+792(SB)/8, $0x0000000013608e53
+DATA shifts<>+800(SB)/8, $0x00000000cecfcd43
+DATA shifts<>+808(SB)/8, $0x000000009c1de0de
+DATA shifts<>+816(SB)/8, $0x00000000cf067065
+DATA shifts<>+824(SB)/8, $0x000000007991d01d
+DATA shifts<>+832(SB)/8, $0x00000000c4cedd32
+DATA shifts<>+840(SB)/8, $0x00000000b386e264
+DATA shifts<>+848(SB)/8, $0x00000000e622aaca
+DATA shifts<>+856(SB)/8, $0x00000000fc70c770
+DATA shifts<>+864(SB)/8, $0x00000000f36d84e2
+DATA shifts<>+872(SB)/8, $0x00000000a85f6c41
+DATA shifts<>+880(SB)/8, $0x00000000fb3bb2c8
+DATA shifts<>+888(SB)/8, $0x0000000011828553
+DATA shifts<>+896(SB)/8, $0x000000004de20a7c
+DATA shifts<>+904(SB)/8, $0x000000009d55d9e5
+DATA shifts<>+912(SB)/8, $0x00000000032a8058
+DATA shifts<>+920(SB)/8, $0x0000000072364779
+DATA shifts<>+928(SB)/8, $0x000000003f2e57b1
+DATA shifts<>+936(SB)/8, $0x0000000089be7362
+DATA shifts<>+944(SB)/8, $0x000000001fb48d12
+DATA shifts<>+952(SB)/8, $0x000000000fcf00e5
+DATA shifts<>+960(SB)/8, $0x00000000f6e6d69e
+DATA shifts<>+968(SB)/8, $0x000000007a02a1dd
+DATA shifts<>+976(SB)/8, $0x00000000f206e4b8
+DATA shifts<>+984(SB)/8, $0x0000000058d6e906
+DATA shifts<>+992(SB)/8, $0x0000000093189d18
+DATA shifts<>+1000(SB)/8, $0x000000007249e576
+DATA shifts<>+1008(SB)/8, $0x00000000ab819fbb
+DATA shifts<>+1016(SB)/8, $0x0000000025b7e932
+DATA shifts<>+1024(SB)/8, $0x00000000ca110698
+DATA shifts<>+1032(SB)/8, $0x00000000a174826f
+DATA shifts<>+1040(SB)/8, $0x0000000060bced33
+DATA shifts<>+1048(SB)/8, $0x00000000472b181f
+DATA shifts<>+1056(SB)/8, $0x000000007959fe2a
+DATA shifts<>+1064(SB)/8, $0x00000000e5aa48c5
+DATA shifts<>+1072(SB)/8, $0x00000000007ca0f9
+DATA shifts<>+1080(SB)/8, $0x000000006a80acf0
+DATA shifts<>+1088(SB)/8, $0x00000000fa0f2bd0
+DATA shifts<>+1096(SB)/8, $0x0000000080a2e9d2
+DATA shifts<>+1104(SB)/8, $0x00000000618e0996
+DATA shifts<>+1112(SB)/8, $0x000000008739b695
+DATA shifts<>+1120(SB)/8, $0x0000000071cc89e8
+DATA shifts<>+1128(SB)/8, $0x00000000c52ab50d
+DATA shifts<>+1136(SB)/8, $0x000000000fe9df58
+DATA shifts<>+1144(SB)/8, $0x00000000910981f5
+DATA shifts<>+1152(SB)/8, $0x000000006bce9345
+DATA shifts<>+1160(SB)/8, $0x000000005da46601
+DATA shifts<>+1168(SB)/8, $0x000000000f89d165
+DATA shifts<>+1176(SB)/8, $0x00000000c299c464
+DATA shifts<>+1184(SB)/8, $0x000000006c5364c0
+DATA shifts<>+1192(SB)/8, $0x00000000ce5bee64
+DATA shifts<>+1200(SB)/8, $0x00000000734fe0e4
+DATA shifts<>+1208(SB)/8, $0x00000000340348bb
+DATA shifts<>+1216(SB)/8, $0x00000000c6e71129
+DATA shifts<>+1224(SB)/8, $0x0000000082275685
+DATA shifts<>+1232(SB)/8, $0x000000001141a2d7
+DATA shifts<>+1240(SB)/8, $0x00000000c82f08a3
+DATA shifts<>+1248(SB)/8, $0x00000000c7962554
+DATA shifts<>+1256(SB)/8, $0x000000008776d18e
+DATA shifts<>+1264(SB)/8, $0x000000009e969082
+DATA shifts<>+1272(SB)/8, $0x0000000064a61466
+DATA shifts<>+1280(SB)/8, $0x00000000dbf6533d
+DATA shifts<>+1288(SB)/8, $0x00000000092c4ea6
+DATA shifts<>+1296(SB)/8, $0x000000009f65f23f
+DATA shifts<>+1304(SB)/8, $0x00000000d533c56a
+DATA shifts<>+1312(SB)/8, $0x00000000ff509ad0
+DATA shifts<>+1320(SB)/8, $0x00000000cb955ea4
+DATA shifts<>+1328(SB)/8, $0x0000000091462c41
+DATA shifts<>+1336(SB)/8, $0x00000000c94c32d3
+DATA shifts<>+1344(SB)/8, $0x00000000fc160434
+DATA shifts<>+1352(SB)/8, $0x000000003fc3a949
+DATA shifts<>+1360(SB)/8, $0x00000000f94b6383
+DATA shifts<>+1368(SB)/8, $0x0000000028b9b30b
+DATA shifts<>+1376(SB)/8, $0x00000000e12cf4f1
+DATA shifts<>+1384(SB)/8, $0x00000000f3513434
+DATA shifts<>+1392(SB)/8, $0x0000000054aba205
+DATA shifts<>+1400(SB)/8, $0x00000000014d65ac
+DATA shifts<>+1408(SB)/8, $0x00000000fa96021e
+DATA shifts<>+1416(SB)/8, $0x000000000165fb80
+DATA shifts<>+1424(SB)/8, $0x000000001a8cbb49
+DATA shifts<>+1432(SB)/8, $0x00000000510c86a8
+DATA shifts<>+1440(SB)/8, $0x00000000e917069f
+DATA shifts<>+1448(SB)/8, $0x00000000b7edfa75
+DATA shifts<>+1456(SB)/8, $0x000000001fd5f56e
+DATA shifts<>+1464(SB)/8, $0x000000009677aa52
+DATA shifts<>+1472(SB)/8, $0x000000006dad97a6
+DATA shifts<>+1480(SB)/8, $0x00000000cf7b8bd0
+DATA shifts<>+1488(SB)/8, $0x0000000026cf5ba2
+DATA shifts<>+1496(SB)/8, $0x0000000088369769
+DATA shifts<>+1504(SB)/8, $0x00000000a3aeb795
+DATA shifts<>+1512(SB)/8, $0x00000000b9a70e06
+DATA shifts<>+1520(SB)/8, $0x00000000a934549e
+DATA shifts<>+1528(SB)/8, $0x00000000a9fe82af
+DATA shifts<>+1536(SB)/8, $0x00000000f7ac8f1f
+DATA shifts<>+1544(SB)/8, $0x000000005374602c
+DATA shifts<>+1552(SB)/8, $0x000000005b7d768c
+DATA shifts<>+1560(SB)/8, $0x00000000fc28ecdb
+DATA shifts<>+1568(SB)/8, $0x000000005beb6cf5
+DATA shifts<>+1576(SB)/8, $0x00000000e4092194
+DATA shifts<>+1584(SB)/8, $0x0000000096eabc10
+DATA shifts<>+1592(SB)/8, $0x0000000090355686
+DATA shifts<>+1600(SB)/8, $0x00000000e12e0a15
+DATA shifts<>+1608(SB)/8, $0x00000000ad2baaa3
+DATA shifts<>+1616(SB)/8, $0x0000000020b65b14
+DATA shifts<>+1624(SB)/8, $0x00000000e9e22398
+DATA shifts<>+1632(SB)/8, $0x00000000fd1e6f18
+DATA shifts<>+1640(SB)/8, $0x00000000e040e0ac
+DATA shifts<>+1648(SB)/8, $0x000000004950c2a7
+DATA shifts<>+1656(SB)/8, $0x000000003ef176dd
+DATA shifts<>+1664(SB)/8, $0x00000000ad630641
+DATA shifts<>+1672(SB)/8, $0x00000000c1268ddf
+DATA shifts<>+1680(SB)/8, $0x000000002b8f4465
+DATA shifts<>+1688(SB)/8, $0x00000000bf83ad55
+DATA shifts<>+1696(SB)/8, $0x00000000b4184479
+DATA shifts<>+1704(SB)/8, $0x0000000086410677
+DATA shifts<>+1712(SB)/8, $0x000000009b39c636
+DATA shifts<>+1720(SB)/8, $0x000000000899bd1d
+DATA shifts<>+1728(SB)/8, $0x00000000dd4b4a66
+DATA shifts<>+1736(SB)/8, $0x000000008cd44d03
+DATA shifts<>+1744(SB)/8, $0x000000003cb8e5f5
+DATA shifts<>+1752(SB)/8, $0x00000000ce46e823
+DATA shifts<>+1760(SB)/8, $0x0000000051a9b983
+DATA shifts<>+1768(SB)/8, $0x000000003a971ef3
+DATA shifts<>+1776(SB)/8, $0x00000000d99ab2f3
+DATA shifts<>+1784(SB)/8, $0x00000000bbe96f84
+DATA shifts<>+1792(SB)/8, $0x00000000e22abd82
+DATA shifts<>+1800(SB)/8, $0x000000008616ae28
+DATA shifts<>+1808(SB)/8, $0x000000006eb2dd81
+DATA shifts<>+1816(SB)/8, $0x00000000b29dbbdd
+DATA shifts<>+1824(SB)/8, $0x00000000ca7b4457
+DATA shifts<>+1832(SB)/8, $0x00000000f12eb274
+DATA shifts<>+1840(SB)/8, $0x00000000d293ac2c
+DATA shifts<>+1848(SB)/8, $0x000000005e766049
+DATA shifts<>+1856(SB)/8, $0x00000000dba7506a
+DATA shifts<>+1864(SB)/8, $0x00000000c8ab26c9
+DATA shifts<>+1872(SB)/8, $0x000000007ac17be0
+DATA shifts<>+1880(SB)/8, $0x00000000f2c78df2
+DATA shifts<>+1888(SB)/8, $0x0000000025788e6a
+DATA shifts<>+1896(SB)/8, $0x00000000b39c5588
+DATA shifts<>+1904(SB)/8, $0x0000000040de0a72
+DATA shifts<>+1912(SB)/8, $0x000000002ba544a2
+DATA shifts<>+1920(SB)/8, $0x00000000f1808fd4
+DATA shifts<>+1928(SB)/8, $0x0000000012606c73
+DATA shifts<>+1936(SB)/8, $0x000000008e9194ea
+DATA shifts<>+1944(SB)/8, $0x00000000579f2842
+DATA shifts<>+1952(SB)/8, $0x000000008d768f7f
+DATA shifts<>+1960(SB)/8, $0x000000003206a0aa
+DATA shifts<>+1968(SB)/8, $0x00000000818b636d
+DATA shifts<>+1976(SB)/8, $0x0000000028529f87
+DATA shifts<>+1984(SB)/8, $0x00000000bca448b9
+DATA shifts<>+1992(SB)/8, $0x000000006da4c0df
+DATA shifts<>+2000(SB)/8, $0x00000000eebd4cf6
+DATA shifts<>+2008(SB)/8, $0x00000000c061a46e
+DATA shifts<>+2016(SB)/8, $0x00000000670677cf
+DATA shifts<>+2024(SB)/8, $0x000000007f44cffc
+DATA shifts<>+2032(SB)/8, $0x000000000df88c69
+DATA shifts<>+2040(SB)/8, $0x00000000885fc7e1
+DATA shifts<>+2048(SB)/8, $0x00000000e2f1a204
+DATA shifts<>+2056(SB)/8, $0x000000008b0cb671
+DATA shifts<>+2064(SB)/8, $0x000000007d52b765
+DATA shifts<>+2072(SB)/8, $0x0000000095072fc1
+DATA shifts<>+2080(SB)/8, $0x00000000b530ab45
+DATA shifts<>+2088(SB)/8, $0x00000000445561ff
+DATA shifts<>+2096(SB)/8, $0x0000000049ed8ab0
+DATA shifts<>+2104(SB)/8, $0x00000000863f45c4
+DATA shifts<>+2112(SB)/8, $0x00000000e83d9de6
+DATA shifts<>+2120(SB)/8, $0x0000000043895ff8
+DATA shifts<>+2128(SB)/8, $0x000000009967dd9a
+DATA shifts<>+2136(SB)/8, $0x00000000c125febb
+DATA shifts<>+2144(SB)/8, $0x00000000a6d8d3fa
+DATA shifts<>+2152(SB)/8, $0x00000000cb9dc427
+DATA shifts<>+2160(SB)/8, $0x00000000932fdc7f
+DATA shifts<>+2168(SB)/8, $0x00000000ab09aba2
+DATA shifts<>+2176(SB)/8, $0x000000000c8774a7
+DATA shifts<>+2184(SB)/8, $0x00000000f3d8bd0d
+DATA shifts<>+2192(SB)/8, $0x000000007512deca
+DATA shifts<>+2200(SB)/8, $0x00000000cfea1a7c
+DATA shifts<>+2208(SB)/8, $0x000000006c08076e
+DATA shifts<>+2216(SB)/8, $0x000000001446a98e
+DATA shifts<>+2224(SB)/8, $0x000000002ce83577
+DATA shifts<>+2232(SB)/8, $0x00000000079c258a
+DATA shifts<>+2240(SB)/8, $0x000000004c61f1ee
+DATA shifts<>+2248(SB)/8, $0x00000000c84dac7e
+DATA shifts<>+2256(SB)/8, $0x00000000246b261f
+DATA shifts<>+2264(SB)/8, $0x0000000084188bce
+DATA shifts<>+2272(SB)/8, $0x000000003ff72c0e
+DATA shifts<>+2280(SB)/8, $0x0000000091d5163c
+DATA shifts<>+2288(SB)/8, $0x00000000e8759276
+DATA shifts<>+2296(SB)/8, $0x00000000f8a5e7c3
+DATA shifts<>+2304(SB)/8, $0x00000000f8489afc
+DATA shifts<>+2312(SB)/8, $0x0000000048566424
+DATA shifts<>+2320(SB)/8, $0x00000000d538db6d
+DATA shifts<>+2328(SB)/8, $0x00000000f2dd9066
+DATA shifts<>+2336(SB)/8, $0x00000000b7dfff84
+DATA shifts<>+2344(SB)/8, $0x000000002bcbdbb1
+DATA shifts<>+2352(SB)/8, $0x00000000ceda5177
+DATA shifts<>+2360(SB)/8, $0x0000000000895cf9
+DATA shifts<>+2368(SB)/8, $0x000000002d1501cb
+DATA shifts<>+2376(SB)/8, $0x00000000267eae70
+DATA shifts<>+2384(SB)/8, $0x000000009e59787e
+DATA shifts<>+2392(SB)/8, $0x0000000072d3c5f6
+DATA shifts<>+2400(SB)/8, $0x0000000073cca6b7
+DATA shifts<>+2408(SB)/8, $0x00000000559c45a0
+DATA shifts<>+2416(SB)/8, $0x00000000e8009ef5
+DATA shifts<>+2424(SB)/8, $0x000000008e3c8d04
+DATA shifts<>+2432(SB)/8, $0x00000000678d4ec0
+DATA shifts<>+2440(SB)/8, $0x000000001599109b
+DATA shifts<>+2448(SB)/8, $0x00000000ac1b88d3
+DATA shifts<>+2456(SB)/8, $0x000000004be6a3c3
+DATA shifts<>+2464(SB)/8, $0x000000004b7708c5
+DATA shifts<>+2472(SB)/8, $0x00000000d5f1007f
+DATA shifts<>+2480(SB)/8, $0x000000006d3bab56
+DATA shifts<>+2488(SB)/8, $0x0000000022f93f75
+DATA shifts<>+2496(SB)/8, $0x000000007cfd7add
+DATA shifts<>+2504(SB)/8, $0x00000000c725df71
+DATA shifts<>+2512(SB)/8, $0x00000000506396ef
+DATA shifts<>+2520(SB)/8, $0x00000000b9449e40
+DATA shifts<>+2528(SB)/8, $0x0000000099c0da9a
+DATA shifts<>+2536(SB)/8, $0x00000000cdb8e589
+DATA shifts<>+2544(SB)/8, $0x000000004731eec0
+DATA shifts<>+2552(SB)/8, $0x00000000aab9508e
+DATA shifts<>+2560(SB)/8, $0x00000000ef30292f
+DATA shifts<>+2568(SB)/8, $0x00000000f0fab6e4
+DATA shifts<>+2576(SB)/8, $0x00000000b94a60b0
+DATA shifts<>+2584(SB)/8, $0x0000000043c6d92c
+DATA shifts<>+2592(SB)/8, $0x000000001dd1ab47
+DATA shifts<>+2600(SB)/8, $0x000000005a7bcd27
+DATA shifts<>+2608(SB)/8, $0x000000008738bb7b
+DATA shifts<>+2616(SB)/8, $0x00000000fb4c015a
+DATA shifts<>+2624(SB)/8, $0x000000001193579f
+DATA shifts<>+2632(SB)/8, $0x00000000442d5827
+DATA shifts<>+2640(SB)/8, $0x0000000035f0759c
+DATA shifts<>+2648(SB)/8, $0x000000003e0a223f
+DATA shifts<>+2656(SB)/8, $0x00000000b97ca968
+DATA shifts<>+2664(SB)/8, $0x0000000024f12ddd
+DATA shifts<>+2672(SB)/8, $0x00000000039fdfc5
+DATA shifts<>+2680(SB)/8, $0x0000000067e5a79c
+DATA shifts<>+2688(SB)/8, $0x000000001a983b69
+DATA shifts<>+2696(SB)/8, $0x0000000093c09fe6
+DATA shifts<>+2704(SB)/8, $0x0000000040ec1475
+DATA shifts<>+2712(SB)/8, $0x0000000003de689a
+DATA shifts<>+2720(SB)/8, $0x00000000d53652a7
+DATA shifts<>+2728(SB)/8, $0x00000000bc231e9b
+DATA shifts<>+2736(SB)/8, $0x000000007275c15d
+DATA shifts<>+2744(SB)/8, $0x000000001bf42e81
+DATA shifts<>+2752(SB)/8, $0x000000009b191cc6
+DATA shifts<>+2760(SB)/8, $0x000000009ce9a60c
+DATA shifts<>+2768(SB)/8, $0x00000000609773a7
+DATA shifts<>+2776(SB)/8, $0x00000000a71a700f
+DATA shifts<>+2784(SB)/8, $0x000000002121c278
+DATA shifts<>+2792(SB)/8, $0x0000000048277e5e
+DATA shifts<>+2800(SB)/8, $0x00000000fdfd25f6
+DATA shifts<>+2808(SB)/8, $0x0000000083ccaa65
+DATA shifts<>+2816(SB)/8, $0x0000000040b6a02a
+DATA shifts<>+2824(SB)/8, $0x000000002c714b65
+DATA shifts<>+2832(SB)/8, $0x0000000080ae80fc
+DATA shifts<>+2840(SB)/8, $0x00000000b52a99fb
+DATA shifts<>+2848(SB)/8, $0x00000000b5f2ba5c
+DATA shifts<>+2856(SB)/8, $0x00000000eb87c75a
+DATA shifts<>+2864(SB)/8, $0x0000000033aa56bf
+DATA shifts<>+2872(SB)/8, $0x00000000f91ea086
+DATA shifts<>+2880(SB)/8, $0x000000000652ba80
+DATA shifts<>+2888(SB)/8, $0x0000000063ed97ee
+DATA shifts<>+2896(SB)/8, $0x00000000e0ddcd70
+DATA shifts<>+2904(SB)/8, $0x000000001fee37d6
+DATA shifts<>+2912(SB)/8, $0x0000000080fdc75f
+DATA shifts<>+2920(SB)/8, $0x00000000a58686e5
+DATA shifts<>+2928(SB)/8, $0x0000000078c183fb
+DATA shifts<>+2936(SB)/8, $0x00000000466acda7
+DATA shifts<>+2944(SB)/8, $0x000000002a3dbf03
+DATA shifts<>+2952(SB)/8, $0x000000001de7c863
+DATA shifts<>+2960(SB)/8, $0x00000000605c2780
+DATA shifts<>+2968(SB)/8, $0x00000000fc9bd466
+DATA shifts<>+2976(SB)/8, $0x00000000ff0fc6bc
+DATA shifts<>+2984(SB)/8, $0x00000000d22f7d7d
+DATA shifts<>+2992(SB)/8, $0x00000000efbb8d22
+DATA shifts<>+3000(SB)/8, $0x00000000a0ae66b1
+DATA shifts<>+3008(SB)/8, $0x0000000016a00021
+DATA shifts<>+3016(SB)/8, $0x00000000f341ddc8
+DATA shifts<>+3024(SB)/8, $0x0000000057118e1d
+DATA shifts<>+3032(SB)/8, $0x000000000119a40a
+DATA shifts<>+3040(SB)/8, $0x00000000624f0691
+DATA shifts<>+3048(SB)/8, $0x00000000f816d02b
+DATA shifts<>+3056(SB)/8, $0x0000000073486270
+DATA shifts<>+3064(SB)/8, $0x00000000130e0b4b
+DATA shifts<>+3072(SB)/8, $0x00000000278840ed
+DATA shifts<>+3080(SB)/8, $0x000000000020b121
+DATA shifts<>+3088(SB)/8, $0x0000000049b59f20
+DATA shifts<>+3096(SB)/8, $0x000000005580a1c4
+DATA shifts<>+3104(SB)/8, $0x0000000055fe0635
+DATA shifts<>+3112(SB)/8, $0x00000000a8f27381
+DATA shifts<>+3120(SB)/8, $0x00000000fb8e39c3
+DATA shifts<>+3128(SB)/8, $0x0000000084ad79fe
+DATA shifts<>+3136(SB)/8, $0x0000000023f832c6
+DATA shifts<>+3144(SB)/8, $0x000000003473350d
+DATA shifts<>+3152(SB)/8, $0x00000000462ebebd
+DATA shifts<>+3160(SB)/8, $0x000000004c52403a
+DATA shifts<>+3168(SB)/8, $0x0000000072ccc510
+DATA shifts<>+3176(SB)/8, $0x000000001e1c4beb
+DATA shifts<>+3184(SB)/8, $0x00000000a6b836cb
+DATA shifts<>+3192(SB)/8, $0x00000000491b63e8
+DATA shifts<>+3200(SB)/8, $0x000000003b9b9a4f
+DATA shifts<>+3208(SB)/8, $0x000000002538f2b2
+DATA shifts<>+3216(SB)/8, $0x000000001a1dc084
+DATA shifts<>+3224(SB)/8, $0x00000000f1e52162
+DATA shifts<>+3232(SB)/8, $0x00000000a1a18dea
+DATA shifts<>+3240(SB)/8, $0x00000000915a1c37
+DATA shifts<>+3248(SB)/8, $0x000000009d05795b
+DATA shifts<>+3256(SB)/8, $0x00000000bb1bb8a7
+DATA shifts<>+3264(SB)/8, $0x00000000a5ac2348
+DATA shifts<>+3272(SB)/8, $0x00000000bd2c1ffd
+DATA shifts<>+3280(SB)/8, $0x00000000ff0a85a6
+DATA shifts<>+3288(SB)/8, $0x0000000046a94b72
+DATA shifts<>+3296(SB)/8, $0x00000000108e7eb7
+DATA shifts<>+3304(SB)/8, $0x00000000d493bb1c
+DATA shifts<>+3312(SB)/8, $0x00000000969efaf9
+DATA shifts<>+3320(SB)/8, $0x00000000f77e9581
+DATA shifts<>+3328(SB)/8, $0x00000000ba14e742
+DATA shifts<>+3336(SB)/8, $0x000000008fc3468f
+DATA shifts<>+3344(SB)/8, $0x0000000020cee0ca
+DATA shifts<>+3352(SB)/8, $0x00000000329c9d40
+DATA shifts<>+3360(SB)/8, $0x00000000fdba47f1
+DATA shifts<>+3368(SB)/8, $0x00000000b25743a7
+DATA shifts<>+3376(SB)/8, $0x00000000474caa33
+DATA shifts<>+3384(SB)/8, $0x00000000751e5663
+DATA shifts<>+3392(SB)/8, $0x000000000802c1ff
+DATA shifts<>+3400(SB)/8, $0x000000002081b8d2
+DATA shifts<>+3408(SB)/8, $0x0000000052c5b8db
+DATA shifts<>+3416(SB)/8, $0x00000000787a59c5
+DATA shifts<>+3424(SB)/8, $0x00000000fe510cdf
+DATA shifts<>+3432(SB)/8, $0x000000007875bb7d
+DATA shifts<>+3440(SB)/8, $0x000000009aa409eb
+DATA shifts<>+3448(SB)/8, $0x00000000042be205
+DATA shifts<>+3456(SB)/8, $0x00000000a25ef6e5
+DATA shifts<>+3464(SB)/8, $0x0000000069fa369e
+DATA shifts<>+3472(SB)/8, $0x00000000bc706a7c
+DATA shifts<>+3480(SB)/8, $0x00000000fc6fa75f
+DATA shifts<>+3488(SB)/8, $0x000000003330447f
+DATA shifts<>+3496(SB)/8, $0x00000000e62f2e57
+DATA shifts<>+3504(SB)/8, $0x00000000a66aa573
+DATA shifts<>+3512(SB)/8, $0x00000000a3943d1a
+DATA shifts<>+3520(SB)/8, $0x00000000c2687ef7
+DATA shifts<>+3528(SB)/8, $0x00000000601fd1b8
+DATA shifts<>+3536(SB)/8, $0x00000000ae895394
+DATA shifts<>+3544(SB)/8, $0x00000000a17596ae
+DATA shifts<>+3552(SB)/8, $0x00000000e3851c5a
+DATA shifts<>+3560(SB)/8, $0x00000000001967a1
+DATA shifts<>+3568(SB)/8, $0x000000008b247c0f
+DATA shifts<>+3576(SB)/8, $0x00000000dff1b64d
+DATA shifts<>+3584(SB)/8, $0x0000000003f8d877
+DATA shifts<>+3592(SB)/8, $0x00000000215b9191
+DATA shifts<>+3600(SB)/8, $0x00000000133a190e
+DATA shifts<>+3608(SB)/8, $0x00000000367f459d
+DATA shifts<>+3616(SB)/8, $0x000000004c959f27
+DATA shifts<>+3624(SB)/8, $0x000000001d4bb846
+DATA shifts<>+3632(SB)/8, $0x0000000022c2ec3b
+DATA shifts<>+3640(SB)/8, $0x0000000035f26aca
+DATA shifts<>+3648(SB)/8, $0x00000000f1658334
+DATA shifts<>+3656(SB)/8, $0x000000001af773e1
+DATA shifts<>+3664(SB)/8, $0x000000005876bb45
+DATA shifts<>+3672(SB)/8, $0x000000000e7f741c
+DATA shifts<>+3680(SB)/8, $0x000000000b0d097c
+DATA shifts<>+3688(SB)/8, $0x00000000bcceaa1c
+DATA shifts<>+3696(SB)/8, $0x0000000015164ac5
+DATA shifts<>+3704(SB)/8, $0x0000000002b2584a
+DATA shifts<>+3712(SB)/8, $0x00000000a25c109d
+DATA shifts<>+3720(SB)/8, $0x000000004bb93779
+DATA shifts<>+3728(SB)/8, $0x00000000dd240e88
+DATA shifts<>+3736(SB)/8, $0x000000004c85df8d
+DATA shifts<>+3744(SB)/8, $0x00000000b90bac07
+DATA shifts<>+3752(SB)/8, $0x0000000021ec7697
+DATA shifts<>+3760(SB)/8, $0x00000000cee184fc
+DATA shifts<>+3768(SB)/8, $0x00000000b5c02ae6
+DATA shifts<>+3776(SB)/8, $0x00000000426caac4
+DATA shifts<>+3784(SB)/8, $0x0000000081ce5a9f
+DATA shifts<>+3792(SB)/8, $0x00000000f1fc9566
+DATA shifts<>+3800(SB)/8, $0x000000000d820cbd
+DATA shifts<>+3808(SB)/8, $0x00000000f76c8a25
+DATA shifts<>+3816(SB)/8, $0x000000005847d654
+DATA shifts<>+3824(SB)/8, $0x00000000b95b86dd
+DATA shifts<>+3832(SB)/8, $0x00000000cf9573f6
+DATA shifts<>+3840(SB)/8, $0x000000001e1653d4
+DATA shifts<>+3848(SB)/8, $0x00000000fe7aaac1
+DATA shifts<>+3856(SB)/8, $0x00000000ca6b630c
+DATA shifts<>+3864(SB)/8, $0x00000000ceddbc16
+DATA shifts<>+3872(SB)/8, $0x00000000c71fb794
+DATA shifts<>+3880(SB)/8, $0x00000000525bb6eb
+DATA shifts<>+3888(SB)/8, $0x00000000555eb6e0
+DATA shifts<>+3896(SB)/8, $0x000000007b248fcf
+DATA shifts<>+3904(SB)/8, $0x0000000048030a08
+DATA shifts<>+3912(SB)/8, $0x000000009b44e3cb
+DATA shifts<>+3920(SB)/8, $0x00000000da63aae4
+DATA shifts<>+3928(SB)/8, $0x00000000a5423be1
+DATA shifts<>+3936(SB)/8, $0x00000000442ec265
+DATA shifts<>+3944(SB)/8, $0x00000000a3da2793
+DATA shifts<>+3952(SB)/8, $0x000000009c214c21
+DATA shifts<>+3960(SB)/8, $0x000000005e155064
+DATA shifts<>+3968(SB)/8, $0x0000000061c9c995
+DATA shifts<>+3976(SB)/8, $0x00000000a7dcb600
+DATA shifts<>+3984(SB)/8, $0x0000000074a08dd9
+DATA shifts<>+3992(SB)/8, $0x000000004eb4e90a
+DATA shifts<>+4000(SB)/8, $0x00000000b4d47c50
+DATA shifts<>+4008(SB)/8, $0x00000000bec5dc9c
+DATA shifts<>+4016(SB)/8, $0x00000000f3d43247
+DATA shifts<>+4024(SB)/8, $0x000000006e8817cc
+DATA shifts<>+4032(SB)/8, $0x00000000fd6bc41b
+DATA shifts<>+4040(SB)/8, $0x000000004deaa8ba
+DATA shifts<>+4048(SB)/8, $0x00000000bf543b6f
+DATA shifts<>+4056(SB)/8, $0x000000001bdf1444
+DATA shifts<>+4064(SB)/8, $0x000000006750b33b
+DATA shifts<>+4072(SB)/8, $0x00000000161e2038
+DATA shifts<>+4080(SB)/8, $0x00000000a0a063da
+DATA shifts<>+4088(SB)/8, $0x00000000f250d54a
+DATA shifts<>+4096(SB)/8, $0x0000000068bfa742
+DATA shifts<>+4104(SB)/8, $0x0000000043b2a2a7
+DATA shifts<>+4112(SB)/8, $0x0000000024fe1eaa
+DATA shifts<>+4120(SB)/8, $0x0000000000cfbb40
+DATA shifts<>+4128(SB)/8, $0x00000000de233e80
+DATA shifts<>+4136(SB)/8, $0x0000000079a4bcf3
+DATA shifts<>+4144(SB)/8, $0x000000000c2cd4cf
+DATA shifts<>+4152(SB)/8, $0x00000000974c5c70
+DATA shifts<>+4160(SB)/8, $0x00000000b6b60b9c
+DATA shifts<>+4168(SB)/8, $0x00000000ceffd6dc
+DATA shifts<>+4176(SB)/8, $0x0000000093565fec
+DATA shifts<>+4184(SB)/8, $0x00000000e1f93890
+DATA shifts<>+4192(SB)/8, $0x0000000076816c66
+DATA shifts<>+4200(SB)/8, $0x000000006f021561
+DATA shifts<>+4208(SB)/8, $0x000000002d8a0088
+DATA shifts<>+4216(SB)/8, $0x0000000067fbc643
+DATA shifts<>+4224(SB)/8, $0x0000000005af4fd4
+GLOBL shifts<>(SB), RODATA|NOPTR, $4232
+
 // func updateAVX512(crc uint32, p []byte) uint32
 // Requires: AVX, AVX2, AVX512F, BMI2, SSE4.2, VPCLMULQDQ
 TEXT ·updateAVX512(SB), NOSPLIT|NOFRAME, $0-36
@@ -1048,11 +1579,358 @@ last:
 	MOVL         AX, ret+56(FP)
 	RET
 
-// func cpuid7() (ecx uint32)
+// func mixedAVX512(crc uint32, p *byte, rows int) uint32
+// Requires: AVX, AVX2, AVX512F, PCLMULQDQ, SSE2, SSE4.2, VPCLMULQDQ
+TEXT ·mixedAVX512(SB), NOSPLIT|NOFRAME, $0-28
+	MOVQ            p+8(FP), CX
+	MOVL            crc+0(FP), AX
+	MOVQ            rows+16(FP), DX
+	NOTL            AX
+	IMUL3Q          $0x00000100, DX, BX
+	ADDQ            CX, BX
+	IMUL3Q          $0x00000028, DX, SI
+	XORL            DI, DI
+	XORL            R8, R8
+	XORL            R9, R9
+	VMOVDQU64       (CX), Z0
+	VMOVDQU64       64(CX), Z1
+	VMOVDQU64       128(CX), Z2
+	VMOVDQU64       192(CX), Z3
+	VMOVD           AX, X4
+	VPXORQ          Z4, Z0, Z0
+	CRC32Q          (BX), DI
+	CRC32Q          (BX)(SI*1), R8
+	CRC32Q          (BX)(SI*2), R9
+	CRC32Q          8(BX), DI
+	CRC32Q          8(BX)(SI*1), R8
+	CRC32Q          8(BX)(SI*2), R9
+	CRC32Q          16(BX), DI
+	CRC32Q          16(BX)(SI*1), R8
+	CRC32Q          16(BX)(SI*2), R9
+	CRC32Q          24(BX), DI
+	CRC32Q          24(BX)(SI*1), R8
+	CRC32Q          24(BX)(SI*2), R9
+	CRC32Q          32(BX), DI
+	CRC32Q          32(BX)(SI*1), R8
+	CRC32Q          32(BX)(SI*2), R9
+	VBROADCASTI32X4 fold256<>+0(SB), Z4
+	DECQ            DX
+
+row:
+	ADDQ            $0x00000100, CX
+	ADDQ            $0x00000028, BX
+	VPCLMULQDQ      $0x11, Z4, Z0, Z5
+	VPCLMULQDQ      $0x00, Z4, Z0, Z0
+	VPTERNLOGQ      $0x96, (CX), Z5, Z0
+	CRC32Q          (BX), DI
+	CRC32Q          (BX)(SI*1), R8
+	CRC32Q          (BX)(SI*2), R9
+	VPCLMULQDQ      $0x11, Z4, Z1, Z5
+	VPCLMULQDQ      $0x00, Z4, Z1, Z1
+	VPTERNLOGQ      $0x96, 64(CX), Z5, Z1
+	CRC32Q          8(BX), DI
+	CRC32Q          8(BX)(SI*1), R8
+	CRC32Q          8(BX)(SI*2), R9
+	VPCLMULQDQ      $0x11, Z4, Z2, Z5
+	VPCLMULQDQ      $0x00, Z4, Z2, Z2
+	VPTERNLOGQ      $0x96, 128(CX), Z5, Z2
+	CRC32Q          16(BX), DI
+	CRC32Q          16(BX)(SI*1), R8
+	CRC32Q          16(BX)(SI*2), R9
+	VPCLMULQDQ      $0x11, Z4, Z3, Z5
+	VPCLMULQDQ      $0x00, Z4, Z3, Z3
+	VPTERNLOGQ      $0x96, 192(CX), Z5, Z3
+	CRC32Q          24(BX), DI
+	CRC32Q          24(BX)(SI*1), R8
+	CRC32Q          24(BX)(SI*2), R9
+	CRC32Q          32(BX), DI
+	CRC32Q          32(BX)(SI*1), R8
+	CRC32Q          32(BX)(SI*2), R9
+	DECQ            DX
+	JNZ             row
+	VBROADCASTI32X4 fold192<>+0(SB), Z4
+	VPCLMULQDQ      $0x11, Z4, Z0, Z5
+	VPCLMULQDQ      $0x00, Z4, Z0, Z0
+	VPTERNLOGQ      $0x96, Z5, Z0, Z3
+	VBROADCASTI32X4 fold128<>+0(SB), Z0
+	VPCLMULQDQ      $0x11, Z0, Z1, Z4
+	VPCLMULQDQ      $0x00, Z0, Z1, Z1
+	VPTERNLOGQ      $0x96, Z4, Z1, Z3
+	VBROADCASTI32X4 fold64<>+0(SB), Z0
+	VPCLMULQDQ      $0x11, Z0, Z2, Z1
+	VPCLMULQDQ      $0x00, Z0, Z2, Z2
+	VPTERNLOGQ      $0x96, Z1, Z2, Z3
+	XORL            AX, AX
+	XORL            CX, CX
+	MOVL            AX, DX
+	ANDL            $0x0f, DX
+	IMUL3Q          $0x70, DX, DX
+	ANDL            $0x30, AX
+	SUBQ            AX, DX
+	LEAQ            last<>+48(SB), AX
+	VMOVDQU64       (AX)(DX*1), Z0
+	VPCLMULQDQ      $0x11, Z0, Z3, Z1
+	VPCLMULQDQ      $0x00, Z0, Z3, Z3
+	VPXORQ          Z1, Z3, Z3
+	VEXTRACTI64X4   $0x01, Z3, Y1
+	VPXOR           Y1, Y3, Y3
+	VEXTRACTI128    $0x01, Y3, X1
+	VPXOR           X1, X3, X3
+	XORL            AX, AX
+	VMOVQ           X3, DX
+	CRC32Q          DX, AX
+	VPEXTRQ         $0x01, X3, DX
+	CRC32Q          DX, AX
+	XORL            CX, AX
+	VZEROUPPER
+	MOVQ            rows+16(FP), CX
+	LEAQ            (CX)(CX*2), DX
+	LEAQ            shifts<>+0(SB), BX
+	MOVQ            AX, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, SI
+	XORL            AX, AX
+	CRC32Q          SI, AX
+	XORL            AX, R9
+	SUBQ            CX, DX
+	MOVQ            DI, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, SI
+	XORL            AX, AX
+	CRC32Q          SI, AX
+	XORL            AX, R9
+	SUBQ            CX, DX
+	MOVQ            R8, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, BX
+	XORL            AX, AX
+	CRC32Q          BX, AX
+	XORL            AX, R9
+	SUBQ            CX, DX
+	NOTL            R9
+	MOVL            R9, ret+24(FP)
+	RET
+
+// func copyMixedAVX512(crc uint32, dst *byte, src *byte, rows int) uint32
+// Requires: AVX, AVX2, AVX512F, PCLMULQDQ, SSE2, SSE4.2, VPCLMULQDQ
+TEXT ·copyMixedAVX512(SB), NOSPLIT|NOFRAME, $0-36
+	MOVQ            dst+8(FP), R8
+	MOVQ            src+16(FP), CX
+	MOVL            crc+0(FP), AX
+	MOVQ            rows+24(FP), DX
+	NOTL            AX
+	IMUL3Q          $0x00000100, DX, BX
+	LEAQ            (R8)(BX*1), DI
+	ADDQ            CX, BX
+	IMUL3Q          $0x00000028, DX, SI
+	XORL            R9, R9
+	XORL            R10, R10
+	XORL            R11, R11
+	VMOVDQU64       (CX), Z0
+	VMOVDQU64       Z0, (R8)
+	VMOVDQU64       64(CX), Z1
+	VMOVDQU64       Z1, 64(R8)
+	VMOVDQU64       128(CX), Z2
+	VMOVDQU64       Z2, 128(R8)
+	VMOVDQU64       192(CX), Z3
+	VMOVDQU64       Z3, 192(R8)
+	VMOVD           AX, X4
+	VPXORQ          Z4, Z0, Z0
+	MOVQ            (BX), AX
+	MOVQ            AX, (DI)
+	CRC32Q          AX, R9
+	MOVQ            (BX)(SI*1), AX
+	MOVQ            AX, (DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            (BX)(SI*2), AX
+	MOVQ            AX, (DI)(SI*2)
+	CRC32Q          AX, R11
+	MOVQ            8(BX), AX
+	MOVQ            AX, 8(DI)
+	CRC32Q          AX, R9
+	MOVQ            8(BX)(SI*1), AX
+	MOVQ            AX, 8(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            8(BX)(SI*2), AX
+	MOVQ            AX, 8(DI)(SI*2)
+	CRC32Q          AX, R11
+	MOVQ            16(BX), AX
+	MOVQ            AX, 16(DI)
+	CRC32Q          AX, R9
+	MOVQ            16(BX)(SI*1), AX
+	MOVQ            AX, 16(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            16(BX)(SI*2), AX
+	MOVQ            AX, 16(DI)(SI*2)
+	CRC32Q          AX, R11
+	MOVQ            24(BX), AX
+	MOVQ            AX, 24(DI)
+	CRC32Q          AX, R9
+	MOVQ            24(BX)(SI*1), AX
+	MOVQ            AX, 24(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            24(BX)(SI*2), AX
+	MOVQ            AX, 24(DI)(SI*2)
+	CRC32Q          AX, R11
+	MOVQ            32(BX), AX
+	MOVQ            AX, 32(DI)
+	CRC32Q          AX, R9
+	MOVQ            32(BX)(SI*1), AX
+	MOVQ            AX, 32(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            32(BX)(SI*2), AX
+	MOVQ            AX, 32(DI)(SI*2)
+	CRC32Q          AX, R11
+	VBROADCASTI32X4 fold256<>+0(SB), Z4
+	DECQ            DX
+
+row:
+	ADDQ            $0x00000100, CX
+	ADDQ            $0x00000100, R8
+	ADDQ            $0x00000028, BX
+	ADDQ            $0x00000028, DI
+	VMOVDQU64       (CX), Z5
+	VMOVDQU64       Z5, (R8)
+	VPCLMULQDQ      $0x11, Z4, Z0, Z6
+	VPCLMULQDQ      $0x00, Z4, Z0, Z0
+	VPTERNLOGQ      $0x96, Z5, Z6, Z0
+	MOVQ            (BX), AX
+	MOVQ            AX, (DI)
+	CRC32Q          AX, R9
+	MOVQ            (BX)(SI*1), AX
+	MOVQ            AX, (DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            (BX)(SI*2), AX
+	MOVQ            AX, (DI)(SI*2)
+	CRC32Q          AX, R11
+	VMOVDQU64       64(CX), Z5
+	VMOVDQU64       Z5, 64(R8)
+	VPCLMULQDQ      $0x11, Z4, Z1, Z6
+	VPCLMULQDQ      $0x00, Z4, Z1, Z1
+	VPTERNLOGQ      $0x96, Z5, Z6, Z1
+	MOVQ            8(BX), AX
+	MOVQ            AX, 8(DI)
+	CRC32Q          AX, R9
+	MOVQ            8(BX)(SI*1), AX
+	MOVQ            AX, 8(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            8(BX)(SI*2), AX
+	MOVQ            AX, 8(DI)(SI*2)
+	CRC32Q          AX, R11
+	VMOVDQU64       128(CX), Z5
+	VMOVDQU64       Z5, 128(R8)
+	VPCLMULQDQ      $0x11, Z4, Z2, Z6
+	VPCLMULQDQ      $0x00, Z4, Z2, Z2
+	VPTERNLOGQ      $0x96, Z5, Z6, Z2
+	MOVQ            16(BX), AX
+	MOVQ            AX, 16(DI)
+	CRC32Q          AX, R9
+	MOVQ            16(BX)(SI*1), AX
+	MOVQ            AX, 16(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            16(BX)(SI*2), AX
+	MOVQ            AX, 16(DI)(SI*2)
+	CRC32Q          AX, R11
+	VMOVDQU64       192(CX), Z5
+	VMOVDQU64       Z5, 192(R8)
+	VPCLMULQDQ      $0x11, Z4, Z3, Z6
+	VPCLMULQDQ      $0x00, Z4, Z3, Z3
+	VPTERNLOGQ      $0x96, Z5, Z6, Z3
+	MOVQ            24(BX), AX
+	MOVQ            AX, 24(DI)
+	CRC32Q          AX, R9
+	MOVQ            24(BX)(SI*1), AX
+	MOVQ            AX, 24(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            24(BX)(SI*2), AX
+	MOVQ            AX, 24(DI)(SI*2)
+	CRC32Q          AX, R11
+	MOVQ            32(BX), AX
+	MOVQ            AX, 32(DI)
+	CRC32Q          AX, R9
+	MOVQ            32(BX)(SI*1), AX
+	MOVQ            AX, 32(DI)(SI*1)
+	CRC32Q          AX, R10
+	MOVQ            32(BX)(SI*2), AX
+	MOVQ            AX, 32(DI)(SI*2)
+	CRC32Q          AX, R11
+	DECQ            DX
+	JNZ             row
+	VBROADCASTI32X4 fold192<>+0(SB), Z4
+	VPCLMULQDQ      $0x11, Z4, Z0, Z5
+	VPCLMULQDQ      $0x00, Z4, Z0, Z0
+	VPTERNLOGQ      $0x96, Z5, Z0, Z3
+	VBROADCASTI32X4 fold128<>+0(SB), Z0
+	VPCLMULQDQ      $0x11, Z0, Z1, Z4
+	VPCLMULQDQ      $0x00, Z0, Z1, Z1
+	VPTERNLOGQ      $0x96, Z4, Z1, Z3
+	VBROADCASTI32X4 fold64<>+0(SB), Z0
+	VPCLMULQDQ      $0x11, Z0, Z2, Z1
+	VPCLMULQDQ      $0x00, Z0, Z2, Z2
+	VPTERNLOGQ      $0x96, Z1, Z2, Z3
+	XORL            AX, AX
+	XORL            CX, CX
+	MOVL            AX, DX
+	ANDL            $0x0f, DX
+	IMUL3Q          $0x70, DX, DX
+	ANDL            $0x30, AX
+	SUBQ            AX, DX
+	LEAQ            last<>+48(SB), AX
+	VMOVDQU64       (AX)(DX*1), Z0
+	VPCLMULQDQ      $0x11, Z0, Z3, Z1
+	VPCLMULQDQ      $0x00, Z0, Z3, Z3
+	VPXORQ          Z1, Z3, Z3
+	VEXTRACTI64X4   $0x01, Z3, Y1
+	VPXOR           Y1, Y3, Y3
+	VEXTRACTI128    $0x01, Y3, X1
+	VPXOR           X1, X3, X3
+	XORL            AX, AX
+	VMOVQ           X3, DX
+	CRC32Q          DX, AX
+	VPEXTRQ         $0x01, X3, DX
+	CRC32Q          DX, AX
+	XORL            CX, AX
+	VZEROUPPER
+	MOVQ            rows+24(FP), CX
+	LEAQ            (CX)(CX*2), DX
+	LEAQ            shifts<>+0(SB), BX
+	MOVQ            AX, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, SI
+	XORL            AX, AX
+	CRC32Q          SI, AX
+	XORL            AX, R11
+	SUBQ            CX, DX
+	MOVQ            R9, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, SI
+	XORL            AX, AX
+	CRC32Q          SI, AX
+	XORL            AX, R11
+	SUBQ            CX, DX
+	MOVQ            R10, X0
+	MOVQ            (BX)(DX*8), X1
+	PCLMULQDQ       $0x00, X1, X0
+	MOVQ            X0, BX
+	XORL            AX, AX
+	CRC32Q          BX, AX
+	XORL            AX, R11
+	SUBQ            CX, DX
+	NOTL            R11
+	MOVL            R11, ret+32(FP)
+	RET
+
+// func cpuid(leaf uint32) (ebx uint32, ecx uint32)
 // Requires: CPUID
-TEXT ·cpuid7(SB), NOSPLIT, $0-4
-	MOVL $0x00000007, AX
-	MOVL $0x00000000, CX
+TEXT ·cpuid(SB), NOSPLIT, $0-16
+	MOVL leaf+0(FP), AX
+	XORL CX, CX
 	CPUID
-	MOVL CX, ecx+0(FP)
+	MOVL BX, ebx+8(FP)
+	MOVL CX, ecx+12(FP)
 	RET

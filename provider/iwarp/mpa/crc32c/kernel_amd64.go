@@ -12,6 +12,8 @@ var chosen = best()
 // operating system saves.
 func best() kernel {
 	switch {
+	case has(avx512) && amd():
+		return mixed
 	case has(avx512):
 		return avx512
 	case has(avx2):
@@ -20,14 +22,23 @@ func best() kernel {
 	return stdlib
 }
 
+// amd reports whether the CPU is one of AMD. On one (family 26) mixed has 1.4 times the bandwidth
+// of avx512. Intel's were not measured.
+func amd() bool {
+	const auth = 'A' | 'u'<<8 | 't'<<16 | 'h'<<24
+	ebx, _ := cpuid(0)
+	return ebx == auth
+}
+
 func has(k kernel) bool {
 	const vpclmulqdq = 1 << 10 // in ECX of CPUID leaf 7
 	x := &cpu.X86
 	switch common := x.HasSSE42 && x.HasPCLMULQDQ && x.HasBMI2 && x.HasAVX2; k {
-	case avx512:
+	case avx512, mixed:
 		return common && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VPCLMULQDQ
 	case avx2:
-		return common && cpuid7()&vpclmulqdq != 0 // leaf 7 is there, it has the bit of AVX2
+		_, ecx := cpuid(7) // it is there if AVX2 is
+		return common && ecx&vpclmulqdq != 0
 	}
 	return true
 }
@@ -36,6 +47,8 @@ func has(k kernel) bool {
 
 func update(crc uint32, p []byte) uint32 {
 	switch chosen {
+	case mixed:
+		return updateMixed(crc, p)
 	case avx512:
 		return updateAVX512(crc, p)
 	case avx2:
@@ -60,6 +73,8 @@ func copyUpdate(crc uint32, dst, src []byte) uint32 {
 
 func copyWhole(crc uint32, dst, src []byte) uint32 {
 	switch chosen {
+	case mixed:
+		return copyMixed(crc, dst, src)
 	case avx512:
 		return copyAVX512(crc, dst, src)
 	case avx2:

@@ -27,7 +27,9 @@ func main() {
 		Pragma("noescape")
 		emit(v, tables, true)
 	}
-	cpuid7()
+	mixed(zmm, tables, false)
+	mixed(zmm, tables, true)
+	cpuid()
 	Generate()
 }
 
@@ -68,13 +70,15 @@ func (p *program) finish() {
 	RET()
 }
 
-// cpuid7 queries a feature that golang.org/x/sys/cpu reports only for CPUs with AVX-512.
-func cpuid7() {
-	TEXT("cpuid7", NOSPLIT, "func() (ecx uint32)")
-	Doc("cpuid7 returns ECX of CPUID leaf 7, which the CPU has to have.")
-	MOVL(U32(7), reg.EAX)
-	MOVL(U32(0), reg.ECX)
+// cpuid queries what golang.org/x/sys/cpu does not report: a feature without AVX-512, and the
+// vendor.
+func cpuid() {
+	TEXT("cpuid", NOSPLIT, "func(leaf uint32) (ebx, ecx uint32)")
+	Doc("cpuid returns EBX and ECX of a leaf of CPUID that the CPU has to have.")
+	Load(Param("leaf"), reg.EAX)
+	XORL(reg.ECX, reg.ECX)
 	CPUID()
-	Store(reg.ECX, ReturnIndex(0))
+	Store(reg.EBX, ReturnIndex(0))
+	Store(reg.ECX, ReturnIndex(1))
 	RET()
 }

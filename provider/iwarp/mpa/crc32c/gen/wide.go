@@ -48,13 +48,7 @@ func (p *program) wide() {
 	JAE(LabelRef("loop"))
 
 	Label("combine")
-	for i, a := range acc[:p.accs-1] {
-		k := p.multiplier((p.accs - 1 - i) * p.bytes)
-		hi := p.reg()
-		VPCLMULQDQ(U8(0x11), k, a, hi)
-		VPCLMULQDQ(U8(0x00), k, a, a)
-		p.xor3(hi, a, last)
-	}
+	p.combine(acc)
 	ADDQ(U32(big-p.bytes), p.n) // what is left, less one block
 	JNC(LabelRef("tail"))
 
