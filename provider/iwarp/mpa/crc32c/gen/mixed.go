@@ -8,8 +8,9 @@ import (
 
 // A row of a mixed message is what an iteration takes: rowWide octets by vectors, and rowNarrow by
 // crc32 instructions in each of three streams, because such an instruction waits for the one before
-// it in its stream. On an AMD EPYC (family 26) the vectors wait for the multiplier, and an iteration
-// takes hardly longer with the streams than without. There 32, 48, 56, 64 and 80 were no faster.
+// it in its stream. On an AMD EPYC (family 26) the vectors wait for the multiplier, and an
+// iteration takes hardly longer with the streams than without. There 32, 48, 56, 64 and 80 were no
+// faster.
 const (
 	rowWide   = 256
 	rowNarrow = 40
