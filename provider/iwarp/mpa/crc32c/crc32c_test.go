@@ -183,6 +183,25 @@ func TestLongMessages(t *testing.T) {
 	})
 }
 
+// TestLengthsOfFPDUs: lengths up to those of the longest FPDUs, for kernels that divide a message
+// in parts.
+func TestLengthsOfFPDUs(t *testing.T) {
+	buf := octets(source(t), 68<<10)
+	each(t, func(t *testing.T, f implementation) {
+		dst := make([]byte, len(buf))
+		for n := 4 << 10; n < len(buf)-64; n += 61 {
+			p := buf[n%64:][:n]
+			want := reference(1, p)
+			if got := f.update(1, p); got != want {
+				t.Fatalf("%d octets: %#08x, want %#08x", n, got, want)
+			}
+			if got := f.copy(1, dst, p); got != want || !bytes.Equal(dst[:n], p) {
+				t.Fatalf("%d octets copied: %#08x, want %#08x", n, got, want)
+			}
+		}
+	})
+}
+
 // A message may be taken in pieces, by any of the two functions.
 func TestPieces(t *testing.T) {
 	r := source(t)

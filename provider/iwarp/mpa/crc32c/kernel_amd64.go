@@ -23,7 +23,7 @@ func best() kernel {
 }
 
 // amd reports whether the CPU is one of AMD. On one (family 26) mixed has 1.4 times the bandwidth
-// of avx512. Intel's were not measured.
+// of avx512. Others of AMD, and Intel's, were not measured.
 func amd() bool {
 	const auth = 'A' | 'u'<<8 | 't'<<16 | 'h'<<24
 	ebx, _ := cpuid(0)

@@ -10,8 +10,9 @@ const (
 	rowsMost  = 176
 )
 
-// mixedLeast is from how many octets on updateMixed is faster than updateAVX512.
-const mixedLeast = 2 << 10
+// From mixedLeast octets on updateMixed is faster than updateAVX512, and from mixedCopyLeast on
+// copyMixed is faster than copyAVX512.
+const mixedLeast, mixedCopyLeast = 2 << 10, 6 << 10
 
 // updateMixed is Update for CPUs with what updateAVX512 needs, whose vectors wait for the
 // multiplier: it has crc32 instructions take a part of the message meanwhile.
@@ -35,7 +36,7 @@ func copyMixed(crc uint32, dst, src []byte) uint32 {
 		if len(src)-rows*rowOctets < leastOnce {
 			rows -= rowsOnce
 		}
-		if rows <= 0 {
+		if rows <= 0 || len(src) < mixedCopyLeast {
 			return copyAVX512(crc, dst, src)
 		}
 		crc = copyMixedAVX512(crc, &dst[0], &src[0], rows)

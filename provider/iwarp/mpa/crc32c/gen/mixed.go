@@ -14,7 +14,7 @@ import (
 const (
 	rowWide   = 256
 	rowNarrow = 40
-	rowsMost  = 176 // as many as the longest FPDU has
+	rowsMost  = 176 // more than the longest FPDU has
 )
 
 // mixed takes a message of 2 to rowsMost rows. First come rowWide octets for each row, then
