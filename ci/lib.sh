@@ -63,8 +63,9 @@ step() {
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
 # blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
-# its name in what go test prints, and before it with -v, and the first scenarios that failed in it; then data races, with the functions that race, panics, and what
-# a guest's kernel complains of. A log without failed tests: other failures, those of the suite with their reasons; its last three lines if it has none.
+# its name in what go test prints, and before it with -v, and with the first scenarios that failed in it. Then come data
+# races, with the functions that race, panics, and what a guest's kernel complains of. Of a log without failed tests it
+# prints other failures, those of the suite with their reasons, and its last three lines if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |[^ ]*: .*(FAILED|failed)' lines
 	lines=$(awk -v most="$2" '

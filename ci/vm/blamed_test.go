@@ -42,8 +42,10 @@ func TestBlamed(t *testing.T) {
 		},
 		"tests that run scenarios": {
 			"=== RUN   TestA\n        FAIL        a/one  x\n        FAIL        a/two  x\n            why two\n" +
-				"            more of it\n        FAIL        a/three  x\n        FAIL        a/four  x\n--- PASS: TestA (0.00s)\n" +
-				"=== RUN   TestB\n    b_test.go:1: no\n        FAIL        b/one  x\n            why one\n--- FAIL: TestB (0.00s)\n" +
+				"            more of it\n        FAIL        a/three  x\n        FAIL        a/four  x\n" +
+				"--- PASS: TestA (0.00s)\n" +
+				"=== RUN   TestB\n    b_test.go:1: no\n        FAIL        b/one  x\n            why one\n" +
+				"--- FAIL: TestB (0.00s)\n" +
 				"--- FAIL: TestC (0.00s)\n    c_test.go:1: no\n        FAIL        c/one  x\n        FAIL        c/two  x\n" +
 				"            why two\n",
 			"--- FAIL: TestB (0.00s)\n  b_test.go:1: no\n    FAIL        b/one  x\n    why one\n" +
