@@ -38,8 +38,8 @@ const (
 	waitMost      = time.Millisecond
 	lateRing      = 100 * time.Microsecond
 	lateLast      = 50 * time.Microsecond
-	forecastPause = 64
-	pausesMost    = 9 // times that the pause doubles
+	forecastPause = 4  // most often it has been late once, in a phase that is over
+	pausesMost    = 13 // times that the pause doubles
 	rightMost     = 64
 	apartMost     = 8 // polls of the receive CQ, by another thread most often, that end waits
 
