@@ -75,6 +75,7 @@ type device struct {
 	stores atomic.Bool // there has been an object that can be stored to
 
 	directLeast int // directLeastHere
+	turnWhole   int // turnWholeHere
 
 	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
@@ -91,7 +92,7 @@ func openDevice(opts Options) (*device, error) {
 		opts.Network = network
 	}
 	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
-	d.directLeast = directLeastHere()
+	d.directLeast, d.turnWhole = directLeastHere(), turnWholeHere()
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ type rxState struct {
 	handed  uint8  // completions that the look under way has handed over
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
+	whole    int  // how much has to be left of a turn for one read to take it
 	alone    bool // the turn is turnLook or more: the stream is the only one of its CQ
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
@@ -67,13 +68,13 @@ func (r *rxState) storing() bool { return r.store != nil }
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it. long permits readLook.
-func (r *rxState) readLimit(turn int, long bool) int {
+// are short, so that what they cost stays within it.
+func (r *rxState) readLimit(turn int) int {
 	if r.direct.recent {
 		return directAhead
 	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if long && turn >= turnLook && r.longs == longsMost {
+	if turn >= r.whole && r.longs == longsMost && int(r.need) <= turn/4 {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn>>r.dense))

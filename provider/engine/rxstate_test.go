@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,25 +25,28 @@ func TestReadLimit(t *testing.T) {
 		name       string
 		need, turn int
 		dense      uint8
-		long       bool
+		whole      int
 		want       int
 	}{
-		{"nothing is known to come", 0, turnLook, 0, true, readLook},
-		{"the rest of a long FPDU, and more", have + 30000, turnLook, 0, true, 30000 + readLook},
-		{"one that is as long as FPDUs are", have + 65000, turnLook, 0, true, turnLook},
-		{"an eighth, as FPDUs are short", have + 1000, turnLook, 3, true, 1000 + (turnLook-1000)/8},
-		{"some of it is over", 0, turnLook - 1, 0, true, readMost},
-		{"no long reads", have + 30000, turnLook, 0, false, 30000 + readMost},
-		{"as much as a read takes", have + 10000, 200000, 0, false, 10000 + readMost},
-		{"three quarters of the turn", have + 30000, 200000, 0, false, 150000},
-		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, false, 80000},
-		{"hardly more is left than the FPDU", have + 30000, 30100, 0, false, 30000 + directAhead},
-		{"the turn is over, within an FPDU", have + 30000, -5000, 0, false, 30000 + directAhead},
-		{"the turn is over", 0, 0, 0, true, readLeast},
-		{"very short FPDUs", 0, turnLeast, 7, true, readLeast},
+		{"nothing is known to come", 0, turnLook, 0, turnLook, readLook},
+		{"the rest of a long FPDU, and more", have + 30000, turnLook, 0, turnLook, 30000 + readLook},
+		{"one that is as long as FPDUs are", have + 65000, turnLook, 0, turnLook, turnLook},
+		{"an eighth, as FPDUs are short", have + 1000, turnLook, 3, turnLook, 1000 + (turnLook-1000)/8},
+		{"some of it is over", 0, turnLook - 1, 0, turnLook, readMost},
+		{"all of a short turn", have + 30000, turnWhole, 0, turnWhole, turnWhole},
+		{"of which an FPDU is too large a part", have + turnWhole/4, turnWhole, 0, turnWhole, turnWhole / 4 * 3},
+		{"a part of it is over", have + 30000, turnWhole - 1, 0, turnWhole, (turnWhole - 1) - (turnWhole-1)/4},
+		{"no long reads", have + 30000, turnLook, 0, math.MaxInt, 30000 + readMost},
+		{"as much as a read takes", have + 10000, 200000, 0, turnLook, 10000 + readMost},
+		{"three quarters of the turn", have + 30000, 200000, 0, turnLook, 150000},
+		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, turnLook, 80000},
+		{"hardly more is left than the FPDU", have + 30000, 30100, 0, turnLook, 30000 + directAhead},
+		{"the turn is over, within an FPDU", have + 30000, -5000, 0, turnLook, 30000 + directAhead},
+		{"the turn is over", 0, 0, 0, turnLook, readLeast},
+		{"very short FPDUs", 0, turnLeast, 7, turnLook, readLeast},
 	} {
-		r := rxState{longs: longsMost, need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
-		if got := r.readLimit(tc.turn, tc.long); got != tc.want {
+		r := rxState{longs: longsMost, need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense, whole: tc.whole}
+		if got := r.readLimit(tc.turn); got != tc.want {
 			t.Errorf("%s: %d octets, want %d", tc.name, got, tc.want)
 		}
 	}
@@ -126,12 +130,16 @@ func TestLongReads(t *testing.T) {
 }
 
 // TestReadsOfATurn: a stream that is one of a few reads about as much as its turn has, with few
-// reads, although its messages end with a short FPDU.
+// reads, although its messages end with a short FPDU. On AMD CPUs it is one read, and perhaps one
+// for the rest of an FPDU.
 func TestReadsOfATurn(t *testing.T) {
-	y, in, writes := newSizedReads(t, true)
-	s := y.qp.stream.Load()
-	for of, reads := range map[int]int{2: 3, 4: 2} {
-		turn := y.dev.turnOfLook(of)
+	for _, tc := range []struct{ whole, of, reads int }{
+		{turnLook, 2, 3}, {turnLook, 4, 2}, {turnWhole, 2, 2}, {turnWhole, 4, 2},
+	} {
+		y, in, writes := newSizedReads(t, true)
+		y.dev.turnWhole = tc.whole
+		s := y.qp.stream.Load()
+		turn := y.dev.turnOfLook(tc.of)
 		for len(in.in) < 20*turn { // messages of 64 KiB
 			in.in = append(in.in, writes(2*32000, 32000)...)
 			in.in = append(in.in, writes(1, 464)...)
@@ -140,17 +148,49 @@ func TestReadsOfATurn(t *testing.T) {
 			s.pollRx(turn)
 		}
 		before := len(in.in)
-		in.reads = 0
+		in.reads, in.most = 0, 0
 		for range 8 {
 			s.pollRx(turn)
 		}
 		taken := (before - len(in.in)) / 8
-		if in.reads > 8*reads || taken < turn*3/4 || taken > turn*5/4 {
+		if in.reads > 8*tc.reads || taken < turn*3/4 || taken > turn*5/4 {
 			t.Errorf("one of %d: %d reads in 8 turns of %d, want %d; a turn has taken %d octets",
-				of, in.reads, turn, 8*reads, taken)
+				tc.of, in.reads, turn, 8*tc.reads, taken)
 		}
+		if whole := in.most >= turn; whole != (tc.whole == turnWhole) {
+			t.Errorf("one of %d: the longest read of turns of %d was for %d octets", tc.of, turn, in.most)
+		}
+		testkit.OK(t, y.qp.Cause())
 	}
-	testkit.OK(t, y.qp.Cause())
+}
+
+// TestTurnsBoundWholeReads: a turn that one read may take as a whole takes at most a quarter more,
+// or an FPDU that is longer.
+func TestTurnsBoundWholeReads(t *testing.T) {
+	for _, n := range []int{1400, 9000, 32000, 60000} {
+		y, in, writes := newSizedReads(t, true)
+		y.dev.turnWhole = turnWhole
+		s := y.qp.stream.Load()
+		for _, turn := range []int{turnWhole, turnLook / 2} {
+			in.in = append(in.in, writes(20*turn, n)...)
+			for i := range 14 {
+				before := len(in.in)
+				s.pollRx(turn)
+				if taken := before - len(in.in); taken > turn+max(turn/4, n+100) {
+					t.Errorf("FPDUs of %d octets: turn %d of %d took %d", n, i, turn, taken)
+				}
+			}
+			if len(in.in) == 0 {
+				t.Errorf("FPDUs of %d octets: all was taken", n)
+			}
+			in.in = in.in[:0]
+			s.rxMu.Lock()
+			s.dropPart()
+			s.rx.r, s.rx.w = 0, 0
+			s.rxMu.Unlock()
+		}
+		testkit.OK(t, y.qp.Cause())
+	}
 }
 
 // TestDenseReads: short FPDUs make the next reads shorter, but the last short read of a turn, which
@@ -286,15 +326,18 @@ func TestDirectReadsByTurns(t *testing.T) {
 	testkit.OK(t, y.qp.Cause())
 }
 
-// TestDirectHere: devices follow the CPU.
-func TestDirectHere(t *testing.T) {
-	want := directLeast
+// TestReadsHere: devices follow the CPU.
+func TestReadsHere(t *testing.T) {
+	direct, whole := directLeast, turnLook
 	if bulk.AMD {
-		want = directNever
+		direct, whole = directNever, turnWhole
 	}
 	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
-	if got := s.dev.directLeast; got != want {
-		t.Errorf("direct FPDUs from %d octets on, want %d", got, want)
+	if got := s.dev.directLeast; got != direct {
+		t.Errorf("direct FPDUs from %d octets on, want %d", got, direct)
+	}
+	if got := s.dev.turnWhole; got != whole {
+		t.Errorf("whole turns from %d octets on, want %d", got, whole)
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"io"
+	"math"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -18,7 +19,10 @@ func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
 // whether it ended before there was nothing more to receive, or to answer.
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
-	r.alone = turn >= turnLook && !s.dev.stores.Load()
+	r.alone, r.whole = turn >= turnLook, s.dev.turnWhole
+	if s.dev.stores.Load() {
+		r.alone, r.whole = false, math.MaxInt
+	}
 	left := turn
 	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
@@ -124,7 +128,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, r.alone))]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
 	c.iov[0] = space
 	var n int
 	var err error
