@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 	"math"
 	"os"
 	"path/filepath"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -329,7 +329,7 @@ func TestDirectReadsByTurns(t *testing.T) {
 // TestReadsHere: devices follow the CPU.
 func TestReadsHere(t *testing.T) {
 	direct, whole := directLeast, turnLook
-	if bulk.AMD {
+	if cpuvendor.AMD {
 		direct, whole = directNever, turnWhole
 	}
 	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
+	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -34,7 +34,7 @@ const (
 
 // directLeastHere is directLeast on this machine.
 func directLeastHere() int {
-	if bulk.AMD {
+	if cpuvendor.AMD {
 		return directNever
 	}
 	return directLeast

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 )
 
 // A turn is what one stream moves, in one direction, before others have their turns. What
@@ -87,7 +87,7 @@ const (
 
 // turnWholeHere is turnWhole on this machine.
 func turnWholeHere() int {
-	if bulk.AMD {
+	if cpuvendor.AMD {
 		return turnWhole
 	}
 	return turnLook

@@ -5,6 +5,7 @@ package bulk
 import (
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 	"golang.org/x/sys/cpu"
 )
 
@@ -13,7 +14,7 @@ import (
 // the lines of dst before it writes them, as it has to for a loop of stores. Outside of a
 // connection there is no difference (BenchmarkCopy). The CPU has to say that it is good at it
 // (ERMS). AMD CPUs say so, too, and one of them is no faster with it.
-var rep = cpu.X86.HasERMS && vendor() == intel
+var rep = cpu.X86.HasERMS && cpuvendor.Intel
 
 func instruction(dst, src []byte) bool {
 	if rep {

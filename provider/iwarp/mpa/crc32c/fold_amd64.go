@@ -36,5 +36,5 @@ func mixedAVX512(crc uint32, p *byte, rows int) uint32
 //go:noescape
 func copyMixedAVX512(crc uint32, dst *byte, src *byte, rows int) uint32
 
-// cpuid returns EBX and ECX of a leaf of CPUID that the CPU has to have.
-func cpuid(leaf uint32) (ebx uint32, ecx uint32)
+// cpuid7 returns ECX of leaf 7 of CPUID, which the CPU has if it has AVX2.
+func cpuid7() (ecx uint32)

@@ -1925,12 +1925,11 @@ row:
 	MOVL            R11, ret+32(FP)
 	RET
 
-// func cpuid(leaf uint32) (ebx uint32, ecx uint32)
+// func cpuid7() (ecx uint32)
 // Requires: CPUID
-TEXT ·cpuid(SB), NOSPLIT, $0-16
-	MOVL leaf+0(FP), AX
+TEXT ·cpuid7(SB), NOSPLIT, $0-4
+	MOVL $0x00000007, AX
 	XORL CX, CX
 	CPUID
-	MOVL BX, ebx+8(FP)
-	MOVL CX, ecx+12(FP)
+	MOVL CX, ecx+0(FP)
 	RET

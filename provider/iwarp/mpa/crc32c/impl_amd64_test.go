@@ -2,6 +2,8 @@
 
 package crc32c
 
+import "github.com/govs-rdma/govs/provider/internal/cpuvendor"
+
 const assembly = true
 
 // implementations returns all that this CPU can run, not only the chosen one, which is the last.
@@ -15,7 +17,7 @@ func implementations() []implementation {
 	}
 	wide := implementation{avx512.name(), updateAVX512, copyAVX512}
 	both := implementation{mixed.name(), updateMixed, copyMixed}
-	if amd() {
+	if cpuvendor.AMD {
 		return append(list, wide, both)
 	}
 	return append(list, both, wide)

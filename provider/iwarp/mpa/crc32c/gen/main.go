@@ -29,7 +29,7 @@ func main() {
 	}
 	mixed(zmm, tables, false)
 	mixed(zmm, tables, true)
-	cpuid()
+	cpuid7()
 	Generate()
 }
 
@@ -70,15 +70,13 @@ func (p *program) finish() {
 	RET()
 }
 
-// cpuid queries what golang.org/x/sys/cpu does not report: a feature without AVX-512, and the
-// vendor.
-func cpuid() {
-	TEXT("cpuid", NOSPLIT, "func(leaf uint32) (ebx, ecx uint32)")
-	Doc("cpuid returns EBX and ECX of a leaf of CPUID that the CPU has to have.")
-	Load(Param("leaf"), reg.EAX)
+// cpuid7 queries what golang.org/x/sys/cpu does not report without AVX-512.
+func cpuid7() {
+	TEXT("cpuid7", NOSPLIT, "func() (ecx uint32)")
+	Doc("cpuid7 returns ECX of leaf 7 of CPUID, which the CPU has if it has AVX2.")
+	MOVL(U32(7), reg.EAX)
 	XORL(reg.ECX, reg.ECX)
 	CPUID()
-	Store(reg.EBX, ReturnIndex(0))
-	Store(reg.ECX, ReturnIndex(1))
+	Store(reg.ECX, ReturnIndex(0))
 	RET()
 }
