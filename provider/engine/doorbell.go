@@ -28,9 +28,10 @@ import (
 //
 // Where a post has waited for longer than lateRing, or lateLast for all that were expected, the
 // program does other things before it polls or posts the next. Then the next forecastPause posts to
-// that QP don't wait, and twice as many each time that this happens again before rightMost bursts
-// in a row came as soon as expected. The same happens where another thread spins on the receive CQ
-// and ends each wait at once.
+// that QP don't wait, and four times as many each time that this happens again before rightMost
+// bursts in a row came as soon as expected. (With fewer, the first pause would let a program that
+// is late now and then have as many before it is late again, each time.) The same happens where
+// another thread spins on the receive CQ and ends each wait at once.
 //
 // Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
 // nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
@@ -38,9 +39,9 @@ const (
 	waitMost      = time.Millisecond
 	lateRing      = 100 * time.Microsecond
 	lateLast      = 50 * time.Microsecond
-	forecastPause = 4  // most often it has been late once, in a phase that is over
-	pausesMost    = 13 // times that the pause doubles
-	rightMost     = 64
+	forecastPause = 4 // most often it has been late once, in a phase that is over
+	pausesMost    = 6 // times that the pause grows
+	rightMost     = 96
 	apartMost     = 8 // polls of the receive CQ, by another thread most often, that end waits
 
 	// sendTime is how long an octet takes to be sent at most, in picoseconds. It is no time in
@@ -141,7 +142,7 @@ func (f *forecast) right(waited time.Duration) {
 }
 
 func (f *forecast) late() {
-	f.pause = forecastPause << f.pauses
+	f.pause = forecastPause << (2 * f.pauses)
 	f.pauses = min(f.pauses+1, pausesMost)
 	f.rights, f.aparts = 0, 0
 }

@@ -164,15 +164,15 @@ func TestForecast(t *testing.T) {
 				p.post(fmt.Sprintf("%d of a pause of %d posts", 2*i, pause), now(2)...)
 			}
 		}
-		late(forecastPause)
-		late(2 * forecastPause) // each time twice as many
-		late(4 * forecastPause)
+		late(4)
+		late(16) // each time four times as many
+		late(64)
 		for range rightMost {
 			two()
 			p.post("the program posts as many as expected", dueWith, dueLast)
 			p.f.right(lateLast)
 		}
-		late(forecastPause)
+		late(4)
 		two()
 		p.post("two have completed", dueWith, dueLast)
 		p.f.right(lateLast + 1)
@@ -219,6 +219,32 @@ func TestForecast(t *testing.T) {
 			f.rung(ring{vain: true, away: lateRing + 1})
 			if f.pause < forecastPause {
 				t.Fatalf("a pause of %d posts", f.pause)
+			}
+		}
+		if f.pause != 16384 {
+			t.Errorf("the longest pause has %d posts, want 16384", f.pause)
+		}
+	})
+	t.Run("late now and then", func(t *testing.T) {
+		for _, every := range []int{1, 2, 10, 33, 65, 67, 70, 80, 90, rightMost} {
+			p := &forecaster{t: t}
+			p.post("nothing is known", now(2)...)
+			lates := 0
+			for burst := range 100_000 { // of two posts
+				p.reported(2)
+				p.take()
+				first, second := p.f.posted(&post{1, 0, 1}, p.takes, p.reports), p.f.posted(&post{1, 0, 1}, p.takes, p.reports)
+				switch {
+				case first == dueNow:
+				case burst%every == 0:
+					p.f.right(lateLast + 1)
+					lates++
+				case second == dueLast:
+					p.f.right(0)
+				}
+			}
+			if lates > 40 {
+				t.Errorf("a program that is late with each %d. burst has made its posts wait %d times", every, lates)
 			}
 		}
 	})

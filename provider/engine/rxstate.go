@@ -28,7 +28,7 @@ type rxState struct {
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
 	whole    int  // how much has to be left of a turn for one read to take it
-	alone    bool // the turn is turnLook or more: the stream is the only one of its CQ
+	alone    bool // the turn is turnLook or more, and no object stores: the only stream of its CQ
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
 	first    bool // no FPDU was received yet
@@ -74,7 +74,7 @@ func (r *rxState) readLimit(turn int) int {
 		return directAhead
 	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if turn >= r.whole && r.longs == longsMost && int(r.need) <= turn/4 {
+	if turn >= r.whole && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn>>r.dense))
