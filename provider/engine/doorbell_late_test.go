@@ -145,33 +145,6 @@ func (s *side) expected() int {
 	return int(f.more) + int(f.rest)
 }
 
-// TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
-// as soon as it runs. It gives way after a turn, and not after each QP.
-func TestTimerOfManyQPs(t *testing.T) {
-	const n = 16
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	_, _, qps := waitingQPs(t, transport.NewTCP(nil), tcpAddr, n, signalledSend(), nil)
-	first, last := time.Duration(0), time.Duration(0)
-	for began := time.Now(); time.Since(began) < patience; { // it computes
-		sent := 0
-		for _, s := range qps {
-			if s.qp.sq.free.Load() == 3 {
-				sent++
-			}
-		}
-		if sent > 0 && first == 0 {
-			first = time.Since(began)
-		}
-		if sent == n {
-			last = time.Since(began)
-			break
-		}
-	}
-	if last == 0 || last-first > 100*time.Millisecond {
-		t.Errorf("the first QP has sent after %v, the last after %v", first, last)
-	}
-}
-
 // TestOnDownBlocksNoTimer: what the timer transmits ends a connection, and the program's function
 // for that blocks. Posts on other QPs wait for no longer because of that.
 func TestOnDownBlocksNoTimer(t *testing.T) {

@@ -27,7 +27,6 @@ type rxState struct {
 	handed  uint8  // completions that the look under way has handed over
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
-	whole    int  // how much has to be left of a turn for one read to take it
 	alone    bool // the turn is turnLook or more, and no object stores: the only stream of its CQ
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
@@ -68,13 +67,14 @@ func (r *rxState) storing() bool { return r.store != nil }
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it.
-func (r *rxState) readLimit(turn int) int {
+// are short, so that what they cost stays within it. One read may take as much as is left if that
+// is whole or more.
+func (r *rxState) readLimit(turn, whole int) int {
 	if r.direct.recent {
 		return directAhead
 	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if turn >= r.whole && r.longs == longsMost {
+	if turn >= whole && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn>>r.dense))

@@ -45,8 +45,8 @@ func TestReadLimit(t *testing.T) {
 		{"the turn is over", 0, 0, 0, turnLook, readLeast},
 		{"very short FPDUs", 0, turnLeast, 7, turnLook, readLeast},
 	} {
-		r := rxState{longs: longsMost, need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense, whole: tc.whole}
-		if got := r.readLimit(tc.turn); got != tc.want {
+		r := rxState{longs: longsMost, need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
+		if got := r.readLimit(tc.turn, tc.whole); got != tc.want {
 			t.Errorf("%s: %d octets, want %d", tc.name, got, tc.want)
 		}
 	}

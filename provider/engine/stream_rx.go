@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"io"
-	"math"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -19,10 +18,7 @@ func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
 // whether it ended before there was nothing more to receive, or to answer.
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
-	r.alone, r.whole = turn >= turnLook, s.dev.turnWhole
-	if s.dev.stores.Load() {
-		r.alone, r.whole = false, math.MaxInt
-	}
+	r.alone = turn >= turnLook && !s.dev.stores.Load()
 	left := turn
 	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
@@ -128,7 +124,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, s.dev.wholeTurn()))]
 	c.iov[0] = space
 	var n int
 	var err error

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 )
@@ -91,6 +93,15 @@ func turnWholeHere() int {
 		return turnWhole
 	}
 	return turnLook
+}
+
+// wholeTurn is how much of a turn has to be left for one read to take it, from a stream whose FPDUs
+// are long.
+func (d *device) wholeTurn() int {
+	if d.stores.Load() {
+		return math.MaxInt
+	}
+	return d.turnWhole
 }
 
 // turnOfLook is the turn of one of n streams that a poller reads directly.
