@@ -40,7 +40,7 @@ const (
 
 	// turnWhole is the shortest turn that one read may take as a whole on AMD CPUs, readLook at
 	// most, from a stream whose FPDUs are long. The read may end within an FPDU, whose rest is read
-	// in addition. On one such CPU 2 to 64 QPs have 1.07 to 1.15 of the bandwidth; on one of Intel,
+	// in addition. On one such CPU 2 to 64 QPs have 1.02 to 1.15 of the bandwidth; on one of Intel,
 	// 64 QPs with messages of 1 MiB had less with reads of 256 KiB (docs/benchmarks).
 	turnWhole = 128 << 10
 
