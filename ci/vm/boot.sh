@@ -36,7 +36,7 @@ start_guest() {
 await_command() {
 	local deadline=$((SECONDS + $1))
 	until [ -e "$control/started" ] || ! kill -0 "$qemu" 2>/dev/null; do
-		[ "$SECONDS" -lt "$deadline" ] || return 1
+		[ "$SECONDS" -le "$deadline" ] || return 1 # SECONDS may be a second more within an instant
 		sleep 0.2
 	done
 }
@@ -52,8 +52,10 @@ end_guest() {
 	wait "$qemu" 2>/dev/null || true
 }
 
-# show_hang ATTEMPT says how far a guest came that did not get to the command.
+# show_hang ATTEMPT says how far a guest came that did not get to the command. On a busy host, qemu may not even have
+# made its console.
 show_hang() {
 	say "boot $1 of 3 took more than $boot_limit s; the end of the guest's console:"
-	tail -n 25 "$work/console" "$work/qemu" 2>/dev/null | sed 's/^/  | /' >&2
+	[ -e "$work/console" ] || say "qemu had not opened it yet"
+	{ tail -n 25 "$work/console" "$work/qemu" 2>/dev/null || true; } | sed 's/^/  | /' >&2
 }
