@@ -9,7 +9,7 @@ splats+='|unregister_netdevice: waiting|Kernel panic'
 
 # show_splat FILE prints the log from shortly before its first splat on.
 show_splat() {
-	grep -nE "$splats" "$1" | head -n 1 | cut -d: -f1 | {
+	grep -m 1 -nE "$splats" "$1" | cut -d: -f1 | {
 		read -r line
 		sed -n "$((line > 5 ? line - 5 : 1)),$((line + 80))p" "$1"
 	} | sed 's/^/  | /' >&2
@@ -29,7 +29,7 @@ verdict() {
 
 	# No status came back. What the guest managed to log may say why.
 	if [ -s "$control/failed" ]; then
-		tail -n 20 "$control/dmesg" | sed 's/^/  | /' >&2
+		{ tail -n 20 "$control/dmesg" || true; } | sed 's/^/  | /' >&2
 		die 121 "the guest could not be set up: $(cat "$control/failed")"
 	fi
 	[ -e "$work/console" ] || : >"$work/console"

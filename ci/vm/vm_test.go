@@ -188,6 +188,29 @@ func TestBootLimit(t *testing.T) {
 	})
 }
 
+// TestManySplats: a kernel that complains without end, in more lines than a pipe holds, is
+// reported as one that complains once. testdata/fake stands in the place of qemu.
+func TestManySplats(t *testing.T) {
+	vmtest.Need(t)
+	t.Setenv("PATH", filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
+	result := vmtest.Run(t, vmtest.Options{}, "bash", "-c", `
+		control=${FAKE_OPTIONS#*mount_tag=control,path=} control=${control%%,*}
+		seq -f 'line %.0f' 20 >"$control/dmesg"
+		seq -f 'WARNING: CPU: 0 PID: %.0f at drivers/infiniband/sw/siw' 21 20000 >>"$control/dmesg"
+		exit 3`)
+	if result.Status != vmtest.StatusKernel {
+		t.Errorf("exit status %d, want %d", result.Status, vmtest.StatusKernel)
+	}
+	for _, want := range []string{"  | line 16\n", "PID: 100 at", "the command's own exit status was 3"} {
+		if !strings.Contains(result.Stderr, want) {
+			t.Errorf("stderr lacks %q:\n%.500s", want, result.Stderr)
+		}
+	}
+	if strings.Contains(result.Stderr, "line 15\n") || strings.Contains(result.Stderr, "PID: 102 at") {
+		t.Errorf("stderr has more than the lines around the first complaint:\n%.500s", result.Stderr)
+	}
+}
+
 // TestTwoAtOnce lets two guests wait for each other, so that they are sure to run
 // at the same time, with the same output directory.
 func TestTwoAtOnce(t *testing.T) {
