@@ -44,9 +44,9 @@ const rdmaMessage = 16
 func rdmaClient(t *testing.T, vctx *ibverbs.Context) {
 	port := freePort()
 	l := listen(t, vctx, port)
-	client := startProgram(t, "rdma_client", "-s", siwAddr, "-p", fmt.Sprint(port))
-	m := accept(t, vctx, l, rdmaMessage, 1)
-	m.receive(1)
+	m, client := acceptFirst(t, vctx, l, rdmaMessage, func() *program {
+		return startProgram(t, "rdma_client", "-s", siwAddr, "-p", fmt.Sprint(port))
+	})
 	if got := m.received(); !bytes.Equal(got, make([]byte, rdmaMessage)) {
 		t.Errorf("rdma_client sent %x", got)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -140,30 +141,63 @@ func (m *messenger) send(count int) {
 			m.t.Fatalf("send %d: %v", i, err)
 		}
 	}
-	m.completions(m.conn.SendCQ(), count, ibverbs.WCSend)
+	m.want(m.conn.SendCQ(), count, ibverbs.WCSend)
 }
 
 // receive waits for count messages, in order and each as long as they are.
 func (m *messenger) receive(count int) {
 	m.t.Helper()
-	m.completions(m.conn.RecvCQ(), count, ibverbs.WCRecv)
+	m.want(m.conn.RecvCQ(), count, ibverbs.WCRecv)
 }
 
-// completions waits for count completions, in order.
-func (m *messenger) completions(cq *ibverbs.CQ, count int, op ibverbs.WCOpcode) {
+// want waits for count completions, in order.
+func (m *messenger) want(cq *ibverbs.CQ, count int, op ibverbs.WCOpcode) {
 	m.t.Helper()
+	if err := m.completions(m.ctx, cq, count, op); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// completions waits for count completions, in order, as long as ctx permits.
+func (m *messenger) completions(ctx context.Context, cq *ibverbs.CQ, count int, op ibverbs.WCOpcode) error {
 	wcs := make([]ibverbs.WC, 1)
 	for i := range count {
-		if _, err := cq.PollWait(m.ctx, wcs); err != nil {
-			m.t.Fatalf("%v %d: %v", op, i, err)
+		if _, err := cq.PollWait(ctx, wcs); err != nil {
+			return fmt.Errorf("%v %d: %w", op, i, err)
 		}
 		wc := wcs[0]
 		if err := wc.Err(); err != nil {
-			m.t.Fatalf("%v %d: %v (%v)", op, i, err, m.conn.QP().Cause())
+			return fmt.Errorf("%v %d: %w", op, i, errors.Join(err, m.conn.QP().Cause()))
 		}
 		if wc.Opcode != op || wc.WRID != uint64(i) || op == ibverbs.WCRecv && wc.ByteLen != uint32(m.size) {
-			m.t.Errorf("%v %d: %+v", op, i, wc)
+			return fmt.Errorf("%v %d: %+v", op, i, wc)
 		}
+	}
+	return nil
+}
+
+// acceptFirst starts a C program that connects, sends a message of size octets at once, and then
+// waits; and receives that message. siw may not read a message that comes before its accept has
+// ended, so that both ends would wait for ever (kernel-notes/siw-first-fpdu.md). Then both are
+// tried again.
+func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, size int,
+	start func() *program) (*messenger, *program) {
+	t.Helper()
+	for attempt := 1; ; attempt++ {
+		p := start()
+		m := accept(t, vctx, l, size, 1)
+		ctx, cancel := context.WithTimeout(m.ctx, firstOctets)
+		err := m.completions(ctx, m.conn.RecvCQ(), 1, ibverbs.WCRecv)
+		cancel()
+		if err == nil {
+			return m, p
+		}
+		siw := vctx.Provider() == "kernel"
+		if !siw || attempt == streamAttempts || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		t.Logf("once more: siw has read nothing: %v", err)
+		_ = p.cmd.Process.Kill()
 	}
 }
 
