@@ -80,26 +80,34 @@ func TestBusyWait(t *testing.T) {
 func TestBusyWaitFollowsWaits(t *testing.T) {
 	const look = 100 * time.Millisecond
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
-	for _, c := range []struct {
-		after time.Duration
-		brief bool
-	}{{look / 20, true}, {2 * look, false}, {2 * look, false}, {look / 20, true}} {
+	// wait has an event come after so long, and returns for how long it was waited for.
+	wait := func(after time.Duration) time.Duration {
 		b.recv(provider.RecvWR{})
 		testkit.OK(t, b.cq.ReqNotify(false))
 		began := time.Now()
-		time.AfterFunc(c.after, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
+		time.AfterFunc(after, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		_, err := b.ch.Next(ctx)
-		cancel()
 		testkit.OK(t, err)
 		took := time.Since(began)
 		b.spin(1)
-		if c.brief && took > look/2 {
-			t.Logf("the machine is busy: %v", took)
+		return took
+	}
+	for _, brief := range []bool{true, false, false, true} {
+		if !brief {
+			if took := wait(2 * look); b.ch.pace.brief.Load() {
+				t.Errorf("after a wait of %v the next begins with looking", took)
+			}
 			continue
 		}
-		if got := b.ch.pace.brief.Load(); got != c.brief {
-			t.Errorf("a wait of %v: brief %v", took, got)
+		// On a busy machine the event may be there before it is waited for, or come too late.
+		var waits []time.Duration
+		for len(waits) < 10 && !b.ch.pace.brief.Load() {
+			waits = append(waits, wait(look/20))
+		}
+		if !b.ch.pace.brief.Load() {
+			t.Errorf("after waits of %v the next does not begin with looking", waits)
 		}
 	}
 }
