@@ -569,8 +569,11 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 	}
 	burst(3)
 	bursts := func() { burst(3); burst(2); burst(3) }
-	if n := testing.AllocsPerRun(200, bursts); n != 0 && !raceEnabled {
-		t.Errorf("%v allocations", n)
+	// On a busy machine posts wait in vain now and then, and the next ones do not wait at all.
+	for began := time.Now(); waited < 400 && time.Since(began) < patience; {
+		if n := testing.AllocsPerRun(200, bursts); n != 0 && !raceEnabled {
+			t.Fatalf("%v allocations", n)
+		}
 	}
 	if waited < 400 {
 		t.Errorf("%d posts have waited", waited)
