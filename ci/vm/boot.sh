@@ -28,7 +28,6 @@ start_guest() {
 		-chardev "file,id=stderr,path=$(quoted "$work/stderr")" -device virtserialport,chardev=stderr,name=stderr \
 		</dev/null >"$work/qemu" 2>&1 7>&- 8>&- &
 	qemu=$!
-	pids=("${streams[@]}" "$qemu")
 }
 
 # await_command SECONDS waits until the guest is about to run the command, or has ended. It fails if neither happens in

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -208,6 +210,40 @@ func TestManySplats(t *testing.T) {
 	}
 	if strings.Contains(result.Stderr, "line 15\n") || strings.Contains(result.Stderr, "PID: 102 at") {
 		t.Errorf("stderr has more than the lines around the first complaint:\n%.500s", result.Stderr)
+	}
+}
+
+// TestEndedWhileItStarts has the script get a signal when it has started a process and does not
+// have its id yet: it ends all the same, and nothing is left. testdata/fake stands in the place of
+// qemu.
+func TestEndedWhileItStarts(t *testing.T) {
+	vmtest.Need(t)
+	root := vmtest.Root(t)
+	for name, next := range map[string]string{"builder": "builder=$!", "streams": "streams=($!)", "qemu": "qemu=$!",
+		"alarm": "alarm=$!"} {
+		t.Run(name, func(t *testing.T) {
+			// bash reads this before the script, and calls the trap before each of its commands.
+			hook := filepath.Join(t.TempDir(), "hook")
+			err := os.WriteFile(hook, []byte(`set -T
+				trap '[[ $0 != */vm/run || $BASH_COMMAND != "$SIGNAL_BEFORE" ]] || kill -TERM $$' DEBUG`), 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, filepath.Join(root, "ci", "vm", "run"), "--out", "none", "--", "sleep", "1000")
+			cmd.WaitDelay = time.Second
+			temporary := t.TempDir()
+			cmd.Env = append(os.Environ(), "BASH_ENV="+hook, "SIGNAL_BEFORE="+next, "TMPDIR="+temporary,
+				"PATH="+filepath.Join(root, "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
+			text, err := cmd.CombinedOutput()
+			if status := cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGTERM) {
+				t.Errorf("exit status %d (%v), want that of SIGTERM\n%s", status, err, text)
+			}
+			if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+				t.Errorf("left in the folder for temporary files: %v (%v)", left, err)
+			}
+		})
 	}
 }
 
