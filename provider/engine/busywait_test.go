@@ -80,7 +80,7 @@ func TestBusyWait(t *testing.T) {
 func TestBusyWaitFollowsWaits(t *testing.T) {
 	const look = 100 * time.Millisecond
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
-	// wait has an event come after so long, and returns for how long it was waited for.
+	// wait has an event come after so long, and returns how long the wait for it was.
 	wait := func(after time.Duration) time.Duration {
 		b.recv(provider.RecvWR{})
 		testkit.OK(t, b.cq.ReqNotify(false))
