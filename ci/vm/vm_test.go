@@ -222,8 +222,8 @@ func TestEndedWhileItStarts(t *testing.T) {
 	for name, next := range map[string]string{"builder": "builder=$!", "streams": "streams=($!)", "qemu": "qemu=$!",
 		"alarm": "alarm=$!"} {
 		t.Run(name, func(t *testing.T) {
-			// bash reads this before the script, and calls the trap before each of its commands. The
-			// builder, which has little to do if the kernel is there, goes on for long.
+			// bash reads this before the script, and calls the trap before each of its commands.
+			// The builder, which has little to do if the kernel is there, goes on for long.
 			hook := filepath.Join(t.TempDir(), "hook")
 			err := os.WriteFile(hook, []byte(`set -T
 				[[ $0 != */vm/kernel || $SIGNAL_BEFORE != builder=* ]] || sleep 1000
