@@ -28,16 +28,16 @@ func TestCache(t *testing.T) {
 		status        int
 	}{
 		{"read-only", `mkdir "vm/${1##*/}"; mount -o remount,ro .`, "cache", "", 0},
-		{"made by another meanwhile", `cp "$1/../resolved-6.1" vm
+		{"made by another meanwhile", `cp "$1/../packages-6.1" vm
 				exec 9>vm/lock; flock 9; { sleep 1; mkdir "vm/${1##*/}"; } >/dev/null &`, "cache",
 			"waiting for another process, which makes a kernel in $GOVS_CACHE/vm", 0},
 		{"read-only and without the kernel",
-			`cp "$1/../resolved-6.1" vm; mount -o remount,ro .`, "cache",
+			`cp "$1/../packages-6.1" vm; mount -o remount,ro .`, "cache",
 			"is not in $GOVS_CACHE/vm, where nothing can be written; GOVS_CACHE can name another folder", 2},
-		{"full", `cp "$1/../resolved-6.1" vm; mkdir vm/build.000000
+		{"full", `cp "$1/../packages-6.1" vm; mkdir vm/build.000000
 				head -c 9m /dev/zero >vm/build.000000/x || true`, "cache",
 			"to make a kernel takes 750 MiB in $GOVS_CACHE/vm, which has", 2},
-		{"space in its name", `cp "$1/../resolved-6.1" vm`, "a cache",
+		{"space in its name", `cp "$1/../packages-6.1" vm`, "a cache",
 			"can't build a module in $GOVS_CACHE/vm: its name has a space", 2},
 		{"no folder", `rmdir vm; touch vm`, "cache",
 			"there is no folder $GOVS_CACHE/vm, and none can be made", 2},
