@@ -29,7 +29,9 @@ func TestCache(t *testing.T) {
 	}{
 		{"read-only", `mkdir "vm/${1##*/}"; mount -o remount,ro .`, "cache", "", 0},
 		{"made by another meanwhile", `cp "$1/../packages-6.1" vm
-				exec 9>vm/lock; flock 9; { sleep 1; mkdir "vm/${1##*/}"; } >/dev/null &`, "cache",
+				exec 9>vm/lock; flock 9
+				{ timeout 120 tail -n +1 -F "$SAID" 2>/dev/null | grep -q waiting; mkdir "vm/${1##*/}"; } >/dev/null &`,
+			"cache",
 			"waiting for another process, which makes a kernel in $GOVS_CACHE/vm", 0},
 		{"read-only and without the kernel",
 			`cp "$1/../packages-6.1" vm; mount -o remount,ro .`, "cache",
@@ -47,6 +49,11 @@ func TestCache(t *testing.T) {
 			if err := os.Mkdir(cache, 0o755); err != nil {
 				t.Fatal(err)
 			}
+			said, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer said.Close()
 			cmd := exec.Command("unshare", "--mount", "bash", "-ec", `
 				mount -t tmpfs -o size=8m cache "$GOVS_CACHE"
 				(cd "$GOVS_CACHE" && mkdir vm && eval "$2") 2>/dev/null
@@ -54,10 +61,13 @@ func TestCache(t *testing.T) {
 				./kernel 6.1 || status=$?
 				ls -d "$GOVS_CACHE"/vm/build.* 2>/dev/null || true
 				exit $status`, "bash", made, c.prepare)
-			cmd.Env = append(os.Environ(), "GOVS_CACHE="+cache, "GOVS_LISTS_FRESH=yes")
-			var stderr strings.Builder
-			cmd.Stderr = &stderr
+			cmd.Env = append(os.Environ(), "GOVS_CACHE="+cache, "GOVS_LISTS_FRESH=yes", "SAID="+said.Name())
+			cmd.Stderr = said
 			stdout, err := cmd.Output()
+			stderr, readErr := os.ReadFile(said.Name())
+			if readErr != nil {
+				t.Fatal(readErr)
+			}
 			want := ""
 			if c.status == 0 {
 				want = filepath.Join(cache, "vm", filepath.Base(made)) + "\n"
@@ -66,8 +76,8 @@ func TestCache(t *testing.T) {
 				t.Errorf("%v, stdout %q, want status %d and %q", err, stdout, c.status, want)
 			}
 			says := strings.ReplaceAll(c.says, "$GOVS_CACHE", cache)
-			if !strings.Contains(stderr.String(), says) || c.says == "" && stderr.String() != "" {
-				t.Errorf("stderr lacks %q, or has more:\n%s", says, stderr.String())
+			if !strings.Contains(string(stderr), says) || c.says == "" && len(stderr) > 0 {
+				t.Errorf("stderr lacks %q, or has more:\n%s", says, stderr)
 			}
 		})
 	}
