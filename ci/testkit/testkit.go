@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Must returns v, or ends the test if err is not nil. It takes the results of a call directly:
@@ -39,4 +40,21 @@ func OK(t testing.TB, err error) {
 func Unhex(t testing.TB, s string) []byte {
 	t.Helper()
 	return Must(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
+}
+
+// Scaled calls try until it returns nil: with the time from, and after each failure with four times
+// as much, up to a minute. It is for tests of time limits. A busy machine stops an end for longer
+// than a short limit, and not for longer than a long one. What is wrong fails with each of them.
+func Scaled(t testing.TB, from time.Duration, try func(unit time.Duration) error) {
+	t.Helper()
+	for unit := from; ; unit *= 4 {
+		err := try(unit)
+		if err == nil {
+			return
+		}
+		if unit > 15*time.Second {
+			t.Fatalf("with %v: %v", unit, err)
+		}
+		t.Logf("once more, as it failed with %v: %v", unit, err)
+	}
 }

@@ -14,16 +14,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// soon is a context for what has to happen without anybody's help.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(timeout(t), 5*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // TestConnDoNamesTheCall: what the caller called is in the error.
 func TestConnDoNamesTheCall(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
@@ -46,7 +39,7 @@ func TestConnDoNamesTheCall(t *testing.T) {
 
 // TestConnDoEndedContext: a call whose context has ended already posts nothing.
 func TestConnDoEndedContext(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
 	here, _ := memory(t, a, 64)
 	mr, there := memory(t, b, 64)
@@ -66,7 +59,7 @@ func TestConnDoEndedContext(t *testing.T) {
 // TestDoFullOfOthers: unsignalled work that the program has posted itself fills the queue, and
 // stays there. The call ends with its context, and says so.
 func TestDoFullOfOthers(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	const places = 4
 	var server *rdmacm.Conn
 	_, server = pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true},
@@ -90,7 +83,7 @@ func TestDoFullOfOthers(t *testing.T) {
 // TestConnDoOnSendPanics: a program that recovers from a panic of its OnSend goes on, whether that
 // came while a call waited for its work or for places, or posted.
 func TestConnDoOnSendPanics(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	const places = 4
 	bad := true
 	a, b := pair(t, &rdmacm.ConnConfig{
@@ -129,7 +122,7 @@ func TestConnDoOnSendPanics(t *testing.T) {
 // TestConnDoBesideFullCQ: as much signalled work as the program may post between calls has
 // completed when a call comes that fills the queue once more. No completion is lost.
 func TestConnDoBesideFullCQ(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	for _, places := range []int{8, 6, 1} {
 		var own atomic.Int32
 		a, _ := pair(t, &rdmacm.ConnConfig{
@@ -161,8 +154,7 @@ func TestConnDoBesideFullCQ(t *testing.T) {
 // TestDoStress: calls with and without an end of their own, beside others' work and Drain.
 // Whatever happens, all places of the queue come back.
 func TestDoStress(t *testing.T) {
-	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
-	defer cancel()
+	ctx := timeout(t)
 	const places = 8
 	var own, owned atomic.Int32
 	a, b := pair(t, &rdmacm.ConnConfig{
@@ -225,8 +217,7 @@ func TestDoStress(t *testing.T) {
 // TestConnDoLast: callers of which none makes another call, so that the completion of none comes
 // with somebody else's. It found a caller that took over the polling with its own work complete.
 func TestConnDoLast(t *testing.T) {
-	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
-	defer cancel()
+	ctx := timeout(t)
 	a, _ := pair(t, nil, nil)
 	rounds := 5000
 	if onKernel() {

@@ -261,8 +261,7 @@ func TestConnDoFaults(t *testing.T) {
 // TestConnDoRefusedBesideOthers: calls whose work is refused give their places to those that wait,
 // although nothing completes.
 func TestConnDoRefusedBesideOthers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+	ctx := timeout(t)
 	a, _ := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2}}, nil)
 	rounds := 200
 	if onKernel() {

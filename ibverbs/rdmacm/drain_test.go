@@ -14,7 +14,7 @@ import (
 // TestPollWaitAfterDrains: two Drains were given up, and what they posted completes before work of
 // the program. PollWait for one completion finds that work.
 func TestPollWaitAfterDrains(t *testing.T) {
-	ctx := soon(t)
+	ctx := timeout(t)
 	client, server := pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil)
 	write := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 	// What an accepting side posts is held until the peer's first message.
@@ -47,7 +47,7 @@ func TestPollWaitAfterDrains(t *testing.T) {
 // beside those of all places that the QP has, which may be more than the configuration asks for.
 func TestConnDrainBesideAFullQueue(t *testing.T) {
 	for _, asked := range []int{1, 31, 64, 100, 127} {
-		ctx := soon(t)
+		ctx := timeout(t)
 		in := &receiver{n: 1, size: 8}
 		a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: asked}},
 			&rdmacm.ConnConfig{Prepare: in.prepare})

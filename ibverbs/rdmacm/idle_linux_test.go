@@ -78,7 +78,7 @@ func connectIdle(ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener,
 func wantNoCPU(t *testing.T, what string) {
 	t.Helper()
 	const (
-		while, tries = time.Second / 2, 8
+		while, tries = time.Second / 2, 120
 		// What the runtime does in that time for itself, and for the sleep of this function: under
 		// the race detector on a slow machine 1.8 ms were seen, with 4 switches. A tick is up to
 		// five switches, and a goroutine that looks again and again takes all of the time.

@@ -55,7 +55,7 @@ func TestListenToOtherProtocols(t *testing.T) {
 			if !strings.Contains(got, want) || !strings.Contains(got, c.LocalAddr().String()) {
 				t.Errorf("after %q the log has %q, want %q", sent, got, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("after %q nothing is logged", sent)
 		}
 	}

@@ -51,7 +51,7 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for i := range rounds {
 				var waiting sync.WaitGroup
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				t.Cleanup(func() { cancel(); waiting.Wait() }) // also if there is no connection
 				prepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 					rcv, err := rdmacm.NewReceiver(c, 1, 16)

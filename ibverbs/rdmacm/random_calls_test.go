@@ -317,8 +317,7 @@ func (s *callsSide) end() {
 
 func (w *callsWorld) run() {
 	t := w.t
-	const limit = 20 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	vctx, addr := device(t)
 	w.vctx = vctx
@@ -356,7 +355,7 @@ func (w *callsWorld) run() {
 	case <-returned:
 	case <-ctx.Done():
 		stacks := make([]byte, 1<<20)
-		t.Fatalf("calls have not returned after %v:\n%s", limit, stacks[:runtime.Stack(stacks, true)])
+		t.Fatalf("calls have not returned after %v:\n%s", patience, stacks[:runtime.Stack(stacks, true)])
 	}
 	for _, s := range sides {
 		testkit.OK(t, s.c.Close())

@@ -62,7 +62,7 @@ func (w *endsWorld) brief(parent context.Context) (context.Context, context.Canc
 
 func (w *endsWorld) run() {
 	t := w.t
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	vctx, addr := device(t)
 	pd := testkit.Must(vctx.AllocPD())(t)

@@ -116,8 +116,7 @@ func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
 // TestConnReceiverClosesUnderWaiting: Close of a Receiver with an SRQ ends the calls that wait,
 // although no connection has ended.
 func TestConnReceiverClosesUnderWaiting(t *testing.T) {
-	ctx, cancel := context.WithTimeout(timeout(t), 5*time.Second)
-	defer cancel()
+	ctx := timeout(t)
 	s := newShared(t, 4)
 	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))(t)
 	ended := make(chan error, 3)

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -98,21 +99,24 @@ func TestConnShutdownNamesALoss(t *testing.T) {
 // TestConnShutdownGivesUp: when ctx ends before the peer has closed its side, nothing is lost yet,
 // and another Shutdown goes on. Only without one the peer has CloseTimeout.
 func TestConnShutdownGivesUp(t *testing.T) {
-	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 500 * time.Millisecond})
-	sendTo(t, c, 1000)
-	short, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
-	defer cancel()
-	wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded,
-		"Conn.Shutdown "+c.RemoteAddr().String(), "the peer may not have taken everything")
-	go func() {
-		_, _ = io.Copy(io.Discard, peer)
-		_ = peer.Close()
-	}()
-	testkit.OK(t, c.Shutdown(timeout(t)))
+	t.Parallel()
+	testkit.Scaled(t, 500*time.Millisecond, func(closeTimeout time.Duration) error {
+		c, peer := slowPeer(t, &engine.Options{CloseTimeout: closeTimeout})
+		sendTo(t, c, 1000)
+		short, cancel := context.WithTimeout(context.Background(), closeTimeout*7/5)
+		defer cancel()
+		wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded,
+			"Conn.Shutdown "+c.RemoteAddr().String(), "the peer may not have taken everything")
+		go func() {
+			_, _ = io.Copy(io.Discard, peer)
+			_ = peer.Close()
+		}()
+		return c.Shutdown(timeout(t))
+	})
 
-	c, _ = slowPeer(t, &engine.Options{CloseTimeout: 100 * time.Millisecond})
+	c, _ := slowPeer(t, &engine.Options{CloseTimeout: 100 * time.Millisecond})
 	sendTo(t, c, 1000)
-	short, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded)
 	testkit.OK(t, c.Wait(timeout(t)))
@@ -123,41 +127,50 @@ func TestConnShutdownGivesUp(t *testing.T) {
 // when the connection is closed gets everything. One that takes nothing more after that, and does
 // not close its side, has CloseTimeout.
 func TestConnDisconnectsSlowly(t *testing.T) {
-	const size, closeTimeout = 480 << 10, time.Second
+	t.Parallel()
 	for name, hangs := range map[string]bool{"closes": false, "hangs at the end": true} {
 		t.Run(name, func(t *testing.T) {
-			opts := &engine.Options{CloseTimeout: closeTimeout}
-			opts.TCP.SendBuffer = 2 * size
-			c, peer := slowPeer(t, opts)
-			testkit.OK(t, peer.SetReadBuffer(32<<10))
-			sendTo(t, c, size)
-			began := time.Now()
-			testkit.OK(t, c.ID().Disconnect())
-			buf := make([]byte, size/12)
-			for got := 0; got < size; {
-				n, err := io.ReadFull(peer, buf[:min(len(buf), size-got)])
-				if got += n; err != nil {
-					t.Fatalf("after %d octets and %v: %v", got, time.Since(began), err)
-				}
-				time.Sleep(closeTimeout / 4)
-			}
-			if took := time.Since(began); took < 2*closeTimeout {
-				t.Fatalf("the peer has taken everything in %v, which shows nothing", took)
-			}
-			if !hangs {
-				if _, err := io.Copy(io.Discard, peer); err != nil {
-					t.Fatal("the FIN has not come: ", err)
-				}
-				testkit.OK(t, peer.Close())
-				testkit.OK(t, c.Wait(timeout(t)))
-				return
-			}
-			last := time.Now()
-			testkit.OK(t, c.Wait(timeout(t)))
-			if took := time.Since(last); took > 5*closeTimeout {
-				t.Errorf("a peer that hangs was reset after %v", took)
-			}
-			wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
+			t.Parallel()
+			testkit.Scaled(t, time.Second, func(closeTimeout time.Duration) error {
+				return disconnectSlowly(t, closeTimeout, hangs)
+			})
 		})
 	}
+}
+
+func disconnectSlowly(t *testing.T, closeTimeout time.Duration, hangs bool) error {
+	const size = 480 << 10
+	opts := &engine.Options{CloseTimeout: closeTimeout}
+	opts.TCP.SendBuffer = 2 * size
+	c, peer := slowPeer(t, opts)
+	testkit.OK(t, peer.SetReadBuffer(32<<10))
+	sendTo(t, c, size)
+	began := time.Now()
+	testkit.OK(t, c.ID().Disconnect())
+	buf := make([]byte, size/12)
+	for got := 0; got < size; {
+		n, err := io.ReadFull(peer, buf[:min(len(buf), size-got)])
+		if got += n; err != nil {
+			return fmt.Errorf("after %d octets and %v: %w", got, time.Since(began), err)
+		}
+		time.Sleep(closeTimeout / 4)
+	}
+	if took := time.Since(began); took < 2*closeTimeout {
+		t.Fatalf("the peer has taken everything in %v, which shows nothing", took)
+	}
+	if !hangs {
+		if _, err := io.Copy(io.Discard, peer); err != nil {
+			return fmt.Errorf("the FIN has not come: %w", err)
+		}
+		testkit.OK(t, peer.Close())
+		testkit.OK(t, c.Wait(timeout(t)))
+		return nil
+	}
+	last := time.Now()
+	testkit.OK(t, c.Wait(timeout(t)))
+	if took := time.Since(last); took > 5*closeTimeout {
+		return fmt.Errorf("a peer that hangs was reset after %v", took)
+	}
+	wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
+	return nil
 }

@@ -248,7 +248,7 @@ func TestConnStats(t *testing.T) {
 		}
 	}
 	testkit.OK(t, c.Close())
-	testkit.OK(t, s.SetReadDeadline(time.Now().Add(time.Second)))
+	testkit.OK(t, s.SetDeadline(time.Now().Add(patience)))
 	for !s.Stats().PeerDisconnected { // only who calls learns of it
 		if _, err := s.Write([]byte("x")); err != nil {
 			break

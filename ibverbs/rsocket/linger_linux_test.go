@@ -32,7 +32,7 @@ func TestLinger(t *testing.T) {
 		} else {
 			testkit.OK(t, err)
 		}
-		if took > 2*time.Second || linger > 0 && took < linger {
+		if took > patience || linger > 0 && took < linger {
 			t.Errorf("Close took %v, with %v", took, linger)
 		}
 		testkit.OK(t, peer.Process.Kill())

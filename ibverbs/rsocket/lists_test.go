@@ -77,7 +77,7 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 		}
 		sent <- at + n
 	})
-	testkit.OK(t, s.SetReadDeadline(time.Now().Add(30*time.Second)))
+	testkit.OK(t, s.SetReadDeadline(time.Now().Add(patience)))
 	got, buf := 0, make([]byte, 50_000)
 	for {
 		n, err := s.Read(buf[:1+below(got, len(buf))])

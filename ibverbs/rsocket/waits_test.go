@@ -45,7 +45,7 @@ func TestListenerCloseWhileAccepting(t *testing.T) {
 	select {
 	case err := <-accepted:
 		wantErr(t, "Accept", err, net.ErrClosed)
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Accept waits on after Close")
 	}
 	testkit.OK(t, vctx.Close())
