@@ -133,7 +133,7 @@ func testQueues(t *testing.T, ctx *Context, pd *PD, mr *MR, buf []byte) {
 	check(t, "NewWCBatch", err)
 	defer wcs.Free()
 	n := 0
-	for end := time.Now().Add(10 * time.Second); n == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); n == 0 && time.Now().Before(end); {
 		n, err = cq.Poll(wcs, 10)
 		check(t, "Poll", err)
 	}

@@ -156,7 +156,7 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("the limit is not told: %q", result.Stderr)
 	}
 	took := ended.Sub(output.first) // the limit begins with the command, shortly before it writes
-	if result.Stdout != "ready\n" || took < time.Second || took > limit+30*time.Second {
+	if result.Stdout != "ready\n" || took < time.Second || took > limit+2*time.Minute {
 		t.Errorf("%q arrived %v before the end, want it as soon as it is written, and the end within %v of that", result.Stdout, took, limit)
 	}
 	if b, err := os.ReadFile(filepath.Join(result.Out, "result")); err != nil || string(b) != "partial\n" {
@@ -231,7 +231,7 @@ func TestEndedWhileItStarts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, filepath.Join(root, "ci", "vm", "run"), "--out", "none", "--", "sleep", "1000")
 			cmd.WaitDelay = time.Second

@@ -35,7 +35,7 @@ func newBridge(t *testing.T, opts *engine.Options) (*Bridge, *testProgram) {
 }
 
 // patience is how long a test waits for what must come.
-const patience = 10 * time.Second
+const patience = 2 * time.Minute
 
 // libEnd is one end of a connection: a program with a QP.
 type libEnd struct {

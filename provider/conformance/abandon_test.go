@@ -69,14 +69,23 @@ func TestRunAbandoned(t *testing.T) {
 			[]string{"(*stuck).starts (abandon_test.go:"}, []string{"(*stuck).ignores (abandon_test.go:"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &stuck{release: make(chan struct{}), left: make(chan struct{})}
-			sc := verbs("a/stuck", c.body(s))
-			sc.Timeout = 20 * time.Millisecond
-			cfg := config(t, suite(sc, verbs("a/next", func(r *VerbsRun) { r.Check(true, "it runs") })),
-				Pairing{"engine", "engine"})
-			cfg.Grace = 30 * time.Millisecond
-			cfg.Capture = &recorder{}
-			out := testkit.Must(Run(context.Background(), cfg))(t)
+			var s *stuck
+			var out []Outcome
+			limit := 20 * time.Millisecond
+			for begun := new(atomic.Bool); !begun.Load(); limit *= 4 { // its time may be over before it begins
+				s = &stuck{release: make(chan struct{}), left: make(chan struct{})}
+				sc := verbs("a/stuck", func(r *VerbsRun) {
+					begun.Store(true)
+					c.body(s)(r)
+				})
+				sc.Timeout = limit
+				cfg := config(t, suite(sc, verbs("a/next", func(r *VerbsRun) { r.Check(true, "it runs") })),
+					Pairing{"engine", "engine"})
+				cfg.Grace = 30 * time.Millisecond
+				cfg.Capture = &recorder{}
+				out = testkit.Must(Run(context.Background(), cfg))(t)
+			}
+			limit /= 4
 			s.over.Store(true)
 			close(s.release)
 			<-s.left
@@ -86,7 +95,7 @@ func TestRunAbandoned(t *testing.T) {
 			o := &out[0]
 			last := o.Checks[len(o.Checks)-1]
 			if last.OK || last.What != "the run ends by itself" || !strings.HasPrefix(last.Got,
-				"it took longer than 20ms, and 30ms after that it was in ") {
+				fmt.Sprintf("it took longer than %v, and 30ms after that it was in ", limit)) {
 				t.Fatalf("the last check is %+v", last)
 			}
 			log := strings.Join(o.Log, "\n")
@@ -191,13 +200,19 @@ func TestWireAbandoned(t *testing.T) {
 		}
 		add("a/stuck", "engine")
 		add("a/good", "engine")
-		j := &Judge{Suite: suite(stuck, good), Dir: dir, WireTime: 50 * time.Millisecond}
+		// On a busy machine the good one may need longer, too.
+		limit := 50 * time.Millisecond
+		j := &Judge{Suite: suite(stuck, good), Dir: dir, WireTime: limit}
 		r := reportOf(t, j, c)
+		for ; r.Results[1].Verdict != Pass && limit < 10*time.Second; r = reportOf(t, j, c) {
+			limit *= 4
+			j = &Judge{Suite: suite(stuck, good), Dir: dir, WireTime: limit}
+		}
 		res := &r.Results[0]
 		place := "TestWireAbandoned.func" // of the closures above
 		last := res.Checks[len(res.Checks)-1]
 		if res.Verdict != Fail || last.What != "the run ends by itself" ||
-			!strings.Contains(last.Got, "took longer than 50ms: it was in ") ||
+			!strings.Contains(last.Got, fmt.Sprintf("took longer than %v: it was in ", limit)) ||
 			!strings.Contains(last.Got, place) ||
 			!strings.Contains(strings.Join(res.Log, "\n"), place) {
 			t.Errorf("%s: %s (%s), last check %+v, log %q", name, res.Verdict, res.Why, last, res.Log)

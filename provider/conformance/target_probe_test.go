@@ -225,11 +225,11 @@ func TestProbeInterrupted(t *testing.T) {
 	target := &Target{Name: TargetName, Addr: at, Offers: NeedsAccept}
 	sc := raw("a/one", RoleInitiator, func(r *RawRun) { r.Check(true, "it is there") })
 	sc.Needs = NeedsAccept
-	r := &runner{Config: &Config{Target: target, Scale: 10}, outcomes: make([]*Outcome, 1),
+	r := &runner{Config: &Config{Target: target, Scale: 24}, outcomes: make([]*Outcome, 1),
 		doubt: "a/zero"}
 	for what, probe := range map[string]func(context.Context){
 		"Probe": func(ctx context.Context) {
-			if err := target.Probe(ctx, 10); !errors.Is(err, context.Canceled) {
+			if err := target.Probe(ctx, 24); !errors.Is(err, context.Canceled) {
 				t.Errorf("Probe: %v", err)
 			}
 		},
@@ -246,7 +246,7 @@ func TestProbeInterrupted(t *testing.T) {
 		}()
 		began := time.Now()
 		probe(ctx)
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Minute { // of two
 			t.Errorf("%s goes on for %v after the interrupt", what, took)
 		}
 		cancel()

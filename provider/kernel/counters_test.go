@@ -70,7 +70,7 @@ func testRxeCounters(t *testing.T) {
 	a.poll(1)
 	p.poll(1)
 	// The kernel reads the driver's counters at most every 10 ms.
-	for deadline := time.Now().Add(10 * time.Second); count() == before; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); count() == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s is still %d after a message", name, before)
 		}

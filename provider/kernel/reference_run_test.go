@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a step may take in a guest without acceleration.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // program is a few verbs calls between the two ends of a connection.
 type program struct {

@@ -204,7 +204,7 @@ func testEndsUnderReads(t *testing.T) {
 			disconnected <- p.id.Disconnect()
 		}()
 		want := 3
-		deadline, failed := time.Now().Add(20*time.Second), false
+		deadline, failed := time.Now().Add(patience), false
 		for wcs := make([]provider.WC, 16); len(completed) < want || !failed; {
 			for !failed && posted-uint64(len(completed)) < depth {
 				n, err := read(posted + 1)

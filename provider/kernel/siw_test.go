@@ -20,7 +20,7 @@ import (
 var siwAddr = netip.MustParseAddr("192.0.2.1")
 
 // patience is how long a step may take in a guest without acceleration.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // TestSiw shows the contract over a live siw, two ids of one process connected
 // to each other. It runs in the guest of ci/vm, or directly where

@@ -32,10 +32,13 @@ func (l *log) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
+// patience is how long a test waits for what has to happen.
+const patience = 2 * time.Minute
+
 // await waits for a line with a part.
 func (l *log) await(t *testing.T, part string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		l.mu.Lock()
 		all := strings.Join(l.lines, "\n")
 		l.mu.Unlock()
@@ -181,7 +184,7 @@ func TestGarbage(t *testing.T) {
 		c := testkit.Must(net.Dial("tcp", addr))(t)
 		testkit.Must(c.Write([]byte(octets)))(t)
 		_ = c.(*net.TCPConn).CloseWrite() // the agent may have ended it
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(patience))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%q: %d octets, %v", octets, n, err)
 		}
@@ -232,7 +235,7 @@ func TestSilentAgent(t *testing.T) {
 	defer s.Close()
 	select {
 	case <-s.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("nothing is noticed")
 	}
 	if err := s.Err(); !strings.Contains(err.Error(), "nothing has come from it for too long") {
@@ -283,7 +286,7 @@ func TestEndFrees(t *testing.T) {
 		if got != "<nil>" {
 			t.Errorf("the device is closed with %s", got)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the device is not closed")
 	}
 	l.await(t, "the run has ended")

@@ -74,7 +74,7 @@ func TestKilled(t *testing.T) {
 		names, _ := filepath.Glob(filepath.Join(temporary, "govs-vm.*"))
 		return names
 	}
-	for deadline := time.Now().Add(10 * time.Second); goesOn() || len(files()) > 0; {
+	for deadline := time.Now().Add(time.Minute); goesOn() || len(files()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the guest, process %d, goes on: %t; its files: %q", guest, goesOn(), files())
 		}

@@ -42,7 +42,7 @@ func TestSameObjects(t *testing.T) {
 	if err := qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if got, err := ch.Next(ctx); err != nil || got != cq || got.Cookie() != "cq" {
 		t.Errorf("the channel tells of %v, error %v", got, err)

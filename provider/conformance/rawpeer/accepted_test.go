@@ -24,7 +24,7 @@ func TestWaitAccepted(t *testing.T) {
 		t.Error("nobody has accepted it, and there is no error")
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.WaitAccepted(10 * time.Second) }()
+	go func() { done <- p.WaitAccepted(time.Minute) }()
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

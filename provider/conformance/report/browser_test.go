@@ -93,7 +93,7 @@ func browse(t *testing.T, page, route string, width int) string {
 		testkit.OK(t, os.WriteFile(frame, fmt.Appendf(nil, narrow, width, address), 0o644))
 		address, window = "file://"+frame, narrowestWindow
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
 		"--user-data-dir="+filepath.Join(dir, "user"), "--virtual-time-budget=5000",
