@@ -69,7 +69,7 @@ func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 		p := testkit.Must(auto.Named("kernel", nil))(t)
 		vctx = testkit.Must(ibverbs.Open(p, os.Getenv("GOVS_DEVICE")))(t)
 	} else {
-		vctx = testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
+		vctx = testkit.Must(ibverbs.Open(engine.New(&engine.Options{StartupTimeout: patience}), ""))(t)
 	}
 	t.Cleanup(func() { closeDevice(t, vctx) })
 	return vctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 0)

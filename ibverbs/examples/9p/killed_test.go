@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
 // testKilled kills the server of a mount, without and with a process that waits for it. What Linux
@@ -66,9 +68,9 @@ func fails(t *testing.T, mnt string) {
 // within waits until something holds.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(exampletest.Patience); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("30 s without %s", what)
+			t.Fatalf("%v without %s", exampletest.Patience, what)
 		}
 	}
 }
@@ -103,8 +105,8 @@ func waiter(t *testing.T, at, name string, args ...string) (waits func() bool, e
 			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != s {
 				t.Errorf("%s ended with %v, want by %v", name, err, s)
 			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("%s is still there 30 s after %v", name, s)
+		case <-time.After(exampletest.Patience):
+			t.Fatalf("%s is still there %v after %v", name, exampletest.Patience, s)
 		}
 	}
 }

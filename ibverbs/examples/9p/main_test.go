@@ -36,7 +36,7 @@ type rdmaConn struct {
 
 // Send implements p9test.Conn.
 func (c *rdmaConn) Send(message []byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), exampletest.Patience)
 	defer cancel()
 	sge, err := c.mr.SGE(0, copy(c.mr.Bytes(), message))
 	if err != nil {
@@ -67,7 +67,7 @@ func dial(t *testing.T, addr string) *rdmaConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	c := new(rdmaConn)
 	c.conn, err = rdmacm.DialName(ctx, vctx, addr, &rdmacm.ConnConfig{
@@ -158,7 +158,7 @@ func TestRDMA(t *testing.T) {
 			_ = hostile.Send(message) // the server may have ended the connection already
 			select {
 			case <-hostile.conn.Done():
-			case <-time.After(20 * time.Second):
+			case <-time.After(exampletest.Patience):
 				t.Error("the connection goes on")
 			}
 		})

@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
 func TestEcho(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")

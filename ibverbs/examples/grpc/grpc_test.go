@@ -19,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
 // TestCommand runs server and client as the command line does.
 func TestCommand(t *testing.T) {
@@ -155,7 +155,7 @@ func TestServerGone(t *testing.T) {
 		t.Errorf("Say: %v, want %v", err, codes.Unavailable)
 	}
 	exampletest.Start(t, "--listen", server.Addr)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	if _, err := client.Say(ctx, &echopb.Message{Text: "again"}, grpc.WaitForReady(true)); err != nil {
 		t.Errorf("after the server has come back: %v", err)

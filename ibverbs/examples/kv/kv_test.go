@@ -9,12 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
 // writes is how clients write that were not told how.
 func writes() string {
@@ -95,7 +94,7 @@ func TestKVLockOfTheDead(t *testing.T) {
 	if exampletest.Kernel() {
 		t.Skip("clients lock with atomic operations")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	c := connect(ctx, t, server.Addr)
@@ -123,7 +122,7 @@ func TestKVLockOfTheDead(t *testing.T) {
 // TestKVManyWriters has clients write few keys at the same time and read them: each value is
 // one that was written for its key.
 func TestKVManyWriters(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0", "--slots", "4")
 	var wg sync.WaitGroup

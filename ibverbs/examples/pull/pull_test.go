@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
 // offer starts a server with a file of n random octets.
 func offer(t *testing.T, n int) (server *exampletest.Server, file string, content []byte) {

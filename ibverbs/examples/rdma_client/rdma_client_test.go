@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
 const prints = "rdma_client: start\nrdma_client: end\n"
 

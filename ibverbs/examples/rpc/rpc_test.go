@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-func TestMain(m *testing.M) { exampletest.Main(m, main) }
+func TestMain(m *testing.M) { exampletest.Main(m, main, "--deadline", "1m") }
 
 func TestRPC(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
@@ -57,7 +57,7 @@ func connect(t *testing.T, address string) *client {
 // TestRPCManyCallers has more calls than credits at a time, from several clients, some of
 // which are given up.
 func TestRPCManyCallers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func TestRPCManyCallers(t *testing.T) {
 // TestRPCReconnects has a server that is killed, one that is stopped, and calls that are made
 // all the time.
 func TestRPCReconnects(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	c := connect(t, server.Addr)
@@ -129,7 +129,7 @@ func TestRPCNotServer(t *testing.T) {
 
 // TestRPCTooManyClients has a server for one client at a time.
 func TestRPCTooManyClients(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0", "--clients", "1")
 	first := connect(t, server.Addr)

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,9 +33,18 @@ const (
 	listening = "listening on "
 )
 
+// Patience is how long a test waits for what has to happen: under the race detector beside others
+// on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+const Patience = 2 * time.Minute
+
+// always is what stands before the arguments of each process.
+var always []string
+
 // Main is for TestMain. In a process that Start or Run has started it calls the example's
-// main function, and reports goroutines that are left when that returns.
-func Main(m *testing.M, main func()) {
+// main function, and reports goroutines that are left when that returns. The arguments of each
+// process begin with flags, such as one that has it wait for Patience.
+func Main(m *testing.M, main func(), flags ...string) {
+	always = flags
 	if os.Getenv(asExample) == "" {
 		os.Exit(m.Run())
 	}
@@ -67,7 +77,7 @@ func Provider() string {
 
 // Program is an example that runs as a process: the one under test, or another.
 type Program struct {
-	Limit time.Duration // how long a process may run; 0 means a minute
+	Limit time.Duration // how long a process may run; 0 means Patience
 
 	path string
 	env  []string
@@ -102,9 +112,9 @@ func Other(t testing.TB, name string) Program {
 // after p.Limit at the latest.
 func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.Limit, time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.Limit, Patience))
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, p.path, append([]string{"--provider", Provider()}, args...)...)
+	cmd := exec.CommandContext(ctx, p.path, slices.Concat([]string{"--provider", Provider()}, always, args)...)
 	cmd.Env = p.env
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
