@@ -212,7 +212,7 @@ func TestEventsWaiting(t *testing.T) {
 	select {
 	case r := <-results:
 		wantErr(t, "the third caller, when the device is closed", r.err, os.ErrClosed)
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Close does not wake who waits for an event")
 	}
 	_, err := vctx.AsyncEvent(t.Context())

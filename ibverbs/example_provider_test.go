@@ -21,7 +21,7 @@ func open() (*ibverbs.Context, netip.AddrPort) {
 		check(err)
 		return vctx, netip.AddrPortFrom(addr, 0)
 	}
-	vctx, err := ibverbs.Open(engine.New(nil), "")
+	vctx, err := ibverbs.Open(engine.New(&engine.Options{StartupTimeout: patience}), "")
 	check(err)
 	return vctx, netip.MustParseAddrPort("127.0.0.1:0")
 }

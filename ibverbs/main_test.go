@@ -84,9 +84,13 @@ func newObjects(t testing.TB) *objects {
 	return o
 }
 
+// patience is how long a test may wait for what has to happen: under the race detector beside
+// others on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+const patience = 2 * time.Minute
+
 // timeout ends a test that would hang.
 func timeout(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

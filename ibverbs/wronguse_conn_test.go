@@ -25,7 +25,7 @@ func openNamed(name string) (*ibverbs.Context, error) {
 	if onKernel() {
 		return ibverbs.Open(kernel.New(), name)
 	}
-	return ibverbs.Open(engine.New(nil), name)
+	return ibverbs.Open(engine.New(&engine.Options{StartupTimeout: patience}), name)
 }
 
 // wrongConnections are wrong uses of Dial, Listen and Accept.
@@ -169,8 +169,8 @@ func dialSilent(t *testing.T) []seen {
 
 // waitForIDs gives the kernel the time that it takes to give up connections.
 func waitForIDs(vctx *ibverbs.Context) {
-	for i := 0; onKernel() && i < 200 && vctx.Close() != nil; i++ {
-		time.Sleep(100 * time.Millisecond)
+	for began := time.Now(); onKernel() && time.Since(began) < patience && vctx.Close() != nil; {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -273,7 +273,16 @@ func acceptTwice(t *testing.T) []seen {
 	return saw("Accept", err)
 }
 
-func acceptGone(t *testing.T) []seen {
+func acceptGone(t *testing.T) (saw []seen) {
+	testkit.Scaled(t, 20*time.Millisecond, func(pause time.Duration) (err error) {
+		saw, err = acceptGoneFor(t, pause)
+		return err
+	})
+	return saw
+}
+
+// acceptGoneFor accepts a peer that has been gone for some time, in which the engine may notice it.
+func acceptGoneFor(t *testing.T, pause time.Duration) ([]seen, error) {
 	ctx, cancel := context.WithCancel(timeout(t))
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
@@ -286,9 +295,12 @@ func acceptGone(t *testing.T) []seen {
 	req := testkit.Must(l.Accept(timeout(t)))(t)
 	cancel()
 	<-result
-	time.Sleep(50 * time.Millisecond) // until the engine has noticed
-	_, err := req.Accept(timeout(t), nil)
-	return saw("Accept", err)
+	time.Sleep(pause)
+	c, err := req.Accept(timeout(t), nil)
+	if err == nil {
+		return nil, errors.Join(errors.New("accepted, although the peer is gone"), c.Close())
+	}
+	return saw("Accept", err), nil
 }
 
 // newID makes an id on a channel of its own.

@@ -30,8 +30,8 @@ func descriptors(t *testing.T) int {
 func settled(t *testing.T, n int) {
 	t.Helper()
 	now := descriptors(t)
-	for i := 0; i < 300 && now > n; i++ {
-		time.Sleep(50 * time.Millisecond)
+	for began := time.Now(); now > n && time.Since(began) < patience; {
+		time.Sleep(10 * time.Millisecond)
 		now = descriptors(t)
 	}
 	if now > n {

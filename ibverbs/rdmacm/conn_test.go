@@ -23,8 +23,8 @@ func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 	t.Cleanup(func() {
 		err := vctx.Close()
 		// The kernel takes its time with connections that were given up.
-		for i := 0; onKernel() && errors.Is(err, syscall.EBUSY) && i < 200; i++ {
-			time.Sleep(100 * time.Millisecond)
+		for began := time.Now(); onKernel() && errors.Is(err, syscall.EBUSY) && time.Since(began) < patience; {
+			time.Sleep(10 * time.Millisecond)
 			err = vctx.Close()
 		}
 		if err != nil {

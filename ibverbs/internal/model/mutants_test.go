@@ -73,7 +73,7 @@ func TestNoticesMutants(t *testing.T) {
 	reached := make(map[string]int)
 	for i := range 20 {
 		w := broken(t, sound, i%2, i/2%2 == 1)
-		w.patience, w.reached = 30*time.Second, reached
+		w.patience, w.reached = 2*time.Minute, reached
 		if err := w.runAndClose(randomPlan(rnd)); err != nil {
 			t.Fatal(err)
 		}

@@ -36,7 +36,7 @@ func TestEngineWithSiw(t *testing.T) {
 	reached := make(map[string]int)
 	defer func() { t.Log(reached) }()
 	check(t, 40, 50, func(rt *rapid.T, p plan) error {
-		w := &world{name: "engine with siw", patience: 20 * time.Second, reached: reached, addr: [2]netip.AddrPort{addr, addr}, kernel: [2]bool{false, true}}
+		w := &world{name: "engine with siw", patience: 2 * time.Minute, reached: reached, addr: [2]netip.AddrPort{addr, addr}, kernel: [2]bool{false, true}}
 		if err := w.open([2]provider.Provider{engine.New(nil), kernel.New()}, [2]string{"", "siw0"}); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func TestShortReadAcrossPages(t *testing.T) {
 		return
 	}
 	addr := netip.MustParseAddrPort("192.0.2.1:0")
-	w := &world{name: "engine with siw", patience: 20 * time.Second, addr: [2]netip.AddrPort{addr, addr}, kernel: [2]bool{false, true}}
+	w := &world{name: "engine with siw", patience: 2 * time.Minute, addr: [2]netip.AddrPort{addr, addr}, kernel: [2]bool{false, true}}
 	if err := w.open([2]provider.Provider{engine.New(nil), kernel.New()}, [2]string{"", "siw0"}); err != nil {
 		t.Fatal(err)
 	}

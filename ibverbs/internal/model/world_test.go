@@ -110,8 +110,14 @@ var shapes = []memnet.Options{
 // its own, where it is certain when nothing moves any more.
 func TestSimulated(t *testing.T) {
 	reached := make(map[string]int)
-	defer func() { gotTo(t, reached, everything) }()
-	check(t, 400, 70, func(rt *rapid.T, p plan) (err error) {
+	plans := 400
+	if raceEnabled { // ci/test runs all of them without it, too
+		plans = 100
+		defer func() { t.Log(reached) }()
+	} else {
+		defer func() { gotTo(t, reached, everything) }()
+	}
+	check(t, plans, 70, func(rt *rapid.T, p plan) (err error) {
 		d := &dice{p.setup}
 		opts := shapes[d.pick(len(shapes))]
 		opts.Seed = d.next()
@@ -186,11 +192,15 @@ func (w *world) runAndClose(p plan) error {
 
 // TestLoopback: two engines over TCP.
 func TestLoopback(t *testing.T) {
-	check(t, 150, 70, func(rt *rapid.T, p plan) error {
+	plans := 150
+	if raceEnabled { // ci/test runs all of them without it, too
+		plans = 50
+	}
+	check(t, plans, 70, func(rt *rapid.T, p plan) error {
 		d := &dice{p.setup}
 		eng := engine.Options{Placement: one(d, []engine.Placement{engine.PlaceVerified, engine.PlaceStreaming}), Extensions: d.oneIn(2)}
 		addr := netip.MustParseAddrPort("127.0.0.1:0")
-		w := &world{name: "TCP", patience: 30 * time.Second, ext: eng.Extensions, addr: [2]netip.AddrPort{addr, addr}}
+		w := &world{name: "TCP", patience: 2 * time.Minute, ext: eng.Extensions, addr: [2]netip.AddrPort{addr, addr}}
 		if err := w.open([2]provider.Provider{engine.New(&eng), engine.New(&eng)}, [2]string{}); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -56,8 +57,11 @@ shows = [
 ]
 `
 
+// suite is made once: it takes longer than all that is done with it here.
+var suite = sync.OnceValue(scenarios.Suite)
+
 func parse(text string) (*profile.Profile, error) {
-	return profile.Parse("folder/stack.toml", []byte(text), scenarios.Suite())
+	return profile.Parse("folder/stack.toml", []byte(text), suite())
 }
 
 func TestParse(t *testing.T) {
@@ -217,10 +221,10 @@ func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "my-stack.toml")
 	testkit.OK(t, os.WriteFile(name, []byte(whole), 0o644))
-	if p := testkit.Must(profile.ReadFile(name, scenarios.Suite()))(t); p.Name != "my-stack" || len(p.Divergences) != 2 {
+	if p := testkit.Must(profile.ReadFile(name, suite()))(t); p.Name != "my-stack" || len(p.Divergences) != 2 {
 		t.Errorf("%+v", p)
 	}
-	if _, err := profile.ReadFile(filepath.Join(dir, "none.toml"), scenarios.Suite()); err == nil ||
+	if _, err := profile.ReadFile(filepath.Join(dir, "none.toml"), suite()); err == nil ||
 		!strings.Contains(err.Error(), "none.toml: no such file") {
 		t.Errorf("no file: %v", err)
 	}
@@ -257,7 +261,7 @@ func TestReplace(t *testing.T) {
 
 // TestBuiltin has what authors of the profiles in the program could forget.
 func TestBuiltin(t *testing.T) {
-	all := testkit.Must(profile.Builtin(scenarios.Suite()))(t)
+	all := testkit.Must(profile.Builtin(suite()))(t)
 	if names := profile.Names(); !slices.Equal(names, []string{"bridge", "siw"}) || len(all) != len(names) {
 		t.Fatalf("%d profiles, %v", len(all), names)
 	}
