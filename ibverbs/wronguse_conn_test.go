@@ -2,6 +2,7 @@ package ibverbs_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"

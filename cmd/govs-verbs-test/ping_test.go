@@ -364,7 +364,7 @@ func TestServerOfBadClients(t *testing.T) {
 func TestServerOfStrangers(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
 	for _, hello := range []string{"", "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"} {
-		conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+		conn, err := net.DialTimeout("tcp", addr, patience)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,7 @@ func hostileTarget(t *testing.T, serve func(net.Conn)) string {
 			if err != nil {
 				return
 			}
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			go func() {
 				defer c.Close()
 				if !first {
@@ -160,7 +160,7 @@ func TestRunTargetHostile(t *testing.T) {
 			start(t, words("run --no-tshark --scale 0.1 --only ddp/send-queue-1,rdmap/version-2 --target "+
 				hostileTarget(t, c.serve))...).want(t, exitFailed,
 				parts(append(c.want, c.counts+": the suite did not pass")...), nil)
-			if took := time.Since(began); took > 10*time.Second {
+			if took := time.Since(began); took > time.Minute {
 				t.Errorf("it took %v", took)
 			}
 		})

@@ -75,7 +75,7 @@ static void *reap(void *unused)
 static void progresses(const char *when)
 {
 	long was = done;
-	for (int i = 0; i < 10000 && done <= was + 10; i++)
+	for (int i = 0; i < 100000 && done <= was + 10; i++)
 		usleep(1000);
 	errno = ETIMEDOUT;
 	must(when, done > was + 10);
@@ -98,7 +98,7 @@ static void endless(void)
 	// siw's library says where it stopped, and returns what came of the doorbell.
 	must("a list of Writes without an end", ibv_post_send(client->qp, list, &bad) == 0);
 	must("which stopped at its beginning", bad == &list[0]);
-	for (int i = 0; i < 2000 && got < SENDS; i++, usleep(got < SENDS ? 1000 : 0))
+	for (int i = 0; i < 100000 && got < SENDS; i++, usleep(got < SENDS ? 1000 : 0))
 		while (ibv_poll_cq(client->send_cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS)
 			got++;
 	usleep(10000);
@@ -110,7 +110,7 @@ static void forks(void)
 	for (int i = 0; i < 10; i++) {
 		pid_t child = fork();
 		if (child == 0) {
-			alarm(20);
+			alarm(120);
 			struct ibv_pd *pd = ibv_alloc_pd(client->verbs);
 			if (pd || errno != EIO)
 				_exit(3);
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
 	const char *how = argc > 2 ? argv[2] : "exit";
 	pthread_t accepting, threads[4];
 	struct ibv_qp_init_attr attr = {.cap = {SENDS, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC}, same = attr;
-	alarm(40);
+	alarm(240);
 	must("listening at", rdma_create_ep(&listener, address(argv[1], RAI_PASSIVE), NULL, &attr) == 0);
 	must("listening", rdma_listen(listener, 1) == 0);
 	must("a thread", pthread_create(&accepting, NULL, serve, NULL) == 0);
@@ -153,13 +153,13 @@ int main(int argc, char **argv)
 	if (strcmp(how, "error") == 0) {
 		struct ibv_qp_attr to_error = {.qp_state = IBV_QPS_ERR};
 		must("the QP's end", ibv_modify_qp(client->qp, &to_error, IBV_QP_STATE) == 0);
-		for (int i = 0; i < 10000 && flushed == 0; i++)
+		for (int i = 0; i < 100000 && flushed == 0; i++)
 			usleep(1000);
 		must("what was flushed", flushed > 0);
 	}
 	if (strcmp(how, "peer") == 0) { // the other end goes while this one writes to it
 		rdma_destroy_ep(server);
-		for (int i = 0; i < 10000 && flushed == 0; i++)
+		for (int i = 0; i < 100000 && flushed == 0; i++)
 			usleep(1000);
 		must("what was flushed", flushed > 0);
 		odd = 0; // a Write may be told to have failed

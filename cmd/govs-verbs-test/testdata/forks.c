@@ -70,7 +70,7 @@ int main(void)
 		fflush(stdout);
 		pid_t child = fork();
 		if (child == 0) {
-			alarm(20);
+			alarm(120);
 			errno = 0;
 			want("the parent's device", !ibv_alloc_pd(device) && errno == EIO);
 			struct ibv_context *own = ibv_open_device(*list);

@@ -126,7 +126,7 @@ int main(void)
 	static struct ibv_context *opened[OPENS];
 	static struct objects objects[OPENS];
 	pthread_t threads[THREADS];
-	alarm(60);
+	alarm(240);
 	list = ibv_get_device_list(NULL);
 	must("a device", list && *list);
 	for (int i = 0; i < OPENS; i++) {
