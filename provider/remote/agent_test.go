@@ -231,7 +231,11 @@ func TestAgentStops(t *testing.T) {
 // TestSilentAgent: an agent that says nothing any more has gone.
 func TestSilentAgent(t *testing.T) {
 	addr := agent(t, &remote.Agent{Patience: time.Hour})
-	s := testkit.Must(remote.Dial(t.Context(), addr, remote.Options{Patience: 50 * time.Millisecond}))(t)
+	var s *remote.Session
+	testkit.Scaled(t, 50*time.Millisecond, func(short time.Duration) (err error) {
+		s, err = remote.Dial(t.Context(), addr, remote.Options{Patience: short})
+		return err
+	})
 	defer s.Close()
 	select {
 	case <-s.Done():

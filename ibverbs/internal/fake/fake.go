@@ -329,6 +329,7 @@ type CQ struct {
 
 	mu     sync.Mutex
 	wcs    []provider.WC
+	polled int // of wcs
 	armed  bool
 	closed bool
 }
@@ -354,8 +355,10 @@ func (c *CQ) Poll(wc []provider.WC) (int, error) {
 	if err := c.p.failure("poll cq"); err != nil {
 		return 0, err
 	}
-	n := copy(wc, c.wcs)
-	c.wcs = slices.Delete(c.wcs, 0, n)
+	n := copy(wc, c.wcs[c.polled:])
+	if c.polled += n; 2*c.polled >= len(c.wcs) {
+		c.wcs, c.polled = slices.Delete(c.wcs, 0, c.polled), 0
+	}
 	return n, nil
 }
 

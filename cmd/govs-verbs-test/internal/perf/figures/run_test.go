@@ -50,7 +50,7 @@ func small(t *testing.T, only string) Config {
 
 func run(t *testing.T, c Config) *Report {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	rep, err := Run(ctx, c)
 	if err != nil {
