@@ -69,7 +69,7 @@ func Example() {
 
 	conn, err := rsocket.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort())
 	check(err)
-	check(conn.SetDeadline(time.Now().Add(10 * time.Second)))
+	check(conn.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = conn.Write([]byte("hello"))
 	check(err)
 	check(conn.CloseWrite())
@@ -94,7 +94,7 @@ func ExampleDialer_DialContext() {
 	go func() { served <- srv.Serve(l) }()
 
 	tr := &http.Transport{DialContext: new(rsocket.Dialer).DialContext(vctx)}
-	client := &http.Client{Transport: tr, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: tr, Timeout: time.Minute}
 	resp, err := client.Get("http://" + l.Addr().String() + "/page")
 	check(err)
 	body, err := io.ReadAll(resp.Body)

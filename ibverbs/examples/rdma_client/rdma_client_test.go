@@ -53,8 +53,16 @@ func TestCProgram(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second) // it does not say that it listens
-		exampletest.MustRun(t, prints, "-s", exampletest.Host(), "-p", port)
+		// It does not say that it listens.
+		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+			stdout, stderr, err := exampletest.Run(t, "-s", exampletest.Host(), "-p", port)
+			if err == nil && stdout == prints {
+				break
+			}
+			if time.Since(began) > exampletest.Patience {
+				t.Fatalf("%v, prints %q, want %q\n%s", err, stdout, prints, stderr)
+			}
+		}
 		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "rdma_server: end 0") {
 			t.Errorf("%v, prints %q", err, out.String())
 		}
