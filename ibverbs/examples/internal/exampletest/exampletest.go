@@ -37,12 +37,12 @@ const (
 // on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
 const Patience = 2 * time.Minute
 
-// always is what stands before the arguments of each process.
+// always is what stands before the arguments of each process of the example under test.
 var always []string
 
 // Main is for TestMain. In a process that Start or Run has started it calls the example's
 // main function, and reports goroutines that are left when that returns. The arguments of each
-// process begin with flags, such as one that has it wait for Patience.
+// process of the example under test begin with flags, such as one that has it wait for long.
 func Main(m *testing.M, main func(), flags ...string) {
 	always = flags
 	if os.Getenv(asExample) == "" {
@@ -79,8 +79,9 @@ func Provider() string {
 type Program struct {
 	Limit time.Duration // how long a process may run; 0 means Patience
 
-	path string
-	env  []string
+	path  string
+	flags []string // before the arguments
+	env   []string
 }
 
 // Self returns the example under test.
@@ -91,7 +92,7 @@ func Self(t testing.TB) Program {
 		t.Fatal(err)
 	}
 	// The race detector would sleep for a second before the end of each process.
-	return Program{path: exe, env: append(os.Environ(), asExample+"=1", "GORACE=atexit_sleep_ms=0")}
+	return Program{path: exe, flags: always, env: append(os.Environ(), asExample+"=1", "GORACE=atexit_sleep_ms=0")}
 }
 
 // Other returns the example in the folder of that name. It is built, unless GOVS_EXAMPLES
@@ -114,7 +115,7 @@ func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.Limit, Patience))
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, p.path, slices.Concat([]string{"--provider", Provider()}, always, args)...)
+	cmd := exec.CommandContext(ctx, p.path, slices.Concat([]string{"--provider", Provider()}, p.flags, args)...)
 	cmd.Env = p.env
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
@@ -190,7 +191,7 @@ func (s *Server) read(out io.Reader) {
 // Line returns the next line of the server's output that contains text.
 func (s *Server) Line(text string) string {
 	s.t.Helper()
-	patience := time.After(30 * time.Second)
+	patience := time.After(Patience)
 	for {
 		select {
 		case line, more := <-s.lines:
