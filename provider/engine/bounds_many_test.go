@@ -306,7 +306,7 @@ type peerProcess struct {
 func startPeers(t *testing.T, addr netip.AddrPort) *peerProcess {
 	t.Helper()
 	p := &peerProcess{t: t}
-	p.cmd = exec.Command(os.Args[0], "-test.timeout=150s")
+	p.cmd = exec.Command(os.Args[0], "-test.timeout="+(2*patience).String())
 	p.cmd.Env = append(os.Environ(), manyPeers+"="+addr.String())
 	p.cmd.Stderr = os.Stderr
 	stdin := testkit.Must(p.cmd.StdinPipe())(t)
@@ -418,7 +418,7 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 		testkit.OK(h.t, err)
 		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}
-	for end := time.Now().Add(100 * time.Second); complete.Load() < int64(n) && time.Now().Before(end); {
+	for end := time.Now().Add(patience); complete.Load() < int64(n) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	done.Store(true)
@@ -472,7 +472,7 @@ func (p *hostilePeers) come(n int) {
 	}
 	for _, fd := range deaf {
 		// This returns when the connection is accepted or refused.
-		recvAll(fd, make([]byte, 1), 30*time.Second, unix.MSG_PEEK)
+		recvAll(fd, make([]byte, 1), patience, unix.MSG_PEEK)
 		p.send(fd, send)
 	}
 	p.stop = make(chan struct{})

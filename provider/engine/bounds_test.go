@@ -77,7 +77,7 @@ func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 func (p *plainPeers) send(fd int, b []byte) { _ = unix.Send(fd, b, unix.MSG_NOSIGNAL) }
 
 // read reads n octets, unless the connection is over.
-func (p *plainPeers) read(fd, n int) { recvAll(fd, make([]byte, n), 20*time.Second, 0) }
+func (p *plainPeers) read(fd, n int) { recvAll(fd, make([]byte, n), patience, 0) }
 
 // recvAll fills b, unless the connection ends or no octet comes within limit. A signal may end
 // recv early or with EINTR where a time limit is set (signal(7)), and the Go runtime sends some.
@@ -414,7 +414,7 @@ func leavesNothing(t *testing.T) {
 	before := holding(t).descriptors
 	t.Cleanup(func() {
 		var now int
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if now = holding(t).descriptors; now <= before {
 				return
 			}
@@ -443,7 +443,7 @@ func (s *boundsServer) settled(before held, b bound, peers int) held {
 			now.octets - before.octets, now.stacks - before.stacks,
 		}
 	}
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got := more(); got.descriptors == b.most*b.files && got.goroutines <= b.most*b.goroutines+slackGoroutines {
 			break
 		}

@@ -139,12 +139,22 @@ func TestCloseAtAnyTime(t *testing.T) {
 		wantErr(t, id.Close(), syscall.EBUSY) // its QP exists
 		h.closeID(id)
 		h.wantIdle("connecting and closed")
-		w.moment()
-		for e, more, _ := w.server.ch.pop(); more; e, more, _ = w.server.ch.pop() {
-			if e.Type == provider.CMConnectRequest { // it was sent before the close
+		// Its request, if it was sent before the close, comes out of the backlog before the next
+		// peer's, and has its place until the program has closed it, or it is withdrawn.
+		next := w.dialRaw(dst)
+		next.send(rawRequest(nil))
+		for closed := false; !closed; {
+			e := w.server.next("the requests of the one that was closed and of the next")
+			closed = e.ID.RemoteAddr() == next.w.conn.LocalAddr()
+			testkit.OK(t, e.ID.Close())
+		}
+		waitFor(t, "no request is left", func() bool {
+			for e, more, _ := w.server.ch.pop(); more; e, more, _ = w.server.ch.pop() {
 				testkit.OK(t, e.ID.Close())
 			}
-		}
+			return len(l.listening.places) == 1 && w.server.ch.events() == 0
+		})
+		next.w.close()
 
 		client, server := w.established()
 		h.closeID(client)
@@ -201,7 +211,7 @@ func TestMigrate(t *testing.T) {
 		l := w.server.listen()
 		old := w.server.ch
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		w.moment() // the request waits on the old channel
+		waitFor(t, "the request waits on the old channel", func() bool { return old.events() == 1 })
 		w.server.ch = second
 		testkit.OK(t, l.Migrate(w.server.ch))
 		testkit.OK(t, l.Migrate(w.server.ch))

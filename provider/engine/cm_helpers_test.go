@@ -191,7 +191,7 @@ func (h *cmHost) connect(dst netip.AddrPort, param provider.ConnParam) *cmID {
 // next waits for an event.
 func (h *cmHost) next(what string) provider.CMEvent {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
 	defer cancel()
 	e, err := h.ch.Next(ctx)
 	if err != nil {
@@ -255,11 +255,22 @@ func (w *cmWorld) moment() {
 // waitFor waits until done reports true; what says what that means.
 func waitFor(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not in time", what)
 		}
 	}
+}
+
+// wantLeft waits until the engine has noted that the peer of a request has left, or has not waited
+// for the answer.
+func wantLeft(t testing.TB, id *cmID) {
+	t.Helper()
+	waitFor(t, "the peer of a request has left", func() bool {
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		return id.request == nil || id.request.gone
+	})
 }
 
 // established makes a connection.
@@ -308,7 +319,7 @@ func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
 }
 
 func (p *rawPeer) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(p.t.Context(), time.Minute)
+	return context.WithTimeout(p.t.Context(), patience)
 }
 
 func (p *rawPeer) send(b []byte) {

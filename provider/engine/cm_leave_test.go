@@ -31,15 +31,27 @@ func (ch *eventChannel) events() (n int) {
 	return n
 }
 
-// wantPending checks how many requests a listener, its channel and its device have.
+// accepts returns how many connections count as accepted.
+func (h *cmHost) accepts() int {
+	h.dev.accepted.mu.Lock()
+	defer h.dev.accepted.mu.Unlock()
+	return h.dev.accepted.all
+}
+
+// wantPending checks how many requests a listener, its channel and its device have, after a moment
+// in which it may become too many, or after the time that it takes.
 func (h *cmHost) wantPending(what string, l *cmID, places, events, ids, accepted int) {
 	h.t.Helper()
 	h.w.moment()
-	h.dev.accepted.mu.Lock()
-	all := h.dev.accepted.all
-	h.dev.accepted.mu.Unlock()
-	got := [...]int{len(l.listening.places), h.ch.events(), int(h.ch.refs.Len()) - 1, all}
-	if want := [...]int{places, events, ids, accepted}; got != want {
+	var got [4]int
+	want := [...]int{places, events, ids, accepted}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		got = [...]int{len(l.listening.places), h.ch.events(), int(h.ch.refs.Len()) - 1, h.accepts()}
+		if got == want || h.w.fake || time.Now().After(end) {
+			break
+		}
+	}
+	if got != want {
 		h.t.Errorf("%s: places, events, ids besides the listener, connections counted: %v, want %v", what, got, want)
 	}
 }
@@ -55,8 +67,9 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		comeAndGo := func() {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
-			w.moment()
+			waitFor(t, "a request has come", func() bool { return w.server.ch.events() == 1 })
 			p.w.close()
+			waitFor(t, "it is withdrawn", func() bool { return w.server.ch.events() == 0 })
 		}
 		for range 3 * limit {
 			comeAndGo()
@@ -70,6 +83,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 			id, _ := w.server.wantRequest("a request", l)
 			fetched = append(fetched, id)
 			p.w.close()
+			wantLeft(t, id)
 		}
 		w.server.wantPending("all fetched, all gone", l, limit, 0, limit, limit)
 		waiting := w.dialRaw(l.LocalAddr())
@@ -146,7 +160,13 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 			w.server.dev.prog.steps <- struct{}{}
 		}
 		p.w.close()
-		w.moment()
+		server.mu.Lock()
+		conn := server.request.wire.conn
+		server.mu.Unlock()
+		waitFor(t, "the FIN has come", func() bool {
+			_, err := conn.Readv([][]byte{make([]byte, 1)})
+			return err == io.EOF
+		})
 		testkit.OK(t, server.Accept(provider.ConnParam{}))
 		for range stepsAtOnce {
 			<-w.server.dev.prog.steps
@@ -329,12 +349,7 @@ func TestDeparturesInAll(t *testing.T) {
 			leavings["refused"](w, l, p)
 			peers = append(peers, p)
 		}
-		for end := time.Now().Add(10 * time.Second); w.server.dev.leaving.len() != 2 && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
-		if n := w.server.dev.leaving.len(); n != 2 {
-			t.Errorf("%d wait, want 2", n)
-		}
+		waitFor(t, "two wait", func() bool { return w.server.dev.leaving.len() == 2 })
 		for _, p := range peers {
 			if err := p.wantEnd("FIN"); err != io.EOF {
 				t.Error(err)

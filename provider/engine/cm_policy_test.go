@@ -223,10 +223,8 @@ func TestPeerToPeerFlags(t *testing.T) {
 					if !p.PeerToPeer || p.RTR&active&passive != p.RTR || p.RTR == 0 {
 						t.Errorf("the initiator begins with %s", p.RTR)
 					}
-					w.moment()
-					if !server.qp.stream.Load().maySend.Load() {
-						t.Error("the responder may not send: no RTR indication came")
-					}
+					waitFor(t, "the RTR indication has come, and the responder may send",
+						server.qp.stream.Load().maySend.Load)
 				})
 			})
 		}
@@ -389,7 +387,7 @@ func TestMaxAccepted(t *testing.T) {
 					c, s := w.acceptedOn(l)
 					full("two are there, " + end)
 					act(c, s)
-					w.moment()
+					waitFor(t, "its place is given back", func() bool { return w.server.accepts() == 1 })
 				}
 				client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 				server, _ := w.server.wantRequest("not answered yet", l)
@@ -401,18 +399,19 @@ func TestMaxAccepted(t *testing.T) {
 				gone.send(rawRequest(nil))
 				server, _ = w.server.wantRequest("its peer leaves", l)
 				gone.w.close()
-				w.moment()
+				wantLeft(t, server)
 				wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
 
 				bad := w.dialRaw(l.LocalAddr())
 				bad.trySend([]byte("GET / HTTP/1.1\r\n\r\n"))
 				_ = bad.wantEnd("not MPA")
-				w.moment()
+				waitFor(t, "their places are given back", func() bool { return w.server.accepts() == 1 })
 				c, s := w.acceptedOn(l)
 				testkit.OK(t, c.Disconnect())
 				w.wantDisconnected("disconnected", c, s)
-				if n := w.server.dev.accepted.all; n != 1 || len(w.server.dev.accepted.peers) != 1 {
-					t.Errorf("%d connections of %d peers are counted, want the first one", n, len(w.server.dev.accepted.peers))
+				waitFor(t, "the first one is counted only", func() bool { return w.server.accepts() == 1 })
+				if n := len(w.server.dev.accepted.peers); n != 1 {
+					t.Errorf("a connection of %d peers is counted", n)
 				}
 			})
 		})

@@ -203,7 +203,8 @@ func TestRejectByClose(t *testing.T) {
 		}
 
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		w.moment() // the request is there, and nobody fetches it
+		waitFor(t, "the request is there, and nobody fetches it",
+			func() bool { return w.server.ch.events() == 1 })
 		w.server.closeID(l)
 		w.active.want("the listener was closed", client, provider.CMRejected, syscall.ECONNREFUSED)
 		w.server.wantIdle("requests of a closed listener are not delivered")

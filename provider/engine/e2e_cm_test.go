@@ -33,7 +33,7 @@ func newCMSide(t testing.TB, network transport.Network, opts Options) *cmSide {
 // event returns the next event, which must be of this type.
 func (c *cmSide) event(want provider.CMEventType) provider.CMEvent {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e := testkit.Must(c.ec.Next(ctx))(c.t)
 	if e.Type != want || e.Status != 0 {
@@ -187,7 +187,7 @@ func churn(t *testing.T, w e2eWire) {
 	network, addr := w.network()
 	server := newCMSide(t, network, Options{})
 	dst := server.listen(addr)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*e2ePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { serveChurn(ctx, t, server, clients*rounds) })

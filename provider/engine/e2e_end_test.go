@@ -142,7 +142,7 @@ func TestE2EWakeByFlush(t *testing.T) {
 		testkit.OK(t, a.rcq.ReqNotify(true)) // a flush counts as solicited
 		woken := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			_, err := a.ch.Next(ctx)
 			woken <- err

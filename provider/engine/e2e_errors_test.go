@@ -340,7 +340,7 @@ func TestE2EQueueFull(t *testing.T) {
 		}
 		tooMany[depth-1].Flags = 0
 		for range 3 {
-			for end := time.Now().Add(e2ePatience); len(tooMany) > 0 && time.Now().Before(end); {
+			for end := time.Now().Add(patience); len(tooMany) > 0 && time.Now().Before(end); {
 				n, err := a.q.PostSend(tooMany)
 				if tooMany = tooMany[n:]; err != nil {
 					wantErr(t, err, syscall.ENOMEM)
@@ -379,7 +379,7 @@ func TestE2ECQOverflow(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 		// Polling makes room for those that have not come yet.
-		for end := time.Now().Add(e2ePatience); b.q.rq.head.Load() < 10; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); b.q.rq.head.Load() < 10; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d of 10 Sends have come", b.q.rq.head.Load())
 			}
@@ -488,7 +488,7 @@ func TestE2ELocalFaultLetsGo(t *testing.T) {
 			select {
 			case err := <-closed:
 				testkit.OK(t, err)
-			case <-time.After(e2ePatience):
+			case <-time.After(patience):
 				t.Fatal("the region is still in use")
 			}
 		}

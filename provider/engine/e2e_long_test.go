@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
@@ -117,7 +116,7 @@ func TestE2ELongestMessage(t *testing.T) {
 		}
 
 		one := func(e *e2eEnd, c *cq) provider.WC {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			got, err := e.collect(ctx, c, 1)
 			if err != nil || got[0].Status != provider.WCSuccess {

@@ -101,7 +101,7 @@ func (s *soup) prepare(rnd *rand.Rand, op *soupOp) {
 // post posts everything, batches at a time, and collects completions whenever
 // the queue is full, until all signalled ones have come or the QP is in ERR.
 func (s *soup) post(rnd *rand.Rand) ([]provider.WC, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var got []provider.WC
 	wrs := make([]provider.SendWR, 0, len(s.ops))
@@ -389,7 +389,7 @@ func TestE2EManyConnections(t *testing.T) {
 		}
 		a.wait(a.scq, conns)
 		n := runtime.NumGoroutine() - before
-		for deadline := time.Now().Add(time.Second); n > 0 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(patience); n > 0 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond) // a timer's goroutine may be at work
 			n = runtime.NumGoroutine() - before
 		}
@@ -510,7 +510,7 @@ func TestE2EConcurrent(t *testing.T) {
 		})
 		posting.Wait()
 		for begin := time.Now(); completed.Load() < accepted.Load(); runtime.Gosched() {
-			if w.real && time.Since(begin) > e2ePatience {
+			if w.real && time.Since(begin) > patience {
 				t.Fatalf("%d of %d completions", completed.Load(), accepted.Load())
 			}
 		}

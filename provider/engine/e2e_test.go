@@ -184,7 +184,7 @@ func e2eDial(t testing.TB, network transport.Network, addr netip.AddrPort) (dial
 	t.Helper()
 	l := testkit.Must(network.Listen(addr, 0))(t)
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ch := make(chan transport.Conn, 1)
 	go func() {
@@ -276,13 +276,10 @@ func (e *e2eEnd) recv(id uint64, sges ...provider.SGE) {
 	}
 }
 
-// e2ePatience is for what should take no time.
-const e2ePatience = 20 * time.Second
-
 // wait returns the next n completions of c, waiting for events.
 func (e *e2eEnd) wait(c *cq, n int) []provider.WC {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	got, err := e.collect(ctx, c, n)
 	if err != nil {
@@ -326,7 +323,7 @@ func (e *e2eEnd) spin(c *cq, n int) []provider.WC {
 		k, err := c.Poll(got[have:])
 		testkit.OK(e.t, err)
 		have += k
-		if time.Since(begin) > e2ePatience {
+		if time.Since(begin) > patience {
 			e.t.Fatalf("%d of %d completions in time (QP %s: %v)", have, n, e.q.getState(), e.q.Cause())
 		}
 	}
@@ -363,7 +360,7 @@ func (e *e2eEnd) ended() error {
 			e.t.Errorf("the connection is down and the QP in %s", s)
 		}
 		return err
-	case <-time.After(e2ePatience):
+	case <-time.After(patience):
 		e.t.Fatalf("the connection does not end (QP %s)", e.q.getState())
 		return nil
 	}

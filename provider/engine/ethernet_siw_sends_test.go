@@ -54,7 +54,7 @@ func siwSends(t *testing.T) {
 	conns := 0
 	for begin := time.Now(); sum.wrong == 0 && time.Since(begin) < sendsTime; conns++ {
 		dial <- struct{}{}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), siwPatience)
 		got := make(chan error, 1)
 		go func() {
 			err := <-results
@@ -131,12 +131,12 @@ func takeWrites(at netip.AddrPort, dial <-chan struct{}, results chan<- error, s
 
 // take is one connection, as initiator.
 func (sum *sentBySiw) take(at netip.AddrPort) error {
-	c, err := net.DialTimeout("tcp", at.String(), 10*time.Second)
+	c, err := net.DialTimeout("tcp", at.String(), siwPatience)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(siwPatience))
 	request, first := rawpeer.Request(true, 1, 1, nil), rawpeer.WriteMessage(0, 0, nil)
 	if _, err := c.Write(request.AppendTo(nil)); err != nil {
 		return err

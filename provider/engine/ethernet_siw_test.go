@@ -34,6 +34,8 @@ const (
 	wireRounds = 6       // of wireDepth operations on each side
 	wireDepth  = 64
 	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
+
+	siwPatience = 2 * time.Minute // of those that wait for what must happen
 )
 
 // What is done to both ends of the link.
@@ -145,7 +147,7 @@ func far(t *testing.T, at netip.AddrPort) {
 // exchange connects and posts to the peer's region what seed says.
 func exchange(t *testing.T, seed uint64, connect func(context.Context, *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), siwPatience)
 	defer cancel()
 	const receives = wireRounds*wireDepth + 1
 	// What is sent while it is written is changed between CRC and wire. So local has
@@ -272,7 +274,7 @@ func record(t *testing.T, file string) (stop func()) {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_ = cmd.Wait()
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(siwPatience); ; time.Sleep(50 * time.Millisecond) {
 		if s, err := os.Stat(file); err == nil && s.Size() > 0 {
 			return stop
 		}

@@ -42,7 +42,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(time.Second):
+	case <-time.After(patience):
 		t.Error("pieces that are there were counted as calls of an object")
 	}
 	if d.accepted.peers == nil {

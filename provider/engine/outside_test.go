@@ -51,7 +51,7 @@ func (q *queue) NextRecv(sges []provider.SGE) (wrid uint64, n int, ok bool) {
 // completions returns what has completed, when it is n or more.
 func (q *queue) completions(t *testing.T, c *cq, n int) []provider.WC {
 	t.Helper()
-	for end := time.Now().Add(e2ePatience); ; {
+	for end := time.Now().Add(patience); ; {
 		q.mu.Lock()
 		wcs := append([]provider.WC(nil), q.wcs...)
 		q.mu.Unlock()
