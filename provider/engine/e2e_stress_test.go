@@ -229,7 +229,7 @@ func TestE2ESoup(t *testing.T) {
 func TestE2EFaults(t *testing.T) {
 	rounds := 25
 	if raceEnabled {
-		rounds = 8
+		rounds = 4
 	}
 	for _, w := range e2eWires {
 		if w.real {

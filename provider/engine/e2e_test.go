@@ -232,22 +232,11 @@ func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *gua
 	return r
 }
 
-func fillPattern(b []byte, seed uint64) {
-	x := seed*0x9e3779b97f4a7c15 + 1
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x)
-	}
-}
-
 // untouched reports whether all octets but those from off to off+n are as at
 // first.
 func (r *guarded) untouched(off, n int) bool {
-	fresh := func(b []byte) bool { return len(bytes.Trim(b, "\xa5")) == 0 }
 	at := canaryOctets + off
-	return fresh(r.all[:at]) && fresh(r.all[at+n:])
+	return isFresh(r.all[:at]) && isFresh(r.all[at+n:])
 }
 
 // split cuts the n octets at off of m into k SGEs of uneven length, in order.

@@ -25,6 +25,7 @@ type raw struct {
 	framer mpa.Framer
 	d      mpa.Receiver
 	in     []byte
+	buf    []byte // of reads
 	eof    bool
 	err    error
 
@@ -82,7 +83,7 @@ func (r *raw) send(h ddp.Header, payload []byte) {
 // read waits for more octets. It reports false at the end of the stream.
 func (r *raw) read(wait time.Duration) bool {
 	r.t.Helper()
-	buf := make([]byte, 64<<10)
+	buf := r.buffer()[:64<<10]
 	for end := time.Now().Add(wait); ; {
 		n, err := r.c.Readv([][]byte{buf})
 		switch {
@@ -100,6 +101,14 @@ func (r *raw) read(wait time.Duration) bool {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// buffer is what reads read into: 1 MiB, which takes long to make under the race detector.
+func (r *raw) buffer() []byte {
+	if r.buf == nil {
+		r.buf = make([]byte, 1<<20)
+	}
+	return r.buf
 }
 
 // next waits for a segment.

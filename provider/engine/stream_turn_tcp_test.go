@@ -12,7 +12,10 @@ import (
 // TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls
 // or waits for an event.
 func TestTurnsGoOn(t *testing.T) {
-	const size = 24 * turnMost
+	size := 24 * turnMost
+	if raceEnabled {
+		size = 8 * turnMost
+	}
 	for _, spin := range []bool{false, true} {
 		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
 			a, b := tcpPair(t, Options{}, true, sideOptions{})
