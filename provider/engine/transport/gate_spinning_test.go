@@ -134,7 +134,7 @@ func TestAttendEndsYielding(t *testing.T) {
 	if p.gate.yielding.Load() || p.gate.attends.Load() != 1 {
 		t.Errorf("yielding is %v, after %d calls", p.gate.yielding.Load(), p.gate.attends.Load())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := p.Wait(ctx); err != nil {
 		t.Errorf("the one that waits was not woken: %v", err)
@@ -146,7 +146,7 @@ func TestServeIsNoSpinning(t *testing.T) {
 	p, a := watched(t, mover{&calls{}, 1 << 20})
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
 	for start := time.Now(); p.Serve() == 0; {
-		if time.Since(start) > time.Minute {
+		if time.Since(start) > patience {
 			t.Fatal("what was sent did not arrive")
 		}
 	}
@@ -178,7 +178,7 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 	}
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
 	for start := time.Now(); p.Poll() == 0; {
-		if time.Since(start) > time.Minute {
+		if time.Since(start) > patience {
 			t.Fatal("what was sent did not arrive")
 		}
 	}
@@ -220,7 +220,7 @@ func TestPollCountsItsStreams(t *testing.T) {
 		testkit.Must(c.Writev([][]byte{{1}}))(t)
 	}
 	for start := time.Now(); p.Serve() < 2; {
-		if time.Since(start) > time.Minute {
+		if time.Since(start) > patience {
 			t.Fatal("what was sent did not arrive")
 		}
 	}

@@ -228,7 +228,7 @@ func TestQueueHearsOfHangupsOnce(t *testing.T) {
 	for i, peer := range c.peers {
 		testkit.OK(t, peer.(*tcpConn).Abort())
 		fds := []unix.PollFd{{Fd: int32(c.conns[i].(*tcpConn).ref.fd)}}
-		if n, err := unix.Poll(fds, 5000); n != 1 {
+		if n, err := unix.Poll(fds, int(patience.Milliseconds())); n != 1 {
 			t.Fatal("the reset has not come: ", err)
 		}
 	}
@@ -279,7 +279,7 @@ func TestQueueEndsPoll(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("a Poll does not end")
 	}
 }

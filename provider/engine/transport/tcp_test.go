@@ -261,7 +261,7 @@ func TestReadLooks(t *testing.T) {
 		t.Errorf("nothing was sent: %d octets, %v", n, err)
 	}
 	p.Dialed.Send([]byte{1, 2, 3})
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		n, err := c.ReadLooks([][]byte{b[:]}, 5)
 		if n == 3 && err == nil && b == [8]byte{1, 2, 3} {
 			break
@@ -276,7 +276,7 @@ func TestReadLooks(t *testing.T) {
 	if err := p.Dialed.Conn.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		n, err := c.ReadLooks([][]byte{b[:]}, 5)
 		if n == 0 && errors.Is(err, io.EOF) {
 			return

@@ -14,7 +14,7 @@ func NoMoreFDs(t testing.TB) func() {
 	return func() {
 		t.Helper()
 		after := openFDs(t)
-		for end := time.Now().Add(30 * time.Second); after > before && time.Now().Before(end); after = openFDs(t) {
+		for end := time.Now().Add(2 * time.Minute); after > before && time.Now().Before(end); after = openFDs(t) {
 			time.Sleep(time.Millisecond)
 		}
 		if after > before {
