@@ -325,10 +325,19 @@ func (p toldPoller) Attend()    { p.told.Add(1); p.Poller.Attend() }
 func TestStrangersSayNothing(t *testing.T) {
 	told := new(atomic.Int64)
 	tcp := toldNetwork{testkit.Must(tcpNetwork(Options{}))(t), told}
-	b := newCMSide(t, tcp, Options{MaxPendingPerPeer: 1, ProgressGoroutines: 2})
-	addr := b.listen(netip.MustParseAddrPort(tcpAddr)).String()
+	b := newCMSide(t, tcp, Options{MaxPendingPerPeer: 1, ProgressGoroutines: 2, StartupTimeout: patience})
+	id := b.id()
+	testkit.OK(t, id.BindAddr(netip.MustParseAddrPort(tcpAddr)))
+	testkit.OK(t, id.Listen(64))
+	addr := id.LocalAddr().String()
 	first := testkit.Must(net.Dial("tcp", addr))(t)
 	defer first.Close() // it stays, until there have been others
+	ls := id.(*cmID).listening
+	waitFor(t, "the first one counts as silent", func() bool {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		return len(ls.silent) == 1
+	})
 	for i := range 19 {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
