@@ -62,6 +62,7 @@ func TestSiw(t *testing.T) {
 		{"rejection", testRejection},
 		{"connection refused", testConnectionRefused},
 		{"a bad Reply", testBadReply},
+		{"an FPDU before accept has ended", testFirstFPDU},
 		{"disconnect and flush", testDisconnect},
 		{"calls in the wrong state", testWrongState},
 		{"QP of a PD", testExternalQP},
