@@ -1,0 +1,177 @@
+// Package siwhang has tests go on where siw has let a connection hang. Only tests import it.
+//
+// siw may leave the first octets of a connection that it accepts in their socket until more come
+// (kernel-notes/siw-first-fpdu.md). A peer that sends its first message as soon as it is connected,
+// and then waits for an answer, waits for ever, and so does the program at siw's end. A test of
+// such a pair asks Hung or Unread, and if that is what has happened, it ends both and tries again:
+//
+//	for {
+//		server, client := start(port) // over siw, and over whatever is tested
+//		if !siwhang.Hung(t, port, client.done) {
+//			break // to check how both ended
+//		}
+//		server.kill()
+//		client.kill()
+//	}
+//
+// Nothing else is taken for such a hang: the octets have to lie in a socket that no process has. So
+// no failure of the peer, or of a program, is hidden. Each hang is logged, and the third of a run
+// fails its test.
+package siwhang
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Limit is how long Hung waits. A connection and the first messages over it take less than a second
+// in the emulated guest, and a few beside other busy processes.
+const Limit = 20 * time.Second
+
+// Most is how many hangs a run may have. A run is all that ci/guest runs in one guest, and without
+// ci/guest a process.
+const Most = 2
+
+// dirVar names the environment variable by which ci/guest names the directory that has a file for
+// each hang of its run.
+const dirVar = "GOVS_SIW_HANGS"
+
+const note = "kernel-notes/siw-first-fpdu.md"
+
+// Hung waits until done is closed, which says that the connection has got over its start, and
+// returns false; or for Limit. Then it returns what Unread does.
+func Hung(t testing.TB, port uint16, done <-chan struct{}) bool {
+	t.Helper()
+	select {
+	case <-done:
+		return false
+	case <-time.After(Limit):
+		return Unread(t, port)
+	}
+}
+
+// Unread reports whether siw has octets that it does not read, of a connection that it has accepted
+// at the port. With port 0, for programs that choose one themselves, any port counts. The caller
+// has waited for them for Limit, or about that. Unread looks for a second, as octets may lie in a
+// busy socket for a moment. It counts the hang, and ends the test if it is the run's third.
+func Unread(t testing.TB, port uint16) bool {
+	t.Helper()
+	lie := stuck(t, port)
+	for range 4 {
+		if len(lie) == 0 {
+			return false
+		}
+		time.Sleep(250 * time.Millisecond)
+		still := stuck(t, port)
+		lie = slices.DeleteFunc(lie, func(s string) bool { return !slices.Contains(still, s) })
+	}
+	if len(lie) > 0 {
+		count(t, lie[0])
+	}
+	return len(lie) > 0
+}
+
+func stuck(t testing.TB, port uint16) []string {
+	t.Helper()
+	sockets, err := unread("/proc", port)
+	if err != nil {
+		t.Fatalf("looking for what siw has not read: %v", err)
+	}
+	return sockets
+}
+
+// alone counts the hangs of this process where there is no directory.
+var alone atomic.Int64
+
+// count counts a hang, with the socket that shows it.
+func count(t testing.TB, socket string) {
+	t.Helper()
+	hangs := 0
+	if dir := os.Getenv(dirVar); dir == "" {
+		hangs = int(alone.Add(1))
+	} else {
+		var err error
+		if hangs, err = countIn(dir, t.Name()); err != nil {
+			t.Fatalf("counting what siw has let hang: %v", err)
+		}
+	}
+	what := fmt.Sprintf("siw did not complete a connection (%s, %s)", note, socket)
+	if hangs > Most {
+		t.Fatalf("%s: hang %d of this run, which may have %d", what, hangs, Most)
+	}
+	t.Logf("%s: hang %d of this run, trying again", what, hangs)
+}
+
+// countIn adds a file with the name of a test to a directory, and returns how many there are.
+func countIn(dir, test string) (int, error) {
+	f, err := os.CreateTemp(dir, "hang-")
+	if err != nil {
+		return 0, err
+	}
+	_, err = fmt.Fprintln(f, test)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	all, err := os.ReadDir(dir)
+	return len(all), err
+}
+
+// unread returns the connected sockets with a local port, or with any if it is 0, that have octets
+// in them, and that are no process's: siw's. Each is described by its addresses and how many octets
+// it has.
+func unread(proc string, port uint16) (sockets []string, err error) {
+	suffix := fmt.Sprintf(":%04X", port)
+	for _, file := range []string{"net/tcp", "net/tcp6"} {
+		table, err := os.ReadFile(filepath.Join(proc, file))
+		if errors.Is(err, fs.ErrNotExist) && file == "net/tcp6" {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(table)) {
+			// sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+			cells := strings.Fields(line)
+			if len(cells) < 10 || cells[0] == "sl" || cells[3] == listening ||
+				port != 0 && !strings.HasSuffix(cells[1], suffix) {
+				continue
+			}
+			_, octets, _ := strings.Cut(cells[4], ":")
+			if strings.Trim(octets, "0") == "" {
+				continue
+			}
+			owned, err := ofProcess(proc, cells[9])
+			if err != nil {
+				return nil, err
+			}
+			if !owned {
+				sockets = append(sockets, fmt.Sprintf("%s has 0x%s octets from %s", cells[1], octets, cells[2]))
+			}
+		}
+	}
+	return sockets, nil
+}
+
+// listening is the state of a socket that listens, in /proc/net/tcp. What waits in it is counted
+// where others have octets.
+const listening = "0A"
+
+// ofProcess reports whether a process has the socket with an inode. It sees the processes of all
+// users if it runs as root, as it does in the guest.
+func ofProcess(proc, inode string) (bool, error) {
+	names, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd", "*"))
+	for _, name := range names {
+		if to, err := os.Readlink(name); err == nil && to == "socket:["+inode+"]" {
+			return true, nil // one that can't be read is gone
+		}
+	}
+	return false, err
+}
