@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
@@ -23,6 +24,7 @@ type programPair struct {
 	clientSays     []string
 	clientEnds     []int // statuses that the client may have, where it is not 0 alone
 	mode           bool  // of a program that another pair runs, too: not run beside siw
+	siwAccepts     bool  // the server is over siw, which may let the client wait for ever
 }
 
 // arguments returns the words of a command.
@@ -141,17 +143,24 @@ func (p *programPair) listensLate() bool {
 	return strings.HasPrefix(p.name, "ib_") || strings.HasPrefix(p.name, "qperf")
 }
 
-// run runs a server and its client, and again if the client was refused by a server that was late.
+// run runs a server and its client, and again if the client was refused by a server that was late,
+// or if siw did not read what the client sent first. Some programs choose the port for that.
 func (p *programPair) run(t *testing.T, start func(port uint16) (server, client *program)) {
 	t.Helper()
 	for attempt := 1; ; attempt++ {
 		server, client := start(freePort())
+		if p.siwAccepts && siwhang.Hung(t, 0, client.done) {
+			server.kill()
+			client.kill()
+			attempt--
+			continue
+		}
 		if attempt == perftestAttempts || !p.listensLate() || !early(t, client) {
 			p.check(t, server, client)
 			return
 		}
 		t.Logf("its server listened too late: %s", client)
-		_ = server.cmd.Process.Kill()
+		server.kill()
 	}
 }
 
@@ -223,29 +232,53 @@ func launchOverSiw(t *testing.T) launcher {
 	}
 }
 
+// A streamUser has programs at both ends of a stream of librdmacm's. siwAccepts says that the
+// server is over siw, which may let the client wait for ever.
+type streamUser func(t *testing.T, addr string, server, client launcher, siwAccepts bool)
+
+// untilRead starts a server and its client, and again if siw accepts and does not read what the
+// client sends first.
+func untilRead(t *testing.T, siwAccepts bool,
+	start func(port uint16) (server interface{ kill() }, client *program)) (client *program) {
+	t.Helper()
+	for {
+		port := freePort()
+		server, client := start(port)
+		if !siwAccepts || !siwhang.Hung(t, port, client.done) {
+			return client
+		}
+		server.kill()
+		client.kill()
+	}
+}
+
 // copyFile has rcopy copy a file over librdmacm's streams.
-func copyFile(t *testing.T, addr string, server, client launcher) {
+func copyFile(t *testing.T, addr string, server, client launcher, siwAccepts bool) {
 	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := bytes.Repeat([]byte("one file after another, "), 1<<16)
 	testkit.OK(t, os.WriteFile(from, content, 0o644))
-	port := freePort()
-	s := server(nil, "rcopy", "-p", fmt.Sprint(port)) // serves until it is killed
-	awaitListener(t, s, port)
-	client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port)).want(t, 0)
+	c := untilRead(t, siwAccepts, func(port uint16) (interface{ kill() }, *program) {
+		s := server(nil, "rcopy", "-p", fmt.Sprint(port)) // serves until it is killed
+		awaitListener(t, s, port)
+		return s, client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port))
+	})
+	c.want(t, 0)
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
 		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
 	}
 }
 
 // useSockets has a program that uses TCP use librdmacm's streams instead, by librspreload.
-func useSockets(t *testing.T, addr string, server, client launcher) {
+func useSockets(t *testing.T, addr string, server, client launcher, siwAccepts bool) {
 	t.Helper()
 	streams := []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
-	port := freePort()
-	s := server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
-	awaitListener(t, s, port)
-	c := client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
+	var s *program
+	c := untilRead(t, siwAccepts, func(port uint16) (interface{ kill() }, *program) {
+		s = server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
+		awaitListener(t, s, port)
+		return s, client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
+	})
 	c.want(t, 0, "2.00 MBytes")
 	s.want(t, 0, "2.00 MBytes")
 }
@@ -253,14 +286,14 @@ func useSockets(t *testing.T, addr string, server, client launcher) {
 // TestExecCopy runs rcopy over the engine.
 func TestExecCopy(t *testing.T) {
 	b := newBridged(t)
-	copyFile(t, "127.0.0.1", b.launch, b.launch)
+	copyFile(t, "127.0.0.1", b.launch, b.launch, false)
 }
 
 // TestExecSocketProgram runs iperf over the engine, which the traces show.
 func TestExecSocketProgram(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()
-	useSockets(t, "127.0.0.1", b.traced(t, dir, "server").launch, b.traced(t, dir, "client").launch)
+	useSockets(t, "127.0.0.1", b.traced(t, dir, "server").launch, b.traced(t, dir, "client").launch, false)
 	wantQueuePairs(t, dir, "server", "client")
 }
 
@@ -307,16 +340,15 @@ func TestExecWithSiw(t *testing.T) {
 			t.Errorf("siw0 of the bridge has the interface of the kernel's:\n%s", out)
 		}
 	})
-	for name, run := range map[string]func(t *testing.T, addr string, server, client launcher){
-		"rcopy": copyFile, "iperf": useSockets} {
+	for name, run := range map[string]streamUser{"rcopy": copyFile, "iperf": useSockets} {
 		t.Run(name+", the server over the engine", func(t *testing.T) {
 			dir := t.TempDir()
-			run(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t))
+			run(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t), false)
 			wantQueuePairs(t, dir, "server")
 		})
 		t.Run(name+", the client over the engine", func(t *testing.T) {
 			dir := t.TempDir()
-			run(t, siwAddr, launchOverSiw(t), b.traced(t, dir, "client").launch)
+			run(t, siwAddr, launchOverSiw(t), b.traced(t, dir, "client").launch, true)
 			wantQueuePairs(t, dir, "client")
 		})
 	}
@@ -343,6 +375,7 @@ func TestExecWithSiw(t *testing.T) {
 		}
 		if cannot[clientSide] == "" {
 			t.Run(p.name+", the client over the engine", func(t *testing.T) {
+				p.siwAccepts = true
 				p.run(t, func(port uint16) (server, client *program) {
 					server = startServer(t, port, arguments(p.server, siwAddr, port)...)
 					return server, bridge(t, arguments(p.client, siwAddr, port)...)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider/bridge/recording"
 	"github.com/govs-rdma/govs/provider/bridge/recording/tracer"
@@ -65,55 +66,65 @@ func buildRecorded(t *testing.T) {
 	}
 }
 
-// A recorder runs a program, whose recording is had when it has ended.
-type recorder func(t *testing.T, args []string) (done <-chan struct{}, end recorderEnd)
+// A recorder starts a program.
+type recorder func(t *testing.T, args []string) recordedRun
 
-// A recorderEnd waits for the program's end, and returns its exit status, too.
-type recorderEnd func() (rec *recording.Recording, status int)
+// A recordedRun is a program that runs, whose recording is had when it has ended.
+type recordedRun struct {
+	done <-chan struct{}
+	kill func()
+	// end waits for the program's end, and returns its exit status, too.
+	end func() (rec *recording.Recording, status int)
+}
 
-// record runs a program, or a pair, and returns the recordings by the name of their files.
-func (p *recorded) record(t *testing.T, addr string, run recorder) map[string]*recording.Recording {
+// record runs a program, or a pair, and returns the recordings by the name of their files. With
+// overSiw a pair runs again if siw does not read what the client sends first.
+func (p *recorded) record(t *testing.T, addr string, overSiw bool, run recorder) map[string]*recording.Recording {
 	t.Helper()
 	port := freePort()
 	words := func(s string) []string {
 		return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", addr,
 			"BUILT", builtPrograms).Replace(s))
 	}
-	ended := func(end recorderEnd) *recording.Recording {
-		rec, status := end()
+	ended := func(rec *recording.Recording, status int) *recording.Recording {
 		if (status != 0) != p.fails {
 			t.Errorf("%s: status %d", p.name, status)
 		}
 		return rec
 	}
 	if p.server == "" {
-		_, end := run(t, words(p.client))
-		return map[string]*recording.Recording{p.name: ended(end)}
+		return map[string]*recording.Recording{p.name: ended(run(t, words(p.client)).end())}
 	}
 	for attempt := 1; ; attempt, port = attempt+1, freePort() {
-		endServer := p.start(t, port, words(p.server), run)
-		_, end := run(t, words(p.client))
-		client, status := end()
+		server := p.start(t, port, words(p.server), run)
+		runs := run(t, words(p.client))
+		if overSiw && siwhang.Hung(t, 0, runs.done) {
+			server.kill()
+			runs.kill()
+			attempt--
+			continue
+		}
+		client, status := runs.end()
 		if status != 0 && strings.HasPrefix(p.name, "ib_") && attempt < perftestAttempts {
 			t.Log("once more: the server may have listened too late the second time")
 			continue
 		}
 		return map[string]*recording.Recording{
-			p.name + ".client": ended(func() (*recording.Recording, int) { return client, status }),
-			p.name + ".server": ended(endServer),
+			p.name + ".client": ended(client, status),
+			p.name + ".server": ended(server.end()),
 		}
 	}
 }
 
 // start starts the server, and waits until it listens on a port.
-func (p *recorded) start(t *testing.T, port uint16, args []string, run recorder) recorderEnd {
+func (p *recorded) start(t *testing.T, port uint16, args []string, run recorder) recordedRun {
 	t.Helper()
-	done, end := run(t, args)
+	server := run(t, args)
 	deadline := time.Now().Add(patience)
 	for !listens(t, port) {
 		select {
-		case <-done:
-			end()
+		case <-server.done:
+			server.end()
 			t.Fatalf("%s ended before it listened", p.server)
 		case <-time.After(10 * time.Millisecond):
 		}
@@ -121,18 +132,18 @@ func (p *recorded) start(t *testing.T, port uint16, args []string, run recorder)
 			t.Fatalf("%s does not listen", p.server)
 		}
 	}
-	return end
+	return server
 }
 
 // onSiw records a program over the kernel's device.
-func onSiw(t *testing.T, args []string) (<-chan struct{}, recorderEnd) {
+func onSiw(t *testing.T, args []string) recordedRun {
 	t.Helper()
 	out := testkit.Must(os.CreateTemp(t.TempDir(), "output"))(t)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	tracee := testkit.Must(tracer.Start(cmd))(t)
 	t.Cleanup(tracee.Kill)
-	return tracee.Done(), func() (*recording.Recording, int) {
+	return recordedRun{tracee.Done(), tracee.Kill, func() (*recording.Recording, int) {
 		select {
 		case <-tracee.Done():
 		case <-time.After(patience):
@@ -144,22 +155,22 @@ func onSiw(t *testing.T, args []string) (<-chan struct{}, recorderEnd) {
 		}
 		t.Logf("%s: status %d\n%s", args, status, testkit.Must(os.ReadFile(out.Name()))(t))
 		return rec, status
-	}
+	}}
 }
 
 // recorder returns what records a program over the bridge.
 func (b *bridged) recorder(flags ...string) recorder {
-	return func(t *testing.T, args []string) (<-chan struct{}, recorderEnd) {
+	return func(t *testing.T, args []string) recordedRun {
 		t.Helper()
 		b := b.of(t)
 		file := filepath.Join(t.TempDir(), "recording")
 		p := startCmd(t, b.command(append([]string{"--record", file}, flags...), args...))
-		return p.done, func() (*recording.Recording, int) {
+		return recordedRun{p.done, p.kill, func() (*recording.Recording, int) {
 			status := p.wait(t)
 			t.Logf("%s: status %d\n%s\n%s", args, status, &p.stdout, &p.stderr)
 			return testkit.Must(recording.Read(bytes.NewReader(testkit.Must(
 				os.ReadFile(file))(t))))(t), status
-		}
+		}}
 	}
 }
 
@@ -175,7 +186,7 @@ func TestRecordSiw(t *testing.T) {
 	}
 	for _, p := range recordedPrograms {
 		t.Run(p.name, func(t *testing.T) {
-			for name, rec := range p.record(t, siwAddr, onSiw) {
+			for name, rec := range p.record(t, siwAddr, true, onSiw) {
 				if *recordTo != "" {
 					write(t, filepath.Join(*recordTo, name+".siw"), rec)
 					continue
@@ -201,7 +212,7 @@ func TestExecLikeSiw(t *testing.T) {
 	for _, p := range recordedPrograms {
 		t.Run(p.name, func(t *testing.T) {
 			ran++
-			for name, rec := range p.record(t, "127.0.0.1", b.recorder()) {
+			for name, rec := range p.record(t, "127.0.0.1", false, b.recorder()) {
 				for _, d := range recording.Compare(siwSteps(t, name), steps(t, rec)) {
 					known := false
 					for i := range ledger {

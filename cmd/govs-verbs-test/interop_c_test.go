@@ -44,7 +44,7 @@ const rdmaMessage = 16
 func rdmaClient(t *testing.T, vctx *ibverbs.Context) {
 	port := freePort()
 	l := listen(t, vctx, port)
-	m, client := acceptFirst(t, vctx, l, rdmaMessage, func() *program {
+	m, client := acceptFirst(t, vctx, l, port, rdmaMessage, func() *program {
 		return startProgram(t, "rdma_client", "-s", siwAddr, "-p", fmt.Sprint(port))
 	})
 	if got := m.received(); !bytes.Equal(got, make([]byte, rdmaMessage)) {
@@ -137,12 +137,12 @@ func sendBW(t *testing.T) {
 	server, addr := serve(t, addrOf(port), "--provider", "engine")
 	client := start(t, "ping", addr, "--provider", "engine", "--count", "1000000", "--size", "20000")
 
-	port = freePort()
-	bw := []string{"ib_send_bw", "-R", "-F", "-d", "siw0", "-n", "200", "-p", fmt.Sprint(port)}
-	bwServer := startServer(t, port, bw...)
-	bwClient := startProgram(t, append(bw, siwAddr)...)
-	bwClient.want(t, 0, "Send BW Test", " 65536      200 ")
-	bwServer.want(t, 0, "Send BW Test", " 65536      200 ")
+	bw := perftest("ib_send_bw", "", " 65536      200 ")
+	bw.serverSays, bw.siwAccepts = bw.clientSays, true
+	bw.run(t, func(port uint16) (server, client *program) {
+		server = startServer(t, port, arguments(bw.server, siwAddr, port)...)
+		return server, startProgram(t, arguments(bw.client, siwAddr, port)...)
+	})
 
 	select {
 	case <-client.done:

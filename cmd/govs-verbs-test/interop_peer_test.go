@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -176,28 +177,26 @@ func (m *messenger) completions(ctx context.Context, cq *ibverbs.CQ, count int, 
 	return nil
 }
 
-// acceptFirst starts a C program that connects, sends a message of size octets at once, and then
-// waits; and receives that message. siw may not read a message that comes before its accept has
-// ended, so that both ends would wait for ever (kernel-notes/siw-first-fpdu.md). Then both are
-// tried again.
-func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, size int,
+// acceptFirst starts a C program that connects to l, which listens on a port, sends a message of
+// size octets at once, and then waits; and receives that message. It does so again if siw does not
+// read the message.
+func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, port uint16, size int,
 	start func() *program) (*messenger, *program) {
 	t.Helper()
-	for attempt := 1; ; attempt++ {
+	for {
 		p := start()
 		m := accept(t, vctx, l, size, 1)
-		ctx, cancel := context.WithTimeout(m.ctx, firstOctets)
+		ctx, cancel := context.WithTimeout(m.ctx, siwhang.Limit)
 		err := m.completions(ctx, m.conn.RecvCQ(), 1, ibverbs.WCRecv)
 		cancel()
 		if err == nil {
 			return m, p
 		}
-		siw := vctx.Provider() == "kernel"
-		if !siw || attempt == streamAttempts || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
+		if vctx.Provider() != "kernel" || !errors.Is(err, context.DeadlineExceeded) ||
+			!siwhang.Unread(t, port) {
+			t.Fatalf("%v\n%s: stdout:\n%s\nstderr:\n%s", err, p, &p.stdout, &p.stderr)
 		}
-		t.Logf("once more: siw has read nothing: %v", err)
-		_ = p.cmd.Process.Kill()
+		p.kill()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
@@ -45,9 +46,11 @@ func cServer(t *testing.T, provider string, count, size int) {
 }
 
 func cClient(t *testing.T, provider string, count, size int) {
-	port := freePort()
-	server, _ := serve(t, addrOf(port), "-v", "--provider", provider)
-	client := startProgram(t, "rping", "-c", "-v", "-V", "-a", siwAddr, "-p", fmt.Sprint(port), "-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
+	var server *command
+	client := untilRead(t, provider == "kernel", func(port uint16) (interface{ kill() }, *program) {
+		server, _ = serve(t, addrOf(port), "-v", "--provider", provider)
+		return server, startProgram(t, "rping", "-c", "-v", "-V", "-a", siwAddr, "-p", fmt.Sprint(port), "-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
+	})
 	client.want(t, 0)
 	if got, want := client.stdout.String(), pingLines("ping data: ", count, size); got != want {
 		t.Errorf("the C client printed\n%s\nwant\n%s", clip(got), clip(want))
@@ -78,9 +81,18 @@ func cServerTooSmall(t *testing.T) {
 // connection.
 func cClientKilled(t *testing.T) {
 	for _, p := range providers {
-		port := freePort()
-		server, _ := serve(t, addrOf(port), "-v", "--provider", p, "--timeout", "20s")
-		client := startProgram(t, "rping", "-c", "-a", siwAddr, "-p", fmt.Sprint(port))
+		var server *command
+		var client *program
+		for {
+			port := freePort()
+			server, _ = serve(t, addrOf(port), "-v", "--provider", p, "--timeout", "1m")
+			client = startProgram(t, "rping", "-c", "-a", siwAddr, "-p", fmt.Sprint(port))
+			if p != "kernel" || !siwhang.Hung(t, port, server.stdout.matched(t, `rdma-ping-20:`)) {
+				break
+			}
+			server.kill()
+			client.kill()
+		}
 		server.stdout.await(t, `rdma-ping-20:`)
 		if err := client.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -54,8 +54,25 @@ func (w *transcript) await(t *testing.T, pattern string) []string {
 	return nil
 }
 
-// patience is how long something may take, in an emulated guest and beside one, too.
-const patience = 5 * time.Minute
+// matched returns a channel that is closed when the text matches a pattern.
+func (w *transcript) matched(t *testing.T, pattern string) <-chan struct{} {
+	re := regexp.MustCompile(pattern)
+	found := make(chan struct{})
+	go func() {
+		for t.Context().Err() == nil {
+			if re.MatchString(w.String()) {
+				close(found)
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	return found
+}
+
+// patience is how long a step may take that takes a second or a few, in an emulated guest and
+// beside one, too.
+const patience = 2 * time.Minute
 
 // command is a run of the command inside the test's process.
 type command struct {
@@ -75,10 +92,7 @@ func start(t *testing.T, args ...string) *command {
 		defer close(c.done)
 		c.status = run(ctx, args, &c.stdout, &c.stderr)
 	}()
-	t.Cleanup(func() {
-		stop()
-		<-c.done
-	})
+	t.Cleanup(c.kill)
 	return c
 }
 
@@ -91,6 +105,12 @@ func (c *command) wait(t *testing.T) int {
 		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", c, clip(c.stdout.String()), clip(c.stderr.String()))
 	}
 	return c.status
+}
+
+// kill ends the command, and waits for that.
+func (c *command) kill() {
+	c.stop()
+	<-c.done
 }
 
 // want checks the command's end: its status, and what stdout and stderr have in

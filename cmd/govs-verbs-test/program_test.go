@@ -34,10 +34,7 @@ func startCmd(t *testing.T, cmd *exec.Cmd) *program {
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it may have ended
-		<-p.done
-	})
+	t.Cleanup(p.kill)
 	return p
 }
 
@@ -54,6 +51,12 @@ func (p *program) wait(t *testing.T) int {
 		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))
 	}
 	return p.cmd.ProcessState.ExitCode()
+}
+
+// kill ends the program, and waits for that.
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
 }
 
 // want waits for the program's end and checks its status, and what it printed.

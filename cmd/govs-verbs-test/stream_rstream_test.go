@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 )
 
 // An rstreamCase is a run of C's rstream with our stream --bench at the other end.
@@ -20,7 +22,7 @@ type rstreamCase struct {
 	slow  bool   // it takes longer than patience on a busy machine
 
 	siw     bool // rstream is over siw
-	refused bool // our end may refuse rstream's first message when it dials: see refusedEarly
+	refused bool // our end is over siw, and may refuse rstream's first message when it dials: see refusedEarly
 }
 
 // rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. Other
@@ -129,27 +131,24 @@ func TestWasReset(t *testing.T) {
 	}
 }
 
-// stoodStill reports whether our end has given up, without a result, because rstream over siw sent
-// nothing for its minute. If the first octets of a connection come before siw's accept has ended,
-// siw reads them only when more come, and both ends wait (kernel-notes/siw-first-fpdu.md).
-func (c rstreamCase) stoodStill(ours *command) bool {
-	return strings.Contains(ours.stderr.String(), "nothing was exchanged for") &&
-		!strings.Contains(ours.stdout.String(), strings.TrimSpace(c.row))
-}
-
-// run runs both ends, and again if siw loses the connection or does not read its first octets.
-func (c rstreamCase) run(t *testing.T, pair func() (ours *command, rstream *program)) {
+// run runs both ends, and again if siw loses the connection, or accepts it, which siwAccepts says
+// that it does, and does not read its first octets.
+func (c rstreamCase) run(t *testing.T, siwAccepts bool,
+	pair func(port uint16) (ours *command, rstream *program)) {
 	for attempt := 1; ; attempt++ {
-		ours, rstream := pair()
+		port := freePort()
+		ours, rstream := pair(port)
+		if siwAccepts && siwhang.Hung(t, port, ours.done) {
+			rstream.kill()
+			ours.kill()
+			attempt--
+			continue
+		}
+		c.await(t, ours.done)
 		if c.siw && attempt < mostAttempts && ours.wait(t) != exitPassed {
 			if c.refused && refusedEarly(ours) {
-				_ = rstream.cmd.Process.Kill() // it reads for ever
+				rstream.kill() // it reads for ever
 				t.Logf("rstream spoke too early: %s", &ours.stderr)
-				continue
-			}
-			if c.stoodStill(ours) {
-				_ = rstream.cmd.Process.Kill() // it waits for ever
-				t.Logf("siw has read nothing: %s", &ours.stderr)
 				continue
 			}
 			if c.lostAtEnd(t, ours, rstream) {
@@ -163,30 +162,27 @@ func (c rstreamCase) run(t *testing.T, pair func() (ours *command, rstream *prog
 	}
 }
 
-// weDial has rstream listen at addr, and our end connect.
+// weDial has rstream listen at addr, and our end connect, which does not wait for ever without an
+// answer: package rsocket sends siw more, to have it read.
 func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
-	c.run(t, func() (*command, *program) {
-		port := freePort()
+	c.run(t, false, func(port uint16) (*command, *program) {
 		server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)},
 			words(c.flags)...)...)
 		awaitListener(t, server, port)
 		client := start(t, slices.Concat([]string{"stream", "--bench", at(addr, port)},
 			words(c.ours), ours)...)
-		c.await(t, client.done)
 		return client, server
 	})
 }
 
 // weListen has our end listen at addr, and rstream connect.
 func (c rstreamCase) weListen(t *testing.T, addr string, rstream launcher, ours ...string) {
-	c.run(t, func() (*command, *program) {
-		port := freePort()
+	c.run(t, c.refused, func(port uint16) (*command, *program) {
 		server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)},
 			words(c.ours), ours)...)
 		server.stderr.await(t, "listening on ")
 		client := rstream(nil, append([]string{"rstream", "-s", addr, "-p", fmt.Sprint(port)},
 			words(c.flags)...)...)
-		c.await(t, client.done)
 		return server, client
 	})
 }
