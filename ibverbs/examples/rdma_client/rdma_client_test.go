@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
@@ -16,16 +20,42 @@ func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 const prints = "rdma_client: start\nrdma_client: end\n"
 
 func TestClientAndServer(t *testing.T) {
-	server := exampletest.Other(t, "rdma_server").Start(t, "-s", exampletest.Host(), "-p", "0")
-	host, port, err := net.SplitHostPort(server.Addr)
+	for {
+		server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "40s", "-s", exampletest.Host(), "-p", "0")
+		if _, port, err := net.SplitHostPort(server.Addr); err != nil {
+			t.Fatal(err)
+		} else if !runs(t, port) {
+			server.Kill()
+			continue
+		}
+		server.Line("rdma_server: end")
+		if errs := server.Ended(); errs != "" {
+			t.Error(errs)
+		}
+		return
+	}
+}
+
+// runs runs the example with the server at a port, where it has to succeed. It returns false if siw
+// is at that end and has not read the example's message.
+func runs(t *testing.T, port string) bool {
+	t.Helper()
+	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
-	exampletest.MustRun(t, prints, "-s", host, "-p", port)
-	server.Line("rdma_server: end")
-	if errs := server.Ended(); errs != "" {
-		t.Error(errs)
+	done := make(chan struct{})
+	var stdout, stderr string
+	go func() {
+		defer close(done)
+		stdout, stderr, err = exampletest.Run(t, "--timeout", "30s", "-s", exampletest.Host(), "-p", port)
+	}()
+	hung := exampletest.Kernel() && siwhang.Hung(t, uint16(n), done)
+	<-done
+	if !hung && (err != nil || stdout != prints) {
+		t.Fatalf("%v, prints %q, want %q\n%s", err, stdout, prints, stderr)
 	}
+	return !hung
 }
 
 // TestNoServer has nobody listen.
@@ -41,38 +71,101 @@ func TestCProgram(t *testing.T) {
 	if !exampletest.Kernel() {
 		t.Skip("the C programs need a device of the kernel: GOVS_PROVIDER=kernel GOVS_ADDR=...")
 	}
-	const port = "7472"
 	cServer, err := exec.LookPath("rdma_server")
 	if err != nil {
 		t.Skip("rdma_server of rdmacm-utils is not installed")
 	}
 	t.Run("server", func(t *testing.T) {
-		var out bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), cServer, "-s", exampletest.Host(), "-p", port)
-		cmd.Stdout, cmd.Stderr = &out, &out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		// It does not say that it listens.
-		for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-			stdout, stderr, err := exampletest.Run(t, "-s", exampletest.Host(), "-p", port)
-			if err == nil && stdout == prints {
-				break
+		const port = "7472"
+		for {
+			server := startC(t, cServer, "-s", exampletest.Host(), "-p", port)
+			awaitListener(t, port)
+			if runs(t, port) {
+				server.want(t, "rdma_server: end 0")
+				return
 			}
-			if time.Since(began) > exampletest.Patience {
-				t.Fatalf("%v, prints %q, want %q\n%s", err, stdout, prints, stderr)
-			}
-		}
-		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "rdma_server: end 0") {
-			t.Errorf("%v, prints %q", err, out.String())
+			server.kill()
 		}
 	})
 	t.Run("client", func(t *testing.T) {
-		server := exampletest.Other(t, "rdma_server").Start(t, "-s", exampletest.Host(), "-p", "7473")
-		out, err := exec.CommandContext(t.Context(), "rdma_client", "-s", exampletest.Host(), "-p", "7473").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "rdma_client: end 0") {
-			t.Errorf("%v, prints %q", err, out)
+		for {
+			server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "40s", "-s", exampletest.Host(), "-p", "7473")
+			client := startC(t, "rdma_client", "-s", exampletest.Host(), "-p", "7473")
+			if !siwhang.Hung(t, 7473, client.done) {
+				client.want(t, "rdma_client: end 0")
+				server.Line("rdma_server: end")
+				return
+			}
+			client.kill()
+			server.Kill()
 		}
-		server.Line("rdma_server: end")
 	})
+}
+
+// awaitListener waits until somebody listens at a port, which C's server does not print.
+func awaitListener(t *testing.T, port string) {
+	t.Helper()
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		table, err := os.ReadFile("/proc/net/tcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(table)) {
+			// sl local_address rem_address st; 0A is a socket that listens.
+			if cells := strings.Fields(line); len(cells) > 3 && cells[3] == "0A" &&
+				strings.HasSuffix(cells[1], fmt.Sprintf(":%04X", n)) {
+				return
+			}
+		}
+		if time.Since(began) > exampletest.Patience {
+			t.Fatalf("nobody listens at port %s", port)
+		}
+	}
+}
+
+// process is a C program that runs.
+type process struct {
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	done chan struct{} // closed when it has ended
+	err  error         // of Wait, then
+}
+
+// startC starts a C program, which is ended with the test.
+func startC(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+// kill ends the program, and waits for that.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}
+
+// want waits for the program's success, and checks what it prints.
+func (p *process) want(t *testing.T, text string) {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		p.kill()
+	}
+	if p.err != nil || !strings.Contains(p.out.String(), text) {
+		t.Errorf("%s: %v, prints %q", p.cmd, p.err, &p.out)
+	}
 }
