@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
@@ -94,8 +95,26 @@ func (r *rawPeer) send(t *testing.T, b []byte) {
 	t.Helper()
 	copy(r.mr.Bytes(), b)
 	sge := testkit.Must(r.mr.SGE(0, len(b)))(t)
-	if err := r.conn.Send(timeout(t), sge); err != nil && !errors.Is(err, ibverbs.ErrFlushed) {
+	if err := r.conn.Send(timeout(t), sge); !r.mayFail(t, err) {
 		t.Errorf("the raw peer sends: %v", err)
+	}
+}
+
+// mayFail reports whether work of the raw peer may end so: its connection ends while it does what
+// it may not. siw then completes the Send or Write that it was sending with LOC_QP_OP_ERR
+// (kernel-notes/siw-error-reports.md), and flushes what follows. That it was the other side that
+// ended the connection, and why, is for the test to check.
+func (r *rawPeer) mayFail(t *testing.T, err error) bool {
+	t.Helper()
+	var work *ibverbs.WCError
+	if !ondevice.OnSiw() || !errors.As(err, &work) || work.Status != ibverbs.WCLocQPOpErr {
+		return err == nil || errors.Is(err, ibverbs.ErrFlushed)
+	}
+	select {
+	case <-r.conn.Done():
+		return true
+	case <-timeout(t).Done():
+		return false
 	}
 }
 
@@ -111,7 +130,7 @@ func (r *rawPeer) write(t *testing.T, addr uint64, key uint32, b []byte) {
 	copy(r.mr.Bytes(), b)
 	sge := testkit.Must(r.mr.SGE(0, len(b)))(t)
 	dst := ibverbs.RemoteRegion{Addr: addr, Len: uint64(len(b)), RKey: key}
-	if err := r.conn.Write(timeout(t), dst, sge); err != nil && !errors.Is(err, ibverbs.ErrFlushed) {
+	if err := r.conn.Write(timeout(t), dst, sge); !r.mayFail(t, err) {
 		t.Errorf("the raw peer writes: %v", err)
 	}
 }
