@@ -138,7 +138,7 @@ func unread(proc string, port uint16) (sockets []string, err error) {
 			return nil, err
 		}
 		for line := range strings.Lines(string(table)) {
-			// sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+			// sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode
 			cells := strings.Fields(line)
 			if len(cells) < 10 || cells[0] == "sl" || cells[3] == listening ||
 				port != 0 && !strings.HasSuffix(cells[1], suffix) {
