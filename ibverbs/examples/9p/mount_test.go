@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
@@ -65,6 +68,7 @@ type served struct {
 	*exampletest.Server
 	dir string
 	tcp bool
+	siw bool // it is over siw
 }
 
 // serve starts a server on siw's address.
@@ -74,7 +78,8 @@ func serve(t *testing.T, provider string, flags ...string) *served {
 	dir := t.TempDir()
 	p := exampletest.Self(t)
 	p.Limit = 8 * time.Minute
-	return &served{p.Start(t, append(flags, "--listen", "192.0.2.1:0", dir)...), dir, slices.Contains(flags, "--tcp")}
+	return &served{p.Start(t, append(flags, "--listen", "192.0.2.1:0", dir)...), dir,
+		slices.Contains(flags, "--tcp"), provider == "kernel"}
 }
 
 // mount mounts what a server serves, until the end of the test.
@@ -89,7 +94,8 @@ func (s *served) mount(t *testing.T, options string) string {
 	return dir
 }
 
-// mountOnly mounts what a server serves.
+// mountOnly mounts what a server serves. The client sends a message and waits for the answer as soon
+// as it is connected, and is killed and tried again if siw does not read that.
 func (s *served) mountOnly(t *testing.T, options string) string {
 	t.Helper()
 	host, port, _ := strings.Cut(s.Addr, ":")
@@ -99,10 +105,31 @@ func (s *served) mountOnly(t *testing.T, options string) string {
 		trans = "tcp"
 	}
 	options = "trans=" + trans + ",port=" + port + ",version=9p2000.L," + options
-	if err := unix.Mount(host, dir, "9p", 0, options); err != nil {
-		t.Fatalf("mount -t 9p -o %s %s: %v", options, host, err)
+	for {
+		cmd := exec.Command("mount", "-i", "-t", "9p", "-o", options, host, dir)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		var err error
+		go func() {
+			defer close(done)
+			err = cmd.Wait()
+		}()
+		hung := s.siw && siwhang.Hung(t, uint16(testkit.Must(strconv.ParseUint(port, 10, 16))(t)), done)
+		if hung {
+			_ = cmd.Process.Kill()
+		}
+		<-done
+		if err == nil {
+			return dir
+		}
+		if !hung {
+			t.Fatalf("%s: %v\n%s", cmd, err, &out)
+		}
 	}
-	return dir
 }
 
 // contents returns all files below a directory, by path, with what is in them. Many are read at the
