@@ -28,7 +28,8 @@ func guestJobs(t *testing.T, jobs string) (status int, out string) {
 }
 
 // TestSharedGuest records jobs as tests of other packages do, and runs them in one guest: each is
-// judged by itself, by its exit status and by the tests that it had to pass.
+// judged by itself, by its exit status and by the tests that it had to pass. What siw has let hang is
+// listed.
 func TestSharedGuest(t *testing.T) {
 	vmtest.Need(t)
 	jobs := t.TempDir()
@@ -51,6 +52,7 @@ func TestSharedGuest(t *testing.T) {
 	record("good", `cat "$WORDS"; [ ! -e /tmp/changed ]`)
 	record("silent", `echo "no test was run"`)
 	record("bad", `cat "$WORDS"; exit 3`)
+	record("hangs", `cat "$WORDS"; echo TestHung >"$GOVS_SIW_HANGS/hang-1"`)
 	record("longer name", `cat "$WORDS"; echo "--- PASS: TestWantedToo (0.00s)"`)
 	record("prefix only", `echo "--- PASS: TestWantedToo (0.00s)"`)
 
@@ -63,6 +65,8 @@ func TestSharedGuest(t *testing.T) {
 		`TestSharedGuest-good in the guest: \d+ s\n`,
 		`TestSharedGuest-silent in the guest: FAILED .* status 0, did not pass: TestWanted\n`,
 		`TestSharedGuest-bad in the guest: FAILED .* status 3\n`,
+		`TestSharedGuest-hangs in the guest: \d+ s\n`,
+		`siw let a connection hang \(ci/vm/siwhang\): TestHung\n`,
 		`TestSharedGuest-longer_name in the guest: \d+ s\n`,
 		`TestSharedGuest-prefix_only in the guest: FAILED .* status 0, did not pass: TestWanted\n`,
 	} {
