@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -23,14 +24,23 @@ import (
 func testFirstFPDU(t *testing.T) {
 	p := newSide(t)
 	for range 5 {
-		if !firstUnread(t, p, beforeReply) {
+		if !firstUnread(t, p, beforeReply, nil) {
 			t.Error("siw has read an FPDU that came before its Reply left")
 		}
 	}
+	t.Setenv("GOVS_SIW_HANGS", t.TempDir()) // these hangs are wanted, and not of the run
+	firstUnread(t, p, beforeReply, func(port uint16) {
+		if !siwhang.Unread(t, port) || !siwhang.Unread(t, 0) {
+			t.Error("siwhang does not see what siw has not read")
+		}
+		if siwhang.Unread(t, port+1) {
+			t.Error("siwhang sees it at another port")
+		}
+	})
 	const connections = 50
 	unread := 0
 	for range connections {
-		if firstUnread(t, p, afterReply) {
+		if firstUnread(t, p, afterReply, nil) {
 			unread++
 		}
 	}
@@ -44,8 +54,8 @@ const (
 )
 
 // firstUnread reports whether siw has left the first FPDU of a connection unread until another one
-// came. Then it reads both.
-func firstUnread(t *testing.T, p *side, when int) bool {
+// came. Then it reads both. meanwhile is called before that, with the listener's port.
+func firstUnread(t *testing.T, p *side, when int, meanwhile func(port uint16)) bool {
 	t.Helper()
 	l := p.listen()
 	peer := connectEager(t, l.LocalAddr())
@@ -75,6 +85,9 @@ func firstUnread(t *testing.T, p *side, when int) bool {
 	for end := time.Now().Add(300 * time.Millisecond); n == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 		n = testkit.Must(p.cq.Poll(wc[:]))(t)
+	}
+	if meanwhile != nil {
+		meanwhile(l.LocalAddr().Port())
 	}
 	testkit.OK(t, peer.send(2))
 	copy(wc[n:], p.poll(len(wc)-n))
