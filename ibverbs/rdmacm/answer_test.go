@@ -51,16 +51,16 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 	testkit.OK(t, l.Close())
 }
 
-// awaitAnswer waits for an answer. siw may leave the first octets that come unread until more come
-// (kernel-notes/siw-first-fpdu.md), so that they are followed by an empty Write there if
-// there is no answer for long.
-func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, in *rdmacm.Receiver) error {
+// awaitAnswer waits with get for the answer to a first message. siw may leave the first octets that
+// come unread until more come (kernel-notes/siw-first-fpdu.md), so that they are followed by an
+// empty Write there if there is no answer for long.
+func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(context.Context) error) error {
 	for {
 		short, cancel := ctx, context.CancelFunc(func() {})
 		if onKernel() {
 			short, cancel = context.WithTimeout(ctx, 5*time.Second)
 		}
-		_, err := in.Receive(short)
+		err := get(short)
 		cancel()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return err
@@ -110,7 +110,10 @@ func talk(ctx context.Context, t *testing.T, answers bool,
 	if !answers {
 		if err := c.Send(ctx, sge(t, mr, 0, 4)); err != nil {
 			t.Errorf("the first message: %v", err)
-		} else if err = awaitAnswer(ctx, t, c, in); err != nil {
+		} else if err = awaitAnswer(ctx, t, c, func(ctx context.Context) error {
+			_, err := in.Receive(ctx)
+			return err
+		}); err != nil {
 			t.Errorf("receiving the answer: %v", err)
 		}
 	}

@@ -47,10 +47,10 @@ func TestConnHundredAtOnce(t *testing.T) {
 	var clients sync.WaitGroup
 	for i := range conns {
 		clients.Go(func() {
-			err := callEcho(ctx, vctx, l.Addr(), uint32(i))
+			err := callEcho(ctx, t, vctx, l.Addr(), uint32(i))
 			for onKernel() && errors.Is(err, syscall.ETIMEDOUT) {
 				givenUp[i]++
-				err = callEcho(ctx, vctx, l.Addr(), uint32(i))
+				err = callEcho(ctx, t, vctx, l.Addr(), uint32(i))
 			}
 			if err != nil {
 				t.Errorf("client %d: %v", i, err)
@@ -85,7 +85,7 @@ func TestFairShares(t *testing.T) {
 	for i := range clients {
 		wg.Go(func() {
 			for made.Add(1) <= total {
-				if err := callEcho(ctx, vctx, l.Addr(), uint32(10*i)); err != nil {
+				if err := callEcho(ctx, t, vctx, l.Addr(), uint32(10*i)); err != nil {
 					t.Errorf("client %d: %v", i, err)
 					return
 				}
@@ -159,7 +159,7 @@ func echo(ctx context.Context, req *rdmacm.Request) error {
 	return c.Wait(ctx)
 }
 
-func callEcho(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, i uint32) error {
+func callEcho(ctx context.Context, t *testing.T, vctx *ibverbs.Context, addr netip.AddrPort, i uint32) error {
 	name := binary.BigEndian.AppendUint32(nil, i)
 	r := &receiver{n: 1, size: 8}
 	defer r.close()
@@ -183,7 +183,12 @@ func callEcho(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, i
 	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: name}); err != nil {
 		return err
 	}
-	if msg, err := r.get(ctx, c); err != nil || !bytes.Equal(msg, name) {
+	var msg []byte
+	err = awaitAnswer(ctx, t, c, func(ctx context.Context) (err error) {
+		msg, err = r.get(ctx, c)
+		return err
+	})
+	if err != nil || !bytes.Equal(msg, name) {
 		return fmt.Errorf("message %x: %w", msg, err)
 	}
 	return c.Shutdown(ctx)
