@@ -28,8 +28,8 @@ func guestJobs(t *testing.T, jobs string) (status int, out string) {
 }
 
 // TestSharedGuest records jobs as tests of other packages do, and runs them in one guest: each is
-// judged by itself, by its exit status and by the tests that it had to pass. What siw has let hang is
-// listed.
+// judged by itself, by its exit status and by the tests that it had to pass. What siw has let hang
+// is listed.
 func TestSharedGuest(t *testing.T) {
 	vmtest.Need(t)
 	jobs := t.TempDir()

@@ -94,8 +94,8 @@ func (s *served) mount(t *testing.T, options string) string {
 	return dir
 }
 
-// mountOnly mounts what a server serves. The client sends a message and waits for the answer as soon
-// as it is connected, and is killed and tried again if siw does not read that.
+// mountOnly mounts what a server serves. The client sends a message and waits for the answer as
+// soon as it is connected, and is killed and tried again if siw does not read that.
 func (s *served) mountOnly(t *testing.T, options string) string {
 	t.Helper()
 	host, port, _ := strings.Cut(s.Addr, ":")
