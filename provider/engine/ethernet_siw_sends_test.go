@@ -153,12 +153,19 @@ func (sum *sentBySiw) take(at netip.AddrPort) error {
 		return err
 	}
 	fpdu := make([]byte, mpa.MaxFPDULen)
-	for {
+	for n := 0; ; n++ {
 		switch last, err := sum.next(r, fpdu); {
 		case err != nil:
-			return fmt.Errorf("FPDU %d: %w", sum.fpdus, err)
+			return fmt.Errorf("FPDU %d, %d of this connection: %w", sum.fpdus, n, err)
 		case last:
 			return nil
+		case n == 0:
+			// siw may have left the first FPDU in its socket (kernel-notes/siw-first-fpdu.md), and
+			// would reset the connection at its end (kernel-notes/siw-close-resets.md), which loses
+			// what it has sent. It reads that FPDU with another one.
+			if _, err := c.Write(first.Octets(true)); err != nil {
+				return err
+			}
 		}
 	}
 }
