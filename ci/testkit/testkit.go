@@ -42,6 +42,25 @@ func Unhex(t testing.TB, s string) []byte {
 	return Must(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 }
 
+// rounds is how often Once tries.
+const rounds = 8
+
+// Once calls try until it returns nil, at most eight times. It is for tests that bound what something
+// costs: other processes make it cost more in some rounds, and a fault in all of them.
+func Once(t testing.TB, try func() error) {
+	t.Helper()
+	for n := 1; ; n++ {
+		err := try()
+		if err == nil {
+			return
+		}
+		if n == rounds {
+			t.Fatalf("in each of %d rounds, in the last: %v", n, err)
+		}
+		t.Logf("once more: %v", err)
+	}
+}
+
 // Scaled calls try until it returns nil: with the time from, and after each failure with four times
 // as much, up to a minute. It is for tests of time limits. A busy machine stops an end for longer
 // than a short limit, and not for longer than a long one. What is wrong fails with each of them.

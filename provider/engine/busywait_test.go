@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
@@ -293,17 +294,20 @@ func TestLookAndNetpoller(t *testing.T) {
 	})
 	defer w.Close()
 	const most = 4 * time.Millisecond
-	var took []time.Duration
-	for range 25 {
-		time.Sleep(100 * time.Microsecond) // the reader is in the netpoller
-		began := time.Now()
-		testkit.Must(w.Write([]byte{1}))(t)
-		took = append(took, (<-came).Sub(began))
-	}
-	slices.Sort(took)
-	if median := took[len(took)/2]; median > most {
-		t.Errorf("a goroutine in the netpoller waits %v beside one that looks (%v)", median, took)
-	}
+	testkit.Once(t, func() error {
+		var took []time.Duration
+		for range 25 {
+			time.Sleep(100 * time.Microsecond) // the reader is in the netpoller
+			began := time.Now()
+			testkit.Must(w.Write([]byte{1}))(t)
+			took = append(took, (<-came).Sub(began))
+		}
+		slices.Sort(took)
+		if median := took[len(took)/2]; median > most {
+			return fmt.Errorf("a goroutine in the netpoller waits %v beside one that looks (%v)", median, took)
+		}
+		return nil
+	})
 }
 
 // TestBreathe has several goroutines breathe again and again: each one goes on.

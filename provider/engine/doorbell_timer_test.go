@@ -3,37 +3,42 @@
 package engine
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
-// as soon as it runs. It gives way after a turn, and not after each QP: that would be 10 ms of
-// computing for each. The time that others have the CPU does not count.
+// as soon as it runs. It gives way after a turn, and not after each QP: that would be 100 ms of
+// computing and more, in place of 20 to 60. The time that others have the CPU does not count.
 func TestTimerOfManyQPs(t *testing.T) {
-	const n = 16
+	const n, most = 64, 80 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	_, _, qps := waitingQPs(t, transport.NewTCP(nil), tcpAddr, n, signalledSend(), nil)
-	first, last := time.Duration(0), time.Duration(0)
-	for began := time.Now(); time.Since(began) < patience; { // it computes
-		sent := 0
-		for _, s := range qps {
-			if s.qp.sq.free.Load() == 3 {
-				sent++
+	testkit.Once(t, func() error {
+		_, _, qps := waitingQPs(t, transport.NewTCP(nil), tcpAddr, n, signalledSend(), nil)
+		first, last := time.Duration(0), time.Duration(0)
+		for began := time.Now(); time.Since(began) < patience; { // it computes
+			sent := 0
+			for _, s := range qps {
+				if s.qp.sq.free.Load() == 3 {
+					sent++
+				}
+			}
+			if sent > 0 && first == 0 {
+				first = cpuTime(t)
+			}
+			if sent == n {
+				last = cpuTime(t)
+				break
 			}
 		}
-		if sent > 0 && first == 0 {
-			first = cpuTime(t)
+		if last == 0 || last-first > most {
+			return fmt.Errorf("between the first QP that has sent and the last were %v of computing", last-first)
 		}
-		if sent == n {
-			last = cpuTime(t)
-			break
-		}
-	}
-	if last == 0 || last-first > 60*time.Millisecond {
-		t.Errorf("between the first QP that has sent and the last were %v of computing", last-first)
-	}
+		return nil
+	})
 }

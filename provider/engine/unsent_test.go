@@ -215,11 +215,15 @@ func TestStalledPeerCostsNothing(t *testing.T) {
 			r := newReadServer(t, mss, 64<<10)
 			r.ask(1, len(r.m.b))
 			r.stalls()
-			waited := cpuTime(t)
-			time.Sleep(200 * time.Millisecond)
-			if waited = cpuTime(t) - waited; waited > 100*time.Millisecond {
-				t.Errorf("%v of CPU time in 200 ms beside a peer that takes nothing", waited)
-			}
+			testkit.Once(t, func() error {
+				used, began := cpuTime(t), time.Now()
+				time.Sleep(200 * time.Millisecond)
+				used = cpuTime(t) - used
+				if took := time.Since(began); used > took/4 {
+					return fmt.Errorf("%v of CPU time in %v beside a peer that takes nothing", used, took)
+				}
+				return nil
+			})
 			r.takesAll()
 		})
 	}
