@@ -45,8 +45,8 @@ func Unhex(t testing.TB, s string) []byte {
 // rounds is how often Once tries.
 const rounds = 8
 
-// Once calls try until it returns nil, at most eight times. It is for tests that bound what something
-// costs: other processes make it cost more in some rounds, and a fault in all of them.
+// Once calls try until it returns nil, at most eight times. It is for tests that bound what
+// something costs: other processes make it cost more in some rounds, and a fault in all of them.
 func Once(t testing.TB, try func() error) {
 	t.Helper()
 	for n := 1; ; n++ {
