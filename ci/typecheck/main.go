@@ -6,7 +6,7 @@
 // included, it looks at declarations only, so that ten platforms take less than it takes to compile
 // the standard library for one. It reports what a compiler would: names and files that a platform
 // lacks, types that do not fit, constants that its int can't hold, what is imported or declared and
-// not used. It does not find what only a linker can: functions without a body.
+// not used, functions without a body where there is no assembly. It does not look into assembly.
 package main
 
 import (
@@ -62,6 +62,7 @@ type listed struct {
 	ImportPath string
 	Dir        string
 	GoFiles    []string
+	SFiles     []string
 	ImportMap  map[string]string
 	DepOnly    bool
 	ForTest    string
@@ -72,7 +73,7 @@ type listed struct {
 // list returns packages with their tests and everything that these import, dependencies first.
 func list(goos, goarch, dir string, packages []string) ([]*listed, error) {
 	cmd := exec.Command("go", append([]string{"list", "-e", "-deps", "-test",
-		"-json=ImportPath,Dir,GoFiles,ImportMap,DepOnly,ForTest,Module,Error", "--"}, packages...)...)
+		"-json=ImportPath,Dir,GoFiles,SFiles,ImportMap,DepOnly,ForTest,Module,Error", "--"}, packages...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0")
 	var stderr bytes.Buffer
@@ -133,12 +134,12 @@ func check(f *files, platform, dir string, packages []string) (int, error) {
 	var faults []error
 	n := 0
 	for _, p := range all {
-		if p.ImportPath == "unsafe" || strings.HasSuffix(p.ImportPath, ".test") {
-			continue // the main package of a test is go test's
-		}
 		if p.Error != nil {
 			faults = append(faults, errors.New(strings.TrimSpace(p.Error.Err)))
 			continue
+		}
+		if p.ImportPath == "unsafe" || strings.HasSuffix(p.ImportPath, ".test") {
+			continue // the main package of a test is go test's
 		}
 		ours := !p.DepOnly || p.ForTest != ""
 		if ours {
@@ -152,6 +153,9 @@ func check(f *files, platform, dir string, packages []string) (int, error) {
 				continue
 			}
 			parsed = append(parsed, file)
+			if ours && len(p.SFiles) == 0 {
+				faults = append(faults, withoutBody(f.set, file)...)
+			}
 		}
 		conf := types.Config{
 			Importer:         importer{checked, p.ImportMap},
@@ -168,6 +172,16 @@ func check(f *files, platform, dir string, packages []string) (int, error) {
 		faults = append(faults[:mostFaults], fmt.Errorf("and %d more", len(faults)-mostFaults))
 	}
 	return n, errors.Join(faults...)
+}
+
+// withoutBody returns a fault for each function without a body, of a package without assembly.
+func withoutBody(set *token.FileSet, file *ast.File) (faults []error) {
+	for _, d := range file.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Body == nil {
+			faults = append(faults, fmt.Errorf("%v: missing function body", set.Position(fn.Pos())))
+		}
+	}
+	return faults
 }
 
 // An importer returns packages that were checked before.

@@ -30,6 +30,9 @@ func TestFaults(t *testing.T) {
 		{"a test from outside", "b_386_test.go", "package a_test\n\nvar y = z\n", "linux/386", "undefined: z"},
 		{"the syntax", "b_386.go", "package a\n\nfunc {\n", "linux/386", "b_386.go:3"},
 		{"what is imported", "b_386.go", "package a\n\nimport _ \"example.org/b\"\n", "linux/386", "example.org/b"},
+		{"what a test imports", "b_386_test.go", "package a\n\nimport _ \"example.org/b\"\n", "linux/386", "example.org/b"},
+		{"a test's parameter", "b_386_test.go", "package a\n\nfunc TestY(int) {}\n", "linux/386", "TestY"},
+		{"no body", "b_386.go", "package a\n\nfunc f()\n", "linux/386", "missing function body"},
 		{"no platform", "b.go", "package a\n", "linux/pdp11", "no GOOS/GOARCH"},
 		{"no system", "b.go", "package a\n", "multics/amd64", "more"},
 	} {
