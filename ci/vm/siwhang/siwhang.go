@@ -125,8 +125,8 @@ func countIn(dir, test string) (int, error) {
 }
 
 // unread returns the connected sockets with a local port, or with any if it is 0, that have octets
-// in them, and that are no process's: siw's. Each is described by its addresses and how many octets
-// it has.
+// in them, have not closed their side, and are no process's: siw's. Each is described by its
+// addresses and how many octets it has.
 func unread(proc string, port uint16) (sockets []string, err error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	for _, file := range []string{"net/tcp", "net/tcp6"} {
@@ -140,7 +140,7 @@ func unread(proc string, port uint16) (sockets []string, err error) {
 		for line := range strings.Lines(string(table)) {
 			// sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode
 			cells := strings.Fields(line)
-			if len(cells) < 10 || cells[0] == "sl" || cells[3] == listening ||
+			if len(cells) < 10 || cells[3] != established && cells[3] != closeWait || cells[9] == "0" ||
 				port != 0 && !strings.HasSuffix(cells[1], suffix) {
 				continue
 			}
@@ -160,9 +160,13 @@ func unread(proc string, port uint16) (sockets []string, err error) {
 	return sockets, nil
 }
 
-// listening is the state of a socket that listens, in /proc/net/tcp. What waits in it is counted
-// where others have octets.
-const listening = "0A"
+// States of sockets in /proc/net/tcp. In each other one siw has ended the connection itself, as it
+// does after a fault of its peer, and reads nothing more. A connection without an inode is one that
+// nobody has accepted yet, not even siw.
+const (
+	established = "01"
+	closeWait   = "08" // the peer has closed its side
+)
 
 // ofProcess reports whether a process has the socket with an inode. It sees the processes of all
 // users if it runs as root, as it does in the guest.

@@ -47,6 +47,9 @@ func TestUnread(t *testing.T) {
 		{"siw's, whose peer has closed", []string{socket("08", "0000001C", 99)}, true},
 		{"siw's, read", []string{socket("01", "00000000", 99)}, false},
 		{"a listener's", []string{socket("0A", "00000001", 99)}, false},
+		{"siw's, which has closed its side", []string{socket("04", "0000001C", 99)}, false},
+		{"siw's, which has seen the peer close it, too", []string{socket("05", "0000001C", 99)}, false},
+		{"of nobody yet, in a listener's backlog", []string{socket("01", "0000001C", 0)}, false},
 		{"a process's", []string{socket("01", "0000001C", 100)}, false},
 		{"both", []string{socket("01", "0000001C", 100), socket("01", "0000001C", 99)}, true},
 	} {
