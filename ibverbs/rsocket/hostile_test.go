@@ -208,7 +208,7 @@ func TestConnHostile(t *testing.T) {
 				tc.do(t, r)
 			}()
 			defer func() { <-did }()
-			testkit.OK(t, s.SetDeadline(time.Now().Add(20*time.Second)))
+			testkit.OK(t, s.SetDeadline(time.Now().Add(patience)))
 			// It writes, and does not read what would give the peer credits.
 			_, err := s.Write(make([]byte, 1<<20))
 			wantErr(t, "the call", err, syscall.EPROTO, "rsocket protocol: the peer", tc.say)
