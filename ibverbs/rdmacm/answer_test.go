@@ -57,7 +57,7 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(context.Context) error) error {
 	for {
 		short, cancel := ctx, context.CancelFunc(func() {})
-		if onKernel() {
+		if onSiw() {
 			short, cancel = context.WithTimeout(ctx, 5*time.Second)
 		}
 		err := get(short)
