@@ -21,7 +21,7 @@ const prints = "rdma_client: start\nrdma_client: end\n"
 
 func TestClientAndServer(t *testing.T) {
 	for {
-		server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "40s", "-s", exampletest.Host(), "-p", "0")
+		server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "90s", "-s", exampletest.Host(), "-p", "0")
 		if _, port, err := net.SplitHostPort(server.Addr); err != nil {
 			t.Fatal(err)
 		} else if !runs(t, port) {
@@ -48,7 +48,7 @@ func runs(t *testing.T, port string) bool {
 	var stdout, stderr string
 	go func() {
 		defer close(done)
-		stdout, stderr, err = exampletest.Run(t, "--timeout", "30s", "-s", exampletest.Host(), "-p", port)
+		stdout, stderr, err = exampletest.Run(t, "-s", exampletest.Host(), "-p", port)
 	}()
 	hung := exampletest.Kernel() && siwhang.Hung(t, uint16(n), done)
 	<-done
@@ -89,7 +89,7 @@ func TestCProgram(t *testing.T) {
 	})
 	t.Run("client", func(t *testing.T) {
 		for {
-			server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "40s", "-s", exampletest.Host(), "-p", "7473")
+			server := exampletest.Other(t, "rdma_server").Start(t, "--timeout", "90s", "-s", exampletest.Host(), "-p", "7473")
 			client := startC(t, "rdma_client", "-s", exampletest.Host(), "-p", "7473")
 			if !siwhang.Hung(t, 7473, client.done) {
 				client.want(t, "rdma_client: end 0")
