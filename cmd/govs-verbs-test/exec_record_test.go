@@ -107,6 +107,7 @@ func (p *recorded) record(t *testing.T, addr string, overSiw bool, run recorder)
 		client, status := runs.end()
 		if status != 0 && strings.HasPrefix(p.name, "ib_") && attempt < perftestAttempts {
 			t.Log("once more: the server may have listened too late the second time")
+			server.kill()
 			continue
 		}
 		return map[string]*recording.Recording{
