@@ -73,6 +73,9 @@ func TestRunAbandoned(t *testing.T) {
 			var out []Outcome
 			limit := 20 * time.Millisecond
 			for begun := new(atomic.Bool); !begun.Load(); limit *= 4 { // its time may be over before it begins
+				if limit > time.Minute {
+					t.Fatalf("the scenario has not begun in %v", limit/4)
+				}
 				s = &stuck{release: make(chan struct{}), left: make(chan struct{})}
 				sc := verbs("a/stuck", func(r *VerbsRun) {
 					begun.Store(true)
