@@ -55,6 +55,7 @@ func TestNarrowStreams(t *testing.T) {
 				var again []string
 				for k := range outcomes {
 					if err := b.passes(outcomes[k]); err != nil {
+						t.Logf("with time limits of %v times the usual: %v", scale, err)
 						failed = append(failed, err)
 						again = append(again, outcomes[k].Scenario)
 					}
