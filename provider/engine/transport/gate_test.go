@@ -152,8 +152,8 @@ func TestRarePollersAreNotSpinning(t *testing.T) {
 	}
 }
 
-// TestAttend makes a goroutine spin and then go to sleep: what comes next has to
-// be noticed at once, not at the next look around.
+// TestAttend makes a goroutine spin and then go to sleep: what comes next has to be noticed, after
+// Attend and without it. How long that takes, is reported only.
 func TestAttend(t *testing.T) {
 	p, r := newReader(t)
 	background(t, p.Poller)
