@@ -219,7 +219,7 @@ func TestStalledPeerCostsNothing(t *testing.T) {
 				used, began := cpuTime(t), time.Now()
 				time.Sleep(200 * time.Millisecond)
 				used = cpuTime(t) - used
-				if took := time.Since(began); used > took/4 {
+				if took := time.Since(began); used > took/20 { // 3 ms are usual
 					return fmt.Errorf("%v of CPU time in %v beside a peer that takes nothing", used, took)
 				}
 				return nil
