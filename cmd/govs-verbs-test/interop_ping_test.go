@@ -49,7 +49,8 @@ func cClient(t *testing.T, provider string, count, size int) {
 	var server *command
 	client := untilRead(t, provider == "kernel", func(port uint16) (interface{ kill() }, *program) {
 		server, _ = serve(t, addrOf(port), "-v", "--provider", provider)
-		return server, startProgram(t, "rping", "-c", "-v", "-V", "-a", siwAddr, "-p", fmt.Sprint(port), "-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
+		return server, startProgram(t, "rping", "-c", "-v", "-V", "-a", siwAddr, "-p", fmt.Sprint(port),
+			"-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
 	})
 	client.want(t, 0)
 	if got, want := client.stdout.String(), pingLines("ping data: ", count, size); got != want {

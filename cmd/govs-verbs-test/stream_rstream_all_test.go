@@ -7,12 +7,13 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rstream"
 )
 
-// TestStreamWithRstreamAll has rstream and our end go through all 33 sizes of rstream -S all, each
-// with round trips and in one direction after the other. -S all itself takes a million round trips,
-// and no option of rstream changes that; so each size is a run of its own, with a few.
+// TestStreamWithRstreamAll has rstream and our end go through all 33 sizes of rstream -S all, which
+// itself takes a million round trips, and no option of rstream changes that. So each size has two
+// runs of its own, one of round trips and one in each direction. Our end dials in one of them, and
+// listens in the other, in turns.
 func TestStreamWithRstreamAll(t *testing.T) {
 	if raceEnabled || testing.Short() {
-		t.Skip("runs without the race detector, and not with -short: it starts 66 pairs of processes")
+		t.Skip("67 pairs of processes: ci/test runs them without the race detector (unraced)")
 	}
 	b := newBridged(t)
 	for i, size := range rstream.Sizes(true) {
@@ -49,7 +50,7 @@ func TestStreamWithRstreamAll(t *testing.T) {
 // connection for round trips and one for bandwidth.
 func TestStreamSizesOfRstream(t *testing.T) {
 	if raceEnabled || testing.Short() {
-		t.Skip("runs without the race detector, and not with -short: it has 111,000 round trips")
+		t.Skip("111,000 round trips: ci/test runs them without the race detector (unraced)")
 	}
 	b := newBridged(t)
 	rstreamCase{flags: "-T v -T b", ours: "--verify", slow: true,

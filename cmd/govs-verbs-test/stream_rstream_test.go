@@ -147,7 +147,7 @@ func (c rstreamCase) run(t *testing.T, siwAccepts bool,
 		c.await(t, ours.done)
 		if c.siw && attempt < mostAttempts && ours.wait(t) != exitPassed {
 			if c.refused && refusedEarly(ours) {
-				rstream.kill() // it reads for ever
+				rstream.kill() // it goes on reading
 				t.Logf("rstream spoke too early: %s", &ours.stderr)
 				continue
 			}
@@ -162,8 +162,8 @@ func (c rstreamCase) run(t *testing.T, siwAccepts bool,
 	}
 }
 
-// weDial has rstream listen at addr, and our end connect, which does not wait for ever without an
-// answer: package rsocket sends siw more, to have it read.
+// weDial has rstream listen at addr, and our end connect, which gets its answer from siw,
+// too: package rsocket sends siw more, to have it read.
 func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
 	c.run(t, false, func(port uint16) (*command, *program) {
 		server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)},

@@ -2,7 +2,7 @@
 //
 // siw may leave the first octets of a connection that it accepts in their socket until more come
 // (kernel-notes/siw-first-fpdu.md). A peer that sends its first message as soon as it is connected,
-// and then waits for an answer, waits for ever, and so does the program at siw's end. A test of
+// and then waits for an answer, gets none, and the program at siw's end gets no message. A test of
 // such a pair asks Hung or Unread, and if that is what has happened, it ends both and tries again:
 //
 //	for {
