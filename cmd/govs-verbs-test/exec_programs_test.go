@@ -181,8 +181,12 @@ func early(t *testing.T, client *program) bool {
 	if client.wait(t) == 0 {
 		return false
 	}
-	said := client.stderr.String() + client.stdout.String()
-	return crashed(client) || strings.Contains(said, "Connection refused") ||
+	return crashed(client) || saysRefused(client.stderr.String()+client.stdout.String())
+}
+
+// saysRefused reports whether a client says that nobody listened.
+func saysRefused(said string) bool {
+	return strings.Contains(said, "Connection refused") ||
 		strings.Contains(said, "RDMA_CM_EVENT_REJECTED") || // perftest
 		strings.Contains(said, "Event rejected") || strings.Contains(said, "rdma_connect failed") // qperf
 }

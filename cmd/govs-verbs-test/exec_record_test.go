@@ -73,8 +73,8 @@ type recorder func(t *testing.T, args []string) recordedRun
 type recordedRun struct {
 	done <-chan struct{}
 	kill func()
-	// end waits for the program's end, and returns its exit status, too.
-	end func() (rec *recording.Recording, status int)
+	// end waits for the program's end, and returns its exit status and what it said, too.
+	end func() (rec *recording.Recording, status int, said string)
 }
 
 // record runs a program, or a pair, and returns the recordings by the name of their files. With
@@ -86,7 +86,7 @@ func (p *recorded) record(t *testing.T, addr string, overSiw bool, run recorder)
 		return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", addr,
 			"BUILT", builtPrograms).Replace(s))
 	}
-	ended := func(rec *recording.Recording, status int) *recording.Recording {
+	ended := func(rec *recording.Recording, status int, _ string) *recording.Recording {
 		if (status != 0) != p.fails {
 			t.Errorf("%s: status %d", p.name, status)
 		}
@@ -104,14 +104,14 @@ func (p *recorded) record(t *testing.T, addr string, overSiw bool, run recorder)
 			attempt--
 			continue
 		}
-		client, status := runs.end()
-		if status != 0 && strings.HasPrefix(p.name, "ib_") && attempt < perftestAttempts {
-			t.Log("once more: the server may have listened too late the second time")
+		client, status, said := runs.end()
+		if status != 0 && strings.HasPrefix(p.name, "ib_") && saysRefused(said) && attempt < perftestAttempts {
+			t.Log("once more: the server listened too late the second time")
 			server.kill()
 			continue
 		}
 		return map[string]*recording.Recording{
-			p.name + ".client": ended(client, status),
+			p.name + ".client": ended(client, status, said),
 			p.name + ".server": ended(server.end()),
 		}
 	}
@@ -144,7 +144,7 @@ func onSiw(t *testing.T, args []string) recordedRun {
 	cmd.Stdout, cmd.Stderr = out, out
 	tracee := testkit.Must(tracer.Start(cmd))(t)
 	t.Cleanup(tracee.Kill)
-	return recordedRun{tracee.Done(), tracee.Kill, func() (*recording.Recording, int) {
+	return recordedRun{tracee.Done(), tracee.Kill, func() (*recording.Recording, int, string) {
 		select {
 		case <-tracee.Done():
 		case <-time.After(patience):
@@ -154,8 +154,9 @@ func onSiw(t *testing.T, args []string) recordedRun {
 		if err != nil {
 			t.Fatalf("%s: %v", args, err)
 		}
-		t.Logf("%s: status %d\n%s", args, status, testkit.Must(os.ReadFile(out.Name()))(t))
-		return rec, status
+		said := string(testkit.Must(os.ReadFile(out.Name()))(t))
+		t.Logf("%s: status %d\n%s", args, status, said)
+		return rec, status, said
 	}}
 }
 
@@ -166,11 +167,11 @@ func (b *bridged) recorder(flags ...string) recorder {
 		b := b.of(t)
 		file := filepath.Join(t.TempDir(), "recording")
 		p := startCmd(t, b.command(append([]string{"--record", file}, flags...), args...))
-		return recordedRun{p.done, p.kill, func() (*recording.Recording, int) {
+		return recordedRun{p.done, p.kill, func() (*recording.Recording, int, string) {
 			status := p.wait(t)
 			t.Logf("%s: status %d\n%s\n%s", args, status, &p.stdout, &p.stderr)
 			return testkit.Must(recording.Read(bytes.NewReader(testkit.Must(
-				os.ReadFile(file))(t))))(t), status
+				os.ReadFile(file))(t))))(t), status, p.stdout.String() + p.stderr.String()
 		}}
 	}
 }

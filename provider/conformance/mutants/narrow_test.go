@@ -1,6 +1,7 @@
 package mutants_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -44,7 +45,7 @@ func TestNarrowStreams(t *testing.T) {
 			only := "send/*,write/*,read/one-fpdu,read/one-mib,read/both-ways,read/depth-3,order/write-then-send,order/mixed-both-ways," +
 				"conn/shutdown,conn/disconnect-responder,conn/many-at-once,protection/write-bad-key"
 			var failed []error
-			for _, scale := range []float64{5, 40} { // what fails has more time, for a busy machine
+			for _, scale := range []float64{5, 40} { // what ran out of time has more, for a busy machine
 				outcomes, err := conformance.Run(t.Context(), conformance.Config{
 					Suite: b.suite, Seed: seed, Scale: scale, Only: only,
 					Pairings: []conformance.Pairing{{Initiator: soundName, Responder: soundName}},
@@ -57,6 +58,9 @@ func TestNarrowStreams(t *testing.T) {
 					if err := b.passes(outcomes[k]); err != nil {
 						t.Logf("with time limits of %v times the usual: %v", scale, err)
 						failed = append(failed, err)
+						if !ranOut(outcomes[k]) {
+							t.Fatal("it did not run out of time")
+						}
 						again = append(again, outcomes[k].Scenario)
 					}
 				}
@@ -67,4 +71,14 @@ func TestNarrowStreams(t *testing.T) {
 			t.Error(errors.Join(failed...))
 		})
 	}
+}
+
+// ranOut reports whether time ran out in a run: then the first check that failed says so.
+func ranOut(o conformance.Outcome) bool {
+	for _, c := range o.Checks {
+		if !c.OK {
+			return strings.Contains(c.Got, context.DeadlineExceeded.Error()) || strings.Contains(c.Got, "took longer")
+		}
+	}
+	return false
 }
