@@ -302,7 +302,11 @@ func connectResult(err error) string {
 // succeeded: with peer-to-peer connections it takes the peer's first FPDU. WantAccepted
 // or Connected then wait for the result.
 func (r *RawRun) AcceptLater(cfg *SideConfig) {
-	req := r.WantRequest("the request reaches the program")
+	r.AnswerLater(r.WantRequest("the request reaches the program"), cfg)
+}
+
+// AnswerLater is AcceptLater for a request that the program has got.
+func (r *RawRun) AnswerLater(req *rdmacm.Request, cfg *SideConfig) {
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
 	side := s.config(cfg)
 	r.begin(s, func(ctx context.Context) (err error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
@@ -61,6 +62,7 @@ func rawRequests() []*conformance.Scenario {
 		accepted("mpa/request-no-crc",
 			"a Request that asks for no CRCs leaves it to the Reply",
 			[]string{"MPA-4.4-02", "MPA-4.4-04", "MPA-7.1.1-09"}, requestNoCRC),
+		dataBeforeReply(),
 		rawStory("mpa/reject", "a program that rejects makes the Reply one with R, its private data, and enhanced connection data like the Request",
 			[]string{"MPA-7.1.2-6-01", "MPA-7.1.2-2-03", "MPA2-10-01"}, rejectForm),
 	)
@@ -435,4 +437,37 @@ func rejectForm(r *conformance.RawRun) {
 		"it has the program's private data after that", "% x, %v", reply.PrivateData, err)
 	rest, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
 	r.Check(len(rest) == 0, "nothing is after the Reply", "% x", rest)
+}
+
+// dataBeforeReply sends an FPDU before the Reply, which no initiator may, when the program has the
+// Request: it then finds what an initiator finds whose first FPDU comes while a responder that has
+// sent its Reply is still making the connection ready for it.
+func dataBeforeReply() *conformance.Scenario {
+	s := rawStory("mpa/request-data-before-reply", "an FPDU that comes before the Reply, when the program has the "+
+		"Request, is taken, or ends the connection", []string{"MPA-7.1.2-2-05"}, func(r *conformance.RawRun) {
+		r.Dial()
+		r.Start(rawpeer.Request(true, 4, 4, nil))
+		req := r.WantRequest("the request reaches the program")
+		r.Peer.CRC = true
+		r.SendFPDU(rawpeer.SendMessage(1, []byte("too early")))
+		r.AnswerLater(req, &conformance.SideConfig{Before: func(s *conformance.Side) {
+			s.PostRecv(recv(1, s.Buffer("the first receive buffer", rawPart, local)),
+				recv(2, s.Buffer("the second receive buffer", rawPart, local)))
+		}})
+		if !r.Connected() {
+			r.WantEnd("the connection ends")
+			return
+		}
+		r.WantReply("it is accepted")
+		wcs := r.Side.Quietly(r.Side.Conn.RecvCQ(), 1)
+		r.Check(len(wcs) == 1, "the FPDU is not left unread", "the receive does not complete")
+		r.SendFPDU(rawpeer.SendMessage(2, []byte("in time")))
+		wcs = append(wcs, r.Side.Quietly(r.Side.Conn.RecvCQ(), 2-len(wcs))...)
+		for k := range 2 {
+			r.Side.WantWC(wcs, k, uint64(1+k), ibverbs.WCSuccess, "when another has come both are delivered")
+		}
+		finish(r)
+	})
+	s.Level = conformance.Should
+	return s
 }
