@@ -83,7 +83,11 @@ func (r *request) answer(ctx context.Context) (answer, error) {
 // program has not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or
 // Reject fails, or, if the program has accepted already, an event reports it.
 func (id *cmID) peerLeft(r *request, err error) {
-	r.wire.close()
+	if err == mpa.ErrTrailing { // TCP may have more of it, and would reset anyway
+		r.wire.abort()
+	} else {
+		r.wire.close()
+	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	r.gone = true

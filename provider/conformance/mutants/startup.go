@@ -200,7 +200,7 @@ func startupCheckMutants() []*Mutant {
 		},
 		{
 			Name: "early-data-dropped", What: "drops FPDUs that come too early, and carries on",
-			CaughtBy: []string{"mpa/request-data-after", "mpa/reply-data-after"},
+			CaughtBy: []string{"mpa/request-data-after", "mpa/request-data-before-reply", "mpa/reply-data-after"},
 			wire: func(*conn) wireFault {
 				spoken := false
 				return wireFault{
