@@ -7,20 +7,25 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // checkAddress reports what is wrong with the form of HOST:PORT. A name is looked up later, by
 // resolve.
 func checkAddress(text string, listen bool) error {
-	host, port, err := net.SplitHostPort(text)
-	number, portErr := strconv.ParseUint(port, 10, 16)
-	if err != nil || host == "" || portErr != nil {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil || port == "" {
 		all := ""
 		if listen {
-			all = "; 0.0.0.0 or [::] is all addresses"
+			all = "; 0.0.0.0, [::] or no host is all addresses"
 		}
 		return fmt.Errorf("%s: an IP address or a name, and a port are needed, such as 192.0.2.1:7471, "+
 			"[2001:db8::1]:7471 or localhost:7471%s", text, all)
+	}
+	number, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return fmt.Errorf("%s: the port has to be a number up to 65535 or the name of a service: %w", text, err)
 	}
 	if number == 0 && !listen {
 		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", text)
@@ -29,25 +34,24 @@ func checkAddress(text string, listen bool) error {
 }
 
 // resolve returns the address of HOST:PORT: that of a name is its first one, IPv4 before IPv6.
-func resolve(ctx context.Context, text string) (netip.AddrPort, error) {
-	if addr, err := netip.ParseAddrPort(text); err == nil {
-		return addr, nil
-	}
-	host, port, err := net.SplitHostPort(text)
+func resolve(ctx context.Context, text string, listen bool) (netip.AddrPort, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, text, &rdmacm.AddrInfoHints{Passive: listen})
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return netip.AddrPort{}, err
+	i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() })
+	if i < 0 || addrs[0].Addr().IsUnspecified() {
+		i = 0 // :: is the addresses of both families
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, err
+	return addrs[i], nil
+}
+
+// hasAddr reports whether addr, one of ifc's own without a zone, is the wanted address, whose zone
+// may be the name or the number of the interface.
+func hasAddr(ifc *net.Interface, addr, wanted netip.Addr) bool {
+	if addr.Unmap() != wanted.Unmap().WithZone("") {
+		return false
 	}
-	for i := range addrs {
-		addrs[i] = addrs[i].Unmap()
-	}
-	i := max(0, slices.IndexFunc(addrs, netip.Addr.Is4)) // there is at least one
-	return netip.AddrPortFrom(addrs[i], uint16(number)), nil
+	zone := wanted.Zone()
+	return zone == "" || zone == ifc.Name || zone == strconv.Itoa(ifc.Index)
 }

@@ -23,14 +23,14 @@ import (
 )
 
 type agentCmd struct {
-	Listen     netip.AddrPort `help:"Address of the control connection. Port 0 takes one that is free, and prints it." required:"" placeholder:"ADDR:PORT"`
-	Provider   []string       `help:"The providers to serve: engine, kernel, bridge. Default engine,kernel." placeholder:"NAME,..."`
-	SecretFile string         `help:"File with the secret that a run has to know, of at least 16 octets. Default: GOVS_AGENT_SECRET of the environment. Only on a loopback address none is needed." placeholder:"FILE" type:"path"`
-	Addr       netip.Addr     `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
-	Interface  string         `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
-	Placement  string         `enum:"strict,fast" default:"strict" help:"As that of run, for the engine of this host. Default strict." placeholder:"HOW"`
-	Library    string         `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
-	Scale      float64        `help:"Stretch the time after which a client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
+	Listen     string     `help:"Address of the control connection. Port 0 takes one that is free, and prints it." required:"" placeholder:"ADDR:PORT"`
+	Provider   []string   `help:"The providers to serve: engine, kernel, bridge. Default engine,kernel." placeholder:"NAME,..."`
+	SecretFile string     `help:"File with the secret that a run has to know, of at least 16 octets. Default: GOVS_AGENT_SECRET of the environment. Only on a loopback address none is needed." placeholder:"FILE" type:"path"`
+	Addr       netip.Addr `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
+	Interface  string     `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
+	Placement  string     `enum:"strict,fast" default:"strict" help:"As that of run, for the engine of this host. Default strict." placeholder:"HOW"`
+	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
+	Scale      float64    `help:"Stretch the time after which a client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
 }
 
 // Help implements kong's HelpProvider.
@@ -60,6 +60,13 @@ func (c *agentCmd) Validate() error {
 	if !(c.Scale > 0 && c.Scale <= 1000) {
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
 	}
+	if c.Listen == "" {
+		return nil // kong says that it is missing
+	}
+	if err := checkAddress(c.Listen, true); err != nil {
+		return fmt.Errorf("--listen %w", err)
+	}
+	c.Addr = c.Addr.Unmap()
 	return nil
 }
 
@@ -74,10 +81,14 @@ func (c *agentCmd) Run(ctx context.Context, out *output) error {
 	if err != nil {
 		return unable(err)
 	}
-	if err := remote.CheckSecret(secret, c.Listen.Addr()); err != nil {
-		return unable(explainSecret(fmt.Errorf("--listen %v: %w", c.Listen, err)))
+	addr, err := resolve(ctx, c.Listen, true)
+	if err != nil {
+		return unable(err)
 	}
-	l, err := net.Listen("tcp", c.Listen.String())
+	if err := remote.CheckSecret(secret, addr.Addr()); err != nil {
+		return unable(explainSecret(fmt.Errorf("--listen %s: %w", c.Listen, err)))
+	}
+	l, err := net.Listen("tcp", addr.String())
 	if err != nil {
 		return unable(err)
 	}
@@ -90,7 +101,7 @@ func (c *agentCmd) Run(ctx context.Context, out *output) error {
 		}}
 	a.Host = remote.Host{Build: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(),
 		Siw: os.Getenv("VM_SIW"), CPUs: runtime.NumCPU()}
-	s := &agentSide{cmd: c}
+	s := &agentSide{cmd: c, addr: addr.Addr()}
 	s.capture(a)
 	s.offers(a)
 	for _, o := range a.Host.Offers {
@@ -110,6 +121,7 @@ func cond(ok bool, yes, no string) string {
 // agentSide is what an agent's runs use.
 type agentSide struct {
 	cmd    *agentCmd
+	addr   netip.Addr // of --listen
 	tap    *capture.Tap
 	kernel kernelBench
 	bridge string // its device
@@ -133,7 +145,7 @@ func (s *agentSide) offers(a *remote.Agent) {
 			o.Fixed = true
 			at := s.cmd.Addr
 			if !at.IsValid() {
-				at = s.cmd.Listen.Addr()
+				at = s.addr
 			}
 			s.bridge, err = findBridge(at)
 		}
@@ -181,7 +193,7 @@ func (s *agentSide) capture(a *remote.Agent) {
 	var c conformance.Capturer
 	netdev := s.cmd.Interface
 	if netdev == "" {
-		netdev, _ = netdevOf(s.cmd.Listen.Addr())
+		netdev, _ = netdevOf(s.addr)
 	}
 	w := &capture.Wire{Interface: netdev, Lossy: netdev != loopback}
 	if netdev != "" && w.Usable() == nil {

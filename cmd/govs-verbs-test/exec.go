@@ -147,14 +147,14 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 					"device has one address for IPv4 and one for IPv6", first, addr)
 			}
 			families[is4] = addr
-			if addr.IsUnspecified() {
+			if addr.Unmap().IsUnspecified() {
 				return nil, fmt.Errorf("--address %s is any address; leave the option out for "+
 					"that", addr)
 			}
 			if err := ofThisMachine(addr); err != nil {
 				return nil, fmt.Errorf("--address %s: %w", addr, err)
 			}
-			list[i] = addr.String()
+			list[i] = addr.Unmap().String()
 		}
 		set["GOVS_BRIDGE_ADDRESSES"] = strings.Join(list, ",")
 	}

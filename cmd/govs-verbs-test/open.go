@@ -52,8 +52,8 @@ func findKernel(wanted netip.Addr) (kernelBench, error) {
 }
 
 // addressOf returns the wanted address of the interface under a device, or with
-// none wanted the first, IPv4 before IPv6. Link-local ones don't count: they
-// would need a zone everywhere.
+// none wanted the first, IPv4 before IPv6. Link-local ones count only if they
+// are wanted: others would need a zone everywhere.
 func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 	if d.Netdev == "" {
 		return netip.Addr{}, errors.New("its network interface is not known")
@@ -69,7 +69,8 @@ func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 	var found netip.Addr
 	for _, a := range list {
 		p, err := netip.ParsePrefix(a.String())
-		if err != nil || p.Addr().IsLinkLocalUnicast() || wanted.IsValid() && p.Addr() != wanted {
+		if err != nil || !wanted.IsValid() && p.Addr().IsLinkLocalUnicast() ||
+			wanted.IsValid() && !hasAddr(ifc, p.Addr(), wanted) {
 			continue
 		}
 		if !found.IsValid() || p.Addr().Is4() && !found.Is4() {
@@ -77,7 +78,7 @@ func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 		}
 	}
 	if found.IsValid() {
-		return found, nil
+		return found.WithZone(wanted.Zone()), nil
 	}
 	if wanted.IsValid() {
 		return netip.Addr{}, fmt.Errorf("%s under it doesn't have the address %v", d.Netdev, wanted)

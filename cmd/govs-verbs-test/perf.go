@@ -388,7 +388,7 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 // inProcess has do work in this process as the flags want that: on its CPU, with
 // profiles around it, and until ctx ends.
 func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, self load.End) error) error {
-	addr, err := resolve(ctx, f.Addr+f.Listen)
+	addr, err := resolve(ctx, f.Addr+f.Listen, f.Listen != "")
 	if err != nil {
 		return unable(interrupted(ctx, err))
 	}

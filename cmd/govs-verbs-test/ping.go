@@ -65,7 +65,7 @@ func (c *pingCmd) Validate(k *kong.Context) error {
 
 // Run pings, or serves.
 func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
-	addr, err := resolve(ctx, c.Addr+c.Listen)
+	addr, err := resolve(ctx, c.Addr+c.Listen, c.Listen != "")
 	if err != nil {
 		return unable(err)
 	}

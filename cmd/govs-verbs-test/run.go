@@ -94,6 +94,7 @@ func (c *runCmd) Validate(k *kong.Context) error {
 		return err
 	}
 	c.netdevGiven = given(k, "interface")
+	c.Addr, c.PeerAddr = c.Addr.Unmap(), c.PeerAddr.Unmap()
 	if err := c.checkPeer(); err != nil {
 		return err
 	}

@@ -57,8 +57,8 @@ func (c *runCmd) checkPeer() error {
 		}
 		return nil
 	}
-	if _, _, err := net.SplitHostPort(c.Peer); err != nil {
-		return fmt.Errorf("--peer %s: HOST:PORT is needed: %w", c.Peer, err)
+	if err := checkAddress(c.Peer, false); err != nil {
+		return fmt.Errorf("--peer %w", err)
 	}
 	if c.RequireSiw && !slices.ContainsFunc(c.wanted(), needsKernel) {
 		return errors.New("--require-siw is about this host's siw, which takes no part in this run")
@@ -330,7 +330,7 @@ func netdevOf(addr netip.Addr) (string, error) {
 		}
 		for _, a := range list {
 			p, err := netip.ParsePrefix(a.String())
-			if err == nil && (p.Addr().Unmap() == addr.Unmap() || addr.IsLoopback() && p.Addr().IsLoopback()) {
+			if err == nil && (hasAddr(&ifc, p.Addr(), addr) || addr.IsLoopback() && p.Addr().IsLoopback()) {
 				return ifc.Name, nil
 			}
 		}

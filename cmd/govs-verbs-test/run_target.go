@@ -83,7 +83,7 @@ func countRaw(list []*conformance.Scenario) int {
 // the scripted peer: all of them have the target's port, and an interface would have the ends of
 // one run's connections in the next one's capture.
 func (c *runCmd) targetBench(ctx context.Context, out *output) (*bench, error) {
-	addr, err := resolve(ctx, c.Target)
+	addr, err := resolve(ctx, c.Target, false)
 	if err != nil {
 		return nil, unable(fmt.Errorf("--target: %w", err))
 	}

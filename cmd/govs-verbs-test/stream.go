@@ -114,7 +114,7 @@ func (c *streamCmd) congestion() string {
 
 // Run connects, or accepts, and transfers.
 func (c *streamCmd) Run(ctx context.Context, k *kong.Context, out *output) (err error) {
-	addr, err := resolve(ctx, c.Addr+c.Listen)
+	addr, err := resolve(ctx, c.Addr+c.Listen, c.Listen != "")
 	if err != nil {
 		return unable(interrupted(ctx, err))
 	}
@@ -157,7 +157,7 @@ func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Co
 	if c.Listen == "" {
 		d := rsocket.Dialer{Config: c.config(), Timeout: c.Timeout}
 		return func(ctx context.Context) (*rsocket.Conn, error) {
-			conn, err := d.Dial(ctx, vctx, addr)
+			conn, err := d.Dial(ctx, vctx, "tcp", addr.String())
 			if err != nil {
 				return nil, fmt.Errorf("connecting: %w", c.whyNot(err))
 			}
@@ -171,7 +171,7 @@ func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Co
 			fmt.Fprintf(out.errors, "refused a connection: %v\n", err)
 		}
 	}}
-	l, err := lc.Listen(ctx, vctx, addr)
+	l, err := lc.Listen(ctx, vctx, "tcp", addr.String())
 	if err != nil {
 		return nil, nil, unable(err)
 	}

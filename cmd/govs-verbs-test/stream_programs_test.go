@@ -33,7 +33,7 @@ type streamSite struct {
 // listen listens for a stream.
 func (s *streamSite) listen(t *testing.T, port uint16) *rsocket.Listener {
 	t.Helper()
-	l := testkit.Must(rsocket.Listen(t.Context(), s.vctx, netip.AddrPortFrom(s.addr, port)))(t)
+	l := testkit.Must(rsocket.Listen(t.Context(), s.vctx, "tcp", netip.AddrPortFrom(s.addr, port).String()))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return l
 }
@@ -91,7 +91,7 @@ func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsoc
 		port := freePort()
 		p := start(port)
 		awaitListener(t, p, port)
-		c, err := rsocket.Dial(ctx, s.vctx, netip.AddrPortFrom(s.addr, port))
+		c, err := rsocket.Dial(ctx, s.vctx, "tcp", netip.AddrPortFrom(s.addr, port).String())
 		if err == nil {
 			return limited(t, c), p
 		}

@@ -77,7 +77,7 @@ func recordStream(t *testing.T, b *bridged, inC [2]bool, client, server string) 
 		if s.vctx == nil {
 			s.vctx = openEngine(t)
 		}
-		conn := testkit.Must(rsocket.Dial(t.Context(), s.vctx, netip.AddrPortFrom(addr, port)))(t)
+		conn := testkit.Must(rsocket.Dial(t.Context(), s.vctx, "tcp", netip.AddrPortFrom(addr, port).String()))(t)
 		testkit.OK(t, goCalls(limited(t, conn), client))
 	}
 	testkit.OK(t, <-served)

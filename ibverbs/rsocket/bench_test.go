@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -59,13 +58,13 @@ func overEngine(name string, opts engine.Options) carrier {
 			return nil, err
 		}
 		lc := rsocket.ListenConfig{Config: cfg}
-		return lc.Listen(context.Background(), vctx, netip.MustParseAddrPort("127.0.0.1:0"))
+		return lc.Listen(context.Background(), vctx, "tcp", "127.0.0.1:0")
 	}, func(ctx context.Context, addr string) (net.Conn, error) {
 		vctx, err := open()
 		if err != nil {
 			return nil, err
 		}
-		c, err := rsocket.Dial(ctx, vctx, netip.MustParseAddrPort(addr))
+		c, err := rsocket.Dial(ctx, vctx, "tcp", addr)
 		if err != nil {
 			return nil, err
 		}

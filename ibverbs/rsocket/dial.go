@@ -8,22 +8,29 @@ import (
 	"net/netip"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/attempt"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// Dial connects to an rsocket listener at addr over the device of vctx, with the defaults of
-// Dialer. [Dialer.DialContext] is for names of hosts.
-func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Conn, error) {
-	return new(Dialer).Dial(ctx, vctx, addr)
+// Dial connects to an rsocket listener over the device of vctx, with the defaults of Dialer.
+func Dial(ctx context.Context, vctx *ibverbs.Context, network, address string) (*Conn, error) {
+	return new(Dialer).Dial(ctx, vctx, network, address)
 }
 
-// Dial connects to an rsocket listener at addr over the device of vctx. The error is a
-// [*net.OpError] with the reason in it: ECONNREFUSED where nobody listens, or the listener refuses,
-// as one of verbs may; EPROTO where it accepts but is no rsocket; EINVAL where it speaks another
-// protocol than iWARP, such as HTTP. ctx counts until Dial returns.
+// Dial connects to an rsocket listener over the device of vctx. network and address are those of
+// [net.Dial]: the network is "tcp", "tcp4" or "tcp6", the address "host:port", where host is a name
+// or an address, one of IPv6 in brackets and with a zone if it is link-local, and port a number or
+// the name of a service. Without a host, or with 0.0.0.0 or ::, it is this one. The addresses of a
+// name are tried one after the other, in the order in which the resolver returns them; each has its
+// share of the time that ctx and Timeout leave.
+//
+// The error is a [*net.OpError] with the reason in it, or has one for each address of a name:
+// ECONNREFUSED where nobody listens, or the listener refuses, as one of verbs may; EPROTO where it
+// accepts but is no rsocket; EINVAL where it speaks another protocol than iWARP, such as HTTP. ctx
+// counts until Dial returns.
 func (d *Dialer) Dial(
-	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Conn, error) {
 	limited := ctx
 	if d.Timeout > 0 {
@@ -31,14 +38,24 @@ func (d *Dialer) Dial(
 		limited, cancel = context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
 	}
-	c, err := d.dial(limited, vctx, addr)
-	if err != nil {
+	explained := func(err error) error {
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("Timeout of the Dialer, %v, has passed: %w", d.Timeout, err)
+			return fmt.Errorf("Timeout of the Dialer, %v, has passed: %w", d.Timeout, err)
 		}
-		return nil, failedToDial(d.LocalAddr, addr, err)
+		return err
 	}
-	return c, nil
+	addrs, err := rdmacm.GetAddrInfo(limited, address, &rdmacm.AddrInfoHints{Network: network})
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: netName, Err: timedOut(explained(err))}
+	}
+	return attempt.Each(limited, addrs,
+		func(share context.Context, addr netip.AddrPort) (*Conn, error) {
+			c, err := d.dial(share, vctx, addr)
+			if err != nil {
+				return nil, failedToDial(d.LocalAddr, addr, explained(err))
+			}
+			return c, nil
+		})
 }
 
 func (d *Dialer) dial(
@@ -74,65 +91,17 @@ func (d *Dialer) dial(
 	return c, nil
 }
 
-// DialContext returns a function that dials "host:port" for what wants one, such as http.Transport:
+// DialContext returns [Dialer.Dial] as a function for what wants one, such as http.Transport:
 //
 //	t := &http.Transport{DialContext: d.DialContext(vctx)}
-//
-// host is a name or an address; the addresses of a name are tried in the order in which the
-// resolver gives them. The network may be "tcp", "tcp4" or "tcp6", and chooses among them.
 func (d *Dialer) DialContext(
 	vctx *ibverbs.Context,
 ) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		addrs, err := lookup(ctx, network, address)
+		c, err := d.Dial(ctx, vctx, network, address)
 		if err != nil {
-			return nil, &net.OpError{Op: "dial", Net: network, Err: timedOut(err)}
+			return nil, err // c would be an interface that is not nil
 		}
-		var all []error
-		for _, addr := range addrs {
-			c, err := d.Dial(ctx, vctx, addr)
-			if err == nil {
-				return c, nil
-			}
-			all = append(all, err)
-			if ctx.Err() != nil {
-				break
-			}
-		}
-		if len(all) == 1 {
-			return nil, all[0]
-		}
-		return nil, errors.Join(all...)
+		return c, nil
 	}
-}
-
-// lookup returns the addresses of "host:port".
-func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, error) {
-	family := "ip"
-	switch network {
-	case "tcp":
-	case "tcp4":
-		family = "ip4"
-	case "tcp6":
-		family = "ip6"
-	default:
-		return nil, net.UnknownNetworkError(network)
-	}
-	host, service, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	port, err := net.DefaultResolver.LookupPort(ctx, network, service)
-	if err != nil {
-		return nil, err
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, family, host)
-	if err != nil {
-		return nil, err
-	}
-	addrs := make([]netip.AddrPort, len(ips))
-	for i, ip := range ips {
-		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-	}
-	return addrs, nil
 }

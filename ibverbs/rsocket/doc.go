@@ -8,7 +8,7 @@
 // of the kernel:
 //
 //	vctx, err := ibverbs.Open(engine.New(nil), "")
-//	l, err := rsocket.Listen(ctx, vctx, netip.MustParseAddrPort("192.0.2.1:7471"))
+//	l, err := rsocket.Listen(ctx, vctx, "tcp", "192.0.2.1:7471")
 //	for {
 //		conn, err := l.Accept()
 //		go func() {
@@ -19,7 +19,7 @@
 //
 // And another one, which opens its device in the same way:
 //
-//	conn, err := rsocket.Dial(ctx, vctx, netip.MustParseAddrPort("192.0.2.1:7471"))
+//	conn, err := rsocket.Dial(ctx, vctx, "tcp", "192.0.2.1:7471")
 //	conn.Write([]byte("hello"))
 //	conn.CloseWrite()
 //	answer, err := io.ReadAll(conn)

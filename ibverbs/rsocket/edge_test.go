@@ -196,7 +196,7 @@ func TestIPv6(t *testing.T) {
 func TestDialContext(t *testing.T) {
 	ctx := timeout(t)
 	vctx, _ := device(t)
-	l := testkit.Must(rsocket.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0")))(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, "tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	dial := new(rsocket.Dialer).DialContext(vctx)

@@ -51,7 +51,7 @@ func TestConnNoAnswerToDisconnect(t *testing.T) {
 func TestConnAcceptorCloses(t *testing.T) {
 	vctx, addr := device(t)
 	ctx := timeout(t)
-	l := testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	const times = 40
 	served := make(chan error, 1)
 	go func() {
@@ -68,7 +68,7 @@ func TestConnAcceptorCloses(t *testing.T) {
 		served <- nil
 	}()
 	for range times {
-		c := testkit.Must(rsocket.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort()))(t)
+		c := testkit.Must(rsocket.Dial(ctx, vctx, "tcp", l.Addr().String()))(t)
 		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("Read returns %d, %v", n, err)
 		}
@@ -179,7 +179,7 @@ func TestConnNudges(t *testing.T) {
 		}
 		accepted <- err
 	}()
-	c := testkit.Must(rsocket.Dial(ctx, vctx, l.Addr()))(t)
+	c := testkit.Must(rsocket.Dial(ctx, vctx, "tcp", l.Addr().String()))(t)
 	testkit.OK(t, <-accepted)
 	defer func() { testkit.OK(t, errors.Join(c.Close(), r.conn.Close())) }()
 	for c.Stats().Keepalives < 2 {

@@ -8,17 +8,17 @@ import (
 	"os"
 )
 
-// network is what errors and addresses call the network. Addresses are those of TCP.
-const network = "rsocket"
+// netName is what errors and addresses call the network. Addresses are those of TCP.
+const netName = "rsocket"
 
 // opError is an error of a call of a Conn, with its addresses.
 func (c *Conn) opError(op string, err error) error {
-	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+	return &net.OpError{Op: op, Net: netName, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
 // failedToDial is the error of a Dial to addr.
 func failedToDial(from, addr netip.AddrPort, err error) error {
-	e := &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(addr), Err: timedOut(err)}
+	e := &net.OpError{Op: "dial", Net: netName, Addr: net.TCPAddrFromAddrPort(addr), Err: timedOut(err)}
 	if from.IsValid() {
 		e.Source = net.TCPAddrFromAddrPort(from)
 	}

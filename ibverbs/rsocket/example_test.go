@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -54,7 +53,7 @@ func Example() {
 	ctx := context.Background()
 	vctx, addr := open()
 	defer vctx.Close()
-	l, err := rsocket.Listen(ctx, vctx, addr)
+	l, err := rsocket.Listen(ctx, vctx, "tcp", addr.String())
 	check(err)
 	defer l.Close()
 	served := make(chan struct{})
@@ -67,7 +66,7 @@ func Example() {
 		check(conn.Close())
 	}()
 
-	conn, err := rsocket.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort())
+	conn, err := rsocket.Dial(ctx, vctx, "tcp", l.Addr().String())
 	check(err)
 	check(conn.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = conn.Write([]byte("hello"))
@@ -85,7 +84,7 @@ func Example() {
 func ExampleDialer_DialContext() {
 	vctx, addr := open()
 	defer closeLater(vctx)
-	l, err := rsocket.Listen(context.Background(), vctx, addr)
+	l, err := rsocket.Listen(context.Background(), vctx, "tcp", addr.String())
 	check(err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s over RDMA", r.URL.Path)

@@ -68,7 +68,7 @@ func dialRaw(t *testing.T, cfg rsocket.Config) (*rawPeer, *rsocket.Conn) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	lc := rsocket.ListenConfig{Config: cfg}
-	l := testkit.Must(lc.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(lc.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	defer l.Close()
 	accepted := make(chan error, 1)
 	var s *rsocket.Conn
@@ -334,7 +334,7 @@ func TestConnListenerRefuses(t *testing.T) {
 			t.Errorf("refused %v: %v", peer, err)
 		}
 	}}
-	l := testkit.Must(lc.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(lc.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	defer l.Close()
 	accepted := make(chan error, 1)
 	go func() {
@@ -359,7 +359,7 @@ func TestConnListenerRefuses(t *testing.T) {
 		_, err := rdmacm.Dial(ctx, vctx, to, r.config(t, hello))
 		wantErr(t, "Dial", err, syscall.ECONNREFUSED)
 	}
-	c := testkit.Must(rsocket.Dial(ctx, vctx, to))(t)
+	c := testkit.Must(rsocket.Dial(ctx, vctx, "tcp", to.String()))(t)
 	testkit.OK(t, <-accepted)
 	testkit.OK(t, c.Close())
 	if n := int(refused.Load()); n != len(bad) {
@@ -402,7 +402,7 @@ func TestConnDialRefuses(t *testing.T) {
 			}
 			done <- err
 		}()
-		_, err := rsocket.Dial(ctx, vctx, l.Addr())
+		_, err := rsocket.Dial(ctx, vctx, "tcp", l.Addr().String())
 		wantErr(t, "Dial", err, syscall.EPROTO, say, "dial rsocket")
 		if broke := (*proto.Error)(nil); !errors.As(err, &broke) {
 			t.Errorf("Dial: %v", err)
@@ -415,13 +415,13 @@ func TestConnDialRefuses(t *testing.T) {
 func TestConnDialErrors(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	to := l.Addr().(*net.TCPAddr).AddrPort()
 	testkit.OK(t, l.Close())
-	_, err := rsocket.Dial(ctx, vctx, to)
+	_, err := rsocket.Dial(ctx, vctx, "tcp", to.String())
 	wantErr(t, "Dial to nobody", err, syscall.ECONNREFUSED, "dial rsocket "+to.String())
 	past := rsocket.Dialer{Timeout: time.Nanosecond}
-	_, err = past.Dial(ctx, vctx, to)
+	_, err = past.Dial(ctx, vctx, "tcp", to.String())
 	wantErr(t, "Dial without time", err, os.ErrDeadlineExceeded)
 	wantErr(t, "Dial without time", err, context.DeadlineExceeded)
 	if ne := net.Error(nil); !errors.As(err, &ne) || !ne.Timeout() {
@@ -430,10 +430,10 @@ func TestConnDialErrors(t *testing.T) {
 	for _, cfg := range []rsocket.Config{{SendBuffer: 1}, {ReceiveBuffer: -1}, {SendQueue: 15}, {ReceiveQueue: 1 << 20},
 		{Inline: 3}, {KeepAlive: time.Nanosecond}} {
 		d := rsocket.Dialer{Config: cfg}
-		_, err := d.Dial(ctx, vctx, to)
+		_, err := d.Dial(ctx, vctx, "tcp", to.String())
 		wantErr(t, "Dial", err, syscall.EINVAL, "of rsocket.Config is ", "must be")
 		lc := rsocket.ListenConfig{Config: cfg}
-		_, err = lc.Listen(ctx, vctx, addr)
+		_, err = lc.Listen(ctx, vctx, "tcp", addr.String())
 		wantErr(t, "Listen", err, syscall.EINVAL, "listen rsocket", "of rsocket.Config is ", "must be")
 	}
 }
@@ -442,7 +442,7 @@ func TestConnDialErrors(t *testing.T) {
 func TestConnListener(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	accept := func() <-chan error {
 		failed := make(chan error, 1)
 		go func() {
@@ -479,7 +479,7 @@ func TestConnDialGivenUp(t *testing.T) {
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t) // nobody accepts
 	d := rsocket.Dialer{Timeout: 50 * time.Millisecond}
-	_, err := d.Dial(timeout(t), vctx, l.Addr())
+	_, err := d.Dial(timeout(t), vctx, "tcp", l.Addr().String())
 	wantErr(t, "Dial", err, os.ErrDeadlineExceeded)
 	if !strings.Contains(err.Error(), "Timeout of the Dialer, 50ms, has passed") {
 		t.Errorf("the error does not say whose time is up: %v", err)

@@ -50,7 +50,7 @@ func TestConnHTTP(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx := timeout(t)
 			vctx, addr := device(t)
-			var l net.Listener = testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+			var l net.Listener = testkit.Must(rsocket.Listen(ctx, vctx, "tcp", addr.String()))(t)
 			url := "http://" + l.Addr().String()
 			protocols := new(http.Protocols)
 			protocols.SetHTTP1(tc.protocol == "HTTP/1.1")

@@ -22,7 +22,7 @@ func TestImmediateData(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{Extensions: true}), ""))(t)
 	t.Cleanup(func() { closeDevice(t, vctx) })
 	lc := rsocket.ListenConfig{Config: rsocket.Config{SendQueue: 16, ReceiveQueue: 16}}
-	l := testkit.Must(lc.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(lc.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	defer l.Close()
 	accepted := make(chan *rsocket.Conn, 1)
 	go func() {

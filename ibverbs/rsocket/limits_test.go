@@ -3,7 +3,6 @@ package rsocket_test
 import (
 	"errors"
 	"io"
-	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -21,10 +20,10 @@ func TestNotOnRoCE(t *testing.T) {
 	f := fake.New()
 	f.Transport = provider.TransportIB
 	vctx := testkit.Must(ibverbs.Open(f, ""))(t)
-	_, err := rsocket.Dial(timeout(t), vctx, netip.MustParseAddrPort("192.0.2.7:7471"))
+	_, err := rsocket.Dial(timeout(t), vctx, "tcp", "192.0.2.7:7471")
 	wantErr(t, "Dial", err, errors.ErrUnsupported, "dial rsocket 192.0.2.7:7471",
 		"immediate data", "use a device of iWARP")
-	_, err = rsocket.Listen(timeout(t), vctx, netip.MustParseAddrPort("192.0.2.7:7471"))
+	_, err = rsocket.Listen(timeout(t), vctx, "tcp", "192.0.2.7:7471")
 	wantErr(t, "Listen", err, errors.ErrUnsupported, "listen rsocket", "immediate data")
 	testkit.OK(t, vctx.Close())
 }

@@ -2,7 +2,6 @@ package rsocket_test
 
 import (
 	"io"
-	"net/netip"
 	"os"
 	"syscall"
 	"testing"
@@ -20,7 +19,7 @@ func TestLinger(t *testing.T) {
 		vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{CloseTimeout: 50 * time.Millisecond}), ""))(t)
 		peer, addr := startServer(t, "rsocket", "large")
 		d := rsocket.Dialer{Config: rsocket.Config{SendBuffer: 32 << 20, SendQueue: 2000, Linger: linger}}
-		c := testkit.Must(d.Dial(timeout(t), vctx, netip.MustParseAddrPort(addr)))(t)
+		c := testkit.Must(d.Dial(timeout(t), vctx, "tcp", addr))(t)
 		testkit.Must(io.ReadFull(c, make([]byte, 1)))(t) // it has granted its ring
 		testkit.OK(t, peer.Process.Signal(syscall.SIGSTOP))
 		testkit.Must(c.Write(make([]byte, 24<<20)))(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/attempt"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
@@ -32,25 +33,42 @@ type Listener struct {
 // acceptance is an Accept that waits.
 type acceptance struct{ end context.CancelCauseFunc }
 
-// Listen waits for connections at addr over the device of vctx, with the defaults of ListenConfig.
-func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
-	return new(ListenConfig).Listen(ctx, vctx, addr)
+// Listen waits for connections over the device of vctx, with the defaults of ListenConfig.
+func Listen(
+	ctx context.Context, vctx *ibverbs.Context, network, address string,
+) (*Listener, error) {
+	return new(ListenConfig).Listen(ctx, vctx, network, address)
 }
 
-// Listen waits for connections at addr over the device of vctx. The port may be 0, and the address
-// 0.0.0.0 or :: for all that the system has. Listen does not block; ctx is only looked at.
+// Listen waits for connections over the device of vctx. network and address are those of
+// [net.Listen]: the network is "tcp", "tcp4" or "tcp6", the address "host:port", where host is a
+// name or an address, one of IPv6 in brackets and with a zone if it is link-local, and port a
+// number or the name of a service. Port 0, or none, is one that is free. Without a host it is every
+// address that the system has; with "tcp6" only those of IPv6. Of a name's addresses it is the
+// first that is the system's. ctx bounds the look-up of names.
 func (lc *ListenConfig) Listen(
-	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Listener, error) {
-	l, err := lc.listen(ctx, vctx, addr)
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: addrOf(addr), Err: timedOut(err)}
+	failed := func(at net.Addr, err error) error {
+		return &net.OpError{Op: "listen", Net: netName, Addr: at, Err: timedOut(err)}
 	}
-	return l, nil
+	addrs, err := rdmacm.GetAddrInfo(ctx, address,
+		&rdmacm.AddrInfoHints{Passive: true, Network: network})
+	if err != nil {
+		return nil, failed(nil, err)
+	}
+	return attempt.Each(ctx, addrs,
+		func(_ context.Context, addr netip.AddrPort) (*Listener, error) {
+			l, err := lc.listen(ctx, vctx, network, addr)
+			if err != nil {
+				return nil, failed(addrOf(addr), err)
+			}
+			return l, nil
+		})
 }
 
 func (lc *ListenConfig) listen(
-	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+	ctx context.Context, vctx *ibverbs.Context, network string, addr netip.AddrPort,
 ) (*Listener, error) {
 	if err := supported(vctx); err != nil {
 		return nil, err
@@ -59,7 +77,11 @@ func (lc *ListenConfig) listen(
 	if err != nil {
 		return nil, err
 	}
-	rl, err := rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Backlog: lc.Backlog})
+	rc := &rdmacm.ListenConfig{Backlog: lc.Backlog}
+	if network == "tcp6" && addr.Addr().IsUnspecified() {
+		rc.Setup = func(id *rdmacm.ID) error { return id.SetOption(rdmacm.OptionAFOnly, 1) }
+	}
+	rl, err := rdmacm.Listen(ctx, vctx, addr, rc)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +107,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 	c, err := l.accept(ctx)
 	if err != nil {
-		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
+		return nil, &net.OpError{Op: "accept", Net: netName, Addr: l.Addr(), Err: err}
 	}
 	return c, nil
 }
@@ -189,7 +211,7 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return &net.OpError{Op: "set", Net: network, Addr: l.Addr(), Err: net.ErrClosed}
+		return &net.OpError{Op: "set", Net: netName, Addr: l.Addr(), Err: net.ErrClosed}
 	}
 	if l.timer != nil {
 		l.timer.Stop()
@@ -220,7 +242,7 @@ func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return &net.OpError{Op: "close", Net: network, Addr: l.Addr(), Err: net.ErrClosed}
+		return &net.OpError{Op: "close", Net: netName, Addr: l.Addr(), Err: net.ErrClosed}
 	}
 	l.closed = true
 	if l.timer != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -92,7 +91,7 @@ func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort,
 	t.Helper()
 	ctx := timeout(t)
 	lc := rsocket.ListenConfig{Config: server}
-	l := testkit.Must(lc.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(lc.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	defer l.Close()
 	accepted := make(chan error, 1)
 	go func() {
@@ -101,7 +100,7 @@ func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort,
 		accepted <- err
 	}()
 	d := rsocket.Dialer{Config: client}
-	c = testkit.Must(d.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort()))(t)
+	c = testkit.Must(d.Dial(ctx, vctx, "tcp", l.Addr().String()))(t)
 	testkit.OK(t, <-accepted)
 	t.Cleanup(func() {
 		c.Close()

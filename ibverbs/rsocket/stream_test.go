@@ -341,7 +341,7 @@ func TestConnMany(t *testing.T) {
 	}
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, "tcp", addr.String()))(t)
 	var wg sync.WaitGroup
 	wg.Add(1)
 	go func() {
@@ -365,7 +365,7 @@ func TestConnMany(t *testing.T) {
 	errs := make(chan error, n)
 	for i := range n {
 		go func() {
-			c, err := rsocket.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort())
+			c, err := rsocket.Dial(ctx, vctx, "tcp", l.Addr().String())
 			if err != nil {
 				errs <- err
 				return

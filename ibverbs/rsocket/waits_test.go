@@ -2,7 +2,6 @@ package rsocket_test
 
 import (
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func TestListenerCloseWhileAccepting(t *testing.T) {
 		}
 	}
 	vctx := testkit.Must(ibverbs.Open(f, ""))(t)
-	l := testkit.Must(rsocket.Listen(timeout(t), vctx, netip.MustParseAddrPort("192.0.2.1:7471")))(t)
+	l := testkit.Must(rsocket.Listen(timeout(t), vctx, "tcp", "192.0.2.1:7471"))(t)
 	hello := proto.Hello{
 		Credits: 16, SGL: proto.Region{Addr: 1 << 20, Len: 2},
 		Data: proto.Region{Addr: 1 << 16, Len: 4096},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -18,8 +17,11 @@ import (
 
 // serveRDMA serves clients that connect by RDMA until ctx ends.
 func serveRDMA(ctx context.Context, server *p9.Server, o *options) (err error) {
-	addr, _ := netip.ParseAddrPort(o.listen) // without one, any device will do
-	p, err := auto.Named(o.provider, &auto.Options{Addr: addr.Addr()})
+	addrs, err := rdmacm.GetAddrInfo(ctx, o.listen, &rdmacm.AddrInfoHints{Passive: true})
+	if err != nil {
+		return err
+	}
+	p, err := auto.Named(o.provider, &auto.Options{Addr: addrs[0].Addr()})
 	if err != nil {
 		return fmt.Errorf("--provider: %w", err)
 	}

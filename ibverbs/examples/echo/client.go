@@ -14,7 +14,7 @@ func send(ctx context.Context, provider, address, message string) (err error) {
 	if len(message) > maxMessage {
 		return fmt.Errorf("the message has %d octets, the server takes %d", len(message), maxMessage)
 	}
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, false)
 	if err != nil {
 		return err
 	}

@@ -30,13 +30,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
@@ -81,9 +81,12 @@ func start() error {
 
 // open opens a device of the provider for connections with address. This is all that
 // depends on the provider.
-func open(name, address string) (*ibverbs.Context, error) {
-	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr()})
+func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
+	if err != nil {
+		return nil, err
+	}
+	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr()})
 	if err != nil {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}

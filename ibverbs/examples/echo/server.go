@@ -15,7 +15,7 @@ import (
 
 // serve answers clients at address, each in a goroutine of its own, until ctx ends.
 func serve(ctx context.Context, provider, address string) (err error) {
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
 		return err
 	}

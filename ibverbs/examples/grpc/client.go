@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
+	"net/url"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,11 +26,7 @@ type calls struct {
 
 // call connects to the server at address, sends it the messages and prints the answers.
 func call(ctx context.Context, provider, address string, calls calls) (err error) {
-	addr, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("the server's address: %w", err)
-	}
-	vctx, err := open(provider, addr)
+	vctx, err := open(ctx, provider, address, false)
 	if err != nil {
 		return err
 	}
@@ -58,7 +54,7 @@ func call(ctx context.Context, provider, address string, calls calls) (err error
 // options apply: credentials for TLS, which goes over the rsocket as it does over TCP.
 func connect(vctx *ibverbs.Context, address string) (*grpc.ClientConn, error) {
 	dial := new(rsocket.Dialer).DialContext(vctx)
-	return grpc.NewClient("passthrough:///"+address,
+	return grpc.NewClient("passthrough:///"+url.PathEscape(address), // an address with a zone has a %
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dial(ctx, "tcp", address)

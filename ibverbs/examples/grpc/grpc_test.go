@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -183,7 +182,7 @@ func TestServerStops(t *testing.T) {
 // newClient returns a client that is connected to the server at address on its first call.
 func newClient(t *testing.T, address string) echopb.EchoClient {
 	t.Helper()
-	vctx, err := open(exampletest.Provider(), netip.MustParseAddrPort(address))
+	vctx, err := open(t.Context(), exampletest.Provider(), address, false)
 	testkit.OK(t, err)
 	t.Cleanup(func() { testkit.OK(t, closeDevice(vctx)) })
 	conn, err := connect(vctx, address)

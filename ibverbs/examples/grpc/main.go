@@ -35,13 +35,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
@@ -83,9 +83,13 @@ func start() error {
 	return call(ctx, *provider, flag.Arg(0), calls)
 }
 
-// open opens a device of the provider for connections with address.
-func open(name string, address netip.AddrPort) (*ibverbs.Context, error) {
-	p, err := auto.Named(name, &auto.Options{Addr: address.Addr()})
+// open opens a device of the provider for connections with address; passive is for listening there.
+func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
+	if err != nil {
+		return nil, err
+	}
+	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr()})
 	if err != nil {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}

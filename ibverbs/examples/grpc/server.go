@@ -19,11 +19,7 @@ import (
 
 // serve serves clients at address until ctx ends.
 func serve(ctx context.Context, provider, address string) (err error) {
-	addr, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	vctx, err := open(provider, addr)
+	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
 		return err
 	}
@@ -31,7 +27,7 @@ func serve(ctx context.Context, provider, address string) (err error) {
 	lc := rsocket.ListenConfig{Refused: func(peer netip.AddrPort, err error) {
 		fmt.Fprintf(os.Stderr, "grpc: %v gets no connection: %v\n", peer, err)
 	}}
-	l, err := lc.Listen(ctx, vctx, addr)
+	l, err := lc.Listen(ctx, vctx, "tcp", address)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func TestKVFull(t *testing.T) {
 // connect connects this process to a server.
 func connect(ctx context.Context, t *testing.T, address string) *client {
 	t.Helper()
-	vctx, err := open(exampletest.Provider(), address)
+	vctx, err := open(ctx, exampletest.Provider(), address, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,13 +40,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/engine"
 )
@@ -96,7 +96,7 @@ func start() error {
 
 // run connects to the server at address and carries out a command.
 func run(ctx context.Context, name, address string, atomics bool, command []string) (err error) {
-	vctx, err := open(name, address)
+	vctx, err := open(ctx, name, address, false)
 	if err != nil {
 		return err
 	}
@@ -129,9 +129,12 @@ func run(ctx context.Context, name, address string, atomics bool, command []stri
 
 // open opens a device, with atomic operations if it has them. auto takes one of the kernel
 // if it leads to the address, otherwise the engine.
-func open(name, address string) (*ibverbs.Context, error) {
-	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr(), Engine: &engine.Options{Extensions: true}})
+func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
+	if err != nil {
+		return nil, err
+	}
+	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr(), Engine: &engine.Options{Extensions: true}})
 	if err != nil {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}

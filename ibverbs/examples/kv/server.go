@@ -30,7 +30,7 @@ const serverOwner = math.MaxUint16
 
 // serve has a table of n slots at address until ctx ends.
 func serve(ctx context.Context, provider, address string, n int, atomics bool) (err error) {
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
 		return err
 	}

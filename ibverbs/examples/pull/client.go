@@ -23,7 +23,7 @@ type options struct {
 
 // pull copies what the server at address offers to a new file.
 func pull(ctx context.Context, provider, address, name string, o options) (err error) {
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, false)
 	if err != nil {
 		return err
 	}

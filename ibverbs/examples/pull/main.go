@@ -31,13 +31,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
@@ -79,9 +79,12 @@ func start() error {
 
 // open opens a device. auto takes one of the kernel if it leads to the address, otherwise
 // the engine.
-func open(name, address string) (*ibverbs.Context, error) {
-	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr()})
+func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
+	if err != nil {
+		return nil, err
+	}
+	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr()})
 	if err != nil {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}

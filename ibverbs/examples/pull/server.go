@@ -13,7 +13,7 @@ import (
 
 // serve lets clients at address read a file, until ctx ends.
 func serve(ctx context.Context, provider, address, name string) (err error) {
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@
 //
 // What stands for each call of the C program, in order:
 //
-//	rdma_getaddrinfo        net.Resolver
+//	rdma_getaddrinfo        GetAddrInfo
 //	rdma_create_ep          Open, CreateEventChannel, CreateID, ResolveAddr, ResolveRoute,
 //	                        AllocPD, CreateCompChannel, CreateCQ, CreateQP (see ep.go)
 //	attr.cap.max_inline...  QP.Query
@@ -39,7 +39,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
@@ -85,11 +84,11 @@ func start() error {
 }
 
 func run(ctx context.Context) (err error) {
-	addr, err := getAddrInfo(ctx, *server, *port)
+	addrs, err := rdmacm.GetAddrInfo(ctx, net.JoinHostPort(*server, *port), nil)
 	if err != nil {
 		return err
 	}
-	ep, err := createEP(ctx, addr)
+	ep, err := createEP(ctx, addrs[0])
 	if err != nil {
 		return err
 	}
@@ -150,19 +149,6 @@ func run(ctx context.Context) (err error) {
 		return fmt.Errorf("the receive: %w", err)
 	}
 	return nil
-}
-
-// getAddrInfo is rdma_getaddrinfo: the first address of host, with the port.
-func getAddrInfo(ctx context.Context, host, port string) (netip.AddrPort, error) {
-	n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(n)), nil
 }
 
 // getComp is rdma_get_send_comp and rdma_get_recv_comp: it waits for one completion. The

@@ -13,7 +13,7 @@
 //
 // What stands for each call of the C program, in order:
 //
-//	rdma_getaddrinfo        net.Resolver
+//	rdma_getaddrinfo        GetAddrInfo
 //	rdma_create_ep          Open, CreateEventChannel, CreateID, BindAddr (see ep.go)
 //	rdma_listen             ID.Listen
 //	rdma_get_request        EventChannel.GetEvent, ID.Migrate, and for the QP AllocPD,
@@ -39,7 +39,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
@@ -83,11 +82,11 @@ func start() error {
 }
 
 func run(ctx context.Context) (err error) {
-	addr, err := getAddrInfo(ctx, *server, *port)
+	addrs, err := rdmacm.GetAddrInfo(ctx, net.JoinHostPort(*server, *port), &rdmacm.AddrInfoHints{Passive: true})
 	if err != nil {
 		return err
 	}
-	l, err := listenEP(addr)
+	l, err := listenEP(addrs[0])
 	if err != nil {
 		return err
 	}
@@ -159,19 +158,6 @@ func run(ctx context.Context) (err error) {
 		return fmt.Errorf("the send: %w", err)
 	}
 	return nil
-}
-
-// getAddrInfo is rdma_getaddrinfo: the first address of host, with the port.
-func getAddrInfo(ctx context.Context, host, port string) (netip.AddrPort, error) {
-	n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(n)), nil
 }
 
 // getComp is rdma_get_send_comp and rdma_get_recv_comp: it waits for one completion. The

@@ -40,13 +40,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
@@ -107,7 +107,7 @@ func misuse(listen string, args, clients, count int, interval, deadline time.Dur
 // calls makes the same call a number of times and prints the answers.
 func calls(ctx context.Context, provider string, args []string, count int, interval, deadline time.Duration) (err error) {
 	address, method, payload := args[0], args[1], args[2]
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, false)
 	if err != nil {
 		return err
 	}
@@ -135,9 +135,12 @@ func calls(ctx context.Context, provider string, args []string, count int, inter
 
 // open opens a device. auto takes one of the kernel if it leads to the address, otherwise
 // the engine.
-func open(name, address string) (*ibverbs.Context, error) {
-	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr()})
+func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
+	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
+	if err != nil {
+		return nil, err
+	}
+	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr()})
 	if err != nil {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}

@@ -41,7 +41,7 @@ func TestRPC(t *testing.T) {
 // connect makes a client in this process.
 func connect(t *testing.T, address string) *client {
 	t.Helper()
-	vctx, err := open(exampletest.Provider(), address)
+	vctx, err := open(t.Context(), exampletest.Provider(), address, false)
 	if err != nil {
 		t.Fatal(err)
 	}

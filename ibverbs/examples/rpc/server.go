@@ -29,7 +29,7 @@ type server struct {
 
 // serve answers up to limit clients at address until ctx ends.
 func serve(ctx context.Context, provider, address string, limit int) (err error) {
-	vctx, err := open(provider, address)
+	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (i *idleStreams) do(ctx context.Context, vctx *ibverbs.Context, addr netip.
 		return i.listen(ctx, vctx, addr)
 	}
 	for len(i.conns) < n {
-		c, err := rsocket.Dial(ctx, vctx, addr)
+		c, err := rsocket.Dial(ctx, vctx, "tcp", addr.String())
 		if err != nil {
 			return addr, fmt.Errorf("stream %d: %w", len(i.conns)+1, err)
 		}
@@ -50,7 +50,7 @@ func (i *idleStreams) do(ctx context.Context, vctx *ibverbs.Context, addr netip.
 func (i *idleStreams) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (
 	netip.AddrPort, error,
 ) {
-	l, err := rsocket.Listen(ctx, vctx, addr)
+	l, err := rsocket.Listen(ctx, vctx, "tcp", addr.String())
 	if err != nil {
 		return addr, err
 	}

@@ -67,12 +67,12 @@ type streams struct {
 
 func (n streams) Listen(ctx context.Context, addr netip.AddrPort) (Listener, error) {
 	lc := rsocket.ListenConfig{Config: n.cfg}
-	return noNil[Listener](lc.Listen(ctx, n.vctx, addr))
+	return noNil[Listener](lc.Listen(ctx, n.vctx, "tcp", addr.String()))
 }
 
 func (n streams) Dial(ctx context.Context, addr netip.AddrPort) (Conn, error) {
 	d := rsocket.Dialer{Config: n.cfg}
-	return noNil[Conn](d.Dial(ctx, n.vctx, addr))
+	return noNil[Conn](d.Dial(ctx, n.vctx, "tcp", addr.String()))
 }
 
 // noNil returns v as an interface that is nil after an error.

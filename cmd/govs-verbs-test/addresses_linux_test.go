@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// spellings are addresses to listen at, each with addresses that lead there. PORT is the port that
+// the listener has got, and SERVICE one of services, another for each
+// endpoint. The network namespace of the test has lo with fe80::7, and nothing else.
+var spellings = []struct {
+	listen string
+	dial   []string
+}{
+	{"127.0.0.1:0", []string{"127.0.0.1:PORT", "[::ffff:127.0.0.1]:PORT", "0.0.0.0:PORT", "localhost:PORT"}},
+	{"[::ffff:127.0.0.1]:0", []string{"127.0.0.1:PORT"}},
+	{"localhost:0", []string{"localhost:PORT"}},
+	{"127.0.0.1:SERVICE", []string{"127.0.0.1:SERVICE", "127.0.0.1:PORT"}},
+	{"[::1]:0", []string{"[::1]:PORT"}},
+	{":0", []string{"127.0.0.1:PORT", "[::1]:PORT", ":PORT", "[::]:PORT"}},
+	{"[fe80::7%lo]:0", []string{"[fe80::7%lo]:PORT", "[fe80::7%1]:PORT"}},
+}
+
+// An endpoint listens at an address as a user spells it, and connects to one.
+type endpoint struct {
+	name string
+	// listen returns the address that it has got.
+	listen func(t *testing.T, address string) (got string)
+	dial   func(t *testing.T, address string) error
+	first  bool // connect to the first address of each list only
+}
+
+// services are names of ports that package net knows without a file.
+var services = []string{"http", "https", "ftp", "ftps", "telnet", "smtp", "domain", "gopher", "pop3",
+	"imap2", "imap3", "submission", "imaps", "pop3s", "ssh"}
+
+// addressExamples are built before the namespace is entered.
+var addressExamples = []string{"echo", "kv", "rpc", "pull", "grpc", "9p", "rdma_client", "rdma_server"}
+
+const inAddressNamespace = "GOVS_ADDRESSES"
+
+// TestAddresses: every function and command that takes an address takes each spelling.
+func TestAddresses(t *testing.T) {
+	dir := os.Getenv(inAddressNamespace)
+	if dir == "" {
+		testkit.NeedRoot(t, "network namespaces need root")
+		dir = t.TempDir()
+		for _, example := range addressExamples {
+			folder := filepath.Join("../../ibverbs/examples", example)
+			cmd := exec.Command("go", "build", "-o", filepath.Join(dir, example), ".")
+			cmd.Dir = folder
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", example, err, out)
+			}
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestAddresses$", "-test.v")
+		cmd.Env = append(os.Environ(), inAddressNamespace+"="+dir, secretVariable+"="+testSecret)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	ip(t, "link set lo up")
+	ip(t, "address add fe80::7/64 dev lo nodad")
+	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
+	defer func() { testkit.OK(t, vctx.Close()) }()
+	for n, e := range append(libraryEndpoints(vctx), programEndpoints(dir)...) {
+		t.Run(e.name, func(t *testing.T) {
+			for _, s := range spellings {
+				t.Run(s.listen, func(t *testing.T) {
+					got := e.listen(t, strings.ReplaceAll(s.listen, "SERVICE", services[n]))
+					_, port, err := net.SplitHostPort(got)
+					testkit.OK(t, err)
+					for i, address := range s.dial {
+						if e.first && i > 0 {
+							break
+						}
+						address = strings.NewReplacer("PORT", port, "SERVICE", services[n]).Replace(address)
+						if err := e.dial(t, address); err != nil {
+							t.Errorf("listening at %s, which is %s; connecting to %s: %v", s.listen, got, address, err)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// libraryEndpoints are the functions.
+func libraryEndpoints(vctx *ibverbs.Context) []endpoint {
+	streamListen := func(t *testing.T, address string) string {
+		l := testkit.Must(rsocket.Listen(t.Context(), vctx, "tcp", address))(t)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.Close()
+			}
+		}()
+		t.Cleanup(func() {
+			testkit.OK(t, l.Close())
+			<-served
+		})
+		return l.Addr().String()
+	}
+	read := func(c net.Conn, err error) error {
+		if err != nil {
+			return err
+		}
+		_, err = c.Read(make([]byte, 1))
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return errors.Join(err, c.Close())
+	}
+	return []endpoint{
+		{name: "rdmacm names", listen: func(t *testing.T, address string) string {
+			l := testkit.Must(rdmacm.ListenName(t.Context(), vctx, address, nil))(t)
+			t.Cleanup(func() { testkit.OK(t, l.Close()) })
+			go serveConns(l)
+			return l.Addr().String()
+		}, dial: func(t *testing.T, address string) error {
+			c, err := rdmacm.DialName(t.Context(), vctx, address, nil)
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		}},
+		{name: "rdmacm addresses", listen: func(t *testing.T, address string) string {
+			addrs := testkit.Must(rdmacm.GetAddrInfo(t.Context(), address, &rdmacm.AddrInfoHints{Passive: true}))(t)
+			l := testkit.Must(rdmacm.Listen(t.Context(), vctx, addrs[0], nil))(t)
+			t.Cleanup(func() { testkit.OK(t, l.Close()) })
+			go serveConns(l)
+			return l.Addr().String()
+		}, dial: func(t *testing.T, address string) error {
+			var errs []error
+			for _, addr := range testkit.Must(rdmacm.GetAddrInfo(t.Context(), address, nil))(t) {
+				c, err := rdmacm.Dial(t.Context(), vctx, addr, nil)
+				if err == nil {
+					return c.Close()
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		}},
+		{name: "rsocket", listen: streamListen, dial: func(t *testing.T, address string) error {
+			return errors.Join(read(rsocket.Dial(t.Context(), vctx, "tcp", address)),
+				read(new(rsocket.Dialer).DialContext(vctx)(t.Context(), "tcp", address)))
+		}},
+	}
+}
+
+// serveConns accepts connections and closes them, until l is closed.
+func serveConns(l *rdmacm.Listener) {
+	for {
+		req, err := l.Accept(context.Background())
+		if err != nil {
+			return
+		}
+		if c, err := req.Accept(context.Background(), nil); err == nil {
+			_ = c.Close()
+		}
+	}
+}
+
+// server starts a program that prints where it listens.
+func server(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	p := startCmd(t, cmd)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		for line := range strings.Lines(p.stdout.String() + p.stderr.String()) {
+			if _, rest, found := strings.Cut(line, "listening on "); found && strings.HasSuffix(line, "\n") {
+				address, _, _ := strings.Cut(strings.TrimSpace(rest), ";")
+				return address
+			}
+		}
+		select {
+		case <-p.done:
+			t.Fatalf("%s: %v\n%s%s", p, p.err, p.stdout.String(), p.stderr.String())
+		default:
+		}
+	}
+	t.Fatalf("%s does not listen", p)
+	return ""
+}
+
+// programEndpoints are the commands, and the examples in dir.
+func programEndpoints(dir string) []endpoint {
+	ran := func(cmd *exec.Cmd) error {
+		cmd.Stdin = strings.NewReader("")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return errors.Join(err, errors.New(clip(string(out))))
+		}
+		return nil
+	}
+	command := func(listen, dial []string) endpoint {
+		return endpoint{listen: func(t *testing.T, address string) string {
+			return server(t, self(t, append(listen, "--listen", address)...))
+		}, dial: func(t *testing.T, address string) error {
+			return ran(self(t, append(dial, address)...))
+		}}
+	}
+	example := func(listen, dial []string) endpoint {
+		return endpoint{listen: func(t *testing.T, address string) string {
+			args := append([]string{"--provider", "engine", "--listen", address}, listen[1:]...)
+			return server(t, exec.Command(filepath.Join(dir, listen[0]), args...))
+		}, dial: func(t *testing.T, address string) error {
+			args := []string{"--provider", "engine"}
+			for _, a := range dial[1:] {
+				args = append(args, strings.ReplaceAll(a, "NEW", filepath.Join(t.TempDir(), "new")))
+			}
+			return ran(exec.Command(filepath.Join(dir, dial[0]), swapAddress(args, address)...))
+		}}
+	}
+	named := func(name string, e endpoint) endpoint {
+		e.name = name
+		return e
+	}
+	file := filepath.Join(dir, "echo")
+	all := []endpoint{
+		named("ping", command([]string{"ping", "--persistent", "--provider", "engine"}, []string{"ping", "--provider", "engine", "--count", "1"})),
+		named("perf send-lat", command([]string{"perf", "send-lat", "--serve", "0", "--provider", "engine"}, []string{"perf", "send-lat", "--provider", "engine", "--iters", "10"})),
+		named("perf tcp-lat", command([]string{"perf", "tcp-lat", "--serve", "0"}, []string{"perf", "tcp-lat", "--iters", "10"})),
+		named("echo", example([]string{"echo"}, []string{"echo", "ADDRESS", "hello"})),
+		named("kv", example([]string{"kv"}, []string{"kv", "ADDRESS", "put", "a", "b"})),
+		named("rpc", example([]string{"rpc"}, []string{"rpc", "ADDRESS", "upper", "hello"})),
+		named("pull", example([]string{"pull", file}, []string{"pull", "ADDRESS", "NEW"})),
+		named("grpc", example([]string{"grpc"}, []string{"grpc", "ADDRESS", "hello"})),
+	}
+	for i := range 3 {
+		all[i].first = i > 0 // perf, which takes a second for each
+	}
+	stream := named("stream", command([]string{"stream", "--provider", "engine"}, []string{"stream", "--provider", "engine"}))
+	stream.first = true // a server has one client
+	pinged := all[0].listen
+	target := named("run --target", command(nil, []string{"run", "--no-tshark", "--only", "rdmac/request-refused", "--target"}))
+	target.listen = pinged
+	peer := named("run --peer", command([]string{"agent", "--provider", "engine"}, []string{"run", "--no-tshark", "--only", "send/zero", "--initiator", "engine",
+		"--responder", "engine@peer", "--peer"}))
+	target.first, peer.first = true, true // as perf
+	client := endpoint{name: "rdma_client", first: true, listen: func(t *testing.T, address string) string {
+		host, port, err := net.SplitHostPort(address)
+		testkit.OK(t, err)
+		return server(t, exec.Command(filepath.Join(dir, "rdma_server"), "-provider", "engine", "-s", host, "-p", port))
+	}, dial: func(t *testing.T, address string) error {
+		host, port, err := net.SplitHostPort(address)
+		testkit.OK(t, err)
+		return ran(exec.Command(filepath.Join(dir, "rdma_client"), "-provider", "engine", "-s", host, "-p", port))
+	}}
+	return append(all, stream, target, peer, client)
+}
+
+// swapAddress returns args with address for ADDRESS.
+func swapAddress(args []string, address string) []string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		out[i] = strings.ReplaceAll(a, "ADDRESS", address)
+	}
+	return out
+}
