@@ -104,7 +104,8 @@ type ConnConfig struct {
 	// send to it: the place to register memory and post receives, since the
 	// peer may send at once. It may change param, which holds what the rest of
 	// the configuration comes to; for instance put the key of a region just
-	// registered into its private data. An error ends Dial or Accept with it.
+	// registered into its private data. An error ends Dial or Accept with it;
+	// so does a panic, which goes on to the caller when everything is closed.
 	// A goroutine that waits for messages or for the end may be started here;
 	// Wait or Receive in Prepare itself would wait for what only comes after it.
 	// Regions remain the program's to close, also if Dial or Accept fails.

@@ -94,12 +94,29 @@ func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, c
 	return c, called, nil
 }
 
-// setup has the program see to an id that is new.
+// setup lets the program see to an id that is new.
 func setup(id *ID, f func(*ID) error) error {
 	if f == nil {
 		return nil
 	}
-	return f(id)
+	return callback(func() error { return f(id) }, func() {
+		_ = id.Close()
+		_ = id.Channel().Close()
+	})
+}
+
+// callback calls f, a function of the program. If f does not return, because it panics or ends the
+// goroutine, callback calls undo: nobody else has what undo closes. The panic goes on.
+func callback(f func() error, undo func()) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			undo()
+		}
+	}()
+	err = f()
+	returned = true
+	return err
 }
 
 // resolve finds device and route to addr.
@@ -202,12 +219,14 @@ func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offered
 		ResponderResources: depth(cfg.ResponderResources, attr.MaxQPRdAtom, offeredIRD),
 		InitiatorDepth:     depth(cfg.InitiatorDepth, attr.MaxQPInitRdAtom, offeredORD),
 	}
-	if cfg.Prepare != nil {
-		if err := cfg.Prepare(ctx, c, param); err != nil {
-			return nil, err
-		}
+	if cfg.Prepare == nil {
+		return param, nil
 	}
-	return param, nil
+	err = callback(func() error { return cfg.Prepare(ctx, c, param) }, func() {
+		_ = c.id.Reject(nil) // fails at the end that dials
+		_ = c.Close()
+	})
+	return param, err
 }
 
 // await reads the id's channel, which nobody else does, until the event that is
