@@ -58,6 +58,9 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 // octets b may have zeros only, which InfiniBand and RoCE add to private data. The region must not
 // reach beyond the last address. b is the caller's again when UnmarshalBinary returns.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
+	if r == nil {
+		return errNil("remote region", "RemoteRegion")
+	}
 	if len(b) < RemoteRegionSize {
 		return object.Errorf("remote region", "", syscall.EINVAL,
 			"%d octets, where a RemoteRegion has %d; the peer sent another form, or none", len(b), RemoteRegionSize)

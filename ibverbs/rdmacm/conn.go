@@ -414,6 +414,9 @@ func (w *watch) wait(ch *EventChannel) {
 // fault may come before the connection ends; only the WCError is there then. The text begins
 // with the peer's address. Err allocates only if there is an error.
 func (c *Conn) Err(wc *ibverbs.WC) error {
+	if wc == nil {
+		return errNil("ibv_poll_cq", "completion")
+	}
 	err := wc.Err()
 	if err == nil || c == nil || wc.QPN != c.qp.QPN() {
 		return err
@@ -469,11 +472,16 @@ func (c *Conn) Disconnect() error {
 // ctx.Err(). The connection may still be there then, and Shutdown may be called again; from then on
 // the peer has CloseTimeout.
 //
+// After Close the error wraps os.ErrClosed.
+//
 // Before Dial or Accept has established the connection, there is nothing to shut down, and the
 // error wraps ENOTCONN: an error of ConnConfig.Prepare ends Dial or Accept.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil(opShutdown, "connection")
+	}
+	if c.left.Load() == closedHere {
+		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: os.ErrClosed}
 	}
 	if !c.isUp() {
 		return object.Errorf(opShutdown, c.peer(), syscall.ENOTCONN,

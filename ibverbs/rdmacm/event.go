@@ -38,6 +38,9 @@ type Event struct {
 // [*ibverbs.Error] of the call that led to the event, with a [*RejectedError]
 // inside if the peer refused. Disconnected is no failure.
 func (e *Event) Err() error {
+	if e == nil {
+		return errNil("rdma_get_cm_event", "event")
+	}
 	var op string
 	var errno syscall.Errno
 	switch e.Type {

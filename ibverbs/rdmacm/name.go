@@ -28,6 +28,9 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 	if cfg == nil {
 		cfg = &ConnConfig{}
 	}
+	if _, err := vctx.Query(); err != nil { // before any server is asked
+		return nil, err
+	}
 	addrs, err := GetAddrInfo(ctx, address, &AddrInfoHints{Resolver: cfg.Resolver})
 	if err != nil {
 		return nil, err
@@ -59,6 +62,9 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 func ListenName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *ListenConfig) (*Listener, error) {
 	if cfg == nil {
 		cfg = &ListenConfig{}
+	}
+	if _, err := vctx.Query(); err != nil {
+		return nil, err
 	}
 	addrs, err := GetAddrInfo(ctx, address, &AddrInfoHints{Passive: true, Resolver: cfg.Resolver})
 	if err != nil {

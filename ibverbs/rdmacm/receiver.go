@@ -108,13 +108,13 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	if srq == nil || cq == nil {
 		return nil, errNil(op, "srq or cq")
 	}
-	if cq.Channel() == nil {
-		return nil, object.Errorf(op, "", syscall.EINVAL,
-			"the CQ has no completion channel to wait on (CQOptions.Channel)")
-	}
 	attr, err := srq.Query()
 	if err != nil {
 		return nil, err
+	}
+	if cq.Channel() == nil {
+		return nil, object.Errorf(op, "", syscall.EINVAL,
+			"the CQ has no completion channel to wait on (CQOptions.Channel)")
 	}
 	// What the SRQ does not hold either is begin's to refuse.
 	if entries := cq.CQE(); n > entries && n <= attr.MaxWR {
@@ -335,7 +335,7 @@ func (m *Message) Release() error {
 	case m == nil:
 		return errNil(op, "message")
 	case m.r == nil:
-		return object.Errorf(op, "", syscall.EINVAL, "the message does not come from Receive")
+		return object.Errorf(op, "", syscall.EINVAL, "the zero message, which does not come from Receive")
 	}
 	r := m.r
 	m.Data = nil

@@ -14,6 +14,9 @@ import (
 // write as much as there is room for. After CloseWrite the stream is at its end, and the peer
 // learns that.
 func (c *Conn) CloseRead() error {
+	if err := c.ok(); err != nil {
+		return c.opError("close", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -31,6 +34,9 @@ func (c *Conn) CloseRead() error {
 // written. A Write that waits fails with EPIPE. CloseWrite does not wait. On an end that has
 // accepted and has not heard of its peer, a goroutine waits until it may send the end.
 func (c *Conn) CloseWrite() error {
+	if err := c.ok(); err != nil {
+		return c.opError("close", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -83,6 +89,9 @@ func (c *Conn) canSendEnd() bool { return !c.st.Silent() || c.failed != nil }
 // fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo whose writer, does not return,
 // keeps the memory of the connection until it does.
 func (c *Conn) Close() error {
+	if err := c.ok(); err != nil {
+		return c.opError("close", err)
+	}
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()

@@ -118,6 +118,9 @@ const ringAlign = 64
 // supported returns an error if the device can't carry rsocket's messages as this package sends
 // them.
 func supported(vctx *ibverbs.Context) error {
+	if _, err := vctx.Query(); err != nil { // of a nil or closed context
+		return err
+	}
 	if vctx.Transport() == ibverbs.TransportIWARP {
 		return nil
 	}

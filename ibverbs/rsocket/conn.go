@@ -89,10 +89,20 @@ func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {
 }
 
 // LocalAddr returns the address of this end, a [*net.TCPAddr].
-func (c *Conn) LocalAddr() net.Addr { return c.local }
+func (c *Conn) LocalAddr() net.Addr {
+	if c == nil {
+		return nil
+	}
+	return c.local
+}
 
 // RemoteAddr returns the address of the peer, a [*net.TCPAddr].
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+func (c *Conn) RemoteAddr() net.Addr {
+	if c == nil {
+		return nil
+	}
+	return c.remote
+}
 
 // begin enters a call that uses the memory of the connection. mu is held.
 func (c *Conn) begin() error {

@@ -28,10 +28,16 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, network, address string) (
 // The error is a [*net.OpError] with the reason in it, or has one for each address of a name:
 // ECONNREFUSED where nobody listens, or the listener refuses, as one of verbs may; EPROTO where it
 // accepts but is no rsocket; EINVAL where it speaks another protocol than iWARP, such as HTTP. ctx
-// counts until Dial returns.
+// counts until Dial returns. A nil d is the zero value.
 func (d *Dialer) Dial(
 	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Conn, error) {
+	if d == nil {
+		d = &Dialer{}
+	}
+	if err := supported(vctx); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: netName, Addr: spelled(address), Err: err}
+	}
 	limited := ctx
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -46,7 +52,7 @@ func (d *Dialer) Dial(
 	}
 	addrs, err := rdmacm.GetAddrInfo(limited, address, &rdmacm.AddrInfoHints{Network: network})
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: netName, Err: timedOut(explained(err))}
+		return nil, &net.OpError{Op: "dial", Net: netName, Addr: spelled(address), Err: timedOut(explained(err))}
 	}
 	return attempt.Each(limited, addrs,
 		func(share context.Context, addr netip.AddrPort) (*Conn, error) {
@@ -61,9 +67,6 @@ func (d *Dialer) Dial(
 func (d *Dialer) dial(
 	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
 ) (*Conn, error) {
-	if err := supported(vctx); err != nil {
-		return nil, err
-	}
 	cfg, err := d.Config.settings(vctx)
 	if err != nil {
 		return nil, err

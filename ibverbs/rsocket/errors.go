@@ -3,13 +3,37 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 )
 
 // netName is what errors and addresses call the network. Addresses are those of TCP.
 const netName = "rsocket"
+
+// spelled is an address as the program has spelled it.
+type spelled string
+
+func (spelled) Network() string  { return netName }
+func (s spelled) String() string { return string(s) }
+
+// ok returns an error if c is nil or the zero value, as the failed calls of package net return.
+func (c *Conn) ok() error {
+	if c == nil || c.parts == nil {
+		return fmt.Errorf("nil or zero rsocket.Conn: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// ok is Conn.ok for a Listener.
+func (l *Listener) ok() error {
+	if l == nil || l.l == nil {
+		return fmt.Errorf("nil or zero rsocket.Listener: %w", syscall.EINVAL)
+	}
+	return nil
+}
 
 // opError is an error of a call of a Conn, with its addresses.
 func (c *Conn) opError(op string, err error) error {

@@ -19,8 +19,11 @@ const copyLocked = 1024
 // or Close, ECONNRESET if the connection has ended without either, EPROTO if the peer broke the
 // protocol.
 func (c *Conn) Read(p []byte) (int, error) {
+	if err := c.ok(); err != nil {
+		return 0, c.opError("read", err)
+	}
 	if len(p) == 0 {
-		return 0, nil
+		return 0, c.emptyRead()
 	}
 	err := c.acquire(&c.rd)
 	if err != nil {
@@ -32,6 +35,16 @@ func (c *Conn) Read(p []byte) (int, error) {
 		err = c.opError("read", err)
 	}
 	return n, err
+}
+
+// emptyRead is Read into no place at all.
+func (c *Conn) emptyRead() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("read", net.ErrClosed)
+	}
+	return nil
 }
 
 func (c *Conn) read(p []byte) (int, error) {
@@ -95,6 +108,9 @@ func (c *Conn) readEnd() error {
 // the protocol can change it. Read waits until WriteTo has returned.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	const op = "writeto"
+	if err := c.ok(); err != nil {
+		return 0, c.opError(op, err)
+	}
 	if err := c.acquire(&c.rd); err != nil {
 		return 0, c.opError(op, err)
 	}
@@ -179,6 +195,9 @@ func (w *writing) init() {
 // Write sends p. It returns when all of it is in the send buffer, or on its way. It is EPIPE after
 // CloseWrite, and after the peer's Close; ECONNRESET if the connection has ended without that.
 func (c *Conn) Write(p []byte) (int, error) {
+	if err := c.ok(); err != nil {
+		return 0, c.opError("write", err)
+	}
 	err := c.acquire(&c.wr)
 	if err != nil {
 		return 0, c.opError("write", err)
@@ -311,6 +330,9 @@ func (c *Conn) post() error {
 // ReadFrom has returned; a deadline and Close don't end a Read of r that is under way.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	const op = "readfrom"
+	if err := c.ok(); err != nil {
+		return 0, c.opError(op, err)
+	}
 	if err := c.acquire(&c.wr); err != nil {
 		return 0, c.opError(op, err)
 	}

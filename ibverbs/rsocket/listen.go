@@ -45,17 +45,23 @@ func Listen(
 // name or an address, one of IPv6 in brackets and with a zone if it is link-local, and port a
 // number or the name of a service. Port 0, or none, is one that is free. Without a host it is every
 // address that the system has; with "tcp6" only those of IPv6. Of a name's addresses it is the
-// first that is the system's. ctx bounds the look-up of names.
+// first that is the system's. ctx bounds the look-up of names. A nil lc is the zero value.
 func (lc *ListenConfig) Listen(
 	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Listener, error) {
 	failed := func(at net.Addr, err error) error {
 		return &net.OpError{Op: "listen", Net: netName, Addr: at, Err: timedOut(err)}
 	}
+	if lc == nil {
+		lc = &ListenConfig{}
+	}
+	if err := supported(vctx); err != nil {
+		return nil, failed(spelled(address), err)
+	}
 	addrs, err := rdmacm.GetAddrInfo(ctx, address,
 		&rdmacm.AddrInfoHints{Passive: true, Network: network})
 	if err != nil {
-		return nil, failed(nil, err)
+		return nil, failed(spelled(address), err)
 	}
 	return attempt.Each(ctx, addrs,
 		func(_ context.Context, addr netip.AddrPort) (*Listener, error) {
@@ -70,9 +76,6 @@ func (lc *ListenConfig) Listen(
 func (lc *ListenConfig) listen(
 	ctx context.Context, vctx *ibverbs.Context, network string, addr netip.AddrPort,
 ) (*Listener, error) {
-	if err := supported(vctx); err != nil {
-		return nil, err
-	}
 	cfg, err := lc.Config.settings(vctx)
 	if err != nil {
 		return nil, err
@@ -90,7 +93,12 @@ func (lc *ListenConfig) listen(
 }
 
 // Addr returns the address that the listener is bound to, a [*net.TCPAddr].
-func (l *Listener) Addr() net.Addr { return addrOf(l.l.Addr()) }
+func (l *Listener) Addr() net.Addr {
+	if l.ok() != nil {
+		return nil
+	}
+	return addrOf(l.l.Addr())
+}
 
 // Accept waits for the next connection. The error is a [*net.OpError]: net.ErrClosed after Close,
 // os.ErrDeadlineExceeded after the deadline, or one of the device that concerns the listener. A
@@ -113,6 +121,9 @@ func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 }
 
 func (l *Listener) accept(parent context.Context) (*Conn, error) {
+	if err := l.ok(); err != nil {
+		return nil, err
+	}
 	ctx, end := context.WithCancelCause(parent)
 	defer end(nil)
 	a := &acceptance{end}
@@ -208,6 +219,9 @@ func (l *Listener) endAll(why error) {
 // SetDeadline sets when Accept fails with os.ErrDeadlineExceeded, also one that waits already. Zero
 // is never.
 func (l *Listener) SetDeadline(t time.Time) error {
+	if err := l.ok(); err != nil {
+		return &net.OpError{Op: "set", Net: netName, Err: err}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -239,6 +253,9 @@ func (l *Listener) SetDeadline(t time.Time) error {
 // Close ends listening. Accept returns net.ErrClosed. Connections that it has returned are not
 // concerned.
 func (l *Listener) Close() error {
+	if err := l.ok(); err != nil {
+		return &net.OpError{Op: "close", Net: netName, Err: err}
+	}
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()

@@ -29,6 +29,9 @@ type Traffic struct{ Octets, Transfers, Grants uint64 }
 
 // Stats returns the numbers of the connection.
 func (c *Conn) Stats() Stats {
+	if err := c.ok(); err != nil {
+		return Stats{Err: err}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.st.Out()
@@ -43,6 +46,9 @@ func (c *Conn) Stats() Stats {
 
 // String says which connection it is, what has gone over it, and what it waits for.
 func (c *Conn) String() string {
+	if err := c.ok(); err != nil {
+		return "nil or zero rsocket.Conn"
+	}
 	s := c.Stats()
 	text := fmt.Sprintf("rsocket %v -> %v: sent %d octets in %d transfers, received %d in %d; %d unread; "+
 		"may send %d octets with %d credits", c.local, c.remote, s.Sent.Octets, s.Sent.Transfers,

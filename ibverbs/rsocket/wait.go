@@ -212,22 +212,29 @@ func (c *Conn) pass(s *side) {
 
 // SetDeadline sets the deadlines of reading and writing. Calls that wait when it passes, and calls
 // after it, fail with os.ErrDeadlineExceeded. Zero is none.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd, &c.wr) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, bothSides) }
 
 // SetReadDeadline sets the deadline of Read and WriteTo.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, readSide) }
 
 // SetWriteDeadline sets the deadline of Write and ReadFrom. What was written before it passes
 // counts, and is on its way.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.wr) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, writeSide) }
 
-func (c *Conn) setDeadlines(t time.Time, sides ...*side) error {
+func bothSides(c *Conn) []*side { return []*side{&c.rd, &c.wr} }
+func readSide(c *Conn) []*side  { return []*side{&c.rd} }
+func writeSide(c *Conn) []*side { return []*side{&c.wr} }
+
+func (c *Conn) setDeadlines(t time.Time, of func(*Conn) []*side) error {
+	if err := c.ok(); err != nil {
+		return c.opError("set", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	for _, s := range sides {
+	for _, s := range of(c) {
 		c.setDeadline(s, t)
 	}
 	return nil
