@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -41,40 +42,67 @@ type Agent struct {
 
 // Bounds of what clients can have an agent hold.
 const (
-	maxGreeting  = 8    // connections that have not proved anything
+	maxStrangers = 32   // connections that have not proved anything
 	maxUnderWay  = 4096 // requests
 	maxObjects   = 1 << 17
 	defaultBytes = 1 << 30
 )
 
-// Serve accepts connections until ctx ends or accepting fails. It closes l, and returns when all
+// How long Serve pauses when a connection can't be accepted because the descriptors or the memory
+// have run out, the first time and at most, as net/http does. New connections wait in the backlog.
+const (
+	acceptPauseMin = 5 * time.Millisecond
+	acceptPauseMax = time.Second
+)
+
+// exhausted reports whether err of Accept says that this process or system has run out of
+// something, which comes back.
+func exhausted(err error) bool {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// Serve accepts connections until ctx ends or accepting fails; when descriptors have run out it
+// waits until there are some. It closes l, and returns when all
 // that clients have made is freed, but for what providers don't return from within Patience. The
 // error is nil if ctx has ended.
+//
+// A connection has 5 seconds to prove that it knows the secret. If more than 32 have not done so,
+// each new one displaces the oldest of the address that has most of them.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	greeting := make(chan struct{}, maxGreeting)
+	unproven := &strangers{most: maxStrangers}
 	var one serving
+	pause := acceptPauseMin
 	for {
 		c, err := l.Accept()
-		if err != nil {
-			_ = l.Close()
-			if ctx.Err() != nil {
-				return nil
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case exhausted(err):
+			a.log("accepting control connections: %v; trying again in %v", err, pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
 			}
+			pause = min(2*pause, acceptPauseMax)
+		case err != nil:
+			_ = l.Close()
 			return fmt.Errorf("accepting control connections: %w", err)
-		}
-		select {
-		case greeting <- struct{}{}:
 		default:
-			_ = c.Close()
-			continue
+			pause = acceptPauseMin
+			unproven.add(c)
+			running.Go(func() {
+				a.welcome(ctx, c, &one, unproven)
+			})
 		}
-		running.Go(func() {
-			a.welcome(ctx, c, &one, greeting)
-		})
 	}
 }
 
@@ -110,12 +138,13 @@ func (a *Agent) log(format string, args ...any) {
 }
 
 // welcome serves a connection to its end.
-func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting chan struct{}) {
+func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven *strangers) {
 	defer c.Close()
 	from := c.RemoteAddr().String()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	taken := false
 	k, err := receive(c, a.Secret, a.Host.Build, func() string {
+		unproven.remove(c)
 		refusal := one.take(from)
 		taken = refusal == ""
 		return refusal
@@ -123,7 +152,9 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting 
 	if taken { // also if the client was lost before it knew
 		defer one.give()
 	}
-	<-greeting
+	if unproven.remove(c); errors.Is(err, net.ErrClosed) {
+		err = errors.New("it has not proved that it knows the secret, and others came")
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("it has left before it proved that it knows the secret")
 	}

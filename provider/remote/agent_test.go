@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -205,6 +206,64 @@ func TestSilentClients(t *testing.T) {
 	}
 	vctx, _ := open(t, s)
 	testkit.OK(t, vctx.Close())
+}
+
+// TestSilentStrangers: connections that never say anything don't keep a run out, however many come
+// from one address, and also while more of them come.
+func TestSilentStrangers(t *testing.T) {
+	addr := agent(t, &remote.Agent{})
+	for range 3 {
+		for range 100 {
+			c := testkit.Must(net.Dial("tcp", addr))(t)
+			defer c.Close()
+		}
+		s := dial(t, addr)
+		testkit.OK(t, s.Close())
+		<-s.Done()
+		for { // until the agent knows, too
+			again, err := remote.Dial(t.Context(), addr, remote.Options{})
+			if err == nil {
+				testkit.OK(t, again.Close())
+				break
+			}
+			if !errors.Is(err, remote.ErrBusy) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// outOfFiles is a listener whose next Accepts fail.
+type outOfFiles struct {
+	net.Listener
+	failures chan error
+}
+
+func (f *outOfFiles) Accept() (net.Conn, error) {
+	select {
+	case err := <-f.failures:
+		return nil, err
+	default:
+		return f.Listener.Accept()
+	}
+}
+
+// TestAcceptFails: an agent that is out of descriptors goes on when there are some.
+func TestAcceptFails(t *testing.T) {
+	l := &outOfFiles{testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t), make(chan error, 3)}
+	for range cap(l.failures) {
+		l.failures <- &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- (&remote.Agent{Open: func(string, []string) (provider.Provider, error) { return engine.New(nil), nil }}).Serve(ctx, l)
+	}()
+	s := dial(t, l.Addr().String())
+	testkit.OK(t, s.Close())
+	stop()
+	testkit.OK(t, <-served)
 }
 
 // TestAgentStops: a run is told at once, and every call fails with the reason.
