@@ -56,8 +56,8 @@ func (s *strangers) remove(c net.Conn) {
 
 func (s *strangers) drop(i int) { s.list = append(s.list[:i], s.list[i+1:]...) }
 
-// group returns one address for all that one peer can have: an IPv4 address, or the first 64 bits of
-// an IPv6 address, as the engine's limits per peer.
+// group returns one address for all that one peer can have, as the engine's limits per peer do: an
+// IPv4 address, or the first 64 bits of an IPv6 address.
 func group(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

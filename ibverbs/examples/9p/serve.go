@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"sync"
-	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
@@ -36,20 +33,21 @@ func serveRDMA(ctx context.Context, server *p9.Server, o *options) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	fmt.Println("listening on", l.Addr())
-	return o.clientsOf(ctx, func() (func() error, error) {
+	return o.clientsOf(ctx, func() (connection, error) {
 		req, err := l.Accept(ctx)
 		if err != nil {
-			return nil, err
+			return connection{}, err
 		}
-		return func() error {
-			return client(req.RemoteAddr(), func() (err error) {
+		return connection{
+			from:   req.RemoteAddr(),
+			refuse: func() { _ = req.Close() },
+			serve: func(ctx context.Context, hear func(p9.Transport) p9.Transport) error {
 				t, err := acceptRDMA(ctx, req, o)
 				if err != nil {
 					return err
 				}
-				defer func() { err = errors.Join(err, t.Close()) }()
-				return server.Serve(ctx, t)
-			})
+				return errors.Join(server.Serve(ctx, hear(t)), t.Close())
+			},
 		}, nil
 	})
 }
@@ -62,57 +60,18 @@ func serveTCP(ctx context.Context, server *p9.Server, o *options) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	fmt.Println("listening on", l.Addr())
-	return o.clientsOf(ctx, func() (func() error, error) {
+	return o.clientsOf(ctx, func() (connection, error) {
 		conn, err := l.Accept()
 		if err != nil {
-			return nil, err
+			return connection{}, err
 		}
-		return func() error {
-			defer func() { _ = conn.Close() }() // what was written is the kernel's
-			return client(conn.RemoteAddr(), func() error {
-				return server.Serve(ctx, p9.NewStream(conn, o.msize, o.requests, sendTimeout))
-			})
+		return connection{
+			from:   conn.RemoteAddr().(*net.TCPAddr).AddrPort(),
+			refuse: func() { _ = conn.Close() },
+			serve: func(ctx context.Context, hear func(p9.Transport) p9.Transport) error {
+				defer func() { _ = conn.Close() }() // what was written is the kernel's
+				return server.Serve(ctx, hear(p9.NewStream(conn, o.msize, o.requests, sendTimeout)))
+			},
 		}, nil
 	})
-}
-
-// client has serve serve a client, and reports its coming and going.
-func client(addr fmt.Stringer, serve func() error) error {
-	fmt.Printf("%s: connected\n", addr)
-	if err := serve(); err != nil {
-		return fmt.Errorf("%s: %w", addr, err)
-	}
-	fmt.Printf("%s: left\n", addr)
-	return nil
-}
-
-// clientsOf serves what accept returns, o.clients at a time, until ctx ends. Others wait.
-func (o *options) clientsOf(ctx context.Context, accept func() (func() error, error)) error {
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	places := make(chan struct{}, o.clients)
-	for {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return nil
-		}
-		serve, err := accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			// It concerns one client, or there is no memory or descriptor for one more.
-			fmt.Fprintln(os.Stderr, "9p:", err)
-			time.Sleep(10 * time.Millisecond)
-			<-places
-			continue
-		}
-		clients.Go(func() {
-			defer func() { <-places }()
-			if err := serve(); err != nil {
-				fmt.Fprintln(os.Stderr, "9p:", err)
-			}
-		})
-	}
 }

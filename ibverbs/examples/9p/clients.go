@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
+)
+
+// firstMessage is how long a client may take from connecting to its first message.
+const firstMessage = 10 * time.Second
+
+// errDisplaced ends a client that has sent nothing, because others came.
+var errDisplaced = errors.New("it has sent nothing, and others came")
+
+// clients are those that are served, at most most at a time, of which one address has half at most.
+// Connections within the host have no such share.
+type clients struct {
+	most int
+	left chan struct{} // has a token after a client has left
+
+	mu   sync.Mutex
+	list []*client // oldest first
+}
+
+// client is one that is served.
+type client struct {
+	name      string
+	from      netip.Addr
+	end       context.CancelCauseFunc
+	spoke     bool // it has sent its first message
+	displaced bool // it is to leave
+}
+
+func newClients(most int) *clients { return &clients{most: most, left: make(chan struct{}, 1)} }
+
+// enter lets c in, or returns false. Where all places are taken it displaces a client that has sent
+// nothing, and waits until that one or another has left.
+func (s *clients) enter(ctx context.Context, c *client) bool {
+	for {
+		in, full := s.try(c)
+		if in || !full {
+			return in
+		}
+		select {
+		case <-s.left:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// try is an attempt to enter; full says that it may succeed when a client has left.
+func (s *clients) try(c *client) (in, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.from.IsLoopback() && s.count(c.from, func(*client) bool { return true }) >= max(1, s.most/2) {
+		return false, false
+	}
+	if len(s.list) < s.most {
+		s.list = append(s.list, c)
+		return true, false
+	}
+	s.displace()
+	return false, true
+}
+
+// displace makes the oldest client leave that has sent nothing, of the address that has most such
+// clients, unless one is leaving already.
+func (s *clients) displace() {
+	silent := func(c *client) bool { return !c.spoke }
+	var oldest *client
+	for _, c := range s.list {
+		switch {
+		case c.displaced:
+			return
+		case silent(c) && (oldest == nil || s.count(c.from, silent) > s.count(oldest.from, silent)):
+			oldest = c
+		}
+	}
+	if oldest != nil {
+		oldest.displaced = true
+		oldest.end(errDisplaced)
+	}
+}
+
+// count returns how many clients of an address are such.
+func (s *clients) count(from netip.Addr, such func(*client) bool) (n int) {
+	for _, c := range s.list {
+		if c.from == from && such(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// leave gives the place of c back.
+func (s *clients) leave(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, x := range s.list {
+		if x == c {
+			s.list = append(s.list[:i], s.list[i+1:]...)
+			break
+		}
+	}
+	select {
+	case s.left <- struct{}{}:
+	default:
+	}
+}
+
+// spoken notes that c has sent its first message.
+func (s *clients) spoken(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.spoke = true
+}
+
+// connection is one that was accepted: refuse closes it, serve serves it with what listens to the
+// transport.
+type connection struct {
+	from   netip.AddrPort
+	refuse func()
+	serve  func(ctx context.Context, hear func(p9.Transport) p9.Transport) error
+}
+
+// clientsOf serves the connections that accept returns until ctx ends.
+func (o *options) clientsOf(ctx context.Context, accept func() (connection, error)) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	all := newClients(o.clients)
+	pause := acceptPauseMin
+	for {
+		conn, err := accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				conn.refuse()
+			}
+			return nil
+		}
+		if err != nil {
+			// It concerns one client, or there is no memory or descriptor for one more.
+			fmt.Fprintln(os.Stderr, "9p:", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, acceptPauseMax)
+			continue
+		}
+		pause = acceptPauseMin
+		its, end := context.WithCancelCause(ctx)
+		c := &client{name: conn.from.String(), from: peerGroup(conn.from.Addr()), end: end}
+		if !all.enter(ctx, c) {
+			end(nil)
+			conn.refuse()
+			if ctx.Err() == nil {
+				fmt.Fprintf(os.Stderr, "9p: %s: refused: its address has half of the --clients\n", c.name)
+			}
+			continue
+		}
+		running.Go(func() {
+			defer end(nil)
+			defer all.leave(c)
+			if err := all.serve(its, c, conn); err != nil {
+				fmt.Fprintln(os.Stderr, "9p:", err)
+			}
+		})
+	}
+}
+
+// How long accepting pauses after a failure, the first time and at most, as net/http does.
+const (
+	acceptPauseMin = 5 * time.Millisecond
+	acceptPauseMax = time.Second
+)
+
+// peerGroup returns one address for all that a host can have: an IPv4 address, or the first 64 bits
+// of an IPv6 address.
+func peerGroup(a netip.Addr) netip.Addr {
+	if a = a.Unmap(); a.Is4() || a.IsLoopback() {
+		return a
+	}
+	prefix, _ := a.Prefix(64) // has no zone
+	return prefix.Addr()
+}
+
+// serve serves c, and reports its coming and going.
+func (s *clients) serve(ctx context.Context, c *client, conn connection) error {
+	fmt.Printf("%s: connected\n", c.name)
+	err := conn.serve(ctx, func(t p9.Transport) p9.Transport {
+		return &listener{Transport: t, spoken: func() { s.spoken(c) }}
+	})
+	if err == nil && errors.Is(context.Cause(ctx), errDisplaced) {
+		err = errDisplaced
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	fmt.Printf("%s: left\n", c.name)
+	return nil
+}
+
+// listener is a Transport that limits the wait for the first message, and reports that it came.
+type listener struct {
+	p9.Transport
+	spoken func() // nil after the first message
+}
+
+// Receive implements p9.Transport.
+func (l *listener) Receive(ctx context.Context) (p9.Message, error) {
+	if l.spoken == nil {
+		return l.Transport.Receive(ctx)
+	}
+	limited, cancel := context.WithTimeout(ctx, firstMessage)
+	defer cancel()
+	m, err := l.Transport.Receive(limited)
+	switch {
+	case err == nil:
+		l.spoken()
+		l.spoken = nil
+	case limited.Err() != nil && ctx.Err() == nil:
+		err = fmt.Errorf("it has sent nothing for %v", firstMessage)
+	}
+	return m, err
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
+	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9/p9test"
+	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
+)
+
+// TestSilentClients: TCP connections that say nothing don't keep a client out, however many come.
+func TestSilentClients(t *testing.T) {
+	server := exampletest.Start(t, "--tcp", "--clients", "4", "--listen", exampletest.Host()+":0", t.TempDir())
+	for range 3 {
+		for range 20 {
+			silent, err := net.Dial("tcp", server.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+		}
+		conn, err := net.Dial("tcp", server.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := p9test.New(p9test.Stream{Conn: conn}, msize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		use(t, c)
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestClients: who gets a place, and who has to leave for it.
+func TestClients(t *testing.T) {
+	s := newClients(4)
+	new := func(addr string) (*client, context.Context) {
+		ctx, end := context.WithCancelCause(t.Context())
+		return &client{from: peerGroup(netip.MustParseAddr(addr)), end: end}, ctx
+	}
+	want := func(what string, c *client, in, full bool) {
+		t.Helper()
+		if gotIn, gotFull := s.try(c); gotIn != in || gotFull != full {
+			t.Errorf("%s: in %v, full %v, want %v and %v", what, gotIn, gotFull, in, full)
+		}
+	}
+	a, _ := new("2001:db8::1")
+	b, bCtx := new("2001:db8::2")
+	want("the first", a, true, false)
+	want("the second of a peer", b, true, false)
+	c, _ := new("2001:db8::3")
+	want("one above its share", c, false, false)
+	s.spoken(a)
+	d, dCtx := new("127.0.0.1")
+	e, eCtx := new("127.0.0.1")
+	want("one of this host", d, true, false)
+	want("another", e, true, false)
+	f, _ := new("127.0.0.1")
+	want("a third, with all places taken", f, false, true)
+	if dCtx.Err() == nil || bCtx.Err() != nil || eCtx.Err() != nil {
+		t.Error("not the oldest silent client of the address that has most is displaced")
+	}
+	want("the same, while one is leaving", f, false, true)
+	if eCtx.Err() != nil {
+		t.Error("two are displaced for one")
+	}
+	s.leave(d)
+	if !s.enter(t.Context(), f) {
+		t.Error("no place, after one has left")
+	}
+	for _, x := range s.list {
+		s.spoken(x)
+	}
+	g, gCtx := new("192.0.2.1")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s.enter(over, g) || gCtx.Err() != nil {
+		t.Error("one enters where everybody has spoken")
+	}
+}
+
+// silence is a Transport of a client that says nothing.
+type silence struct{ p9.Transport }
+
+func (silence) Receive(ctx context.Context) (p9.Message, error) {
+	<-ctx.Done()
+	return p9.Message{}, ctx.Err()
+}
+
+// TestFirstMessage: a client has a limited time for its first message.
+func TestFirstMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		l := &listener{Transport: silence{}, spoken: func() { t.Error("the client has spoken") }}
+		_, err := l.Receive(t.Context())
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("nothing for ", firstMessage)) || time.Since(began) != firstMessage {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestAcceptFails: without descriptors the server pauses, a second at most, and goes on.
+func TestAcceptFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		o := &options{clients: 1}
+		tries, served := 0, false
+		err := o.clientsOf(ctx, func() (connection, error) {
+			if tries++; tries <= 12 {
+				return connection{}, syscall.EMFILE
+			}
+			if served {
+				stop()
+				return connection{}, io.EOF
+			}
+			served = true
+			return connection{from: netip.MustParseAddrPort("127.0.0.1:1"),
+				serve: func(context.Context, func(p9.Transport) p9.Transport) error { return nil }}, nil
+		})
+		if err != nil || !served {
+			t.Errorf("served %v, %v", served, err)
+		}
+	})
+}
