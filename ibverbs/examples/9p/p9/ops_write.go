@@ -125,7 +125,7 @@ func (c *session) lcreate(to WritableFS, m *Tcreate) (any, error) {
 	flags := int(m.Flags) & (openFlags | flagExcl)
 	var a Attr
 	err = c.fids.open(f, flags, func(dir *node) (File, *node, error) {
-		p, err := c.tree.pathIn(dir, m.Name)
+		p, err := c.nameIn(dir, m.Name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -142,6 +142,20 @@ func (c *session) lcreate(to WritableFS, m *Tcreate) (any, error) {
 	return &Ropen{Qid: a.Qid}, err
 }
 
+// nameIn returns the path of a name in what has to be a directory. Without the check, a symbolic
+// link in its place would be followed, as it is not the last element of the path any more.
+func (c *session) nameIn(dir *node, name string) (string, error) {
+	p, err := c.tree.pathIn(dir, name)
+	if err != nil {
+		return "", err
+	}
+	isDir, err := c.isDir(dir)
+	if err == nil && !isDir {
+		err = syscall.ENOTDIR
+	}
+	return p, err
+}
+
 // make has do make something under a name in a directory, and returns its qid.
 func (c *session) make(dir uint32, name string, do func(p string) error) (Qid, error) {
 	f, err := c.fids.get(dir)
@@ -150,7 +164,7 @@ func (c *session) make(dir uint32, name string, do func(p string) error) (Qid, e
 	}
 	c.tree.changing.RLock()
 	defer c.tree.changing.RUnlock()
-	p, err := c.tree.pathIn(f.at(), name)
+	p, err := c.nameIn(f.at(), name)
 	if err != nil {
 		return Qid{}, err
 	}
@@ -180,7 +194,7 @@ func (c *session) remove(to WritableFS, which func() (*node, string, bool, error
 	if err != nil {
 		return err
 	}
-	p, err := c.tree.pathIn(dir, name)
+	p, err := c.nameIn(dir, name)
 	if err != nil {
 		return err
 	}
@@ -220,7 +234,7 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	if err != nil {
 		return err
 	}
-	from, err := c.tree.pathIn(oldDir, oldName)
+	from, err := c.nameIn(oldDir, oldName)
 	if err != nil {
 		return err
 	}
@@ -229,7 +243,7 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 		return err
 	}
 	defer c.tree.drop(newDir)
-	p, err := c.tree.pathIn(newDir, name)
+	p, err := c.nameIn(newDir, name)
 	if err != nil {
 		return err
 	}

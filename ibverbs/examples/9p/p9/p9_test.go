@@ -317,8 +317,15 @@ func TestRootIsNotLeft(t *testing.T) {
 		_, err = c.Walk(3, 4, "secret")
 		check(t, "walk from a link", err, syscall.ENOTDIR)
 		check(t, "open of a link", c.Open(3, os.O_RDONLY), syscall.ELOOP)
-		if err := c.Create(3, 5, "new", os.O_RDWR); err == nil && target != "d" {
-			t.Error("created a file through a link to outside")
+		check(t, "create in a link", c.Create(3, 5, "new", os.O_RDWR), syscall.ENOTDIR)
+		for what, err := range map[string]error{
+			"mkdir":    c.Call(p9.KindMkdir, &p9.Tmkdir{Dir: 3, Name: "new"}, new(p9.Rqid)),
+			"symlink":  c.Call(p9.KindSymlink, &p9.Tsymlink{Dir: 3, Name: "new", Target: "x"}, new(p9.Rqid)),
+			"link":     c.Call(p9.KindLink, &p9.Tlink{Dir: 3, Fid: 3, Name: "new"}, nil),
+			"unlinkat": c.Call(p9.KindUnlinkAt, &p9.TunlinkAt{Dir: 3, Name: "secret"}, nil),
+			"renameat": c.Call(p9.KindRenameAt, &p9.TrenameAt{OldDir: 0, OldName: "d", NewDir: 3, NewName: "new"}, nil),
+		} {
+			check(t, what+" in a link", err, syscall.ENOTDIR)
 		}
 		check(t, "truncate through a link", c.Call(p9.KindSetattr,
 			&p9.Tsetattr{Fid: 3, Set: p9.SetAttr{Valid: p9.SetSize}}, nil), syscall.EOPNOTSUPP)
