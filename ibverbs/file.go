@@ -50,7 +50,10 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 	if err := pd.ok(op); err != nil {
 		return nil, err
 	}
-	if object == nil || size < 1 {
+	if object == nil {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil object")
+	}
+	if size < 1 {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "an object of %d octets", size)
 	}
 	return pd.register(op, nil, nil, func() (provider.MR, error) { return pd.p.RegObject(object, uint64(size), access) })
@@ -100,6 +103,9 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	if err != nil {
 		return nil, &Error{Op: "fstat", Object: f.Name(), Err: err}
 	}
+	if kind := unmappable(info.Mode()); kind != "" {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%s is a %s, which can't be mapped; only files can", f.Name(), kind)
+	}
 	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of %s, which has %d", n, off, f.Name(), info.Size())
 	}
@@ -148,4 +154,17 @@ func mapFile(f *os.File, off int64, n int, write bool) (pages []byte, err error)
 		return fail(err)
 	}
 	return pages, nil
+}
+
+// unmappable returns what a file of mode is that has no pages to map, or "".
+func unmappable(mode os.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "directory"
+	case mode&os.ModeNamedPipe != 0:
+		return "pipe"
+	case mode&os.ModeSocket != 0:
+		return "socket"
+	}
+	return ""
 }

@@ -91,12 +91,21 @@ func TestBadFile(t *testing.T) {
 		"2^63-1 octets":          {f, 1, math.MaxInt, 0, syscall.EINVAL},
 		"open for reading":       {reading, 0, 1, ibverbs.AccessLocalWrite, syscall.EACCES},
 		"impossible rights":      {f, 0, 1, ibverbs.AccessRemoteWrite, syscall.EINVAL},
-		"a file that is no file": {testkit.Must(os.Open("/"))(t), 0, 1, 0, syscall.ENODEV},
+		"a file that is no file": {testkit.Must(os.Open("/"))(t), 0, 1, 0, syscall.EINVAL},
 	} {
 		_, err := pd.MapFile(c.f, c.off, c.n, c.access)
 		refused(t, name, err, c.want)
 	}
-	_, err := pd.MapFile(closed, 0, 1, 0)
+	_, err := pd.MapFile(testkit.Must(os.Open("/"))(t), 0, 1, 0)
+	wantErr(t, "a directory", err, syscall.EINVAL, "/ is a directory, which can't be mapped")
+	in, out, err := os.Pipe()
+	testkit.OK(t, err)
+	_, err = pd.MapFile(in, 0, 1, 0)
+	wantErr(t, "a pipe", err, syscall.EINVAL, "is a pipe, which can't be mapped")
+	testkit.OK(t, errors.Join(in.Close(), out.Close()))
+	_, err = pd.RegObject(nil, 1, 0)
+	wantErr(t, "no object", err, syscall.EINVAL, "nil object")
+	_, err = pd.MapFile(closed, 0, 1, 0)
 	wantErr(t, "a closed file", err, os.ErrClosed)
 	_, err = (*ibverbs.PD)(nil).MapFile(f, 0, 1, 0)
 	refused(t, "no PD", err, syscall.EINVAL)

@@ -137,11 +137,26 @@ func (qp *QP) PostSend(wrs ...SendWR) error {
 	if !qp.sent.Load() {
 		qp.sent.Store(true)
 	}
+	for i := range wrs {
+		if wrs[i].Bind != nil && wrs[i].Opcode != WRBindMW {
+			return qp.bindsNothing(wrs, i)
+		}
+	}
 	n, err := qp.p.PostSend(wrs)
 	if err != nil {
 		return &PostError{Posted: n, Err: err}
 	}
 	return nil
+}
+
+// bindsNothing posts the work requests before number i, which has a Bind that nobody would look at.
+func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
+	n, err := qp.p.PostSend(wrs[:i])
+	if err == nil {
+		err = qp.obj.Errorf("ibv_post_send", syscall.EINVAL,
+			"work request %#x is an %s with a Bind, which is for %s", wrs[i].WRID, wrs[i].Opcode, WRBindMW)
+	}
+	return &PostError{Posted: n, Err: err}
 }
 
 // PostRecv posts work requests to the receive queue (ibv_post_recv), with the

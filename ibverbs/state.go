@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
@@ -18,7 +19,8 @@ func TraceObjects(on bool) { object.Stacks.Store(on) }
 // for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them), ordered
 // by kind and text. A QP's line has its state, how full its queues are, its peer, and "held until
 // the peer's first message" if that is what posted work waits for. rdmacm's Conn.Shutdown puts
-// its QP into IBV_QPS_SQD while it waits for what is posted. The format may change.
+// its QP into IBV_QPS_SQD while it waits for what is posted. After TraceObjects(true) a number
+// after an object says which of the stacks at the end has made it. The format may change.
 //
 // The text has the keys of regions (STags). A peer that knows a key can use the region over any
 // connection of its PD, so don't send the text to peers. Objects may be made and closed
@@ -34,12 +36,23 @@ func (c *Context) WriteState(w io.Writer) error {
 			object.Count(st.Connected, "connection"), st.Accepted, st.Closing, st.Connections,
 			object.Count(st.Failures, "start-up"))
 	}
+	var stacks []string // each once
 	for _, e := range c.obj.Live() {
-		fmt.Fprintf(&b, "  %s\n", e.Description)
+		fmt.Fprintf(&b, "  %s", e.Description)
 		if e.Stack != "" {
-			for line := range strings.Lines(e.Stack) {
-				b.WriteString("      " + line)
+			i := slices.Index(stacks, e.Stack)
+			if i < 0 {
+				i = len(stacks)
+				stacks = append(stacks, e.Stack)
 			}
+			fmt.Fprintf(&b, " [%d]", i+1)
+		}
+		b.WriteByte('\n')
+	}
+	for i, stack := range stacks {
+		fmt.Fprintf(&b, "  [%d] was made by\n", i+1)
+		for line := range strings.Lines(stack) {
+			b.WriteString("      " + line)
 		}
 	}
 	_, err := w.Write(b.Bytes())

@@ -38,7 +38,7 @@ func TestStrings(t *testing.T) {
 		"nil qp":      (*ibverbs.QP)(nil),
 		"nil mr":      (*ibverbs.MR)(nil),
 		"nil cq":      (*ibverbs.CQ)(nil),
-		"0":           ibverbs.Access(0),
+		"local read":  ibverbs.Access(0),
 		"4096 octets at 0x7f0000001000, rkey 0x1f00":                          ibverbs.RemoteRegion{Addr: 0x7f0000001000, Len: 4096, RKey: 0x1f00},
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_WRITE":                      ibverbs.AccessReadSink,
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ|0x100000":              ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | 1<<20,

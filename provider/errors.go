@@ -110,6 +110,10 @@ func (e *TerminateError) Error() string {
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
+	if e.Remote && e.Layer == 0 && e.EType == 2 && e.ECode == 6 {
+		text += "; the peer does not have the operation: atomic operations and immediate data need " +
+			"engine.Options.Extensions at both ends"
+	}
 	return text
 }
 

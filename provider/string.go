@@ -19,7 +19,7 @@ var accessNames = []struct {
 }
 
 // String returns the C names of the rights: "IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ",
-// and "0" for local read alone.
+// and "local read" for none, with which local reading is left.
 func (a Access) String() string {
 	var names []string
 	for _, n := range accessNames {
@@ -28,11 +28,11 @@ func (a Access) String() string {
 			a &^= n.right
 		}
 	}
-	if a != 0 || len(names) == 0 {
+	switch {
+	case a != 0:
 		names = append(names, fmt.Sprintf("%#x", uint32(a)))
-	}
-	if len(names) == 1 && names[0] == "0x0" {
-		return "0"
+	case len(names) == 0:
+		return "local read"
 	}
 	return strings.Join(names, "|")
 }

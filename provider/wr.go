@@ -44,7 +44,7 @@ type SendWR struct {
 	SwapMask       uint64
 
 	// Bind says what WRBindMW binds a window of type 2 to. It is the caller's again
-	// when PostSend returns.
+	// when PostSend returns. With another opcode it is EINVAL, as nothing would be bound.
 	Bind *MWBindInfo
 }
 

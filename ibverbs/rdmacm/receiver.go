@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -234,7 +235,7 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 func (r *Receiver) failed(wc *ibverbs.WC) error {
 	err := failedWork("a receive", wc)
 	if r.c != nil {
-		return fmt.Errorf("%s: %w", r.c.peer(), r.c.because(err))
+		return fmt.Errorf("%s: %w", r.c.peer(), held(r.c.because(err)))
 	}
 	i := r.slot(wc.WRID)
 	r.mu.Lock()
@@ -243,6 +244,17 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 		return err
 	}
 	return also(err, r.post(r.wrs[i:i+1]...))
+}
+
+// held adds to err what to do if a connection has ended because the peer sent more messages than
+// there were receives.
+func held(err error) error {
+	var term *ibverbs.TerminateError
+	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 {
+		return fmt.Errorf("%w; a message occupies its receive until Message.Release: release messages "+
+			"sooner, or give the Receiver more receives", err)
+	}
+	return err
 }
 
 // slot returns the number of the receive with a WRID, -1 if it is not one of r.
@@ -293,7 +305,7 @@ func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
 			Op: op, Object: r.c.peer(),
-			Err: fmt.Errorf("%w: the connection has ended: %w", syscall.ENOTCONN, context.Cause(r.until)),
+			Err: fmt.Errorf("%w: the connection has ended: %w", syscall.ENOTCONN, held(context.Cause(r.until))),
 		}
 	}
 	return err

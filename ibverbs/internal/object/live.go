@@ -2,8 +2,10 @@ package object
 
 import (
 	"cmp"
-	"runtime/debug"
+	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -61,8 +63,45 @@ func (o *Object) List(handle any) {
 	}
 	l.handles[o] = handle
 	if Stacks.Load() {
-		l.stacks[o] = string(debug.Stack())
+		l.stacks[o] = callers()
 	}
+}
+
+// callers returns the stack of this goroutine from the program's call of this library on: a function
+// and its place in each two lines.
+func callers() string {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	var own, all strings.Builder
+	for more := true; more; {
+		var f runtime.Frame
+		if f, more = frames.Next(); f.Function == "" {
+			continue
+		}
+		b := &all
+		if all.Len() == 0 && isOurs(f.Function) {
+			b = &own
+		}
+		fmt.Fprintf(b, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
+	}
+	if all.Len() == 0 { // a goroutine of this library
+		return own.String()
+	}
+	return all.String()
+}
+
+// isOurs reports whether a function is one of this library, and neither an example nor a test.
+func isOurs(function string) bool {
+	rest, ours := strings.CutPrefix(function, "github.com/govs-rdma/govs/ibverbs")
+	if !ours {
+		return false
+	}
+	for _, pkg := range []string{".", "/rdmacm.", "/rsocket.", "/internal/object."} {
+		if strings.HasPrefix(rest, pkg) {
+			return true
+		}
+	}
+	return false
 }
 
 // list returns the list that o is in, nil without one.
