@@ -67,8 +67,8 @@ func (o *Object) List(handle any) {
 	}
 }
 
-// callers returns the stack of this goroutine from the program's call of this library on: a function
-// and its place in each two lines.
+// callers returns the stack of this goroutine from the program's call of this library on: a
+// function and its place in each two lines.
 func callers() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
