@@ -101,7 +101,7 @@ static void adopt(int fd, uint32_t slot)
 // ---- the library
 
 struct library {
-	int (*init)(void *owned, int n, void *adopt, void *find, void *setting);
+	int (*init)(void *owned, int n, void *adopt, void *find, void *frames, void *setting);
 	int (*open)(int kind, int flags);
 	long (*write)(uint64_t object, const void *buf, unsigned long n);
 	void (*close)(uint64_t object);
@@ -115,7 +115,7 @@ static struct library *_Atomic library;
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static int forked; // this process is a child, in which the first copy of the library is dead
 
-// adopted, found and setting are what the library calls back.
+// adopted, found, in_frames and setting are what the library calls back.
 static void adopted(int fd, int kind, uint64_t object)
 {
 	if (fd >= 0 && fd < SLOTS)
@@ -217,7 +217,7 @@ static int load_locked(void)
 	FUNCTION(netlink, "govs_bridge_netlink");
 	FUNCTION(progress, "govs_bridge_progress");
 	FUNCTION(attend, "govs_bridge_attend");
-	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)setting))
+	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)in_frames, (void *)setting))
 		return -1; // it has said why
 	atomic_store(&library, &loaded);
 	return 0;

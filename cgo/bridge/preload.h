@@ -3,6 +3,7 @@
 #define GOVS_PRELOAD_H
 
 #include <dlfcn.h>
+#include <stdint.h>
 #include <string.h>
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -53,6 +54,10 @@ void after_library(struct before_library *);
 // library can't be called.
 int enter_library(void);
 void leave_library(void);
+
+// in_frames reports whether n octets at an address are on the stack of this thread, in the frames of the functions that
+// have called the library: that memory is there.
+int in_frames(uint64_t addr, uint64_t n);
 
 // forget_thread says that this thread has not been in the library: it is the child of a fork.
 void forget_thread(void);

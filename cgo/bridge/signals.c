@@ -99,6 +99,7 @@ static __thread struct {
 	int known; // to the runtime
 	sigset_t mask;
 	uintptr_t low, size; // of the thread's stack
+	uintptr_t frame;     // of the call that is inside
 } thread __attribute__((tls_model("initial-exec")));
 
 static void find_stack(void)
@@ -121,7 +122,8 @@ static void find_stack(void)
 static int alternate(void)
 {
 	stack_t stack;
-	if ((uintptr_t)__builtin_frame_address(0) - thread.low < thread.size)
+	thread.frame = (uintptr_t)__builtin_frame_address(0);
+	if (thread.frame - thread.low < thread.size)
 		return 0;
 	return sigaltstack(NULL, &stack) == 0 && stack.ss_flags & SS_ONSTACK;
 }
@@ -139,6 +141,13 @@ int enter_library(void)
 		return 1;
 	thread.inside = 0;
 	return 0;
+}
+
+int in_frames(uint64_t addr, uint64_t n)
+{
+	uint64_t high = thread.low + thread.size;
+	return thread.inside && thread.frame - thread.low < thread.size && addr >= thread.frame && addr < high &&
+	       n <= high - addr;
 }
 
 // With the first call of a thread the runtime unblocks signals there, and here what was is restored.

@@ -12,12 +12,14 @@ package main
 typedef void (*govs_adopt)(int fd, int kind, uint64_t object);
 typedef uint64_t (*govs_find)(int fd);
 typedef const char *(*govs_setting)(const char *name);
+typedef int (*govs_frames)(uint64_t addr, uint64_t n);
 
 static inline void govs_call_adopt(govs_adopt f, int fd, int kind, uint64_t object)
 {
 	f(fd, kind, object);
 }
 static inline uint64_t govs_call_find(govs_find f, int fd) { return f(fd); }
+static inline int govs_call_frames(govs_frames f, uint64_t addr, uint64_t n) { return f(addr, n); }
 static inline const char *govs_call_setting(govs_setting f, const char *name) { return f(name); }
 
 void govs_watch_faults(void);
@@ -29,7 +31,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,11 @@ type process struct {
 	owned []byte // of C: which descriptors are the library's
 	adopt C.govs_adopt
 	find  C.govs_find
+	pid   int
+
+	// frames reports whether n octets at addr are in the stack frames of the caller of the bridge.
+	// Nil: it is not known.
+	frames func(addr uint64, n int) bool
 
 	bridge  *bridge.Bridge
 	regions regions
@@ -80,9 +86,14 @@ type openFile struct {
 var self process
 
 //export govs_bridge_init
-func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find, setting unsafe.Pointer) C.int {
+func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find, frames,
+	setting unsafe.Pointer) C.int {
 	self.owned = unsafe.Slice((*byte)(owned), int(n))
 	self.adopt, self.find = C.govs_adopt(adopt), C.govs_find(find)
+	self.frames = func(addr uint64, n int) bool {
+		return C.govs_call_frames(C.govs_frames(frames), C.uint64_t(addr), C.uint64_t(n)) != 0
+	}
+	self.pid = os.Getpid()
 	self.files.Store(&[]*openFile{nil})
 	C.govs_watch_faults()
 	if err := self.start(C.govs_setting(setting)); err != nil {
@@ -156,22 +167,35 @@ func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) C.long 
 // write executes the command of n octets at buf.
 func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err error) {
 	f := p.use(object)
-	switch {
-	case f == nil:
+	if f == nil {
 		return 0, syscall.EBADF // another thread has closed it
-	case n > 1<<30 || buf == nil && n < 8: // the kernel first looks whether there is a header
-		f.mu.RUnlock()
-		return 0, syscall.EINVAL
-	case buf == nil:
-		f.mu.RUnlock()
-		return 0, syscall.EFAULT
 	}
 	defer f.mu.RUnlock()
-	defer faulted(debug.SetPanicOnFault(true), &err)
-	if p.record != nil {
-		return p.record.write(p, f.File, buf, n)
+	if n < 8 || n > 1<<30 { // the kernel first looks whether there is a header
+		return 0, syscall.EINVAL
 	}
-	return f.Write(unsafe.Slice((*byte)(buf), int(n)))
+	octets, err := p.octets(buf, n)
+	if err != nil {
+		return 0, err
+	}
+	if p.record != nil {
+		return p.record.write(p, f.File, octets)
+	}
+	return f.Write(octets)
+}
+
+// octets returns the n octets at buf of a program that has them: its own, or a copy.
+func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
+	if p.inFrames(uint64(uintptr(buf)), int(n)) {
+		return unsafe.Slice((*byte)(buf), int(n)), nil
+	}
+	var header [8]byte // before there is room for more
+	addr := uint64(uintptr(buf))
+	if err := p.ReadMemory(addr, header[:min(n, 8)]); err != nil {
+		return nil, err
+	}
+	octets := make([]byte, n)
+	return octets, p.ReadMemory(addr, octets)
 }
 
 //export govs_bridge_close
@@ -205,14 +229,13 @@ func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, ans
 // does not grow, gets the answers, with its length before each.
 func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []byte) (
 	answers []byte, err error) {
-	switch {
-	case n > 1<<20:
+	if n > 1<<20 {
 		return nil, syscall.EMSGSIZE
-	case request == nil:
-		return nil, syscall.EFAULT
 	}
-	defer faulted(debug.SetPanicOnFault(true), &err)
-	octets := slices.Clone(unsafe.Slice((*byte)(request), int(n)))
+	octets, err := p.octets(request, n)
+	if err != nil {
+		return nil, err
+	}
 	got := p.bridge.Netlink(octets, port)
 	p.record.netlink(octets, got)
 	for _, a := range got {

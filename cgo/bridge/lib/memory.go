@@ -3,34 +3,11 @@
 package main
 
 import (
-	"runtime/debug"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// faulted is deferred by a function that accesses the program's memory, with what
-// debug.SetPanicOnFault(true) has returned: memory that the program does not have is EFAULT then.
-func faulted(before bool, err *error) {
-	debug.SetPanicOnFault(before)
-	switch r := recover().(type) {
-	case nil:
-	case interface{ Addr() uintptr }: // a fault
-		*err = syscall.EFAULT
-	case error:
-		if r.Error() != nilFault {
-			panic(r)
-		}
-		*err = syscall.EFAULT
-	default:
-		panic(r)
-	}
-}
-
-// nilFault is what the runtime says of an address in the first page.
-const nilFault = "runtime error: invalid memory address or nil pointer dereference"
 
 // at returns n octets of the program's memory.
 func at(addr uint64, n int) []byte {
@@ -40,22 +17,50 @@ func at(addr uint64, n int) []byte {
 }
 
 // ReadMemory implements bridge.Program.
-func (p *process) ReadMemory(addr uint64, b []byte) (err error) {
-	if addr == 0 || addr+uint64(len(b)) < addr {
-		return syscall.EFAULT
+func (p *process) ReadMemory(addr uint64, b []byte) error {
+	if p.inFrames(addr, len(b)) {
+		copy(b, at(addr, len(b)))
+		return nil
 	}
-	defer faulted(debug.SetPanicOnFault(true), &err)
-	copy(b, at(addr, len(b)))
-	return nil
+	return p.transfer(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
 // WriteMemory implements bridge.Program.
-func (p *process) WriteMemory(addr uint64, b []byte) (err error) {
-	if addr == 0 || addr+uint64(len(b)) < addr {
-		return syscall.EFAULT
+func (p *process) WriteMemory(addr uint64, b []byte) error {
+	if p.inFrames(addr, len(b)) {
+		copy(at(addr, len(b)), b)
+		return nil
 	}
-	defer faulted(debug.SetPanicOnFault(true), &err)
-	copy(at(addr, len(b)), b)
+	return p.transfer(unix.SYS_PROCESS_VM_WRITEV, addr, b)
+}
+
+// inFrames reports whether n octets at addr are in the stack frames of the C functions that have
+// called the bridge. That memory is there, and a doorbell of libsiw is: no system call is needed.
+func (p *process) inFrames(addr uint64, n int) bool {
+	return p.frames != nil && p.frames(addr, n)
+}
+
+// transfer has the kernel copy between b and the program's memory, so that memory which the program
+// does not have is EFAULT without a signal: SIGSEGV may have a handler of the program's.
+func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	own := unix.Iovec{Base: unsafe.SliceData(b)}
+	own.SetLen(len(b))
+	its := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	n, _, e := unix.Syscall6(call, uintptr(p.pid), uintptr(unsafe.Pointer(&own)), 1,
+		uintptr(unsafe.Pointer(&its)), 1, 0)
+	switch {
+	case e == 0 && int(n) == len(b):
+		return nil
+	case e != unix.ENOSYS && e != unix.EPERM:
+		return syscall.EFAULT
+	case call == unix.SYS_PROCESS_VM_READV: // a container forbids the call: do without the check
+		copy(b, at(addr, len(b)))
+	default:
+		copy(at(addr, len(b)), b)
+	}
 	return nil
 }
 
@@ -84,7 +89,7 @@ func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
 	// Rights that the memory has not, a kernel before 5.14, or memory of a device.
 	if e == unix.EINVAL {
-		if err := touch(first, n/page, page, write); err != nil {
+		if err := p.touch(first, n/page, page, write); err != nil {
 			return nil, err
 		}
 		return at(addr, int(length)), nil
@@ -95,16 +100,29 @@ func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 	return at(addr, int(length)), nil
 }
 
-// touch reads, and writes if write is set, an octet of each page as it is. EFAULT if that can't be.
-func touch(first, count, page uint64, write bool) (err error) {
-	defer faulted(debug.SetPanicOnFault(true), &err)
+// touch has the kernel read a word of each page, or write it as it is if write is set. EFAULT if
+// that can't be.
+func (p *process) touch(first, count, page uint64, write bool) error {
 	for i := range count {
-		word := (*uint32)(unsafe.Pointer(unsafe.SliceData(at(first+i*page, 4))))
-		if write {
-			atomic.AddUint32(word, 0)
-		} else {
-			atomic.LoadUint32(word)
+		var own uint32
+		addr := first + i*page
+		if !write {
+			if err := p.transfer(unix.SYS_PROCESS_VM_READV, addr, make([]byte, 1)); err != nil {
+				return err
+			}
+			continue
+		}
+		// It adds 0 to the word at addr, atomically, and wakes nobody who sleeps at own.
+		if _, _, e := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&own)),
+			futexWakeOp, 0, 0, uintptr(addr), futexAdd); e != 0 {
+			return syscall.EFAULT
 		}
 	}
 	return nil
 }
+
+// Of linux/futex.h: FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, and FUTEX_OP(FUTEX_OP_ADD, 0, 0, 0).
+const (
+	futexWakeOp = 5 | 128
+	futexAdd    = 1 << 28
+)

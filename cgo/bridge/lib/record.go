@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge"
@@ -62,19 +62,15 @@ func fileName(f bridge.File) string {
 	return recording.Events
 }
 
-// write has f execute the command of n octets at buf, and records it. The place of the answer is
-// marked before, so that what the bridge does not write shows.
-func (r *recorder) write(p *process, f bridge.File, buf unsafe.Pointer, n uint64) (int, error) {
-	file := fileName(f)
-	request := make([]byte, n)
-	if err := p.ReadMemory(uint64(uintptr(buf)), request); err != nil {
-		return f.Write(unsafe.Slice((*byte)(buf), int(n))) // which returns the error
-	}
+// write has f execute the command, and records it. The place of the answer is marked before, so
+// that what the bridge does not write shows.
+func (r *recorder) write(p *process, f bridge.File, command []byte) (int, error) {
+	file, request := fileName(f), slices.Clone(command)
 	addr, room := recording.Place(file, request)
 	before := make([]byte, room)
 	marked := room > 0 && p.ReadMemory(addr, before) == nil &&
 		p.WriteMemory(addr, recording.Marked(room)) == nil
-	k, err := f.Write(unsafe.Slice((*byte)(buf), int(n)))
+	k, err := f.Write(command)
 	var answer []byte
 	if marked {
 		now := make([]byte, room)

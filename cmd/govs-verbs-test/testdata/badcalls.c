@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,13 @@ static struct command make(unsigned number, unsigned octets, unsigned answer, vo
 	return c;
 }
 
+// A bad pointer is an errno: a handler of the program's is not called for it.
+static void on_fault(int sig)
+{
+	(void)!write(1, "a handler was called\n", 21);
+	_exit(128 + sig);
+}
+
 int main(void)
 {
 	int fd = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), cm = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -46,6 +54,8 @@ int main(void)
 		perror("open");
 		return 1;
 	}
+	signal(SIGSEGV, on_fault);
+	signal(SIGBUS, on_fault);
 	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint64_t answer[64];
 	struct command c = make(IB_USER_VERBS_CMD_GET_CONTEXT, 16, 16, answer);
@@ -63,6 +73,21 @@ int main(void)
 	want("GET_CONTEXT", write(fd, &c, 16), 0);
 	want("a second GET_CONTEXT", write(fd, &c, 16), EINVAL);
 	struct command unknown = make(60, 16, 4, answer);
+	char *readable = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct command domain = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
+	want("ALLOC_PD", write(fd, &domain, 16), 0);
+	for (int access = 0; access < 2; access++) { // 1 is IB_ACCESS_LOCAL_WRITE
+		struct command reg = make(IB_USER_VERBS_CMD_REG_MR, 56, 32, answer + 1);
+		uint64_t fields[] = {(uintptr_t)readable, 4096, (uintptr_t)readable, (uint32_t)answer[0] | (uint64_t)access << 32};
+		memcpy(reg.rest, fields, sizeof fields);
+		want("registering memory that can be read only", write(fd, &reg, 56), access ? EFAULT : 0);
+	}
+	struct command *copy = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	munmap((char *)copy + 4096, 4096);
+	memcpy((char *)copy + 4080, &domain, 16);
+	want("a command at the end of a page", write(fd, (char *)copy + 4080, 16), 0);
+	memcpy((char *)copy + 4088, &domain, 8);
+	want("a command that ends beyond it", write(fd, (char *)copy + 4088, 16), EFAULT);
 	want("an unknown command", write(fd, &unknown, 16), EOPNOTSUPP);
 	want("mapping nothing", mmap(NULL, 0, PROT_READ, MAP_SHARED, fd, 4096) == MAP_FAILED ? -1 : 0, EINVAL);
 
