@@ -64,9 +64,7 @@ static inline uint32_t slot_of(int fd)
 
 enum kind kind_of(int fd) { return KIND(slot_of(fd)); }
 
-// strange reports whether this is the child of a vfork, which runs in its parent's memory: there the table
-// must not change.
-static int strange(void)
+int strange(void)
 {
 	return syscall(SYS_getpid) != owner;
 }
@@ -171,7 +169,7 @@ static void after_fork(void)
 	owner = getpid();
 	forked = 1;
 	pthread_mutex_init(&loading, NULL);
-	forget_thread();
+	forget_library();
 	put_off.n = 0;
 }
 
@@ -238,7 +236,7 @@ static struct library *load(void)
 	if (!atomic_load(&library)) {
 		struct before_library *before = before_library();
 		load_locked();
-		after_library(before);
+		after_library(before, (void *)loaded.open);
 	}
 	lib = atomic_load(&library);
 	pthread_mutex_unlock(&loading);

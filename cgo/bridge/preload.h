@@ -44,11 +44,15 @@ const char *moved(const char *path, const char **root);
 	if (rest)                                                                                            \
 	path = strcat(strcpy(room, root), rest)
 
+// strange reports whether this is the child of a vfork, which runs in its parent's memory: what is kept there about the
+// process must not change.
+int strange(void);
+
 // before_library and after_library stand around the start of the library, whose runtime changes what is the
-// program's: signals, and the limit of descriptors.
+// program's: signals, and the limit of descriptors. function is one of the library's, NULL if it was not loaded.
 struct before_library;
 struct before_library *before_library(void);
-void after_library(struct before_library *);
+void after_library(struct before_library *, void *function);
 
 // enter_library begins a call of the library, and leave_library ends it. 0: this is a signal handler, where the
 // library can't be called.
@@ -59,7 +63,7 @@ void leave_library(void);
 // have called the library: that memory is there.
 int in_frames(uint64_t addr, uint64_t n);
 
-// forget_thread says that this thread has not been in the library: it is the child of a fork.
-void forget_thread(void);
+// forget_library says that this is the child of a fork, where the library is dead.
+void forget_library(void);
 
 #endif

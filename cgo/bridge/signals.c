@@ -3,11 +3,15 @@
 #define _GNU_SOURCE
 #include "preload.h"
 
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
 
 static int (*next_sigaction)(int, const struct sigaction *, struct sigaction *);
 
@@ -23,16 +27,90 @@ static int is_function(const struct sigaction *act)
 	return act->sa_handler != SIG_DFL && act->sa_handler != SIG_IGN;
 }
 
+// ---- actions
+
+// Faults in its own code are the library's: the runtime makes panics of some, and a region that the program has
+// unmapped gets pages. take has these signals, after the library was loaded, until the first fault that is not in the
+// library's code, or signal that was sent: then the program's action, which is kept here, takes its place.
+static struct {
+	volatile sig_atomic_t taken;
+	struct sigaction program, library;
+} faults[NSIG];
+
+static uintptr_t low, high; // of the library's code
+
+static int in_code(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+	uintptr_t at = (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+	uintptr_t at = (uintptr_t)context->uc_mcontext.pc;
+#else
+	uintptr_t at = 0; // not known: no fault is the library's
+	(void)context;
+#endif
+	return at >= low && at < high;
+}
+
+// give_back sets the program's action.
+static void give_back(int sig)
+{
+	set_action(sig, &faults[sig].program, NULL);
+	faults[sig].taken = 0;
+}
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	if (info->si_code > 0 && in_code(context)) {
+		faults[sig].library.sa_sigaction(sig, info, context);
+		return;
+	}
+	give_back(sig);
+	if (info->si_code <= 0) // somebody has sent it; a fault comes again when its instruction does
+		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+}
+
+// take has on_fault called for a signal, and keeps the program's action.
+static void take(int sig, const struct sigaction *program)
+{
+	struct sigaction own = faults[sig].library;
+	own.sa_sigaction = on_fault;
+	faults[sig].program = *program;
+	faults[sig].taken = 1;
+	set_action(sig, &own, NULL);
+}
+
+// begin_change has the program's action in place while it is changed, and end_change, which gets what begin_change has
+// returned, has on_fault there again.
+static int begin_change(int sig)
+{
+	int taken = sig > 0 && sig < NSIG && faults[sig].taken && !strange();
+	if (taken)
+		give_back(sig);
+	return taken;
+}
+
+static void end_change(int sig, int taken)
+{
+	struct sigaction now;
+	if (taken && set_action(sig, NULL, &now) == 0)
+		take(sig, &now);
+}
+
 // While a thread is in the library it runs on the stack of a goroutine, which has no room for a handler: that
 // overwrites what lies below. With SA_ONSTACK the handler runs on the stack that the runtime has for it. A thread
 // that has no such stack runs it where it is, as without the flag.
 PUBLIC int sigaction(int sig, const struct sigaction *act, struct sigaction *old)
 {
-	if (!act || !is_function(act))
-		return set_action(sig, act, old);
-	struct sigaction own = *act;
-	own.sa_flags |= SA_ONSTACK;
-	return set_action(sig, &own, old);
+	struct sigaction own;
+	if (act && is_function(act)) {
+		own = *act;
+		own.sa_flags |= SA_ONSTACK;
+		act = &own;
+	}
+	int taken = begin_change(sig), failed = set_action(sig, act, old);
+	end_change(sig, taken);
+	return failed;
 }
 
 // on_stack adds the flag to a handler that libc has set.
@@ -50,8 +128,10 @@ static void on_stack(int sig)
 	PUBLIC __sighandler_t name(int sig, __sighandler_t handler)                                          \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
+		int taken = begin_change(sig);                                                               \
 		__sighandler_t before = real(sig, handler);                                                  \
 		on_stack(sig);                                                                               \
+		end_change(sig, taken);                                                                      \
 		return before;                                                                               \
 	}
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" // of sigset
@@ -66,7 +146,7 @@ SIGNAL(sigset)
 
 struct before_library {
 	sigset_t mask;
-	struct sigaction pipe;
+	struct sigaction actions[NSIG];
 	struct rlimit files;
 };
 
@@ -78,15 +158,46 @@ struct before_library *before_library(void)
 	sigset_t all;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before.mask);
-	set_action(SIGPIPE, NULL, &before.pipe);
+	for (int sig = 1; sig < NSIG; sig++)
+		if (set_action(sig, NULL, &before.actions[sig]) != 0)
+			before.actions[sig].sa_handler = SIG_ERR; // libc's own
 	getrlimit(RLIMIT_NOFILE, &before.files);
 	return &before;
 }
 
-void after_library(struct before_library *before)
+static int find_code(struct dl_phdr_info *info, size_t size, void *function)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+		uintptr_t start = info->dlpi_addr + p->p_vaddr;
+		if (p->p_type == PT_LOAD && p->p_flags & PF_X && (uintptr_t)function - start < p->p_memsz) {
+			low = start;
+			high = start + p->p_memsz;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+// The engine asks for no SIGPIPE, and the runtime, which is built to send no SIGURG, needs no other signal than those
+// of faults.
+void after_library(struct before_library *before, void *function)
 {
 	struct rlimit files;
-	set_action(SIGPIPE, &before->pipe, NULL); // the engine asks for no SIGPIPE
+	struct sigaction now;
+	int known = function && dl_iterate_phdr(find_code, function);
+	for (int sig = 1; sig < NSIG; sig++) {
+		const struct sigaction *program = &before->actions[sig];
+		if (program->sa_handler == SIG_ERR || set_action(sig, NULL, &now) != 0 ||
+		    now.sa_handler == program->sa_handler)
+			continue;
+		if (known && (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE)) {
+			faults[sig].library = now;
+			take(sig, program);
+		} else
+			set_action(sig, program, NULL);
+	}
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != before->files.rlim_cur)
 		setrlimit(RLIMIT_NOFILE, &before->files);
 	pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
@@ -160,4 +271,10 @@ void leave_library(void)
 	thread.inside = 0;
 }
 
-void forget_thread(void) { thread.inside = thread.known = 0; }
+void forget_library(void)
+{
+	for (int sig = 1; sig < NSIG; sig++)
+		if (faults[sig].taken)
+			give_back(sig);
+	thread.inside = thread.known = 0;
+}

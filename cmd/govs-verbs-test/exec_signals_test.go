@@ -8,3 +8,10 @@ func TestExecSignals(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "signals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
 }
+
+// TestExecAllSignals: the action of every signal is the program's, faults included, and Go's
+// runtime sends none.
+func TestExecAllSignals(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "allsignals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}
