@@ -6,69 +6,49 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#define DEVICES "/dev/infiniband"
-
-enum kind device(const char *path)
-{
-	if (!path || strncmp(path, DEVICES "/", sizeof DEVICES) != 0)
-		return NONE;
-	path += sizeof DEVICES;
-	return strcmp(path, "uverbs0") == 0 ? UVERBS : strcmp(path, "rdma_cm") == 0 ? CM : NONE;
-}
 
 static dev_t number(enum kind kind)
 {
 	return kind == UVERBS ? makedev(231, 192) : makedev(10, 58);
 }
 
-// begins reports whether path is prefix, or a file below it.
-static int begins(const char *path, const char *prefix)
-{
-	size_t n = strlen(prefix);
-	return strncmp(path, prefix, n) == 0 && (path[n] == 0 || path[n] == '/');
-}
-
-const char *moved(const char *path, const char **root)
-{
-	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd'))
-		return NULL;
-	const char *rest = NULL;
-	if (begins(path, "/sys/class/infiniband") || begins(path, "/sys/class/infiniband_verbs") ||
-	    begins(path, "/sys/class/infiniband_cm") || begins(path, "/sys/class/misc/rdma_cm"))
-		rest = path + strlen("/sys");
-	else if (begins(path, DEVICES))
-		rest = path;
-	return rest && (*root = settings()->sysfs) ? rest : NULL;
-}
-
 // ---- files and folders
 
-PUBLIC FILE *fopen(const char *path, const char *mode)
-{
-	REAL(fopen);
-	ELSEWHERE(path);
-	return real(path, mode);
-}
-
-PUBLIC FILE *fopen64(const char *path, const char *mode)
-{
-	REAL(fopen64);
-	ELSEWHERE(path);
-	return real(path, mode);
-}
+#define FOPEN(name)                                                                                          \
+	PUBLIC FILE *name(const char *path, const char *mode)                                                \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(AT_FDCWD, path);                                                                   \
+		if (of_exec(&place) && !place.kind && (mode[0] != 'r' || strchr(mode, '+'))) {                    \
+			errno = EACCES; /* what sysfs has is read only */                                    \
+			return NULL;                                                                         \
+		}                                                                                            \
+		return real(path, mode);                                                                     \
+	}
+FOPEN(fopen)
+FOPEN(fopen64)
 
 PUBLIC DIR *opendir(const char *path)
 {
 	REAL(opendir);
-	ELSEWHERE(path);
+	ELSEWHERE(AT_FDCWD, path);
+	return real(path);
+}
+
+PUBLIC int chdir(const char *path)
+{
+	REAL(chdir);
+	ELSEWHERE(AT_FDCWD, path);
 	return real(path);
 }
 
@@ -77,36 +57,93 @@ PUBLIC DIR *opendir(const char *path)
 			int (*order)(const struct type **, const struct type **))                            \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		ELSEWHERE(path);                                                                             \
+		ELSEWHERE(AT_FDCWD, path);                                                                   \
 		return real(path, list, which, order);                                                       \
 	}
 SCANDIR(scandir, dirent)
 SCANDIR(scandir64, dirent64)
 
+// libc's own calls of glob are not intercepted, but it takes functions in place of them.
+#define GLOB(name, type, stat, lstat, readdir)                                                               \
+	PUBLIC int name(const char *pattern, int flags, int (*failed)(const char *, int), type *found)       \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		struct place place;                                                                          \
+		find_place(AT_FDCWD, pattern, &place);                                                       \
+		if (!of_exec(&place) || flags & GLOB_ALTDIRFUNC)                                                  \
+			return real(pattern, flags, failed, found);                                          \
+		found->gl_opendir = (void *(*)(const char *))opendir;                                        \
+		found->gl_closedir = (void *)closedir;                                                      \
+		found->gl_readdir = (void *)readdir;                                                         \
+		found->gl_stat = (void *)stat;                                                               \
+		found->gl_lstat = (void *)lstat;                                                             \
+		int got = real(pattern, flags | GLOB_ALTDIRFUNC, failed, found);                             \
+		found->gl_flags &= ~GLOB_ALTDIRFUNC;                                                         \
+		return got;                                                                                  \
+	}
+GLOB(glob, glob_t, stat, lstat, readdir)
+GLOB(glob64, glob64_t, stat64, lstat64, readdir64)
+
+// resolved returns the name that a place has, in room if that is not NULL.
+static char *resolved(const struct place *p, const char *file, char *room)
+{
+	if (syscall(SYS_faccessat, AT_FDCWD, file, F_OK) < 0)
+		return NULL;
+	if (room || (room = malloc(name_of(p, file, NULL) + 1)))
+		name_of(p, file, room);
+	return room;
+}
+
+PUBLIC char *realpath(const char *path, char *to)
+{
+	REAL(realpath);
+	ELSEWHERE(AT_FDCWD, path);
+	return of_exec(&place) ? resolved(&place, path, to) : real(path, to);
+}
+
+char *__realpath_chk(const char *path, char *to, size_t n);
+PUBLIC char *__realpath_chk(const char *path, char *to, size_t n)
+{
+	REAL(__realpath_chk);
+	ELSEWHERE(AT_FDCWD, path);
+	return of_exec(&place) && n >= PATH_MAX ? resolved(&place, path, to) : real(path, to, n);
+}
+
+PUBLIC char *canonicalize_file_name(const char *path)
+{
+	REAL(canonicalize_file_name);
+	ELSEWHERE(AT_FDCWD, path);
+	return of_exec(&place) ? resolved(&place, path, NULL) : real(path);
+}
+
 // ---- what files are
 
-// fake fills in what stat says of a device. It has the layout of struct stat64, too.
-static int fake(enum kind kind, struct stat *st)
+// fake changes what stat has said of the file that stands for a device. It has the layout of struct stat64, too.
+static void fake(enum kind kind, struct stat *st)
 {
-	memset(st, 0, sizeof *st);
 	st->st_mode = S_IFCHR | 0666;
 	st->st_rdev = number(kind);
 	st->st_nlink = 1;
+	st->st_uid = st->st_gid = 0;
+	st->st_size = st->st_blocks = 0;
 	st->st_blksize = 4096;
-	return 0;
 }
 
 _Static_assert(sizeof(struct stat) == sizeof(struct stat64), "the two have one layout");
+
+static int faked(int failed, enum kind kind, void *st)
+{
+	if (!failed && (kind == UVERBS || kind == CM))
+		fake(kind, st);
+	return failed;
+}
 
 #define STAT(name, type)                                                                                     \
 	PUBLIC int name(const char *path, struct type *st)                                                   \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = device(path);                                                               \
-		if (kind)                                                                                    \
-			return fake(kind, (struct stat *)st);                                                \
-		ELSEWHERE(path);                                                                             \
-		return real(path, st);                                                                       \
+		ELSEWHERE(AT_FDCWD, path);                                                                   \
+		return faked(real(path, st), place.kind, st);                                                \
 	}
 STAT(stat, stat)
 STAT(stat64, stat64)
@@ -117,28 +154,27 @@ STAT(lstat64, stat64)
 	PUBLIC int name(int fd, struct type *st)                                                             \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = kind_of(fd);                                                          \
-		return kind == UVERBS || kind == CM ? fake(kind, (struct stat *)st) : real(fd, st);          \
+		return faked(real(fd, st), kind_of(fd), st);                                                 \
 	}
 FSTAT(fstat, stat)
 FSTAT(fstat64, stat64)
 
-// unnamed reports whether a path with flags stands for the descriptor before it. The compiler believes that it is not
-// NULL, which programs may pass all the same.
-__attribute__((noipa)) static int unnamed(const char *path, int flags)
+// kind_at returns what a call with flags is about: with an empty path, the descriptor before it.
+// The compiler believes that the path is not NULL, which programs may pass all the same.
+__attribute__((noipa)) static enum kind kind_at(int dir, const struct place *p, const char *path, int flags)
 {
-	return flags & AT_EMPTY_PATH && (!path || !path[0]);
+	if (p->root || !(flags & AT_EMPTY_PATH))
+		return p->kind;
+	return !path || !path[0] ? kind_of(dir) : NONE;
 }
 
 #define FSTATAT(name, type)                                                                                  \
 	PUBLIC int name(int dir, const char *path, struct type *st, int flags)                               \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = unnamed(path, flags) ? kind_of(dir) : device(path);                   \
-		if (kind == UVERBS || kind == CM)                                                            \
-			return fake(kind, (struct stat *)st);                                                \
-		ELSEWHERE(path);                                                                             \
-		return real(dir, path, st, flags);                                                           \
+		ELSEWHERE(dir, path);                                                                        \
+		int failed = real(dir, path, st, flags);                                                     \
+		return failed ? failed : faked(0, kind_at(dir, &place, path, flags), st);                    \
 	}
 FSTATAT(fstatat, stat)
 FSTATAT(fstatat64, stat64)
@@ -146,19 +182,20 @@ FSTATAT(fstatat64, stat64)
 PUBLIC int statx(int dir, const char *path, int flags, unsigned mask, struct statx *st)
 {
 	REAL(statx);
-	enum kind kind = unnamed(path, flags) ? kind_of(dir) : device(path);
+	ELSEWHERE(dir, path);
+	int failed = real(dir, path, flags, mask, st);
+	enum kind kind = failed ? NONE : kind_at(dir, &place, path, flags);
 	if (kind == UVERBS || kind == CM) {
-		memset(st, 0, sizeof *st);
-		st->stx_mask = STATX_TYPE | STATX_MODE | STATX_NLINK;
+		st->stx_mask |= STATX_TYPE | STATX_MODE | STATX_NLINK;
 		st->stx_mode = S_IFCHR | 0666;
 		st->stx_nlink = 1;
+		st->stx_uid = st->stx_gid = 0;
+		st->stx_size = st->stx_blocks = 0;
 		st->stx_blksize = 4096;
 		st->stx_rdev_major = major(number(kind));
 		st->stx_rdev_minor = minor(number(kind));
-		return 0;
 	}
-	ELSEWHERE(path);
-	return real(dir, path, flags, mask, st);
+	return failed;
 }
 
 // What programs call that were built with a glibc before 2.33.
@@ -167,11 +204,8 @@ PUBLIC int statx(int dir, const char *path, int flags, unsigned mask, struct sta
 	PUBLIC int name(int version, const char *path, struct type *st)                                      \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = device(path);                                                               \
-		if (kind)                                                                                    \
-			return fake(kind, (struct stat *)st);                                                \
-		ELSEWHERE(path);                                                                             \
-		return real(version, path, st);                                                              \
+		ELSEWHERE(AT_FDCWD, path);                                                                   \
+		return faked(real(version, path, st), place.kind, st);                                       \
 	}
 XSTAT(__xstat, stat)
 XSTAT(__xstat64, stat64)
@@ -183,42 +217,61 @@ XSTAT(__lxstat64, stat64)
 	PUBLIC int name(int version, int fd, struct type *st)                                                \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = kind_of(fd);                                                          \
-		return kind == UVERBS || kind == CM ? fake(kind, (struct stat *)st) : real(version, fd, st); \
+		return faked(real(version, fd, st), kind_of(fd), st);                                        \
 	}
 FXSTAT(__fxstat, stat)
 FXSTAT(__fxstat64, stat64)
 
-PUBLIC int access(const char *path, int mode)
-{
-	REAL(access);
-	if (device(path))
-		return mode & X_OK ? (errno = EACCES, -1) : 0;
-	ELSEWHERE(path);
-	return real(path, mode);
-}
+#define FXSTATAT(name, type)                                                                                 \
+	int name(int version, int dir, const char *path, struct type *st, int flags);                        \
+	PUBLIC int name(int version, int dir, const char *path, struct type *st, int flags)                  \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(dir, path);                                                                        \
+		int failed = real(version, dir, path, st, flags);                                            \
+		return failed ? failed : faked(0, kind_at(dir, &place, path, flags), st);                    \
+	}
+FXSTATAT(__fxstatat, stat)
+FXSTATAT(__fxstatat64, stat64)
+
+// Everybody may write to a device; the file that stands for it can be read only.
+#define ACCESS(name)                                                                                         \
+	PUBLIC int name(const char *path, int mode)                                                          \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(AT_FDCWD, path);                                                                   \
+		return real(path, place.kind ? mode & ~W_OK : mode);                                         \
+	}
+ACCESS(access)
+ACCESS(eaccess)
+ACCESS(euidaccess)
 
 PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
 {
 	REAL(faccessat);
-	if (device(path))
-		return access(path, mode);
-	ELSEWHERE(path);
-	return real(dir, path, mode, flags);
+	ELSEWHERE(dir, path);
+	return real(dir, path, place.kind ? mode & ~W_OK : mode, flags);
 }
 
 PUBLIC ssize_t readlink(const char *path, char *to, size_t n)
 {
 	REAL(readlink);
-	ELSEWHERE(path);
+	ELSEWHERE(AT_FDCWD, path);
 	return real(path, to, n);
+}
+
+PUBLIC ssize_t readlinkat(int dir, const char *path, char *to, size_t n)
+{
+	REAL(readlinkat);
+	ELSEWHERE(dir, path);
+	return real(dir, path, to, n);
 }
 
 #define GETXATTR(name)                                                                                       \
 	PUBLIC ssize_t name(const char *path, const char *key, void *value, size_t n)                        \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		ELSEWHERE(path);                                                                             \
+		ELSEWHERE(AT_FDCWD, path);                                                                             \
 		return real(path, key, value, n);                                                            \
 	}
 GETXATTR(getxattr)
@@ -228,7 +281,7 @@ GETXATTR(lgetxattr)
 	PUBLIC ssize_t name(const char *path, char *list, size_t n)                                          \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		ELSEWHERE(path);                                                                             \
+		ELSEWHERE(AT_FDCWD, path);                                                                             \
 		return real(path, list, n);                                                                  \
 	}
 LISTXATTR(listxattr)

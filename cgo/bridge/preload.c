@@ -30,6 +30,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <rdma/rdma_user_cm.h>
@@ -281,16 +282,30 @@ static int open_device(enum kind kind, int flags)
 		va_end(args);                                                                                \
 	}
 
+// forbidden returns the errno with which the kernel refuses to open a place with flags: what sysfs has is read only.
+static int forbidden(const struct place *p, const char *file, int flags)
+{
+	if (p->kind)
+		return flags & O_CREAT && flags & O_EXCL ? EEXIST : flags & O_DIRECTORY ? ENOTDIR : 0;
+	return of_exec(p) && is_sysfs(p, file) && flags & (O_ACCMODE | O_TRUNC | O_CREAT) ? EACCES : 0;
+}
+
+// Calls of open: a device is the library's, and other files are libc's.
+#define OPENED(dir, call)                                                                                    \
+	ELSEWHERE(dir, path);                                                                                \
+	int refused = forbidden(&place, path, flags);                                                             \
+	if (refused) {                                                                                       \
+		errno = refused;                                                                             \
+		return -1;                                                                                   \
+	}                                                                                                    \
+	return place.kind ? open_device(place.kind, flags) : call
+
 #define OPEN(name)                                                                                           \
 	PUBLIC int name(const char *path, int flags, ...)                                                    \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
 		MODE(flags)                                                                                  \
-		enum kind kind = device(path);                                                               \
-		if (kind)                                                                                    \
-			return open_device(kind, flags);                                                     \
-		ELSEWHERE(path);                                                                             \
-		return real(path, flags, mode);                                                              \
+		OPENED(AT_FDCWD, real(path, flags, mode));                                                   \
 	}
 OPEN(open)
 OPEN(open64)
@@ -300,11 +315,7 @@ OPEN(open64)
 	{                                                                                                    \
 		REAL(name);                                                                                  \
 		MODE(flags)                                                                                  \
-		enum kind kind = device(path);                                                               \
-		if (kind)                                                                                    \
-			return open_device(kind, flags);                                                     \
-		ELSEWHERE(path);                                                                             \
-		return real(dir, path, flags, mode);                                                         \
+		OPENED(dir, real(dir, path, flags, mode));                                                   \
 	}
 OPENAT(openat)
 OPENAT(openat64)
@@ -546,26 +557,20 @@ PUBLIC int socket(int domain, int type, int protocol)
 	return fd;
 }
 
-// ask answers a request of a netlink socket: the answers come from a second socket, as many packets.
-static ssize_t ask(int fd, const void *request, size_t n)
+enum {
+	netlink_room = 8192,         // for answers
+	netlink_longest = 128 << 10, // request
+	most_vectors = 1024,         // UIO_MAXIOV
+};
+
+// deliver sends the answers, each after its length, as packets from a second socket.
+static int deliver(uint32_t port, const unsigned char *answers, long n)
 {
-	struct library *lib = load();
-	struct sockaddr_nl self, to = {.nl_family = AF_NETLINK};
-	socklen_t length = sizeof self;
-	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0 || !(lib = begin_call())) {
-		errno = ECONNREFUSED;
-		return -1;
-	}
-	to.nl_pid = self.nl_pid;
-	unsigned char answers[8192];
-	long got = lib->netlink(request, n, self.nl_pid, answers, sizeof answers);
-	end_call(lib);
-	if (got < 0)
-		return result(got);
+	struct sockaddr_nl to = {.nl_family = AF_NETLINK, .nl_pid = port};
 	int from = (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK);
 	if (from < 0)
 		return -1;
-	for (long at = 0; at < got;) {
+	for (long at = 0; at < n;) {
 		uint32_t size;
 		memcpy(&size, answers + at, sizeof size);
 		at += (long)sizeof size;
@@ -574,6 +579,69 @@ static ssize_t ask(int fd, const void *request, size_t n)
 		at += (long)size;
 	}
 	syscall(SYS_close, from);
+	return 0;
+}
+
+// ask answers a request of a netlink socket. Its buffers are not on the stack, which may be small.
+static ssize_t ask(int fd, const void *request, size_t n)
+{
+	struct library *lib = load();
+	struct sockaddr_nl self;
+	socklen_t length = sizeof self;
+	if (n == 0 || n > netlink_longest) {
+		errno = n ? EMSGSIZE : ENODATA;
+		return -1;
+	}
+	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0 || !(lib = begin_call())) {
+		errno = ECONNREFUSED;
+		return -1;
+	}
+	unsigned char *answers = malloc(netlink_room);
+	long got = answers ? lib->netlink(request, n, self.nl_pid, answers, netlink_room) : -ENOBUFS;
+	end_call(lib);
+	if (got >= 0 && deliver(self.nl_pid, answers, got) < 0)
+		got = -errno;
+	free(answers);
+	return got < 0 ? result(got) : (ssize_t)n;
+}
+
+// copy_in copies what the program has at an address: EFAULT if it has nothing there.
+static int copy_in(void *to, const void *from, size_t n)
+{
+	struct iovec own = {to, n}, its = {(void *)from, n};
+	ssize_t got = n ? process_vm_readv(getpid(), &own, 1, &its, 1, 0) : 0;
+	if (got >= 0 && (size_t)got == n)
+		return 0;
+	if (got < 0 && (errno == ENOSYS || errno == EPERM)) { // a container forbids the call
+		memcpy(to, from, n);
+		return 0;
+	}
+	errno = EFAULT;
+	return -1;
+}
+
+// gather collects a message in room. It returns its length.
+static ssize_t gather(const struct msghdr *message, unsigned char *room)
+{
+	struct msghdr m;
+	struct iovec v;
+	size_t n = 0;
+	if (copy_in(&m, message, sizeof m) < 0)
+		return -1;
+	for (size_t i = 0; i < m.msg_iovlen; i++, n += v.iov_len) {
+		if (i == most_vectors) {
+			errno = EMSGSIZE;
+			return -1;
+		}
+		if (copy_in(&v, m.msg_iov + i, sizeof v) < 0)
+			return -1;
+		if (v.iov_len > netlink_longest - n) {
+			errno = EMSGSIZE;
+			return -1;
+		}
+		if (copy_in(room + n, v.iov_base, v.iov_len) < 0)
+			return -1;
+	}
 	return (ssize_t)n;
 }
 
@@ -582,18 +650,18 @@ PUBLIC ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 	REAL(sendmsg);
 	if (KIND(slot_of(fd)) != NETLINK)
 		return real(fd, message, flags);
-	unsigned char request[4096];
-	size_t n = 0;
-	for (size_t i = 0; i < message->msg_iovlen; i++) {
-		const struct iovec *v = &message->msg_iov[i];
-		if (v->iov_len > sizeof request - n) {
-			errno = EMSGSIZE;
-			return -1;
-		}
-		memcpy(request + n, v->iov_base, v->iov_len);
-		n += v->iov_len;
+	unsigned char *request = malloc(netlink_longest);
+	if (!request) {
+		errno = ENOBUFS;
+		return -1;
 	}
-	return ask(fd, request, n);
+	ssize_t n = gather(message, request);
+	if (n >= 0)
+		n = ask(fd, request, (size_t)n);
+	int saved = errno;
+	free(request);
+	errno = saved;
+	return n;
 }
 
 PUBLIC ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t length)

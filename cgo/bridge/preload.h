@@ -29,20 +29,38 @@ enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 // kind_of returns what a descriptor of the program is.
 enum kind kind_of(int fd);
 
-// device returns which of the devices a path names.
-enum kind device(const char *path);
+// A place is what the program finds at a path: one of the devices, or another file that exec has, below root. A file of
+// the system has no root, NULL, and libc finds it by its path; or root is empty, because the program is in a folder that
+// stands for another, and the path is made absolute.
+struct place {
+	enum kind kind;
+	const char *root; // $GOVS_BRIDGE_SYSFS
+	size_t size;      // of the room that file_of needs
+};
 
-// moved returns what a path has below root, $GOVS_BRIDGE_SYSFS, if it is of what sysfs has of RDMA devices; NULL for
-// other paths.
-const char *moved(const char *path, const char **root);
+// of_exec reports whether exec has a place.
+static inline int of_exec(const struct place *p) { return p->root && *p->root; }
 
-// ELSEWHERE makes path the name of the file that stands for it. Other paths need no room: a handler may open a file,
-// on a small stack.
-#define ELSEWHERE(path)                                                                                      \
-	const char *root = "", *rest = moved(path, &root);                                                   \
-	char room[rest ? strlen(root) + strlen(rest) + 1 : 1];                                               \
-	if (rest)                                                                                            \
-	path = strcat(strcpy(room, root), rest)
+// is_sysfs reports whether a file of exec's stands for one of sysfs.
+static inline int is_sysfs(const struct place *p, const char *file) { return file[strlen(p->root) + 1] == 'c'; }
+
+// find_place finds out what is at a path that begins at a folder, as calls with at have it. It reads the path only
+// where the program has memory, and allocates nothing: a handler may open a file, on a small stack.
+void find_place(int dir, const char *path, struct place *);
+
+// file_of returns the name of the file that stands for a path, in room, or the path itself.
+const char *file_of(int dir, const char *path, const struct place *, char *room);
+
+// name_of writes the absolute path that the program has for a file which file_of has returned, and returns its length;
+// to is NULL if only that is wanted.
+size_t name_of(const struct place *, const char *file, char *to);
+
+// ELSEWHERE makes path the name of the file that stands for it, and place what it is.
+#define ELSEWHERE(dir, path)                                                                                 \
+	struct place place;                                                                                  \
+	find_place(dir, path, &place);                                                                       \
+	char room[place.size];                                                                               \
+	path = file_of(dir, path, &place, room)
 
 // strange reports whether this is the child of a vfork, which runs in its parent's memory: what is kept there about the
 // process must not change.

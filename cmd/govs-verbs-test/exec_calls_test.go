@@ -1,0 +1,34 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// TestExecErrnos: calls with bad arguments fail with exec as without it, the device and what sysfs
+// has of it in place of a device and a file of the system's.
+func TestExecErrnos(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "errnos")
+	plain := testkit.Must(exec.Command(program, "/dev/null", "/sys/class/net/lo/address",
+		"0").Output())(t) // NETLINK_ROUTE
+	bridged := testkit.Must(b.command(nil, program, "/dev/infiniband/uverbs0",
+		"/sys/class/infiniband/siw0/node_type", "20").Output())(t) // NETLINK_RDMA
+	lines := func(out []byte) []string { return strings.Split(string(out), "\n") }
+	if len(lines(plain)) < 500 {
+		t.Errorf("only %d calls were tried", len(lines(plain)))
+	}
+	if diff := cmp.Diff(lines(plain), lines(bridged)); diff != "" {
+		t.Errorf("without exec (-) and with it (+):\n%s", diff)
+	}
+}
+
+// TestExecSpellings: all ways to name the device and what sysfs has of it.
+func TestExecSpellings(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "spellings")).want(t, 0, "as it must be")
+}
