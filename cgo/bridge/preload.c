@@ -97,17 +97,13 @@ static void adopt(int fd, uint32_t slot)
 	atomic_store_explicit(&slots[fd], slot, memory_order_release);
 }
 
-// ---- the library
+void adopt_netlink(int fd)
+{
+	if (fd < SLOTS)
+		adopt(fd, SLOT(NETLINK, 0));
+}
 
-struct library {
-	int (*init)(void *owned, int n, void *adopt, void *find, void *frames, void *setting);
-	int (*open)(int kind, int flags);
-	long (*write)(uint64_t object, const void *buf, unsigned long n);
-	void (*close)(uint64_t object);
-	long (*netlink)(const void *request, unsigned long n, uint32_t port, void *answers, unsigned long room);
-	void (*progress)(uint64_t object, uint32_t cq);
-	void (*attend)(uint64_t object, uint32_t cq);
-};
+// ---- the library
 
 static struct library loaded;
 static struct library *_Atomic library;
@@ -133,9 +129,7 @@ static __thread struct {
 	uint64_t objects[8];
 } put_off __attribute__((tls_model("initial-exec")));
 
-// begin_call returns the library for a call, which end_call ends. NULL, with errno set: it is not loaded, or this is
-// a signal handler.
-static struct library *begin_call(void)
+struct library *begin_call(void)
 {
 	struct library *lib = atomic_load(&library);
 	if (!lib)
@@ -147,7 +141,7 @@ static struct library *begin_call(void)
 	return lib;
 }
 
-static void end_call(struct library *lib)
+void end_call(struct library *lib)
 {
 	while (put_off.n > 0)
 		lib->close(put_off.objects[--put_off.n]);
@@ -222,8 +216,7 @@ static int load_locked(void)
 	return 0;
 }
 
-// load returns the library, NULL if it can't be loaded.
-static struct library *load(void)
+struct library *load(void)
 {
 	struct library *lib = atomic_load(&library);
 	if (lib)
@@ -246,8 +239,7 @@ static struct library *load(void)
 	return lib;
 }
 
-// result turns what the library returns into what libc returns.
-static long result(long n)
+long result(long n)
 {
 	if (n >= 0)
 		return n;
@@ -461,6 +453,8 @@ PUBLIC int dup2(int from, int to)
 		void *arg = va_arg(args, void *);                                                            \
 		va_end(args);                                                                                \
 		int got = real(fd, command, arg);                                                            \
+		if (command == F_GETFL && got >= 0 && kind_of(fd) == EVENTS)                                 \
+			got &= ~O_ACCMODE; /* which is O_RDONLY then */                                      \
 		return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? duplicated(fd, got) : got;         \
 	}
 FCNTL(fcntl)
@@ -513,8 +507,6 @@ static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 	}
 }
 
-static ssize_t ask(int fd, const void *request, size_t n);
-
 PUBLIC ssize_t write(int fd, const void *buf, size_t n)
 {
 	REAL(write);
@@ -542,138 +534,6 @@ PUBLIC int ioctl(int fd, unsigned long request, ...)
 		return -1;
 	}
 	return real(fd, request, arg);
-}
-
-// ---- netlink
-
-PUBLIC int socket(int domain, int type, int protocol)
-{
-	REAL(socket);
-	if (domain != AF_NETLINK || protocol != NETLINK_RDMA)
-		return real(domain, type, protocol);
-	int fd = real(domain, type, NETLINK_USERSOCK);
-	if (fd >= 0 && fd < SLOTS)
-		adopt(fd, SLOT(NETLINK, 0));
-	return fd;
-}
-
-enum {
-	netlink_room = 8192,         // for answers
-	netlink_longest = 128 << 10, // request
-	most_vectors = 1024,         // UIO_MAXIOV
-};
-
-// deliver sends the answers, each after its length, as packets from a second socket.
-static int deliver(uint32_t port, const unsigned char *answers, long n)
-{
-	struct sockaddr_nl to = {.nl_family = AF_NETLINK, .nl_pid = port};
-	int from = (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK);
-	if (from < 0)
-		return -1;
-	for (long at = 0; at < n;) {
-		uint32_t size;
-		memcpy(&size, answers + at, sizeof size);
-		at += (long)sizeof size;
-		if (syscall(SYS_sendto, from, answers + at, (size_t)size, 0, &to, (socklen_t)sizeof to) < 0)
-			break;
-		at += (long)size;
-	}
-	syscall(SYS_close, from);
-	return 0;
-}
-
-// ask answers a request of a netlink socket. Its buffers are not on the stack, which may be small.
-static ssize_t ask(int fd, const void *request, size_t n)
-{
-	struct library *lib = load();
-	struct sockaddr_nl self;
-	socklen_t length = sizeof self;
-	if (n == 0 || n > netlink_longest) {
-		errno = n ? EMSGSIZE : ENODATA;
-		return -1;
-	}
-	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0 || !(lib = begin_call())) {
-		errno = ECONNREFUSED;
-		return -1;
-	}
-	unsigned char *answers = malloc(netlink_room);
-	long got = answers ? lib->netlink(request, n, self.nl_pid, answers, netlink_room) : -ENOBUFS;
-	end_call(lib);
-	if (got >= 0 && deliver(self.nl_pid, answers, got) < 0)
-		got = -errno;
-	free(answers);
-	return got < 0 ? result(got) : (ssize_t)n;
-}
-
-// copy_in copies what the program has at an address: EFAULT if it has nothing there.
-static int copy_in(void *to, const void *from, size_t n)
-{
-	struct iovec own = {to, n}, its = {(void *)from, n};
-	ssize_t got = n ? process_vm_readv(getpid(), &own, 1, &its, 1, 0) : 0;
-	if (got >= 0 && (size_t)got == n)
-		return 0;
-	if (got < 0 && (errno == ENOSYS || errno == EPERM)) { // a container forbids the call
-		memcpy(to, from, n);
-		return 0;
-	}
-	errno = EFAULT;
-	return -1;
-}
-
-// gather collects a message in room. It returns its length.
-static ssize_t gather(const struct msghdr *message, unsigned char *room)
-{
-	struct msghdr m;
-	struct iovec v;
-	size_t n = 0;
-	if (copy_in(&m, message, sizeof m) < 0)
-		return -1;
-	for (size_t i = 0; i < m.msg_iovlen; i++, n += v.iov_len) {
-		if (i == most_vectors) {
-			errno = EMSGSIZE;
-			return -1;
-		}
-		if (copy_in(&v, m.msg_iov + i, sizeof v) < 0)
-			return -1;
-		if (v.iov_len > netlink_longest - n) {
-			errno = EMSGSIZE;
-			return -1;
-		}
-		if (copy_in(room + n, v.iov_base, v.iov_len) < 0)
-			return -1;
-	}
-	return (ssize_t)n;
-}
-
-PUBLIC ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
-{
-	REAL(sendmsg);
-	if (KIND(slot_of(fd)) != NETLINK)
-		return real(fd, message, flags);
-	unsigned char *request = malloc(netlink_longest);
-	if (!request) {
-		errno = ENOBUFS;
-		return -1;
-	}
-	ssize_t n = gather(message, request);
-	if (n >= 0)
-		n = ask(fd, request, (size_t)n);
-	int saved = errno;
-	free(request);
-	errno = saved;
-	return n;
-}
-
-PUBLIC ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t length)
-{
-	REAL(sendto);
-	return KIND(slot_of(fd)) == NETLINK ? ask(fd, buf, n) : real(fd, buf, n, flags, to, length);
-}
-
-PUBLIC ssize_t send(int fd, const void *buf, size_t n, int flags)
-{
-	REAL(send);
-	return KIND(slot_of(fd)) == NETLINK ? ask(fd, buf, n) : real(fd, buf, n, flags);
 }
 
 // ---- polling

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -83,5 +84,35 @@ int in_frames(uint64_t addr, uint64_t n);
 
 // forget_library says that this is the child of a fork, where the library is dead.
 void forget_library(void);
+
+// ---- the library
+
+struct library {
+	int (*init)(void *owned, int n, void *adopt, void *find, void *frames, void *setting);
+	int (*open)(int kind, int flags);
+	long (*write)(uint64_t object, const void *buf, unsigned long n);
+	void (*close)(uint64_t object);
+	long (*netlink)(const void *request, unsigned long n, uint32_t port, void *answers, unsigned long room);
+	void (*progress)(uint64_t object, uint32_t cq);
+	void (*attend)(uint64_t object, uint32_t cq);
+};
+
+// load returns the library, NULL if it can't be loaded.
+struct library *load(void);
+
+// begin_call returns the library for a call, which end_call ends. NULL, with errno set: it is not loaded, or this is
+// a signal handler.
+struct library *begin_call(void);
+void end_call(struct library *);
+
+// result turns what the library returns into what libc returns.
+long result(long n);
+
+// ask answers a request of a netlink socket: the answers come from a second socket, as many packets.
+ssize_t ask(int fd, const void *request, size_t n);
+void adopt_netlink(int fd);
+
+// copy_in copies what the program has at an address: EFAULT if it has nothing there.
+int copy_in(void *to, const void *from, size_t n);
 
 #endif

@@ -32,3 +32,10 @@ func TestExecSpellings(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "spellings")).want(t, 0, "as it must be")
 }
+
+// TestExecDescriptors: what poll, read, lseek and others say of the device's descriptors is what
+// they say of the kernel's.
+func TestExecDescriptors(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs")).want(t, 0, "as it must be")
+}

@@ -196,13 +196,13 @@ func TestExecSymbols(t *testing.T) {
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
 		preloadLibrary)).Output())(t))
 	const taken = " __fxstat __fxstat64 __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 " +
-		"__open_2 __openat64_2 __openat_2 __realpath_chk __sysv_signal __xstat __xstat64 access " +
+		"__open_2 __openat64_2 __openat_2 __read_chk __realpath_chk __sysv_signal __xstat __xstat64 access " +
 		"bsd_signal canonicalize_file_name chdir close " +
 		"close_range closefrom dup dup2 dup3 eaccess euidaccess faccessat fcntl fcntl64 " +
 		"fopen fopen64 fstat fstat64 fstatat fstatat64 glob glob64 ibv_open_device ioctl " +
-		"getxattr lgetxattr listxattr llistxattr lstat lstat64 open open64 openat openat64 opendir " +
-		"readlink readlinkat realpath scandir scandir64 send sendmsg sendto sigaction signal sigset socket " +
-		"ssignal stat stat64 statx sysv_signal write "
+		"getxattr lgetxattr listxattr llistxattr lseek lseek64 lstat lstat64 open open64 openat " +
+		"openat64 opendir pread pread64 pwrite pwrite64 read readv readlink readlinkat realpath scandir scandir64 send sendmsg sendto sigaction signal sigset socket " +
+		"ssignal stat stat64 statx sysv_signal write writev "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		words := strings.Fields(line)

@@ -35,6 +35,9 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	if err == nil && flags&unix.SOCK_NONBLOCK != 0 {
 		err = unix.SetNonblock(fd, true)
 	}
+	if err == nil {
+		err = fill(fd)
+	}
 	if err != nil {
 		for _, x := range []int{fd, ours, theirs} {
 			_ = unix.Close(x)
@@ -44,6 +47,28 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	prog.Own(ours, true)
 	prog.Own(theirs, true)
 	return &channel{prog: prog, ours: ours, theirs: theirs}, fd, nil
+}
+
+// fill takes all room from what a socket may send, so that poll never says that it can be written,
+// as it never says of the kernel's descriptors. The least buffer of Linux has room for two packets.
+func fill(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 0); err != nil {
+		return err
+	}
+	for range 64 {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		switch n, err := unix.Poll(fds, 0); {
+		case err == unix.EINTR:
+			continue
+		case err != nil || n == 0:
+			return err
+		}
+		err := unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT, nil)
+		if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+			return err
+		}
+	}
+	return unix.ENOBUFS
 }
 
 // send writes an event. It never waits: what the sockets have no room for is written later, in
@@ -174,6 +199,12 @@ func (c *channel) close() {
 		return
 	}
 	c.closed = true
+	for { // a socket that is closed with something unread resets its peer
+		if _, _, err := unix.Recvfrom(c.ours, make([]byte, 1), unix.MSG_DONTWAIT); err != nil &&
+			err != unix.EINTR {
+			break
+		}
+	}
 	for _, fd := range []int{c.ours, c.theirs} {
 		c.prog.Own(fd, false)
 		_ = unix.Close(fd)

@@ -1,0 +1,100 @@
+// What descriptors of the device do with calls that are not for them, and what poll says of them: as with the kernel's.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int wrong;
+
+static void want(const char *what, const char *of, long got, long expected)
+{
+	if (got == expected)
+		return;
+	printf("%s of %s: %ld, want %ld\n", what, of, got, expected);
+	wrong = 1;
+}
+
+static long failed(long got) { return got < 0 ? errno : 0; }
+
+static short polled(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN | POLLOUT | POLLPRI | POLLRDNORM | POLLWRNORM};
+	poll(&p, 1, 0);
+	return p.revents;
+}
+
+// idle checks a descriptor of events that has none.
+static void idle(const char *of, int fd)
+{
+	struct epoll_event e = {.events = EPOLLIN | EPOLLOUT};
+	struct timeval now = {0, 0};
+	fd_set set;
+	int ep = epoll_create1(0);
+	want("poll", of, polled(fd), 0);
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	want("select", of, select(fd + 1, NULL, &set, NULL, &now), 0);
+	want("epoll_ctl", of, epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e), 0);
+	want("epoll_wait", of, epoll_wait(ep, &e, 1, 0), 0);
+	want("lseek", of, failed(lseek(fd, 0, SEEK_SET)), ESPIPE);
+	close(ep);
+}
+
+// device checks calls that a device has not.
+static void device(const char *of, int fd)
+{
+	char b[64] = "c"; // an unknown command
+	struct iovec v = {b, sizeof b};
+	want("read", of, failed(read(fd, b, sizeof b)), EINVAL);
+	want("readv", of, failed(readv(fd, &v, 1)), EINVAL);
+	want("pread", of, failed(pread(fd, b, sizeof b, 0)), ESPIPE);
+	want("pwrite", of, failed(pwrite(fd, b, sizeof b, 0)), ESPIPE);
+	want("lseek", of, failed(lseek(fd, 0, SEEK_SET)), ESPIPE);
+	want("writev", of, failed(writev(fd, &v, 1)), EINVAL);
+	want("flags", of, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR);
+}
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context = list && *list ? ibv_open_device(*list) : NULL;
+	struct rdma_event_channel *cm = rdma_create_event_channel();
+	struct ibv_comp_channel *channel = context ? ibv_create_comp_channel(context) : NULL;
+	if (!cm || !channel) {
+		perror("opening");
+		return 1;
+	}
+	device("uverbs", context->cmd_fd);
+	device("rdma_cm", cm->fd);
+	want("poll", "uverbs", polled(context->cmd_fd), POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM);
+	idle("rdma_cm", cm->fd);
+	idle("completions", channel->fd);
+	idle("asynchronous events", context->async_fd);
+	want("flags", "completions", fcntl(channel->fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	want("flags", "asynchronous events", fcntl(context->async_fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+
+	// The event of a resolution.
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *event;
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	rdma_create_id(cm, &id, NULL, RDMA_PS_TCP);
+	want("resolving", "an address", rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	struct pollfd p = {.fd = cm->fd, .events = POLLIN};
+	poll(&p, 1, -1);
+	want("poll", "rdma_cm with an event", polled(cm->fd), POLLIN | POLLRDNORM);
+	want("the event", "rdma_cm", rdma_get_cm_event(cm, &event), 0);
+	rdma_ack_cm_event(event);
+	want("poll", "rdma_cm after it", polled(cm->fd), 0);
+	puts(wrong ? "wrong" : "as it must be");
+	return wrong;
+}

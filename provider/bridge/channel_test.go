@@ -1,0 +1,38 @@
+package bridge
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestChannelPoll: the program's end of a channel can be read while there are events, never be
+// written, and ends with the channel after what is in it.
+func TestChannelPoll(t *testing.T) {
+	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	polled := func() int16 {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
+		if _, err := unix.Poll(fds, 0); err != nil {
+			t.Fatal(err)
+		}
+		return fds[0].Revents
+	}
+	if got := polled(); got != 0 {
+		t.Errorf("without an event poll says %#x", got)
+	}
+	c.send([]byte{1, 2})
+	if got := polled(); got != unix.POLLIN {
+		t.Errorf("with an event poll says %#x", got)
+	}
+	c.close()
+	var b [8]byte
+	for _, want := range []int{2, 0} {
+		if n, err := unix.Read(fd, b[:]); n != want || err != nil {
+			t.Errorf("read: %d, %v, want %d", n, err, want)
+		}
+	}
+}
