@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"unsafe"
 
@@ -259,7 +260,9 @@ func (n *interval) less(v *interval) bool {
 	case n.hi != v.hi:
 		return n.hi < v.hi
 	}
-	return n.priority < v.priority
+	// Not by priority alone: intervals of the same octets, ordered as their priorities are, would be
+	// a list. The lowest bits say nothing about the order of the numbers.
+	return bits.Reverse64(n.priority) < bits.Reverse64(v.priority)
 }
 
 // splitBy divides the tree n into what is less than v and what is not.

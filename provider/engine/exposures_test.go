@@ -189,14 +189,10 @@ func TestExposedOnce(t *testing.T) {
 }
 
 // TestExposedDepth: the tree is not much deeper than a balanced one, also if intervals are
-// inserted in order.
+// inserted in order, or are all of the same octets.
 func TestExposedDepth(t *testing.T) {
 	const n = 1 << 14
-	var set intervals
 	memory := make([]byte, n)
-	for i := range n {
-		set.insert(newInterval(memory[i:i+1], nil))
-	}
 	var depth func(v *interval) int
 	depth = func(v *interval) int {
 		if v == nil {
@@ -204,12 +200,24 @@ func TestExposedDepth(t *testing.T) {
 		}
 		return 1 + max(depth(v.left), depth(v.right))
 	}
-	if d := depth(set.root); d > 5*14 {
-		t.Errorf("the tree of %d intervals has a depth of %d", n, d)
-	}
-	found := 0
-	set.overlapping(newInterval(memory[100:110], nil), func(*interval) { found++ })
-	if found != 10 {
-		t.Errorf("%d of 10 found", found)
+	for what, x := range map[string]struct {
+		of    func(i int) []byte
+		found int // of ten octets
+	}{
+		"in order": {func(i int) []byte { return memory[i : i+1] }, 10},
+		"the same": {func(int) []byte { return memory[100:101] }, n},
+	} {
+		var set intervals
+		for i := range n {
+			set.insert(newInterval(x.of(i), nil))
+		}
+		if d := depth(set.root); d > 5*14 {
+			t.Errorf("%s: the tree of %d intervals has a depth of %d", what, n, d)
+		}
+		found := 0
+		set.overlapping(newInterval(memory[100:110], nil), func(*interval) { found++ })
+		if found != x.found {
+			t.Errorf("%s: %d of %d found", what, found, x.found)
+		}
 	}
 }
