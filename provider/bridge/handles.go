@@ -10,20 +10,22 @@ import (
 type handles struct {
 	mu   sync.RWMutex
 	list []any // nil where a number is free
+	free int   // no number before it is free
 }
 
 // add gives x a number.
 func (h *handles) add(x any) uint32 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, y := range h.list {
-		if y == nil {
-			h.list[i] = x
-			return uint32(i)
-		}
+	for h.free < len(h.list) && h.list[h.free] != nil {
+		h.free++
 	}
-	h.list = append(h.list, x)
-	return uint32(len(h.list) - 1)
+	if h.free == len(h.list) {
+		h.list = append(h.list, nil)
+	}
+	h.list[h.free] = x
+	h.free++
+	return uint32(h.free - 1)
 }
 
 // lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of
@@ -70,6 +72,7 @@ func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 		return err
 	}
 	h.list[id] = nil
+	h.free = min(h.free, int(id))
 	return nil
 }
 

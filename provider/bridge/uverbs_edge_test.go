@@ -323,6 +323,8 @@ func TestUverbsRefusals(t *testing.T) {
 		createCQ("a channel that is none", syscall.EBADF, abi.CreateCQ{CQE: 1,
 			CompChannel: int32(e.fd)}),
 		createQP("datagrams", syscall.EOPNOTSUPP, func(q *abi.CreateQP) { q.QPType = typeUD }),
+		createQP("an initiator of XRC, which has no CQ for receives", syscall.EOPNOTSUPP,
+			func(q *abi.CreateQP) { q.QPType, q.RecvCQHandle, q.IsSRQ = typeXRCIni, 99, 1 }),
 		createQP("an unknown type", syscall.EINVAL, func(q *abi.CreateQP) { q.QPType = 77 }),
 		createQP("no sends", syscall.EINVAL, func(q *abi.CreateQP) { q.MaxSendWR = 0 }),
 		createQP("too many sends", syscall.EINVAL, func(q *abi.CreateQP) {

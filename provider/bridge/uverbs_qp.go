@@ -129,25 +129,31 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 	return err
 }
 
-// queuesOf finds the objects that a QP is made with.
+// queuesOf finds the objects that a QP is made with. The initiator of XRC receives nothing, and the
+// kernel does not look at what it would receive with.
 func (r *request) queuesOf(cmd *abi.CreateQP, q *queuePair, init *ibverbs.QPInitAttr) (*domain,
 	error) {
 	h := &r.file.handles
-	if cmd.IsSRQ != 0 {
+	receives := cmd.QPType != typeXRCIni
+	if receives && cmd.IsSRQ != 0 {
 		s, err := lookup[*sharedQueue](h, cmd.SRQHandle)
 		if err != nil {
 			return nil, err
 		}
 		init.SRQ = s.srq
 	}
-	recv, err := lookup[*completionQueue](h, cmd.RecvCQHandle)
-	if err != nil {
-		return nil, err
+	if receives {
+		recv, err := lookup[*completionQueue](h, cmd.RecvCQHandle)
+		if err != nil {
+			return nil, err
+		}
+		init.RecvCQ = recv.cq
 	}
+	var err error
 	if q.send, err = lookup[*completionQueue](h, cmd.SendCQHandle); err != nil {
 		return nil, err
 	}
-	init.SendCQ, init.RecvCQ = q.send.cq, recv.cq
+	init.SendCQ = q.send.cq
 	return lookup[*domain](h, cmd.PDHandle)
 }
 
