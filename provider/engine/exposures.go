@@ -260,8 +260,8 @@ func (n *interval) less(v *interval) bool {
 	case n.hi != v.hi:
 		return n.hi < v.hi
 	}
-	// Not by priority alone: intervals of the same octets, ordered as their priorities are, would be
-	// a list. The lowest bits say nothing about the order of the numbers.
+	// Not by priority alone: intervals of the same octets, ordered as their priorities are, would
+	// be a list. The lowest bits say nothing about the order of the numbers.
 	return bits.Reverse64(n.priority) < bits.Reverse64(v.priority)
 }
 
