@@ -70,8 +70,6 @@ int strange(void)
 	return syscall(SYS_getpid) != owner;
 }
 
-static void after_fork(void);
-
 static void begin(void)
 {
 	owner = getpid();
@@ -148,9 +146,11 @@ void end_call(struct library *lib)
 	leave_library();
 }
 
-// after_fork runs in the child. Connections would outlive the parent's close if the child kept their sockets.
-static void after_fork(void)
+// Connections would outlive the parent's close if the child kept their sockets.
+void after_fork(void)
 {
+	if (!owner) // nothing was there
+		return;
 	for (int fd = 0; fd < SLOTS; fd++) {
 		if (owned[fd])
 			syscall(SYS_close, fd);

@@ -39,3 +39,9 @@ func TestExecDescriptors(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs")).want(t, 0, "as it must be")
 }
+
+// TestExecSmallStack: threads with stacks of 16 KiB find, open and command the device.
+func TestExecSmallStack(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "smallstack", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}

@@ -195,7 +195,7 @@ func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
 		preloadLibrary)).Output())(t))
-	const taken = " __fxstat __fxstat64 __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 " +
+	const taken = " _Fork clone __fxstat __fxstat64 __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 " +
 		"__open_2 __openat64_2 __openat_2 __read_chk __realpath_chk __sysv_signal __xstat __xstat64 access " +
 		"bsd_signal canonicalize_file_name chdir close " +
 		"close_range closefrom dup dup2 dup3 eaccess euidaccess faccessat fcntl fcntl64 " +

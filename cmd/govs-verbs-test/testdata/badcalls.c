@@ -1,10 +1,13 @@
 // Calls that a program may make by mistake: each must fail with the kernel's errno, and the program go on.
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,6 +41,17 @@ static struct command make(unsigned number, unsigned octets, unsigned answer, vo
 	c.header.in_words = (uint16_t)(octets / 4);
 	c.header.out_words = (uint16_t)(answer / 4);
 	return c;
+}
+
+// use_parents runs in a child.
+static int use_parents(void *fd)
+{
+	uint64_t answer[4];
+	struct command pd = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
+	want("a parent's device", write(*(int *)fd, &pd, 16), EIO);
+	want("opening the device", open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), 0);
+	fflush(stdout);
+	return wrong;
 }
 
 // A bad pointer is an errno: a handler of the program's is not called for it.
@@ -129,6 +143,15 @@ int main(void)
 	int status = -1;
 	waitpid(child, &status, 0);
 	want("the child", WIFEXITED(status) ? 0 : -1, 0);
+	// Nor is it a child's for which libc calls no handlers of forks.
+	for (int i = 0; i < 2; i++) {
+		fflush(stdout);
+		child = i ? clone(use_parents, malloc(1 << 18) + (1 << 18), SIGCHLD, &other) : _Fork();
+		if (child == 0)
+			_exit(use_parents(&other));
+		waitpid(child, &status, 0);
+		want(i ? "the child of clone" : "the child of _Fork", status == 0 ? 0 : -1, 0);
+	}
 	want("a command after the child", write(other, &pd, 16), 0);
 	close(other);
 	want("a closed descriptor", write(other, &pd, 16), EBADF);
