@@ -40,8 +40,8 @@ type ID interface {
 	Listen(backlog int) error
 
 	// Connect (rdma_connect). Event: ESTABLISHED, REJECTED, UNREACHABLE or
-	// CONNECT_ERROR. With the kernel the TCP handshake is part of the call and
-	// its failure the call's error.
+	// CONNECT_ERROR. On iWARP the TCP handshake and the MPA request are part of the call.
+	// With the kernel the handshake's failure is the call's error.
 	Connect(param ConnParam) error
 
 	Accept(param ConnParam) error // rdma_accept; event: ESTABLISHED or CONNECT_ERROR

@@ -107,6 +107,8 @@ var bridgedPairs = []programPair{
 	mode(perftest("ib_read_bw", "-e", "65536      200")),
 	mode(perftest("ib_read_lat", "-e", " 2       50")),
 	perftest("ib_send_bw", "--use-srq", "65536      200"),
+	// Both ends number their QPs by the order of the connection requests.
+	mode(perftest("ib_send_bw", "-q 8 -s 4096", "4096       1600")),
 	rsockets("rstream", "-T v"),
 	mode(rsockets("rstream", "-T n")),
 	rsockets("rstream", "-T b -T v"),

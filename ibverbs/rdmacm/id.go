@@ -151,9 +151,10 @@ func (id *ID) Listen(backlog int) error {
 }
 
 // Connect asks the peer for a connection (rdma_connect). Event: Established,
-// Rejected, Unreachable or ConnectError. A kernel device makes the TCP
-// connection within the call: it may take as long as that, and its failure is
-// the call's error.
+// Rejected, Unreachable or ConnectError. On iWARP the call makes the TCP connection
+// and sends the request, and may take as long as that. So a listener gets the requests
+// of calls that follow each other in the order of the calls. If TCP fails, a kernel device
+// returns that as the call's error, and the engine raises the event.
 func (id *ID) Connect(param *ConnParam) error {
 	if err := id.ok("rdma_connect"); err != nil {
 		return err

@@ -339,10 +339,11 @@ func TestInitiateReadsNoFurther(t *testing.T) {
 			}
 			peer.trySend(append(bytes.Clone(reply), after...))
 		}()
-		_, got, err := p.w.initiate(ctx, initiator)
+		p.send(initiator.AppendRequest(nil))
+		_, got, err := p.w.reply(ctx, initiator)
 		testkit.OK(t, err)
 		if !bytes.Equal(got, reply) || cap(got) > pastFrame {
-			t.Errorf("initiate has read %x, with room for %d octets", got, cap(got))
+			t.Errorf("reply has read %x, with room for %d octets", got, cap(got))
 		}
 		rest := make([]byte, 0, len(after))
 		for len(rest) < len(after) {

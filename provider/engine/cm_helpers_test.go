@@ -318,6 +318,20 @@ func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
 	}
 }
 
+// read waits until there is something to read, and reads it.
+func (w *wire) read(ctx context.Context, b []byte) (int, error) {
+	bufs := [1][]byte{b}
+	for {
+		n, err := w.conn.Readv(bufs[:])
+		if err != transport.ErrWouldBlock {
+			return n, err
+		}
+		if err := w.awaitRead(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
 func (p *rawPeer) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(p.t.Context(), patience)
 }

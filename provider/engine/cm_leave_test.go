@@ -167,7 +167,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 			_, err := conn.Readv([][]byte{make([]byte, 1)})
 			return err == io.EOF
 		})
-		testkit.OK(t, server.Accept(provider.ConnParam{}))
+		testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
 		for range stepsAtOnce {
 			<-w.server.dev.prog.steps
 		}

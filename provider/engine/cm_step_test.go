@@ -69,7 +69,9 @@ func TestStepsAtOnce(t *testing.T) {
 		var p *rawPeer
 		blocked("a request", func() { p = come() }, event)
 		server, _ := w.server.wantRequest("a request", l)
-		blocked("accepting it", func() { testkit.OK(t, server.Accept(provider.ConnParam{})) }, event)
+		blocked("accepting it", func() {
+			testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
+		}, event)
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		p.w.abort()
 		w.server.want("ended", server, provider.CMDisconnected, 0)
@@ -78,7 +80,7 @@ func TestStepsAtOnce(t *testing.T) {
 		left := func(n int) func() bool {
 			return func() bool { return w.server.dev.leaving.len() == n }
 		}
-		blocked("rejecting it", func() { testkit.OK(t, server.Reject(nil)) }, left(1))
+		blocked("rejecting it", func() { testkit.Must(server.beginReject(nil))(t) }, left(1))
 		p = come()
 		w.moment()
 		blocked("its peer leaves", func() { p.w.abort() }, func() bool { return !event() })

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -15,6 +16,10 @@ type request struct {
 	wire    *wire
 	answers chan answer  // capacity 1
 	event   *queuedEvent // its CONNECT_REQUEST
+
+	// answered is closed by settled when the answer is carried out, or will not be.
+	answered chan struct{}
+	settled  func()
 
 	// Under cmID.mu.
 	places chan struct{} // of the listener; nil once this request has given its own back
@@ -38,11 +43,14 @@ type answer struct {
 func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
+	r.answered = make(chan struct{})
+	r.settled = sync.OnceFunc(func() { close(r.answered) })
 	// The device waits for it as well: a request that is withdrawn has no id that anybody closes.
 	id.dev.tasks.Add(1)
 	id.tasks.Go(func() {
 		defer id.dev.tasks.Done()
 		defer id.idle(cancel)
+		defer r.settled()
 		a, err := r.answer(ctx)
 		switch {
 		case err != nil:
@@ -127,7 +135,12 @@ func (id *cmID) forgo() {
 func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 	ctx, cancel := context.WithTimeout(ctx, id.dev.opts.StartupTimeout)
 	defer cancel()
-	if err := r.wire.write(ctx, a.reply); err != nil {
+	rest, err := r.wire.writeNow(a.reply)
+	if err == nil && len(rest) > 0 { // TCP has room for it otherwise
+		r.settled()
+		err = r.wire.write(ctx, rest)
+	}
+	if err != nil {
 		r.wire.abort() // half a Reply is of no use
 		id.failed(err)
 		return
@@ -142,29 +155,40 @@ var errDiallerGone = fmt.Errorf("%w: the peer closed the TCP connection before t
 
 // Accept implements provider.ID. As with siw, ResponderResources is raised to
 // what the peer asks for, as far as the device allows, and InitiatorDepth lowered
-// to what the peer offers. ECONNRESET: the peer has hung up.
+// to what the peer offers. When it returns the Reply is sent and the QP in RTS, or the event says
+// why not. ECONNRESET: the peer has hung up.
 func (id *cmID) Accept(param provider.ConnParam) error {
+	r, err := id.beginAccept(param)
+	if err == nil {
+		<-r.answered
+	}
+	return err
+}
+
+// beginAccept is Accept without waiting.
+func (id *cmID) beginAccept(param provider.ConnParam) (*request, error) {
 	const op = "rdma_accept"
 	if err := id.enter(op, idRequested); err != nil {
-		return err
+		return nil, err
 	}
 	defer id.mu.Unlock()
 	q, err := id.connectable(param)
 	if err != nil {
-		return fail(op, id.name(), err)
+		return nil, fail(op, id.name(), err)
 	}
 	a, err := id.acceptance(param)
 	if err != nil {
-		return fail(op, id.name(), err)
+		return nil, fail(op, id.name(), err)
 	}
-	if id.request.gone {
+	r := id.request
+	if r.gone {
 		id.forgo()
-		return fail(op, id.name(), errDiallerGone)
+		return nil, fail(op, id.name(), errDiallerGone)
 	}
 	a.qp = q
 	id.state = idAccepting
-	id.request.answers <- a
-	return nil
+	r.answers <- a
+	return r, nil
 }
 
 // acceptance makes the Reply of an Accept. id.mu is held.
@@ -189,31 +213,40 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 
 // Reject implements provider.ID. It sends private to the peer and hangs up when
 // the peer has, or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves
-// the TCP connection to the ULP, and the verbs have no other use for it.
-// ECONNRESET: the peer has hung up.
+// the TCP connection to the ULP, and the verbs have no other use for it. When Reject returns, private
+// is sent. ECONNRESET: the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
 func (id *cmID) Reject(private []byte) error {
+	r, err := id.beginReject(private)
+	if err == nil {
+		<-r.answered
+	}
+	return err
+}
+
+// beginReject is Reject without waiting.
+func (id *cmID) beginReject(private []byte) (*request, error) {
 	const op = "rdma_reject"
 	if err := id.enter(op, idRequested); err != nil {
-		return err
+		return nil, err
 	}
 	defer id.mu.Unlock()
 	r := id.request
 	if err := checkPrivateData(private, r.Enhanced); err != nil {
-		return fail(op, id.name(), err)
+		return nil, fail(op, id.name(), err)
 	}
 	reply, err := r.AppendReject(nil, mpa.Answer{PrivateData: private})
 	if err != nil {
-		return fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
+		return nil, fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
 	}
 	if r.gone {
 		id.forgo()
-		return fail(op, id.name(), errDiallerGone)
+		return nil, fail(op, id.name(), errDiallerGone)
 	}
 	id.state = idEnded
 	id.discharge()
 	r.answers <- answer{reply: reply}
-	return nil
+	return r, nil
 }

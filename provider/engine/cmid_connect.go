@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Connect implements provider.ID. TCP's handshake and the MPA start-up together
-// have Options.StartupTimeout. A peer that is siw takes 252 octets of private
+// Connect implements provider.ID. It returns when the Request is sent, so that a peer sees those of
+// one goroutine in the order of its calls, or when there will be none: the event says why. TCP's
+// handshake and the MPA start-up together have Options.StartupTimeout. A peer that is siw takes 252 octets of private
 // data at most, and hangs up when there are more.
 //
 // Options.Fallback says whether there is a second attempt with revision 1 when the
@@ -26,26 +28,36 @@ import (
 //rfc:5044 MPA-7.1-02 Immediate start right after TCP connect is allowed
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (id *cmID) Connect(param provider.ConnParam) error {
+	requested, err := id.beginConnect(param)
+	if err == nil {
+		<-requested
+	}
+	return err
+}
+
+// beginConnect is Connect without waiting: requested is closed when Connect may return.
+func (id *cmID) beginConnect(param provider.ConnParam) (requested <-chan struct{}, err error) {
 	const op = "rdma_connect"
 	if err := id.enter(op, idRouted); err != nil {
-		return err
+		return nil, err
 	}
 	defer id.mu.Unlock()
 	q, err := id.connectable(param)
 	if err != nil {
-		return fail(op, id.name(), err)
+		return nil, fail(op, id.name(), err)
 	}
 	initiator, err := id.dev.initiator(param)
 	if err != nil {
-		return fail(op, id.name(), err)
+		return nil, fail(op, id.name(), err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), id.dev.opts.StartupTimeout)
 	id.cancel, id.state = cancel, idConnecting
+	sent := make(chan struct{})
 	id.tasks.Go(func() {
 		defer id.idle(cancel)
-		id.connect(ctx, q, initiator)
+		id.connect(ctx, q, initiator, sync.OnceFunc(func() { close(sent) }))
 	})
-	return nil
+	return sent, nil
 }
 
 // initiator makes the Request of a Connect.
@@ -66,11 +78,13 @@ func (d *device) initiator(param provider.ConnParam) (mpa.Initiator, error) {
 	})
 }
 
-// connect makes the connection and raises the event that says how it went.
-func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
+// connect makes the connection and raises the event that says how it went. It calls requested when
+// the first Request is sent, or when it returns.
+func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, requested func()) {
+	defer requested()
 	src := id.source()
 	for {
-		w, params, reply, err := id.attempt(ctx, src, initiator)
+		w, params, reply, err := id.attempt(ctx, src, initiator, requested)
 		if err == nil {
 			id.run(w, q, params)
 			return
@@ -94,9 +108,12 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
 	}
 }
 
-// attempt makes a TCP connection and starts MPA up on it. Without a TCP connection
-// the wire is nil.
-func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator) (*wire, mpa.Params, []byte, error) {
+// attempt makes a TCP connection and starts MPA up on it. It calls requested when the Request is
+// sent. Without a TCP connection the wire is nil.
+//
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
+func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator,
+	requested func()) (*wire, mpa.Params, []byte, error) {
 	conn, err := id.dial(ctx, src)
 	if err != nil {
 		return nil, mpa.Params{}, nil, err
@@ -105,7 +122,15 @@ func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.I
 	if err != nil {
 		return nil, mpa.Params{}, nil, err
 	}
-	params, reply, err := w.initiate(ctx, initiator)
+	rest, err := w.writeNow(initiator.AppendRequest(nil))
+	if err != nil {
+		return w, mpa.Params{}, nil, err
+	}
+	requested() // a new connection of TCP has room for all of it
+	if err := w.write(ctx, rest); err != nil {
+		return w, mpa.Params{}, nil, err
+	}
+	params, reply, err := w.reply(ctx, initiator)
 	return w, params, reply, err
 }
 

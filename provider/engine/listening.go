@@ -36,6 +36,10 @@ type listening struct {
 
 	mu     sched.Mutex[locks.Listening]
 	silent map[netip.Addr]int // connections without a Request
+
+	// turn is held by the goroutine that reads Requests, and is never waited for in a step.
+	turn  chan struct{}
+	order map[netip.Addr][]*arrival // by peer, in TCP's order; under turn
 }
 
 // Listen implements provider.ID. An id that is not bound gets a port on every
@@ -68,6 +72,8 @@ func (id *cmID) Listen(backlog int) error {
 		l:      l,
 		places: make(chan struct{}, id.dev.opts.MaxPending),
 		silent: make(map[netip.Addr]int),
+		turn:   make(chan struct{}, 1),
+		order:  make(map[netip.Addr][]*arrival),
 	}
 	ls.ctx, ls.cancel = context.WithCancel(context.Background())
 	id.listening, id.state = ls, idListening
@@ -127,15 +133,18 @@ func (ls *listening) welcome(conn transport.Conn) {
 		<-ls.places
 		return
 	}
-	ls.tasks.Go(func() {
-		r, w := ls.request(conn, peer)
-		announced := false
-		dev.step(func() { announced = r != nil && ls.announce(r, w) })
-		if !announced {
-			dev.discharge(peer)
-			<-ls.places
-		}
-	})
+	a, err := ls.arrive(conn, peer)
+	if err != nil {
+		ls.giveUp(peer)
+		return
+	}
+	ls.tasks.Go(func() { ls.await(a) })
+}
+
+// giveUp takes back what welcome has counted.
+func (ls *listening) giveUp(peer netip.Addr) {
+	ls.id.dev.discharge(peer)
+	<-ls.places
 }
 
 // refused counts a connection that a limit refuses.
@@ -173,60 +182,6 @@ func (ls *listening) speaks(peer netip.Addr) {
 	if ls.silent[peer]--; ls.silent[peer] == 0 {
 		delete(ls.silent, peer)
 	}
-}
-
-// request waits for the Request of a connection. It closes the connection, and
-// returns nil, if there is none in time or it is not one. Octets after it are
-// refused like a malformed Request: they can only be FPDUs, which an initiator
-// may not send before it has the Reply, and this end could not know how they are
-// framed. siw does the same.
-//
-//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
-//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
-//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
-//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
-func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request, *wire) {
-	w, err := newWire(ls.id.dev, conn)
-	if err != nil {
-		return nil, nil
-	}
-	// A connection counts as silent only if it has to be waited for: when it comes out of
-	// the backlog, its Request has often arrived.
-	silent := false
-	w.waits = func() error {
-		err := ls.admit(peer)
-		silent = err == nil
-		return err
-	}
-	defer func() {
-		if silent {
-			ls.speaks(peer)
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.dev.opts.StartupTimeout)
-	defer cancel()
-	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
-	var r mpa.Request
-	var sent []byte
-	if err == nil {
-		sent, err = w.frame(ctx, pastFrame, func(b []byte) (n int, err error) {
-			r, n, err = responder.Receive(b)
-			return n, err
-		})
-	}
-	if err == errSilent {
-		ls.refused("MaxPendingPerPeer", conn)
-		w.abort()
-		return nil, nil
-	}
-	if err != nil {
-		if ls.ctx.Err() == nil {
-			ls.failed(conn, whyNoRequest(err, sent))
-		}
-		ls.refuse(w, responder.AppendRefusal(nil, err))
-		return nil, nil
-	}
-	return &r, w
 }
 
 // refuse closes the connection of a peer that sent no good Request. reply gives a peer of the

@@ -17,7 +17,6 @@ type wire struct {
 	conn               transport.Conn
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
-	waits              func() error  // if not nil, read calls it once, before it waits
 	woken              *atomic.Bool  // of the device's progressState
 
 	mu       sched.Mutex[locks.Wire]
@@ -85,42 +84,25 @@ func (w *wire) abort() {
 	_ = w.conn.Abort()
 }
 
-// read waits until there is something to read, and reads it.
-func (w *wire) read(ctx context.Context, b []byte) (int, error) {
-	bufs := [1][]byte{b}
-	for {
-		n, err := w.conn.Readv(bufs[:])
-		if err != transport.ErrWouldBlock {
-			return n, err
-		}
-		if waits := w.waits; waits != nil {
-			w.waits = nil
-			if err := waits(); err != nil {
-				return 0, err
-			}
-		}
-		w.want(w.poller.WantRead, true)
-		select {
-		case <-w.readable:
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
+// awaitRead waits until there is something to read.
+func (w *wire) awaitRead(ctx context.Context) error {
+	w.want(w.poller.WantRead, true)
+	select {
+	case <-w.readable:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
-// write writes all of b, a start-up frame. What comes after it is the first FPDU,
-// which begins a segment.
+// write writes all of b, a start-up frame.
 func (w *wire) write(ctx context.Context, b []byte) error {
-	for len(b) > 0 {
-		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
-		b = b[n:]
-		switch err {
-		case nil:
-			continue
-		case transport.ErrWouldBlock:
-		default:
+	for {
+		rest, err := w.writeNow(b)
+		if err != nil || len(rest) == 0 {
 			return err
 		}
+		b = rest
 		w.want(w.poller.WantWrite, true)
 		select {
 		case <-w.writable:
@@ -128,21 +110,33 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
-// initiate sends the Request and waits for the Reply, whose octets it returns
-// too. It reads nothing after the Reply: FPDUs may follow at once, although the responder has to
-// wait for this end's first one, and the stream reads them from conn like any that come later.
+// writeNow writes what there is room for, and returns the rest. What comes after a start-up frame
+// is the first FPDU, which begins a segment.
+func (w *wire) writeNow(b []byte) (rest []byte, err error) {
+	for len(b) > 0 {
+		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
+		b = b[n:]
+		switch err {
+		case nil:
+		case transport.ErrWouldBlock:
+			return b, nil
+		default:
+			return b, err
+		}
+	}
+	return nil, nil
+}
+
+// reply waits for the Reply to a Request that was sent. It reads nothing after the Reply: FPDUs may
+// follow at once, although the responder has to wait for this end's first one, and the stream reads
+// them from conn like any that come later. It returns the bytes of the Reply, too.
 //
-//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 //rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
 //rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
-func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte,
+func (w *wire) reply(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte,
 	err error) {
-	if err := w.write(ctx, initiator.AppendRequest(nil)); err != nil {
-		return p, nil, err
-	}
 	reply, err = w.frame(ctx, mpa.FrameHeaderLen, func(b []byte) (n int, err error) {
 		p, n, err = initiator.Receive(b)
 		return n, err
@@ -150,35 +144,57 @@ func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Par
 	return p, reply, err
 }
 
-// pastFrame has frame read more than the longest frame.
+// pastFrame has a frameReader read more than the longest frame.
 const pastFrame = mpa.MaxFrameLen + 4
 
-// frame reads a start-up frame and returns the octets that came. accept judges
-// what there is so far; ErrShort asks for more, and n says how many octets there have to be, as
-// with mpa.ParseFrame.
-//
-// It reads up to first octets at once, and beyond these only what accept asks for. With
-// FrameHeaderLen it reads the frame and no more. With pastFrame it reads octets after the frame as
-// well, so that accept can refuse them.
+// frameReader reads a start-up frame, and never waits.
+type frameReader struct {
+	got   []byte // what has come
+	limit int    // how many bytes it reads
+}
+
+// newFrameReader makes one that reads up to first bytes at once, and beyond these only what accept
+// asks for. With FrameHeaderLen it reads the frame and no more. With pastFrame it reads bytes
+// after the frame as well, so that accept can refuse them.
+func newFrameReader(first int) frameReader {
+	return frameReader{got: make([]byte, 0, pastFrame), limit: first}
+}
+
+// read reads what has come. accept judges what there is so far; ErrShort asks for more, and n says
+// how many bytes there have to be, as with mpa.ParseFrame. The error is ErrWouldBlock if more has
+// to come, and otherwise that of accept or of the connection.
 //
 //rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
 //rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
+func (f *frameReader) read(conn transport.Conn, accept func(b []byte) (n int, err error)) error {
+	for {
+		n, err := conn.Readv([][]byte{f.got[len(f.got):f.limit]})
+		if err != nil {
+			return err
+		}
+		f.got = f.got[:len(f.got)+n]
+		n, err = accept(f.got)
+		if !errors.Is(err, mpa.ErrShort) {
+			return err
+		}
+		f.limit = max(f.limit, n)
+	}
+}
+
+// frame waits for a start-up frame and returns the bytes that came. first and accept are those of a
+// frameReader.
 func (w *wire) frame(
 	ctx context.Context, first int, accept func(b []byte) (n int, err error),
 ) ([]byte, error) {
-	b := make([]byte, 0, pastFrame)
-	limit := first
+	f := newFrameReader(first)
 	for {
-		n, err := w.read(ctx, b[len(b):limit])
-		if err != nil {
-			return b, err
+		err := f.read(w.conn, accept)
+		if err == transport.ErrWouldBlock {
+			if err = w.awaitRead(ctx); err == nil {
+				continue
+			}
 		}
-		b = b[:len(b)+n]
-		n, err = accept(b)
-		if !errors.Is(err, mpa.ErrShort) {
-			return b, err
-		}
-		limit = max(limit, n)
+		return f.got, err
 	}
 }
 

@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestConnectOrder: a listener reports the requests of a program in the order of its calls of
+// Connect. Programs number the connections of both ends by it, because siw keeps it.
+func TestConnectOrder(t *testing.T) {
+	const rounds, each = 20, 16
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	for range rounds {
+		var clients []*cmID
+		for range each {
+			clients = append(clients, w.active.routed(l.LocalAddr()))
+		}
+		for i, c := range clients {
+			testkit.OK(t, c.Connect(provider.ConnParam{PrivateData: []byte{byte(i)}}))
+		}
+		var requests []*cmID
+		for i := range each {
+			r, param := w.server.wantRequest("a request", l)
+			if got := param.PrivateData[0]; int(got) != i {
+				t.Fatalf("request %d is that of call %d", i, got)
+			}
+			requests = append(requests, r)
+		}
+		for _, r := range requests {
+			testkit.OK(t, r.Reject(nil))
+			testkit.OK(t, r.qp.Close())
+			testkit.OK(t, r.Close())
+		}
+		for _, c := range clients {
+			testkit.OK(t, c.qp.Close())
+			testkit.OK(t, c.Close())
+		}
+		for _, h := range []*cmHost{w.server, w.active} {
+			for more := true; more; {
+				_, more, _ = h.ch.pop()
+			}
+		}
+	}
+}
+
+// TestResolveOrder: the events of ResolveAddr and ResolveRoute come in the order of the calls.
+func TestResolveOrder(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	ids := make([]*cmID, 16)
+	for i := range ids {
+		ids[i] = w.active.id()
+		testkit.OK(t, ids[i].ResolveAddr(netip.AddrPort{}, l.LocalAddr(), time.Second))
+	}
+	for _, id := range ids {
+		w.active.want("address", id, provider.CMAddrResolved, 0)
+	}
+	for _, id := range ids {
+		testkit.OK(t, id.ResolveRoute(time.Second))
+	}
+	for _, id := range ids {
+		w.active.want("route", id, provider.CMRouteResolved, 0)
+	}
+}
+
+// TestConnectOrderBesideSilence: connections of the same host that say nothing hold no request up,
+// and one that has said nothing for long does not count for the order any more.
+func TestConnectOrderBesideSilence(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{StartupTimeout: patience}, false)
+	l := w.server.listen()
+	first := w.dialRaw(l.LocalAddr())
+	waitFor(t, "the first one counts as silent", func() bool {
+		l.listening.mu.Lock()
+		defer l.listening.mu.Unlock()
+		return len(l.listening.silent) == 1
+	})
+	for range 2 * mostOvertaken {
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		r, _ := w.server.wantRequest("a request after the silent connection", l)
+		p.w.abort()
+		testkit.OK(t, r.qp.Close())
+		testkit.OK(t, r.Close())
+	}
+	first.send(rawRequest(nil))
+	r, _ := w.server.wantRequest("the request of the silent connection", l)
+	testkit.OK(t, r.qp.Close())
+	testkit.OK(t, r.Close())
+}
+
+// TestAnsweredWithinTheCall: when Accept returns, the QP is in RTS and the peer has the Reply, and
+// when Reject returns, the peer has it, too. Programs post or exit at once.
+func TestAnsweredWithinTheCall(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	for i := range 100 {
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		r, _ := w.server.wantRequest("a request", l)
+		if i%2 == 0 {
+			testkit.OK(t, r.Accept(provider.ConnParam{}))
+			if state := r.qp.getState(); state != provider.QPRTS {
+				t.Errorf("the QP is in %v after Accept", state)
+			}
+		} else {
+			testkit.OK(t, r.Reject(nil))
+		}
+		var b [pastFrame]byte
+		if n, err := p.w.conn.Readv([][]byte{b[:]}); n == 0 {
+			t.Errorf("the Reply has not come: %v", err)
+		}
+		p.w.abort()
+		if i%2 == 0 {
+			w.server.want("accepted", r, provider.CMEstablished, 0)
+			w.server.want("the peer has left", r, provider.CMDisconnected, 0)
+		}
+		testkit.OK(t, r.qp.Close())
+		testkit.OK(t, r.Close())
+	}
+}
