@@ -266,6 +266,7 @@ func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 		err = connect(ctx, fd, dst)
 	}
 	if err != nil {
+		resetSocket(fd) // others may have copies of the descriptor
 		_ = closeFD(fd)
 		return nil, opError("connect", dst, err)
 	}

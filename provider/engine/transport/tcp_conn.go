@@ -214,26 +214,32 @@ func (c *tcpConn) close(reset bool) error {
 	}
 	c.locals.leave()
 	c.unwatch()
-	if reset {
-		linger := unix.Linger{Onoff: 1}
-		_ = unix.SetsockoptLinger(c.ref.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-	}
-	if c.tap != nil {
-		c.tapClose(reset)
-	}
+	c.sendEnd(reset)
 	return nil
 }
 
-// tapClose reports to the tap what closing the socket is about to send.
-func (c *tcpConn) tapClose(reset bool) {
+// sendEnd sends what closing the descriptor would send if no other process had a copy of it. A child
+// has one until it calls exec, and one of a C program perhaps for as long as it lives.
+func (c *tcpConn) sendEnd(reset bool) {
 	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
 	before := c.tap.Before()
 	switch {
 	case reset || err == nil && unread > 0:
+		resetSocket(c.ref.fd)
 		c.tap.SentEvent(before, TapReset)
 	case !c.finSent.Swap(true):
+		_ = unix.Shutdown(c.ref.fd, unix.SHUT_WR) // fails if the connection is lost
 		c.tap.SentEvent(before, TapFIN)
 	}
+}
+
+// resetSocket sends a reset, and drops what is not sent, as close does with SO_LINGER and no time.
+// It ends an attempt to connect, too. It is connect(2) to an address of no family.
+func resetSocket(fd int) {
+	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, _ = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	linger := unix.Linger{Onoff: 1}
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger) // where connect is refused
 }
 
 // MSS implements Conn with TCP_MAXSEG: what the kernel cuts segments to now,

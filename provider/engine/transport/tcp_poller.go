@@ -148,12 +148,9 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	return err
 }
 
-// control is epoll_ctl for the socket of reg.
+// control is epoll_ctl for the socket of reg. p.reg.mu is held, and reg has not been removed. So the
+// descriptor is open: tcpConn.close removes reg before it gives the descriptor up.
 func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
-	if !reg.conn.ref.acquire() {
-		return os.ErrClosed
-	}
-	defer reg.conn.ref.release()
 	if !p.ep.acquire() {
 		return os.ErrClosed
 	}

@@ -110,11 +110,13 @@ func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
 // Addr implements Listener.
 func (l *tcpListener) Addr() netip.AddrPort { return l.addr }
 
-// Close implements Listener.
+// Close implements Listener. Another process may have a copy of the descriptor, with which TCP would
+// go on to accept connections.
 func (l *tcpListener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
 	}
+	_ = l.rc.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 	closing(l.fd)
 	return l.file.Close()
 }
