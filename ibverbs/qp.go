@@ -128,7 +128,7 @@ func (qp *QP) ok(op string) error {
 //     goroutine that computes takes 10 to 30 ms.
 //
 // A QP whose posts have waited like that although the program did other things transmits the next
-// 64 at once, and twice as many each time that it happens again. A process that ends before the
+// posts at once, and more of them each time that it happens again. A process that ends before the
 // wait does loses what waits. With engine.Options.TransmitAtOnce nothing waits.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {

@@ -28,12 +28,7 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 	if vmtest.Inside() {
 		return true
 	}
-	if !kernel.Available {
-		if os.Getenv("REQUIRE_SIW") == "1" {
-			t.Fatal("REQUIRE_SIW=1, but the kernel provider was not built in: ci/deps kernel installs what it needs")
-		}
-		t.Skip("the kernel provider was not built in")
-	}
+	vmtest.NeedKernelProvider(t, kernel.Available)
 	vmtest.Need(t, "witnesses")
 	o.Timeout = cmp.Or(o.Timeout, 8*time.Minute)
 	vmtest.Self(t, o)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // tests are those of the examples that have to pass over siw.
@@ -24,6 +25,7 @@ var tests = map[string][]string{
 // TestOnSiw runs the tests of all examples over siw, in one guest. What they need is built
 // here, as a compiler takes long there.
 func TestOnSiw(t *testing.T) {
+	vmtest.NeedKernelProvider(t, kernel.Available)
 	vmtest.Need(t)
 	dir := vmtest.Dir(t)
 	build := func(args ...string) {

@@ -24,6 +24,7 @@ import (
 // the other.
 func TestPortZeroOnSiw(t *testing.T) {
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Self(t, vmtest.Options{})
 		return
 	}

@@ -3,7 +3,6 @@ package auto
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -121,12 +120,7 @@ func TestNew(t *testing.T) {
 // TestSiw shows the choice with a device that is there, one that doesn't lead
 // to the address, and one whose interface is down.
 func TestSiw(t *testing.T) {
-	if !kernel.Available {
-		if os.Getenv("REQUIRE_SIW") == "1" {
-			t.Fatal("REQUIRE_SIW=1, but the kernel provider was not built in: ci/deps kernel installs what it needs")
-		}
-		t.Skip("the kernel provider was not built in")
-	}
+	vmtest.NeedKernelProvider(t, kernel.Available)
 	if !vmtest.Inside() {
 		vmtest.Self(t, vmtest.Options{})
 		return

@@ -74,6 +74,7 @@ func TestEthernetToSiw(t *testing.T) {
 		return
 	}
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Self(t, vmtest.Options{Link: "none", Last: true})
 		return
 	}

@@ -93,6 +93,17 @@ func Need(t testing.TB, groups ...string) {
 	without(t, "no guest can be booted here", missing)
 }
 
+// NeedKernelProvider skips a test of the kernel provider if that was not built in (kernel.Available),
+// as with CGO_ENABLED=0. With REQUIRE_SIW=1 the test fails.
+func NeedKernelProvider(t testing.TB, available bool) {
+	t.Helper()
+	missing := ""
+	if !available {
+		missing = "ci/deps kernel installs what it needs, besides cgo"
+	}
+	without(t, "the kernel provider was not built in", missing)
+}
+
 // NeedPackages is Need for a test that needs no guest, and packages of groups of ci/deps: it skips
 // the test if one is not installed, and fails it with REQUIRE_SIW=1.
 func NeedPackages(t testing.TB, groups ...string) {

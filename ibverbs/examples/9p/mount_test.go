@@ -25,6 +25,7 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
+	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // fsxVar names the environment variable that says how long TestMount reads and writes at random; 10
@@ -38,6 +39,7 @@ func TestMount(t *testing.T) {
 		t.Skip("TestOnSiw runs this package's other tests; TestMount brings its own guest")
 	}
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Self(t, vmtest.Options{Timeout: 8 * time.Minute})
 		return
 	}

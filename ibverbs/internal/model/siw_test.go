@@ -29,6 +29,7 @@ func TestEngineWithSiw(t *testing.T) {
 		t.Skip("the race detector doesn't see what siw orders; ci/test runs this without it")
 	}
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Self(t, vmtest.Options{})
 		return
 	}
@@ -50,6 +51,7 @@ func TestEngineWithSiw(t *testing.T) {
 // fails siw has been put right, and what avoids it in the model can go.
 func TestShortReadAcrossPages(t *testing.T) {
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Self(t, vmtest.Options{})
 		return
 	}

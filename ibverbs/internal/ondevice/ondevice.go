@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // Device is a device of the guest.
@@ -76,6 +77,7 @@ func Run(t *testing.T, d Device, pattern string, leftOut map[string]string) {
 		args = append(args, "-test.skip="+skip)
 	}
 	if !vmtest.Inside() {
+		vmtest.NeedKernelProvider(t, kernel.Available)
 		vmtest.Need(t)
 		dir, err := os.Getwd()
 		if err != nil {
