@@ -436,6 +436,19 @@ func TestExecUnmap(t *testing.T) {
 	}
 }
 
+// TestExecRemap: a peer does not reach what a program has mapped where a region was, however the
+// region's memory has gone away.
+func TestExecRemap(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "remap", "-libverbs", "-lrdmacm")
+	for _, way := range []string{"munmap", "half", "over", "munmap, fixed", "mremap, smaller",
+		"mremap, moved", "madvise", "fork", "shrinking"} {
+		t.Run(way, func(t *testing.T) {
+			b.start(program, way).want(t, 0, "as it must be")
+		})
+	}
+}
+
 // TestExecForks: children of a program with threads in the library, of all kinds.
 func TestExecForks(t *testing.T) {
 	b := newBridged(t)

@@ -83,7 +83,8 @@ type Bridge struct {
 
 	mu        sync.Mutex
 	qps       map[uint32]*queuePair // by number, for rdma_cm
-	stopWatch func()                // nil before watchEvents
+	memory    map[*memoryRegion]struct{}
+	stopWatch func() // nil before watchEvents
 }
 
 // New returns a bridge that serves prog from vctx, which it does not close.
@@ -91,7 +92,8 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	if opts == nil {
 		opts = &Options{}
 	}
-	b := &Bridge{vctx: vctx, prog: prog, opts: *opts, qps: make(map[uint32]*queuePair)}
+	b := &Bridge{vctx: vctx, prog: prog, opts: *opts, qps: make(map[uint32]*queuePair),
+		memory: make(map[*memoryRegion]struct{})}
 	b.cm.addresses = numbered(opts.Addresses)
 	if b.opts.Device == "" {
 		b.opts.Device = defaultDevice

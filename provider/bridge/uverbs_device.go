@@ -208,8 +208,8 @@ func deallocPD(r *request) error {
 
 // memoryRegion is an MR of the program.
 type memoryRegion struct {
+	b            *Bridge
 	mr           *ibverbs.MR
-	prog         Program
 	addr, length uint64
 }
 
@@ -274,7 +274,10 @@ func regMR(r *request) error {
 		r.file.b.prog.Release(cmd.Start, cmd.Length)
 		return err
 	}
-	m := &memoryRegion{mr, r.file.b.prog, cmd.Start, cmd.Length}
+	m := &memoryRegion{r.file.b, mr, cmd.Start, cmd.Length}
+	m.b.mu.Lock()
+	m.b.memory[m] = struct{}{}
+	m.b.mu.Unlock()
 	h := r.file.handles.add(m)
 	if err = r.answer(&abi.RegMRResp{MRHandle: h, LKey: mr.LKey(), RKey: mr.RKey()}); err == nil {
 		err = r.answerDriver(&abi.SiwRegMRResp{STag: mr.RKey()})
@@ -296,12 +299,40 @@ const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
 	ibverbs.AccessRemoteAtomic
 
+// destroy ends the region, which may have ended before (EndMemory).
 func (m *memoryRegion) destroy() error {
-	err := m.mr.Close()
-	if err == nil {
-		m.prog.Release(m.addr, m.length)
+	if err := m.mr.Close(); err != nil {
+		return err
 	}
-	return err
+	m.b.mu.Lock()
+	_, held := m.b.memory[m]
+	delete(m.b.memory, m)
+	m.b.mu.Unlock()
+	if held {
+		m.b.prog.Release(m.addr, m.length)
+	}
+	return nil
+}
+
+// EndMemory ends the regions with memory from start to before end, because the program is about to
+// map something else there. The kernel's regions would keep their pages. Here work requests and
+// peers that name such a region fail as if it had been deregistered, and the program deregisters it
+// later. When EndMemory returns, nobody accesses the memory.
+func (b *Bridge) EndMemory(start, end uint64) error {
+	var ended []*memoryRegion
+	b.mu.Lock()
+	for m := range b.memory {
+		if m.addr < end && start < m.addr+m.length {
+			ended = append(ended, m)
+		}
+	}
+	b.mu.Unlock()
+	for _, m := range ended {
+		if err := m.destroy(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deregMR(r *request) error {

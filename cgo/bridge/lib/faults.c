@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "faults.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
 #include <signal.h>
@@ -15,7 +16,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+long govs_bridge_replaced(uint64_t start, uint64_t end); // of main.go
+
 struct govs_region govs_regions[govs_region_count];
+_Atomic int govs_region_used;
 
 static struct sigaction runtime;
 static uintptr_t low, high; // of this library
@@ -36,22 +40,86 @@ static uintptr_t program_counter(const ucontext_t *context)
 #endif
 }
 
-static int registered(uintptr_t at)
+int govs_overlap(uintptr_t start, uintptr_t end)
 {
-	for (int i = 0; i < govs_region_count; i++) {
-		uintptr_t start = atomic_load(&govs_regions[i].start);
-		if (start && at >= start && at < atomic_load(&govs_regions[i].end))
+	for (int i = 0, n = atomic_load(&govs_region_used); i < n; i++) {
+		uintptr_t first = atomic_load(&govs_regions[i].start);
+		if (first && first < end && start < atomic_load(&govs_regions[i].end))
 			return 1;
 	}
 	return 0;
 }
 
+// What the program has unmapped of regions stays reserved, so that nothing that it maps later is there, where a peer
+// writes. It is without rights: the program's own accesses fail.
+static struct govs_region reserved[1024];
+enum { reserved_count = sizeof reserved / sizeof *reserved };
+
+static int is_reserved(uintptr_t at)
+{
+	for (int i = 0; i < reserved_count; i++)
+		if (at < atomic_load(&reserved[i].end) && at >= atomic_load(&reserved[i].start))
+			return 1;
+	return 0;
+}
+
+static void unreserve(struct govs_region *r)
+{
+	uintptr_t start = atomic_load(&r->start), end = atomic_load(&r->end);
+	// Who takes the end away unmaps.
+	if (end && !govs_overlap(start, end) && atomic_compare_exchange_strong(&r->end, &end, 0)) {
+		syscall(SYS_munmap, start, end - start);
+		atomic_store(&r->start, 0);
+	}
+}
+
+void govs_unreserve(void)
+{
+	for (int i = 0; i < reserved_count; i++)
+		unreserve(&reserved[i]);
+}
+
+// govs_reserve takes the place of munmap for memory of regions. It returns 0 for other memory, and a negative errno.
+// It may run in a signal handler.
+static long govs_reserve(uintptr_t start, uintptr_t end)
+{
+	if (start & (page - 1) || !govs_overlap(start, end))
+		return 0;
+	end = (end + page - 1) & ~(page - 1);
+	for (int i = 0; i < reserved_count; i++) {
+		uintptr_t none = 0;
+		if (!atomic_compare_exchange_strong(&reserved[i].start, &none, start))
+			continue;
+		int saved = errno;
+		long got = syscall(SYS_mmap, start, end - start, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+		long failed = got == -1 ? -errno : 1;
+		errno = saved;
+		if (failed < 0) {
+			atomic_store(&reserved[i].start, 0);
+			return failed;
+		}
+		atomic_store(&reserved[i].end, end);
+		unreserve(&reserved[i]); // the region may have gone since
+		return 1;
+	}
+	return -ENOMEM;
+}
+
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	uintptr_t at = (uintptr_t)info->si_addr;
-	if (info->si_code == SEGV_MAPERR && here(program_counter(context)) && registered(at)) {
+	uintptr_t want = at & ~(page - 1);
+	int ours = here(program_counter(context)) && govs_overlap(at, at + 1);
+	if (ours && info->si_code == SEGV_ACCERR && is_reserved(at)) {
 		int saved = errno;
-		uintptr_t want = at & ~(page - 1);
+		long failed = syscall(SYS_mprotect, want, page, PROT_READ | PROT_WRITE);
+		errno = saved;
+		if (!failed)
+			return;
+	}
+	if (ours && info->si_code == SEGV_MAPERR) {
+		int saved = errno;
 		long got = syscall(SYS_mmap, want, page, PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		int there = got == (long)want || errno == EEXIST; // somebody else was quicker
@@ -81,6 +149,10 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 void govs_watch_faults(void)
 {
 	page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	// The functions of mappings.c in libgovs-preload.so, which a program of tests does not have.
+	void (*watch)(void *, void *, void *) = (void (*)(void *, void *, void *))dlsym(RTLD_DEFAULT, "govs_watch_mappings");
+	if (watch)
+		watch((void *)govs_overlap, (void *)govs_reserve, (void *)govs_bridge_replaced);
 	if (!dl_iterate_phdr(find, NULL) || sigaction(SIGSEGV, NULL, &runtime) != 0 || !(runtime.sa_flags & SA_SIGINFO))
 		return;
 	struct sigaction act = runtime;

@@ -15,12 +15,22 @@ extern struct govs_region govs_regions[govs_region_count];
 // govs_watch_faults takes SIGSEGV from the runtime, which gets what is not for a region.
 void govs_watch_faults(void);
 
+extern _Atomic int govs_region_used; // no place from here on was used
+
 static inline void govs_set_region(int i, uintptr_t start, uintptr_t end)
 {
+	if (i >= atomic_load(&govs_region_used)) // the caller has a lock
+		atomic_store(&govs_region_used, i + 1);
 	atomic_store(&govs_regions[i].start, 0); // so that no half of it counts
 	atomic_store(&govs_regions[i].end, end);
 	atomic_store(&govs_regions[i].start, start);
 }
+
+// govs_overlap reports whether a region has bytes from start to before end.
+int govs_overlap(uintptr_t start, uintptr_t end);
+
+// govs_unreserve unmaps what govs_reserve has reserved for regions that are gone.
+void govs_unreserve(void);
 
 static inline uintptr_t govs_region_start(int i) { return atomic_load(&govs_regions[i].start); }
 

@@ -54,6 +54,7 @@ func (r *regions) remove(addr, length uint64) {
 	}
 	r.free = append(r.free, i)
 	C.govs_set_region(i, 0, 0)
+	C.govs_unreserve()
 }
 
 const places = C.govs_region_count
@@ -66,6 +67,14 @@ func placed() (starts []uint64) {
 		}
 	}
 	return starts
+}
+
+//export govs_bridge_replaced
+func govs_bridge_replaced(start, end C.uint64_t) C.long {
+	if err := self.bridge.EndMemory(uint64(start), uint64(end)); err != nil {
+		return C.long(negative(err))
+	}
+	return 0
 }
 
 // Release implements bridge.Program.

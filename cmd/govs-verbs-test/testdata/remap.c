@@ -1,0 +1,181 @@
+// A program whose registered memory goes away in the way that its argument names, while its peer, which is itself,
+// writes and reads it: the peer must not reach what the program has mapped there since.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void must(const char *what, int is)
+{
+	if (is)
+		return;
+	printf("%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+	must("an event", rdma_get_cm_event(channel, &event) == 0);
+	must(rdma_event_str(event->event), event->event == type);
+	struct rdma_cm_id *id = event->id;
+	rdma_ack_cm_event(event);
+	return id;
+}
+
+static void make_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {.cap = {64, 64, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	must("a QP", rdma_create_qp(id, NULL, &attr) == 0);
+}
+
+static struct ibv_wc completion(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	time_t end = time(NULL) + 10;
+	int n;
+	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+		must("a completion", time(NULL) < end);
+	must("polling", n == 1);
+	return wc;
+}
+
+enum { size = 1 << 20, later = 8 };
+
+static char *map(void *at, size_t n, int flags)
+{
+	char *memory = mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+	must("memory", memory != MAP_FAILED);
+	return memory;
+}
+
+// access has the peer write or read all of a region, which may fail, and then the connection ends.
+static void access_all(struct rdma_cm_id *id, enum ibv_wr_opcode op, struct ibv_mr *own, uint64_t addr, uint32_t rkey)
+{
+	struct ibv_sge sge = {(uintptr_t)own->addr, size, own->lkey};
+	struct ibv_send_wr wr = {.opcode = op, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED}, *bad;
+	wr.wr.rdma.remote_addr = addr;
+	wr.wr.rdma.rkey = rkey;
+	if (ibv_post_send(id->qp, &wr, &bad) == 0)
+		completion(id->send_cq);
+}
+
+static void all(const char *what, const char *memory, size_t n, char is)
+{
+	for (size_t i = 0; i < n; i++)
+		if (memory[i] != is) {
+			printf("%s: byte %zu is %d\n", what, i, memory[i]);
+			exit(1);
+		}
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET};
+	struct rdma_event_channel *at = rdma_create_event_channel(), *from = rdma_create_event_channel();
+	struct rdma_cm_id *listener, *client, *server;
+	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+	const char *way = argc > 1 ? argv[1] : "";
+
+	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	must("channels", at && from);
+	must("listening", rdma_create_id(at, &listener, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(listener, (struct sockaddr *)&addr) == 0 &&
+				  rdma_listen(listener, 1) == 0);
+	addr.sin_port = rdma_get_src_port(listener);
+	must("resolving", rdma_create_id(from, &client, NULL, RDMA_PS_TCP) == 0 && rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 5000) == 0);
+	next(from, RDMA_CM_EVENT_ADDR_RESOLVED);
+	must("a route", rdma_resolve_route(client, 5000) == 0);
+	next(from, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	make_qp(client);
+	must("connecting", rdma_connect(client, &param) == 0);
+	server = next(at, RDMA_CM_EVENT_CONNECT_REQUEST);
+	make_qp(server);
+	char *target = map(NULL, size, 0), *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
+	FILE *file = tmpfile();
+	if (!strcmp(way, "shrinking")) {
+		must("a file", file && ftruncate(fileno(file), size) == 0);
+		target = was = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+		must("its memory", target != MAP_FAILED);
+	}
+	struct ibv_mr *mr = ibv_reg_mr(server->pd, target, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	struct ibv_mr *own_mr = ibv_reg_mr(client->pd, own, size, IBV_ACCESS_LOCAL_WRITE);
+	must("regions", mr && own_mr);
+	must("accepting", rdma_accept(server, &param) == 0);
+	next(at, RDMA_CM_EVENT_ESTABLISHED);
+	next(from, RDMA_CM_EVENT_ESTABLISHED);
+	memset(own, 1, size);
+	access_all(client, IBV_WR_RDMA_WRITE, own_mr, (uintptr_t)was, mr->rkey);
+	access_all(client, IBV_WR_RDMA_READ, own_mr, (uintptr_t)was, mr->rkey); // so the Write has arrived
+	all("what the peer has written", target, size, 1);
+
+	size_t gone = size, first = 0; // what goes away of it
+	int n = 0;
+	if (!strcmp(way, "munmap"))
+		must(way, munmap(target, size) == 0);
+	else if (!strcmp(way, "half"))
+		must(way, munmap(target + (first = size / 2), gone = size / 2) == 0);
+	else if (!strcmp(way, "over"))
+		mapped[n++] = map(target, size, MAP_FIXED);
+	else if (!strcmp(way, "munmap, fixed")) {
+		must(way, munmap(target, size) == 0);
+		mapped[n++] = map(target, size, MAP_FIXED);
+	} else if (!strcmp(way, "mremap, smaller"))
+		must(way, mremap(target, size, first = size / 4, 0) == target && (gone = size - first));
+	else if (!strcmp(way, "mremap, moved")) {
+		void *to = map(NULL, 2 * size, 0);
+		moved = mremap(target, size, 2 * size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+		must(way, moved == to);
+	} else if (!strcmp(way, "madvise")) {
+		must(way, madvise(target, size, MADV_DONTNEED) == 0);
+		gone = 0;
+	} else if (!strcmp(way, "fork")) {
+		pid_t child = fork();
+		if (child == 0) {
+			must("unmapping", munmap(target, size) == 0);
+			mapped[0] = map(target, size, MAP_FIXED);
+			memset(mapped[0], 5, size);
+			sleep(2);
+			all("what the child has mapped", mapped[0], size, 5);
+			_exit(0);
+		}
+		gone = 0;
+	} else {
+		must("shrinking", !strcmp(way, "shrinking"));
+		gone = 0;
+	}
+	while (gone && n < later)
+		mapped[n++] = map(NULL, gone, 0);
+	for (int i = 0; i < n; i++)
+		memset(mapped[i], 5, gone);
+	if (!strcmp(way, "shrinking")) {
+		must("shrinking", munmap(target, size) == 0 && ftruncate(fileno(file), 0) == 0);
+		mapped[n++] = map(NULL, gone = size, 0);
+		memset(mapped[0], 5, gone);
+	}
+
+	memset(own, 7, size);
+	access_all(client, IBV_WR_RDMA_WRITE, own_mr, (uintptr_t)was, mr->rkey);
+	memset(own, 0, size);
+	access_all(client, IBV_WR_RDMA_READ, own_mr, (uintptr_t)was, mr->rkey);
+	for (int i = 0; i < n; i++)
+		all("what the program has mapped since", mapped[i], gone, 5);
+	for (size_t i = 0; i < size; i++)
+		must("the peer reads what was mapped since", own[i] != 5);
+	if (moved)
+		all("what was moved", moved, size, 1);
+	int status = 0;
+	must("the child", strcmp(way, "fork") || (wait(&status) > 0 && status == 0));
+	must("deregistering", ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(own_mr) == 0);
+	if (!strcmp(way, "munmap")) // what was kept for the region is free
+		must("mapping", map(was, size, MAP_FIXED_NOREPLACE) == was && munmap(was, size) == 0);
+	puts("as it must be");
+	return 0;
+}
