@@ -19,8 +19,8 @@ import (
 // Answers and errnos are those of Linux 6.1 with siw. What differs, and why:
 //
 //   - CONNECT makes TCP's connection and sends the request before it returns, as siw does. But that
-//     nobody listens is the event REJECTED with ECONNREFUSED, as on iWARP hardware, and with siw the
-//     errno of CONNECT.
+//     nobody listens is the event REJECTED with ECONNREFUSED, as on iWARP hardware, and with siw
+//     the errno of CONNECT.
 //   - DESTROY_ID and DISCONNECT do not wait for the end of a start-up that is under way: siw holds
 //     them up for as long as the peer does not answer, 10 seconds at most.
 //   - A port is taken from TCP when an id is bound to it. siw takes it with LISTEN or CONNECT, and

@@ -213,8 +213,8 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 
 // Reject implements provider.ID. It sends private to the peer and hangs up when
 // the peer has, or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves
-// the TCP connection to the ULP, and the verbs have no other use for it. When Reject returns, private
-// is sent. ECONNRESET: the peer has hung up.
+// the TCP connection to the ULP, and the verbs have no other use for it. When Reject returns,
+// private is sent. ECONNRESET: the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data

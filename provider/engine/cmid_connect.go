@@ -18,8 +18,8 @@ import (
 
 // Connect implements provider.ID. It returns when the Request is sent, so that a peer sees those of
 // one goroutine in the order of its calls, or when there will be none: the event says why. TCP's
-// handshake and the MPA start-up together have Options.StartupTimeout. A peer that is siw takes 252 octets of private
-// data at most, and hangs up when there are more.
+// handshake and the MPA start-up together have Options.StartupTimeout. A peer that is siw takes 252
+// bytes of private data at most, and hangs up when there are more.
 //
 // Options.Fallback says whether there is a second attempt with revision 1 when the
 // peer may not understand revision 2. Where Options.RDMAC permits them, there is one

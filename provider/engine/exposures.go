@@ -31,8 +31,10 @@ import (
 // which nothing is waited for, and enters other gates, but waits for none: whoever is inside
 // mr.remote may wait for mr.still, never the other way round.
 //
-// This does not cover memory that several processes share: a process does not know what
-// others register.
+// This goes by addresses. It does not cover pages that are mapped more than once, in this process
+// or in several: a peer that writes them by a region over the other mapping can end the connection
+// over which they are being sent. A program that sends to a peer should not let another peer write
+// the same pages by another mapping.
 
 // remoteWriting are the rights with which a peer changes memory.
 const remoteWriting = provider.AccessRemoteWrite | provider.AccessRemoteAtomic

@@ -93,8 +93,8 @@ func Need(t testing.TB, groups ...string) {
 	without(t, "no guest can be booted here", missing)
 }
 
-// NeedKernelProvider skips a test of the kernel provider if that was not built in (kernel.Available),
-// as with CGO_ENABLED=0. With REQUIRE_SIW=1 the test fails.
+// NeedKernelProvider skips a test of the kernel provider if that was not built in
+// (kernel.Available), as with CGO_ENABLED=0. With REQUIRE_SIW=1 the test fails.
 func NeedKernelProvider(t testing.TB, available bool) {
 	t.Helper()
 	missing := ""

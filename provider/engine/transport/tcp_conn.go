@@ -218,8 +218,8 @@ func (c *tcpConn) close(reset bool) error {
 	return nil
 }
 
-// sendEnd sends what closing the descriptor would send if no other process had a copy of it. A child
-// has one until it calls exec, and one of a C program perhaps for as long as it lives.
+// sendEnd sends what closing the descriptor would send if no other process had a copy of it. A
+// child has one until it calls exec, and one of a C program perhaps for as long as it lives.
 func (c *tcpConn) sendEnd(reset bool) {
 	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
 	before := c.tap.Before()

@@ -15,7 +15,8 @@ import (
 )
 
 // A child between fork and exec has a copy of each descriptor, and one of a C program may have it
-// for as long as it lives. So closing a descriptor closes no socket. A duplicate stands for it here.
+// for as long as it lives. So closing a descriptor closes no socket. A duplicate stands for the
+// copy here.
 
 func copyOf(t *testing.T, fd int) {
 	t.Helper()

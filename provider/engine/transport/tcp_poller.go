@@ -148,8 +148,8 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	return err
 }
 
-// control is epoll_ctl for the socket of reg. p.reg.mu is held, and reg has not been removed. So the
-// descriptor is open: tcpConn.close removes reg before it gives the descriptor up.
+// control is epoll_ctl for the socket of reg. p.reg.mu is held, and reg has not been removed. So
+// the descriptor is open: tcpConn.close removes reg before it gives the descriptor up.
 func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 	if !p.ep.acquire() {
 		return os.ErrClosed

@@ -110,8 +110,8 @@ func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
 // Addr implements Listener.
 func (l *tcpListener) Addr() netip.AddrPort { return l.addr }
 
-// Close implements Listener. Another process may have a copy of the descriptor, with which TCP would
-// go on to accept connections.
+// Close implements Listener. Another process may have a copy of the descriptor, with which TCP
+// would go on to accept connections.
 func (l *tcpListener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
