@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -250,7 +251,8 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 // there were receives.
 func held(err error) error {
 	var term *ibverbs.TerminateError
-	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 {
+	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 &&
+		strings.Contains(term.Text, "a Send") { // a Read too many has the same code
 		return fmt.Errorf("%w; a message occupies its receive until Message.Release: release messages "+
 			"sooner, or give the Receiver more receives", err)
 	}

@@ -2,11 +2,14 @@ package rdmacm_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // TestReceiverHoldsMessages: messages that are not released leave no receive for the next one, and
@@ -48,4 +51,42 @@ func TestBindOfASend(t *testing.T) {
 	if post, ok := err.(*ibverbs.PostError); !ok || post.Posted != 1 { //nolint:errorlint // PostSend's own
 		t.Errorf("%#v, want that one is posted", err)
 	}
+}
+
+// TestReceiverHoldsNothing: a peer with too many Reads ends the connection with the Terminate of a
+// message for which there is no receive. The error does not ask for more of them.
+func TestReceiverHoldsNothing(t *testing.T) {
+	ctx := timeout(t)
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{ManualIRD: true, ManualORD: true}), ""))(t)
+	l := testkit.Must(rdmacm.ListenName(ctx, vctx, "127.0.0.1:0", nil))(t)
+	const size = 1 << 20
+	var rcv *rdmacm.Receiver
+	var region *ibverbs.MR
+	accepted := make(chan error, 1)
+	var server *rdmacm.Conn
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			server, err = req.Accept(ctx, &rdmacm.ConnConfig{ResponderResources: 1,
+				Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+					if region, err = c.PD().AllocMR(size, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead); err == nil {
+						rcv, err = rdmacm.NewReceiver(c, 4, 8)
+					}
+					return err
+				}})
+		}
+		accepted <- err
+	}()
+	client := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{InitiatorDepth: 8}))(t)
+	testkit.OK(t, <-accepted)
+	sink := testkit.Must(client.PD().AllocMR(size, ibverbs.AccessReadSink))(t)
+	read := ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{testkit.Must(sink.SGE(0, size))(t)},
+		RemoteAddr: region.Addr(), RKey: region.RKey()}
+	testkit.OK(t, client.QP().PostSend(read, read, read, read, read, read, read, read))
+	_, err := rcv.Receive(ctx)
+	wantErr(t, "a Read too many", err, err, "negotiated IRD")
+	if strings.Contains(err.Error(), "Release") {
+		t.Errorf("a Read too many: %v", err)
+	}
+	testkit.OK(t, errors.Join(client.Close(), server.Close(), sink.Close(), region.Close(), l.Close(), vctx.Close()))
 }
