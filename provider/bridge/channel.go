@@ -200,8 +200,8 @@ func (c *channel) close() {
 	}
 	c.closed = true
 	for { // a socket that is closed with something unread resets its peer
-		if _, _, err := unix.Recvfrom(c.ours, make([]byte, 1), unix.MSG_DONTWAIT); err != nil &&
-			err != unix.EINTR {
+		n, _, err := unix.Recvfrom(c.ours, make([]byte, 1), unix.MSG_DONTWAIT)
+		if n <= 0 && err != unix.EINTR { // 0: the program has called shutdown
 			break
 		}
 	}

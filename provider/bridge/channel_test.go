@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,5 +35,28 @@ func TestChannelPoll(t *testing.T) {
 		if n, err := unix.Read(fd, b[:]); n != want || err != nil {
 			t.Errorf("read: %d, %v, want %d", n, err, want)
 		}
+	}
+}
+
+// TestChannelShutDown: a program that calls shutdown on its end does not hold up the end of the
+// channel.
+func TestChannelShutDown(t *testing.T) {
+	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		c.close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("close does not return")
 	}
 }
