@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"fmt"
 	"sync/atomic"
 	"syscall"
 
@@ -153,8 +154,8 @@ func (qp *QP) PostSend(wrs ...SendWR) error {
 func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
 	n, err := qp.p.PostSend(wrs[:i])
 	if err == nil {
-		err = qp.obj.Errorf("ibv_post_send", syscall.EINVAL,
-			"work request %#x is an %s with a Bind, which is for %s", wrs[i].WRID, wrs[i].Opcode, WRBindMW)
+		err = object.Errorf("ibv_post_send", fmt.Sprintf("%s, work request %d", qp.obj.Name(), i), syscall.EINVAL,
+			"an %s with a Bind, which is for %s", wrs[i].Opcode, WRBindMW)
 	}
 	return &PostError{Posted: n, Err: err}
 }
