@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -8,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -293,5 +296,65 @@ func TestCMAtOnce(t *testing.T) {
 			}
 		}
 		c.close()
+	}
+}
+
+// unanswered is a network whose hosts don't answer.
+type unanswered struct {
+	transport.Network
+	dials chan struct{}
+}
+
+func (u *unanswered) Bind(local netip.AddrPort) (transport.Binding, error) {
+	b, err := u.Network.Bind(local)
+	return unansweredFrom{b, u.dials}, err
+}
+
+// unansweredFrom is a port of such a network.
+type unansweredFrom struct {
+	transport.Binding
+	dials chan struct{}
+}
+
+func (u unansweredFrom) Dial(ctx context.Context, _ netip.AddrPort) (transport.Conn, error) {
+	defer u.Binding.Close()
+	u.dials <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestCMCloseWhileConnecting: DESTROY_ID, or the end of the descriptor, does not wait for a CONNECT
+// of another thread whose peer does not answer.
+func TestCMCloseWhileConnecting(t *testing.T) {
+	if onSiw {
+		t.Skip("siw waits")
+	}
+	for name, end := range map[string]func(c *libCM, id uint32){
+		"DESTROY_ID": func(c *libCM, id uint32) { c.destroy(id, 2) },
+		"close":      func(c *libCM, _ uint32) { c.close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dead := &unanswered{transport.NewTCP(nil), make(chan struct{}, 1)}
+			client := newHost(t, &engine.Options{Network: dead, StartupTimeout: time.Hour})
+			q, c := client.queuePair(), client.open()
+			id := c.resolve(1, netip.AddrPortFrom(localAddr(), 1))
+			connected, ended := make(chan error, 1), make(chan struct{})
+			go func() { connected <- c.command(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(q, "")}, nil) }()
+			select {
+			case <-dead.dials:
+			case err := <-connected:
+				t.Fatalf("CONNECT returns %v at once", err)
+			}
+			go func() {
+				defer close(ended)
+				end(c, id)
+			}()
+			select {
+			case <-ended:
+				testkit.OK(t, <-connected)
+			case <-time.After(patience):
+				t.Fatal("it waits")
+			}
+		})
 	}
 }

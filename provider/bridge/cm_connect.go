@@ -53,11 +53,14 @@ func cmConnect(r *cmRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := x.id.Connect(param); err != nil {
-		return err
-	}
 	x.state, x.iw, x.qp, x.dialled = cmConnecting, iwSent, q, true
-	return nil
+	x.mu.Unlock() // the peer may not answer, and the id can be destroyed meanwhile
+	err = x.id.Connect(param)
+	x.mu.Lock()
+	if err != nil { // nothing has begun, and no event comes
+		x.state, x.iw, x.qp, x.dialled = cmRouteResolved, iwNone, nil, false
+	}
+	return err
 }
 
 // cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives. What

@@ -42,7 +42,8 @@ type cmID struct {
 	qpType uint8
 	id     *rdmacm.ID
 
-	// mu is held while a command is executed, and while an event is taken.
+	// mu is held while a command is executed, and while an event is taken, but not while CONNECT
+	// waits.
 	mu       sync.Mutex
 	gone     bool // destroyed: no events, no commands
 	state    cmIDState
