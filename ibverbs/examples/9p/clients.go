@@ -18,8 +18,9 @@ const firstMessage = 10 * time.Second
 // errDisplaced ends a client that has sent nothing, because others came.
 var errDisplaced = errors.New("it has sent nothing, and others came")
 
-// clients are those that are served, at most most at a time, of which one address has half at most.
-// Connections within the host have no such share.
+// clients are those that are served, at most most at a time, of which one address has half at most:
+// above its half, a new client takes the place of one of its address that has sent nothing, or is
+// refused. Connections within the host have no such share.
 type clients struct {
 	most int
 	left chan struct{} // has a token after a client has left
@@ -59,34 +60,36 @@ func (s *clients) enter(ctx context.Context, c *client) bool {
 func (s *clients) try(c *client) (in, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !c.from.IsLoopback() && s.count(c.from, func(*client) bool { return true }) >= max(1, s.most/2) {
-		return false, false
-	}
-	if len(s.list) < s.most {
+	switch {
+	case !c.from.IsLoopback() && s.count(c.from, func(*client) bool { return true }) >= max(1, s.most/2):
+		return false, s.displace(func(x *client) bool { return x.from == c.from })
+	case len(s.list) < s.most:
 		s.list = append(s.list, c)
 		return true, false
 	}
-	s.displace()
+	s.displace(func(*client) bool { return true })
 	return false, true
 }
 
 // displace makes the oldest client leave that has sent nothing, of the address that has most such
-// clients, unless one is leaving already.
-func (s *clients) displace() {
+// clients, unless one is leaving already. It reports whether one of those that it may choose leaves.
+func (s *clients) displace(may func(*client) bool) bool {
 	silent := func(c *client) bool { return !c.spoke }
 	var oldest *client
 	for _, c := range s.list {
 		switch {
-		case c.displaced:
-			return
-		case silent(c) && (oldest == nil || s.count(c.from, silent) > s.count(oldest.from, silent)):
+		case c.displaced && may(c):
+			return true
+		case silent(c) && may(c) && (oldest == nil || s.count(c.from, silent) > s.count(oldest.from, silent)):
 			oldest = c
 		}
 	}
-	if oldest != nil {
-		oldest.displaced = true
-		oldest.end(errDisplaced)
+	if oldest == nil {
+		return false
 	}
+	oldest.displaced = true
+	oldest.end(errDisplaced)
+	return true
 }
 
 // count returns how many clients of an address are such.

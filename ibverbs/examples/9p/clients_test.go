@@ -60,9 +60,11 @@ func TestClients(t *testing.T) {
 	b, bCtx := new("2001:db8::2")
 	want("the first", a, true, false)
 	want("the second of a peer", b, true, false)
+	s.spoken(a)
+	s.spoken(b)
 	c, _ := new("2001:db8::3")
 	want("one above its share", c, false, false)
-	s.spoken(a)
+	b.spoke = false
 	d, dCtx := new("127.0.0.1")
 	e, eCtx := new("127.0.0.1")
 	want("one of this host", d, true, false)
@@ -88,6 +90,28 @@ func TestClients(t *testing.T) {
 	cancel()
 	if s.enter(over, g) || gCtx.Err() != nil {
 		t.Error("one enters where everybody has spoken")
+	}
+}
+
+// TestClientsOfOneAddress: where an address has its share, its silent clients make room for it.
+func TestClientsOfOneAddress(t *testing.T) {
+	s := newClients(4)
+	var left [3]bool
+	var list [3]*client
+	for i := range list {
+		list[i] = &client{from: netip.MustParseAddr("192.0.2.1"), end: func(error) { left[i] = true }}
+	}
+	for _, c := range list[:2] {
+		if in, _ := s.try(c); !in {
+			t.Error("a client within the share gets no place")
+		}
+	}
+	if in, full := s.try(list[2]); in || !full || left != [3]bool{true} {
+		t.Errorf("one more: in %v, may wait %v, displaced %v", in, full, left)
+	}
+	s.leave(list[0])
+	if in, _ := s.try(list[2]); !in {
+		t.Error("no place when the silent one has left")
 	}
 }
 

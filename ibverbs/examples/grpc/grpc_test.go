@@ -36,7 +36,7 @@ func TestCommand(t *testing.T) {
 		{"nobody listens", "Unavailable", []string{exampletest.Host() + ":1", "hello"}},
 		{"another provider", "there are engine, kernel and auto", []string{"--provider", "tcp", server.Addr, "hello"}},
 		{"no message", "grpc: 1 arguments after the flags: ", []string{server.Addr}},
-		{"no port", "the server's address: ", []string{exampletest.Host(), "hello"}},
+		{"no port", "missing port in address", []string{exampletest.Host(), "hello"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, stderr, err := exampletest.Run(t, c.args...)
