@@ -190,19 +190,21 @@ func TestExecLeavesNothing(t *testing.T) {
 }
 
 // TestExecSymbols: the library that stands before libc has the names of libc's functions that it
-// takes, that of ibv_open_device, and no other.
+// takes, those of ibv_open_device and govs_watch_mappings, and no other.
 func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
 		preloadLibrary)).Output())(t))
-	const taken = " _Fork clone __fxstat __fxstat64 __fxstatat __fxstatat64 __lxstat __lxstat64 __open64_2 " +
-		"__open_2 __openat64_2 __openat_2 __read_chk __realpath_chk __sysv_signal __xstat __xstat64 access " +
-		"bsd_signal canonicalize_file_name chdir close " +
-		"close_range closefrom dup dup2 dup3 eaccess euidaccess faccessat fcntl fcntl64 " +
-		"fopen fopen64 fstat fstat64 fstatat fstatat64 glob glob64 ibv_open_device ioctl " +
-		"getxattr lgetxattr listxattr llistxattr lseek lseek64 lstat lstat64 open open64 openat " +
-		"openat64 opendir pread pread64 pwrite pwrite64 read readv readlink readlinkat realpath scandir scandir64 send sendmsg sendto sigaction signal sigset socket " +
-		"ssignal stat stat64 statx sysv_signal write writev "
+	const taken = " access bsd_signal canonicalize_file_name chdir clone close close_range closefrom " +
+		"dup dup2 dup3 eaccess euidaccess faccessat fcntl fcntl64 fopen fopen64 _Fork " +
+		"fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 __fxstatat __fxstatat64 " +
+		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +
+		"listxattr llistxattr lseek lseek64 lstat lstat64 __lxstat __lxstat64 mmap mmap64 " +
+		"mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
+		"__openat_2 opendir pread pread64 pwrite pwrite64 read __read_chk readlink " +
+		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
+		"sigaction signal sigset socket ssignal stat stat64 statx __sysv_signal " +
+		"sysv_signal write writev __xstat __xstat64 "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		words := strings.Fields(line)
