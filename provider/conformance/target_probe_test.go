@@ -120,7 +120,14 @@ func TestTargetProbe(t *testing.T) {
 		{"a Reply, then octets without end", flooding(t, whole), NeedsReceive, ""},
 		{"nobody", at(gone), NeedsReceive, "connection refused: a program has to listen there"},
 	} {
-		err := (&Target{Addr: c.addr, Offers: c.offers}).Probe(t.Context(), 0.02)
+		var err error
+		for range 100 { // on a busy machine 100 ms may pass before anything happens
+			err = (&Target{Addr: c.addr, Offers: c.offers}).Probe(t.Context(), 0.02)
+			if err == nil || strings.Contains(c.want, "100ms") || !strings.Contains(err.Error(), "i/o timeout") &&
+				!strings.Contains(err.Error(), "within 100ms") {
+				break
+			}
+		}
 		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) ||
 			!strings.Contains(err.Error(), c.addr.String())) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
