@@ -9,7 +9,6 @@
 #include "preload.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -22,26 +21,26 @@ typedef long on_range(uintptr_t start, uintptr_t end);
 static int (*_Atomic overlap)(uintptr_t start, uintptr_t end); // NULL: nothing was registered
 static on_range *_Atomic reserve, *_Atomic replaced;
 
-// A child has no regions, until it loads a library of its own.
-static void forget(void) { atomic_store(&overlap, NULL); }
-
-static void watch_forks(void) { pthread_atfork(NULL, NULL, forget); }
+// forget_mappings is for a child, which has no regions until it loads a library of its own.
+void forget_mappings(void) { atomic_store(&overlap, NULL); }
 
 // govs_watch_mappings is called by the library: overlap reports whether a region has memory in a range, reserve keeps
 // the addresses of a range that is unmapped, and replaced ends the regions of one.
 PUBLIC void govs_watch_mappings(void *has, void *keep, void *end)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	atomic_store(&reserve, (on_range *)keep);
 	atomic_store(&replaced, (on_range *)end);
 	atomic_store(&overlap, (int (*)(uintptr_t, uintptr_t))has);
 }
 
+// registered reports whether a region has memory in the pages of a range: the kernel maps and unmaps whole ones.
 static int registered(uintptr_t start, size_t n)
 {
 	int (*has)(uintptr_t, uintptr_t) = atomic_load(&overlap);
-	return has && has(start, start + n);
+	if (!has)
+		return 0;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	return has(start & ~(page - 1), (start + n + page - 1) & ~(page - 1));
 }
 
 // end ends the regions of a range. -1 with errno: that is not possible, as in a signal handler.
@@ -63,7 +62,8 @@ static int end(uintptr_t start, size_t n)
 PUBLIC int munmap(void *at, size_t n)
 {
 	uintptr_t start = (uintptr_t)at;
-	long kept = registered(start, n) ? atomic_load(&reserve)(start, start + n) : 0;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), stop = (start + n + page - 1) & ~(page - 1);
+	long kept = registered(start, n) ? atomic_load(&reserve)(start, stop) : 0;
 	if (kept < 0)
 		errno = (int)-kept;
 	return kept ? (kept < 0 ? -1 : 0) : (int)syscall(SYS_munmap, at, n);

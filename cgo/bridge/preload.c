@@ -151,6 +151,7 @@ void after_fork(void)
 {
 	if (!owner) // nothing was there
 		return;
+	forget_mappings();
 	for (int fd = 0; fd < SLOTS; fd++) {
 		if (owned[fd])
 			syscall(SYS_close, fd);

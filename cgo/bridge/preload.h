@@ -70,6 +70,9 @@ int strange(void);
 // after_fork takes from the child of a fork what is its parent's.
 void after_fork(void);
 
+// forget_mappings takes the regions from a child (mappings.c).
+void forget_mappings(void);
+
 // before_library and after_library stand around the start of the library, whose runtime changes what is the
 // program's: signals, and the limit of descriptors. function is one of the library's, NULL if it was not loaded.
 struct before_library;

@@ -55,11 +55,14 @@ int govs_overlap(uintptr_t start, uintptr_t end)
 static struct govs_region reserved[1024];
 enum { reserved_count = sizeof reserved / sizeof *reserved };
 
-static int is_reserved(uintptr_t at)
+// reserved_to returns up to where memory is reserved from at on, or 0.
+static uintptr_t reserved_to(uintptr_t at)
 {
-	for (int i = 0; i < reserved_count; i++)
-		if (at < atomic_load(&reserved[i].end) && at >= atomic_load(&reserved[i].start))
-			return 1;
+	for (int i = 0; i < reserved_count; i++) {
+		uintptr_t end = atomic_load(&reserved[i].end);
+		if (at < end && at >= atomic_load(&reserved[i].start))
+			return end;
+	}
 	return 0;
 }
 
@@ -79,31 +82,65 @@ void govs_unreserve(void)
 		unreserve(&reserved[i]);
 }
 
-// govs_reserve takes the place of munmap for memory of regions. It returns 0 for other memory, and a negative errno.
-// It may run in a signal handler.
-static long govs_reserve(uintptr_t start, uintptr_t end)
+// find_part finds the first pages of one region in a range.
+static int find_part(uintptr_t *start, uintptr_t *end)
 {
-	if (start & (page - 1) || !govs_overlap(start, end))
-		return 0;
-	end = (end + page - 1) & ~(page - 1);
+	uintptr_t first = *end, stop = 0;
+	for (int i = 0, n = atomic_load(&govs_region_used); i < n; i++) {
+		uintptr_t from = atomic_load(&govs_regions[i].start);
+		uintptr_t to = (atomic_load(&govs_regions[i].end) + page - 1) & ~(page - 1);
+		if (!from || (from & ~(page - 1)) >= first || to <= *start)
+			continue;
+		first = (from & ~(page - 1)) > *start ? from & ~(page - 1) : *start;
+		stop = to < *end ? to : *end;
+	}
+	*start = first;
+	*end = stop;
+	return stop != 0;
+}
+
+// keep reserves pages of a region.
+static long keep(uintptr_t start, uintptr_t end)
+{
 	for (int i = 0; i < reserved_count; i++) {
 		uintptr_t none = 0;
 		if (!atomic_compare_exchange_strong(&reserved[i].start, &none, start))
 			continue;
-		int saved = errno;
-		long got = syscall(SYS_mmap, start, end - start, PROT_NONE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-		long failed = got == -1 ? -errno : 1;
-		errno = saved;
-		if (failed < 0) {
+		if (syscall(SYS_mmap, start, end - start, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == -1) {
 			atomic_store(&reserved[i].start, 0);
-			return failed;
+			return -errno;
 		}
 		atomic_store(&reserved[i].end, end);
 		unreserve(&reserved[i]); // the region may have gone since
-		return 1;
+		return 0;
 	}
 	return -ENOMEM;
+}
+
+// govs_reserve takes the place of munmap for memory of regions: it reserves their pages, and unmaps the others, because
+// with the region only its pages are unmapped. It returns 0 for other memory, and a negative errno. It may run in a
+// signal handler.
+static long govs_reserve(uintptr_t start, uintptr_t end)
+{
+	if (start & (page - 1) || !govs_overlap(start, end))
+		return 0;
+	int saved = errno;
+	long failed = 0;
+	while (start < end && !failed) {
+		uintptr_t at = start, stop = end, already;
+		if (!find_part(&at, &stop))
+			at = stop = end;
+		if (at > start && syscall(SYS_munmap, start, at - start) != 0)
+			failed = -errno;
+		else if ((already = reserved_to(at)))
+			stop = already;
+		else if (at < stop)
+			failed = keep(at, stop);
+		start = stop;
+	}
+	errno = saved;
+	return failed ? failed : 1;
 }
 
 static void on_fault(int sig, siginfo_t *info, void *context)
@@ -111,7 +148,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	uintptr_t at = (uintptr_t)info->si_addr;
 	uintptr_t want = at & ~(page - 1);
 	int ours = here(program_counter(context)) && govs_overlap(at, at + 1);
-	if (ours && info->si_code == SEGV_ACCERR && is_reserved(at)) {
+	if (ours && info->si_code == SEGV_ACCERR && reserved_to(at)) {
 		int saved = errno;
 		long failed = syscall(SYS_mprotect, want, page, PROT_READ | PROT_WRITE);
 		errno = saved;

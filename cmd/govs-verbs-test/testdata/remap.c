@@ -77,6 +77,31 @@ static void all(const char *what, const char *memory, size_t n, char is)
 		}
 }
 
+// neighbours has memory beside regions come and go: with a region only its own pages do.
+static void neighbours(struct ibv_pd *pd)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *at = map(NULL, 4 * page, 0);
+	struct ibv_mr *first = ibv_reg_mr(pd, at, page, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *second = ibv_reg_mr(pd, at + page + 100, 100, IBV_ACCESS_LOCAL_WRITE);
+	must("regions", first && second);
+	must("unmapping", munmap(at, page) == 0 && munmap(at + page, 50) == 0);
+	must("a page of a region is free",
+	     mmap(at + page, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED &&
+		     errno == EEXIST);
+	must("unmapping", munmap(at, 4 * page) == 0);
+	must("a page of no region is kept", map(at + 2 * page, page, MAP_FIXED_NOREPLACE) == at + 2 * page);
+	memset(at + 2 * page, 5, page);
+	must("deregistering", ibv_dereg_mr(first) == 0);
+	must("the first page is kept", map(at, page, MAP_FIXED_NOREPLACE) == at);
+	memset(at, 5, page);
+	must("deregistering", ibv_dereg_mr(second) == 0);
+	all("what the program has mapped", at, page, 5);
+	all("what the program has mapped", at + 2 * page, page, 5);
+	must("the second page is kept", map(at + page, page, MAP_FIXED_NOREPLACE) == at + page);
+	must("unmapping", munmap(at, 3 * page) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET};
@@ -98,6 +123,7 @@ int main(int argc, char **argv)
 	must("connecting", rdma_connect(client, &param) == 0);
 	server = next(at, RDMA_CM_EVENT_CONNECT_REQUEST);
 	make_qp(server);
+	neighbours(server->pd);
 	char *target = map(NULL, size, 0), *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
 	FILE *file = tmpfile();
 	if (!strcmp(way, "shrinking")) {
