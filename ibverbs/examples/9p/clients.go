@@ -72,7 +72,7 @@ func (s *clients) try(c *client) (in, full bool) {
 }
 
 // displace makes the oldest client leave that has sent nothing, of the address that has most such
-// clients, unless one is leaving already. It reports whether one of those that it may choose leaves.
+// clients, unless one is leaving already. It reports whether one of those that may leave does.
 func (s *clients) displace(may func(*client) bool) bool {
 	silent := func(c *client) bool { return !c.spoke }
 	var oldest *client
