@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestExecErrnos: calls with bad arguments fail with exec as without it, the device and what sysfs
-// has of it in place of a device and a file of the system's.
+// TestExecErrnos: calls with bad arguments fail with exec as without it. With exec they name the
+// RDMA device and its files in sysfs, without it another device and its files.
 func TestExecErrnos(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "errnos")

@@ -327,7 +327,7 @@ func (u unansweredFrom) Dial(ctx context.Context, _ netip.AddrPort) (transport.C
 // of another thread whose peer does not answer.
 func TestCMCloseWhileConnecting(t *testing.T) {
 	if onSiw {
-		t.Skip("siw waits")
+		t.Skip("the network without answers is the engine's")
 	}
 	for name, end := range map[string]func(c *libCM, id uint32){
 		"DESTROY_ID": func(c *libCM, id uint32) { c.destroy(id, 2) },

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
-	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9/p9test"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
@@ -28,22 +27,11 @@ func TestSilentClients(t *testing.T) {
 			}
 			defer silent.Close()
 		}
-		conn, err := net.Dial("tcp", server.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := p9test.New(p9test.Stream{Conn: conn}, msize)
-		if err != nil {
-			t.Fatal(err)
-		}
-		use(t, c)
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
+		useTCP(t, server.Addr)
 	}
 }
 
-// TestClients: who gets a place, and who has to leave for it.
+// TestClients checks which client gets a place, and which one is displaced for it.
 func TestClients(t *testing.T) {
 	s := newClients(4)
 	new := func(addr string) (*client, context.Context) {
@@ -129,7 +117,8 @@ func TestFirstMessage(t *testing.T) {
 		began := time.Now()
 		l := &listener{Transport: silence{}, spoken: func() { t.Error("the client has spoken") }}
 		_, err := l.Receive(t.Context())
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("nothing for ", firstMessage)) || time.Since(began) != firstMessage {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("nothing for ", firstMessage)) ||
+			time.Since(began) != firstMessage {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

@@ -68,7 +68,8 @@ func start() (err error) {
 	flag.IntVar(&o.msize, "msize", 1<<20, "octets in a message at most; each client has room for --depth of them")
 	flag.IntVar(&o.depth, "depth", 32, "requests of a client under way; over RDMA no less than its options rq and sq")
 	flag.IntVar(&o.requests, "requests", 16, "requests of a client that are served at a time")
-	flag.IntVar(&o.clients, "clients", 64, "clients that are served at a time; others wait, and one address has half of them at most")
+	flag.IntVar(&o.clients, "clients", 64,
+		"clients that are served at a time; others wait, and one address has half of them at most")
 	flag.Usage = func() {
 		fmt.Fprint(flag.CommandLine.Output(), "usage: 9p [flags] --listen ADDRESS DIRECTORY\n")
 		flag.PrintDefaults()

@@ -123,7 +123,14 @@ func use(t *testing.T, c *p9test.Client) {
 
 func TestTCP(t *testing.T) {
 	server := exampletest.Start(t, "--tcp", "--listen", exampletest.Host()+":0", t.TempDir())
-	conn, err := net.Dial("tcp", server.Addr)
+	useTCP(t, server.Addr)
+	server.Line(": left")
+}
+
+// useTCP uses a server over a TCP connection of its own.
+func useTCP(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +142,6 @@ func TestTCP(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Error(err)
 	}
-	server.Line(": left")
 }
 
 // TestRDMA has two clients, one of which breaks the protocol.

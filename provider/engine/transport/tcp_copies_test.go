@@ -53,7 +53,7 @@ func copied(t *testing.T) (*tcpConn, *net.TCPConn) {
 }
 
 // TestClosedLeavesThePoller: epoll reports nothing of a stream that is closed, whoever has a copy
-// of its descriptor. It would report it for ever, as nobody reads.
+// of its descriptor. Nobody reads from it, so each wait would end at once.
 func TestClosedLeavesThePoller(t *testing.T) {
 	for name, end := range map[string]func(*tcpConn) error{"Close": (*tcpConn).Close, "Abort": (*tcpConn).Abort} {
 		t.Run(name, func(t *testing.T) {
