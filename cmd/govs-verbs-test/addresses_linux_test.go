@@ -239,9 +239,12 @@ func programEndpoints(dir string) []endpoint {
 	}
 	file := filepath.Join(dir, "echo")
 	all := []endpoint{
-		named("ping", command([]string{"ping", "--persistent", "--provider", "engine"}, []string{"ping", "--provider", "engine", "--count", "1"})),
-		named("perf send-lat", command([]string{"perf", "send-lat", "--serve", "0", "--provider", "engine"}, []string{"perf", "send-lat", "--provider", "engine", "--iters", "10"})),
-		named("perf tcp-lat", command([]string{"perf", "tcp-lat", "--serve", "0"}, []string{"perf", "tcp-lat", "--iters", "10"})),
+		named("ping", command([]string{"ping", "--persistent", "--provider", "engine"},
+			[]string{"ping", "--provider", "engine", "--count", "1"})),
+		named("perf send-lat", command([]string{"perf", "send-lat", "--serve", "0", "--provider", "engine"},
+			[]string{"perf", "send-lat", "--provider", "engine", "--iters", "10"})),
+		named("perf tcp-lat", command([]string{"perf", "tcp-lat", "--serve", "0"},
+			[]string{"perf", "tcp-lat", "--iters", "10"})),
 		named("echo", example([]string{"echo"}, []string{"echo", "ADDRESS", "hello"})),
 		named("kv", example([]string{"kv"}, []string{"kv", "ADDRESS", "put", "a", "b"})),
 		named("rpc", example([]string{"rpc"}, []string{"rpc", "ADDRESS", "upper", "hello"})),
@@ -251,13 +254,16 @@ func programEndpoints(dir string) []endpoint {
 	for i := range 3 {
 		all[i].first = i > 0 // perf, which takes a second for each
 	}
-	stream := named("stream", command([]string{"stream", "--provider", "engine"}, []string{"stream", "--provider", "engine"}))
+	stream := named("stream", command([]string{"stream", "--provider", "engine"},
+		[]string{"stream", "--provider", "engine"}))
 	stream.first = true // a server has one client
 	pinged := all[0].listen
-	target := named("run --target", command(nil, []string{"run", "--no-tshark", "--only", "rdmac/request-refused", "--target"}))
+	target := named("run --target", command(nil,
+		[]string{"run", "--no-tshark", "--only", "rdmac/request-refused", "--target"}))
 	target.listen = pinged
-	peer := named("run --peer", command([]string{"agent", "--provider", "engine"}, []string{"run", "--no-tshark", "--only", "send/zero", "--initiator", "engine",
-		"--responder", "engine@peer", "--peer"}))
+	peer := named("run --peer", command([]string{"agent", "--provider", "engine"},
+		[]string{"run", "--no-tshark", "--only", "send/zero", "--initiator", "engine",
+			"--responder", "engine@peer", "--peer"}))
 	target.first, peer.first = true, true // as perf
 	client := endpoint{name: "rdma_client", first: true, listen: func(t *testing.T, address string) string {
 		host, port, err := net.SplitHostPort(address)
