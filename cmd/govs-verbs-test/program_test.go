@@ -70,3 +70,16 @@ func (p *program) want(t *testing.T, status int, stdout ...string) {
 
 // String is the command line, and of a long one as much as leaves a report of a failure readable.
 func (p *program) String() string { return cut(strings.Join(p.cmd.Args, " "), 160) }
+
+// process runs the command to its end as a process, and checks its status and
+// what it printed.
+func process(t *testing.T, args []string, status int, stdout, stderr []string) *program {
+	t.Helper()
+	p := startCommand(t, nil, args...)
+	p.want(t, status, stdout...)
+	wantText(t, p.String()+": stderr", p.stderr.String(), stderr)
+	return p
+}
+
+// words are a command line without quotes.
+func words(line string) []string { return strings.Fields(line) }

@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -12,8 +14,8 @@ import (
 // runs of its own, one of round trips and one in each direction. Our end dials in one of them, and
 // listens in the other, in turns.
 func TestStreamWithRstreamAll(t *testing.T) {
-	if raceEnabled || testing.Short() {
-		t.Skip("67 pairs of processes: ci/test runs them without the race detector (unraced)")
+	if testing.Short() {
+		t.Skip("67 pairs of processes: make check leaves them out")
 	}
 	b := newBridged(t)
 	for i, size := range rstream.Sizes(true) {
@@ -49,8 +51,8 @@ func TestStreamWithRstreamAll(t *testing.T) {
 // TestStreamSizesOfRstream has both go through rstream's four sizes without options, over a
 // connection for round trips and one for bandwidth.
 func TestStreamSizesOfRstream(t *testing.T) {
-	if raceEnabled || testing.Short() {
-		t.Skip("111,000 round trips: ci/test runs them without the race detector (unraced)")
+	if testing.Short() {
+		t.Skip("111,000 round trips: make check leaves them out")
 	}
 	b := newBridged(t)
 	rstreamCase{flags: "-T v -T b", ours: "--verify", slow: true,

@@ -27,7 +27,7 @@ import (
 var (
 	scheduleFlag = flag.String("schedule", "",
 		"run this schedule only, which a failure of TestSchedules has printed")
-	scheduleTime = flag.Duration("schedules.time", 2*time.Second,
+	scheduleTime = flag.Duration("schedules.time", time.Second,
 		"how long TestSchedules explores each protocol")
 )
 
