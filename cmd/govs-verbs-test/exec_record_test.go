@@ -122,7 +122,7 @@ func (p *recorded) start(t *testing.T, port uint16, args []string, run recorder)
 	t.Helper()
 	server := run(t, args)
 	deadline := time.Now().Add(patience)
-	for !listens(t, port) {
+	for !testkit.Listens(t, port) {
 		select {
 		case <-server.done:
 			server.end()

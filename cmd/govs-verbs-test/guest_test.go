@@ -2,14 +2,11 @@ package main
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
@@ -53,7 +50,7 @@ func startServer(t *testing.T, port uint16, args ...string) *program {
 func awaitListener(t *testing.T, p *program, port uint16) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for !listens(t, port) {
+	for !testkit.Listens(t, port) {
 		select {
 		case <-p.done:
 			t.Fatalf("%s ended before it listened: %v\nstdout:\n%s\nstderr:\n%s", p, p.err, &p.stdout, &p.stderr)
@@ -63,25 +60,4 @@ func awaitListener(t *testing.T, p *program, port uint16) {
 			t.Fatalf("%s does not listen on port %d", p, port)
 		}
 	}
-}
-
-// listens reports whether a socket, siw's own included, listens on a port. It does not connect,
-// because the server would take that for its one client.
-func listens(t *testing.T, port uint16) bool {
-	t.Helper()
-	const listen = "0A"
-	suffix := fmt.Sprintf(":%04X", port)
-	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		table, err := os.ReadFile(file)
-		if err != nil && !(file == "/proc/net/tcp6" && errors.Is(err, os.ErrNotExist)) {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(table)) {
-			if cells := strings.Fields(line); len(cells) > 3 &&
-				strings.HasSuffix(cells[1], suffix) && cells[3] == listen {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -2,15 +2,14 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
@@ -109,18 +108,7 @@ func awaitListener(t *testing.T, port string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		table, err := os.ReadFile("/proc/net/tcp")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(table)) {
-			// sl local_address rem_address st; 0A is a socket that listens.
-			if cells := strings.Fields(line); len(cells) > 3 && cells[3] == "0A" &&
-				strings.HasSuffix(cells[1], fmt.Sprintf(":%04X", n)) {
-				return
-			}
-		}
+	for began := time.Now(); !testkit.Listens(t, uint16(n)); time.Sleep(50 * time.Millisecond) {
 		if time.Since(began) > exampletest.Patience {
 			t.Fatalf("nobody listens at port %s", port)
 		}
