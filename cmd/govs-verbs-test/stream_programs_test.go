@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -143,13 +144,16 @@ const (
 	copyResponse = 0x80 // of a command
 )
 
-// copyContent is what is copied.
-var copyContent = bytes.Repeat([]byte("one file after another, "), 1<<16)
+// copyContent returns what is copied. It is not made when the test begins, because each command that
+// tests start is its binary.
+var copyContent = sync.OnceValue(func() []byte {
+	return bytes.Repeat([]byte("one file after another, "), 1<<16)
+})
 
 // fromRcopy is rcopy's server, in Go.
 func fromRcopy(t *testing.T, s *streamSite) {
 	from := filepath.Join(t.TempDir(), "from")
-	testkit.OK(t, os.WriteFile(from, copyContent, 0o644))
+	testkit.OK(t, os.WriteFile(from, copyContent(), 0o644))
 	port := freePort()
 	start := func() *program {
 		return s.program(nil, "rcopy", from, s.addr.String()+":a name", "-p", fmt.Sprint(port))
@@ -179,9 +183,9 @@ func fromRcopy(t *testing.T, s *streamSite) {
 		case copyWrite:
 			got := make([]byte, binary.NativeEndian.Uint64(more))
 			testkit.Must(io.ReadFull(c, got))(t)
-			if !bytes.Equal(got, copyContent) {
+			if !bytes.Equal(got, copyContent()) {
 				t.Errorf("%d octets were copied, with differences; want %d", len(got),
-					len(copyContent))
+					len(copyContent()))
 			}
 		}
 		m.Command |= copyResponse
@@ -190,7 +194,7 @@ func fromRcopy(t *testing.T, s *streamSite) {
 	}
 	testkit.OK(t, noOctets(c))
 	testkit.OK(t, c.Close())
-	client.want(t, 0, "done", fmt.Sprint(len(copyContent), " bytes in"))
+	client.want(t, 0, "done", fmt.Sprint(len(copyContent()), " bytes in"))
 }
 
 // toRcopy is rcopy's client, in Go.
@@ -211,13 +215,13 @@ func toRcopy(t *testing.T, s *streamSite) {
 			t.Fatalf("rcopy answers command %d with %+v", command, m)
 		}
 	}
-	size := binary.NativeEndian.AppendUint64(nil, uint64(len(copyContent)))
+	size := binary.NativeEndian.AppendUint64(nil, uint64(len(copyContent())))
 	command(copyOpen, 0o644, append([]byte(to), 0), nil)
-	command(copyWrite, 0, size, copyContent)
+	command(copyWrite, 0, size, copyContent())
 	command(copyClose, 0, nil, nil)
 	testkit.OK(t, c.Close())
-	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, copyContent) {
-		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(copyContent))
+	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, copyContent()) {
+		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(copyContent()))
 	}
 }
 
