@@ -113,7 +113,7 @@ var bridgedPairs = []programPair{
 	mode(perftest("ib_send_bw", "-q 8 -s 4096", "4096       1600")),
 	rsockets("rstream", "-T v"),
 	mode(rsockets("rstream", "-T n")),
-	rsockets("rstream", "-T b -T v"),
+	mode(rsockets("rstream", "-T b -T v")),
 	mode(rsockets("rstream", "-T r")),
 	{name: "rstream -T a", server: "rstream -b ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		client:     "rstream -s ADDR -p PORT -S 4096 -I 20 -C 20 -T a",

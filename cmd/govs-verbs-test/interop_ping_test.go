@@ -11,9 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// pingSizes are below, at and above what fits one FPDU on loopback, whose MSS is
-// 65483.
-var pingSizes = []int{minPing, 64, 4096, maxPing}
+// pingSizes are below and above what fits one FPDU on loopback, whose MSS is 65483.
+var pingSizes = []int{minPing, maxPing}
 
 // TestRping shows that ping is an rping: ours with the C one both ways, ours
 // with ours, each over the engine and over siw. Both sides print the data, and
@@ -28,6 +27,9 @@ func TestRping(t *testing.T) {
 			t.Run(fmt.Sprintf("our %s client, C server, %d octets", p, size), func(t *testing.T) { cServer(t, p, count, size) })
 			t.Run(fmt.Sprintf("C client, our %s server, %d octets", p, size), func(t *testing.T) { cClient(t, p, count, size) })
 			for _, s := range providers {
+				if p == "engine" && s == "engine" {
+					continue // needs no guest: TestPing
+				}
 				t.Run(fmt.Sprintf("our %s client, our %s server, %d octets", p, s, size), func(t *testing.T) { bothOurs(t, p, s, count, size) })
 			}
 		}

@@ -37,7 +37,7 @@ var rstreamCases = []rstreamCase{
 	{flags: "-T v -T n -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
 		says: "custom    4k      20      20", row: "     4096          800 "},
 	{flags: "-T v -T a -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
-		says: "custom    4k      20      20", row: "     4096          800 ", guest: true},
+		says: "custom    4k      20      20", row: "     4096          800 "},
 	{flags: "-T v -T a -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
 		says: "custom    4k      20      20", row: "     4096          800 "},
 	{flags: "-T v -T r -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
