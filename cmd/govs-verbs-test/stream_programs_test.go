@@ -144,8 +144,8 @@ const (
 	copyResponse = 0x80 // of a command
 )
 
-// copyContent returns what is copied. It is not made when the test begins, because each command that
-// tests start is its binary.
+// copyContent returns what is copied. It is made when a test asks for it: each command that tests
+// start is the tests' own binary, and would make it, too.
 var copyContent = sync.OnceValue(func() []byte {
 	return bytes.Repeat([]byte("one file after another, "), 1<<16)
 })
