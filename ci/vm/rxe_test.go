@@ -10,6 +10,7 @@ import (
 // TestRxe lets rping ping itself over rxe. That it was rxe is told by its counters:
 // packets to an address of its own never reach an interface, nor a capture.
 func TestRxe(t *testing.T) {
+	t.Parallel()
 	vmtest.Need(t, "witnesses")
 	const script = `
 		echo "rxe=$VM_RXE"

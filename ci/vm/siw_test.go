@@ -49,6 +49,7 @@ var uncleared = regexp.MustCompile("^" +
 // differ in what it asks for. Memory that siw does not clear is not in the capture; it is in what
 // siw answers to QUERY_QP.
 func TestSiw(t *testing.T) {
+	t.Parallel()
 	vmtest.Need(t, "witnesses", "kernel")
 	query := filepath.Join(t.TempDir(), "queryqp")
 	out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-o", query, "testdata/queryqp.c",
@@ -82,6 +83,7 @@ func TestSiw(t *testing.T) {
 			{"p2p", "1002" + "0004" + "8001" + "c001"},     // A; C and D: a Write or a Read may be the RTR
 		} {
 			t.Run(kernel+"/"+c.siw, func(t *testing.T) {
+				t.Parallel()
 				result := vmtest.Run(t, vmtest.Options{Kernel: kernel, Siw: c.siw, Boot: poison},
 					"bash", "-c", script, "argv0", query)
 				if result.Status != 0 || strings.Count(result.Stdout, "ping data: rdma-ping-") != 3 {

@@ -1,5 +1,6 @@
 // Package vm tests ci/vm/run: that a command in the guest is like a command on
-// the host, and that nothing that goes wrong in the guest goes unnoticed.
+// the host, and that nothing that goes wrong in the guest goes unnoticed. Tests whose guests do
+// little but boot run beside each other.
 package vm
 
 import (
@@ -59,6 +60,7 @@ func TestUsage(t *testing.T) {
 
 // TestCommand boots once and looks at all that a command may expect.
 func TestCommand(t *testing.T) {
+	t.Parallel()
 	vmtest.Need(t)
 	spoiled := filepath.Join(vmtest.Root(t), "written-in-the-guest")
 	t.Cleanup(func() { os.Remove(spoiled) })
@@ -142,6 +144,7 @@ func (a *arrival) Write(p []byte) (int, error) {
 // TestTimeout shows the limit, and on the way that output comes while the
 // command still runs.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	vmtest.Need(t)
 	const limit = 10 * time.Second
 	var output arrival
@@ -272,6 +275,7 @@ func TestTwoAtOnce(t *testing.T) {
 
 // TestKernelComplaint makes the kernel log what it logs when it is at fault.
 func TestKernelComplaint(t *testing.T) {
+	t.Parallel()
 	vmtest.Need(t)
 	for _, c := range []struct {
 		name, command string
@@ -281,6 +285,7 @@ func TestKernelComplaint(t *testing.T) {
 		{"panic", `echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`, "sysrq triggered crash"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			result := vmtest.Run(t, vmtest.Options{}, "bash", "-c", c.command)
 			if result.Status != vmtest.StatusKernel {
 				t.Errorf("exit status %d, want %d", result.Status, vmtest.StatusKernel)
