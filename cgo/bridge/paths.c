@@ -49,7 +49,15 @@ PUBLIC int chdir(const char *path)
 {
 	REAL(chdir);
 	ELSEWHERE(AT_FDCWD, path);
+	visit(&place);
 	return real(path);
+}
+
+PUBLIC int fchdir(int fd)
+{
+	REAL(fchdir);
+	visit(NULL);
+	return real(fd);
 }
 
 #define SCANDIR(name, type)                                                                                  \

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -27,9 +28,32 @@ struct reader {
 
 enum {
 	page = 4096,
+	known_pages = 16,
 	longest_path = 4096,
 	longest = 128, // path that exec has a file for, and the part of a longer one that its start needs
 };
+
+// Pages that were readable: programs name one file after the other, and to ask the kernel about each name would double
+// the time of stat.
+static _Atomic uintptr_t known[known_pages];
+
+void forget_pages(void)
+{
+	for (int i = 0; i < known_pages; i++)
+		atomic_store_explicit(&known[i], 0, memory_order_relaxed);
+}
+
+// page_readable is readable for a page, by its last address.
+static int page_readable(uintptr_t last)
+{
+	_Atomic uintptr_t *was = &known[last / page % known_pages];
+	if (atomic_load_explicit(was, memory_order_relaxed) != last) {
+		if (!readable(last))
+			return 0;
+		atomic_store_explicit(was, last, memory_order_relaxed);
+	}
+	return 1;
+}
 
 // next returns a character, 0 at the end of the string, and -1 where there is no memory or the string is too long.
 static int next(struct reader *r)
@@ -37,7 +61,7 @@ static int next(struct reader *r)
 	if (r->left-- == 0)
 		return -1;
 	if (r->checked != (r->at | (page - 1))) {
-		if (!readable(r->at))
+		if (!page_readable(r->at | (page - 1)))
 			return -1;
 		r->checked = r->at | (page - 1);
 	}
@@ -120,6 +144,45 @@ static int stands(const char *path)
 	       begins(path, "/sys/class/infiniband_cm") || begins(path, "/sys/class/misc/rdma_cm") || begins(path, DEVICES);
 }
 
+// Whether a folder that exec has may have been opened, and whether the program may have been in one. Only then can a
+// relative path name a place without a name of one in it.
+static int opened, visited = 1; // until where the program begins is known
+
+void visit(const struct place *p) { visited |= p ? p->root != NULL : opened; }
+
+// names reports whether a part of a path begins as one of the names that all places have.
+static int names(const char *path)
+{
+	static const char *const all[] = {"infiniband", "rdma_cm"};
+	struct reader r = {.at = (uintptr_t)path, .left = longest_path};
+	const char *left[] = {all[0], all[1]}; // of the name, NULL if this part is another
+	for (int c; (c = next(&r)) > 0;)
+		for (int i = 0; i < 2; i++) {
+			if (c == '/')
+				left[i] = all[i];
+			else if (left[i])
+				left[i] = c == *left[i] ? left[i] + 1 : NULL;
+			if (left[i] && !*left[i])
+				return 1;
+		}
+	return 0;
+}
+
+__attribute__((constructor)) static void find_beginning(void)
+{
+	char text[longest_path];
+	visited = base(AT_FDCWD, text, sizeof text) < 0 || names(text);
+}
+
+// near reports whether a path can name a place at all. The folder that a relative one begins at is known after a system
+// call only.
+static int near(int dir, const char *path)
+{
+	struct reader r = {.at = (uintptr_t)path, .left = 1};
+	int relative = next(&r) != '/';
+	return (relative && (dir == AT_FDCWD ? visited : opened)) || names(path);
+}
+
 // A path that is being read.
 struct spelling {
 	struct reader from;
@@ -165,12 +228,13 @@ __attribute__((noinline)) static int look(int dir, const char *path, struct plac
 	size_t size = root ? strlen(root) + longest : 1;
 	char text[size];
 	struct spelling s = {.from = {.at = (uintptr_t)path, .left = longest_path}, .text = text, .size = size};
-	if (!root || collapse(dir, &s, root) < 0)
+	if (!root || !near(dir, path) || collapse(dir, &s, root) < 0)
 		return 0;
 	seen(text, root);
 	int stand = stands(text);
 	if (!stand && !s.inside)
 		return 0;
+	opened = 1;
 	p->root = stand ? root : "";
 	p->kind = s.folder ? NONE : device(text);
 	const char *rest = stand ? below(text) : text;

@@ -63,6 +63,12 @@ size_t name_of(const struct place *, const char *file, char *to);
 	char room[place.size];                                                                               \
 	path = file_of(dir, path, &place, room)
 
+// visit is for a call that changes the program's folder: to a place, or with NULL to that of a descriptor.
+void visit(const struct place *);
+
+// forget_pages is for a call after which the program may have no memory where it had some.
+void forget_pages(void);
+
 // strange reports whether this is the child of a vfork, which runs in its parent's memory: what is kept there about the
 // process must not change.
 int strange(void);

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -116,4 +117,35 @@ func TestExecCost(t *testing.T) {
 	if bridgedMem > plainMem+256 {
 		t.Errorf("grep has %d KiB for itself, with the library %d KiB", plainMem, bridgedMem)
 	}
+}
+
+// TestExecFileCost: what a program does with files and with memory that it has not registered costs
+// about what it does without the library, even if the program has many regions.
+func TestExecFileCost(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "filecost", "-O2", "-libverbs", "-Wno-unused-function")
+	dir := t.TempDir()
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "a-file"), nil, 0o600))
+	run := func(env []string, regions string) map[string]int {
+		cmd := exec.Command(program, dir, regions)
+		cmd.Env = env
+		took := make(map[string]int)
+		for line := range strings.Lines(string(testkit.Must(cmd.Output())(t))) {
+			words := strings.Fields(line)
+			took[words[0]] = testkit.Must(strconv.Atoi(words[1]))(t)
+		}
+		return took
+	}
+	env := b.environment()
+	testkit.Once(t, func() error {
+		var all error
+		plain, bridged := run(nil, "0"), run(env, "10000")
+		for what, least := range plain {
+			t.Logf("%s takes %d ns, with the library %d ns", what, least, bridged[what])
+			if bridged[what] > least*5/4+50 {
+				all = errors.Join(all, fmt.Errorf("%s takes %d ns, with the library %d ns", what, least, bridged[what]))
+			}
+		}
+		return all
+	})
 }

@@ -40,8 +40,39 @@ static uintptr_t program_counter(const ucontext_t *context)
 #endif
 }
 
+// How many regions have bytes in the ranges of 2 MiB of a number modulo chunks, so that programs with many regions
+// unmap other memory without a look at each.
+enum { chunk_shift = 21, chunks = 4096 };
+static _Atomic int in_chunk[chunks];
+
+// count adds by to the chunks of a range, and reports whether any had regions.
+static int count(uintptr_t start, uintptr_t end, int by)
+{
+	int any = 0;
+	for (uintptr_t at = start >> chunk_shift, n = 0; at <= (end - 1) >> chunk_shift && n < chunks; at++, n++)
+		any |= by ? atomic_fetch_add(&in_chunk[at % chunks], by) : atomic_load(&in_chunk[at % chunks]);
+	return any;
+}
+
+void govs_set_region(int i, uintptr_t start, uintptr_t end)
+{
+	struct govs_region *r = &govs_regions[i];
+	uintptr_t was = atomic_load(&r->start);
+	if (i >= atomic_load(&govs_region_used))
+		atomic_store(&govs_region_used, i + 1);
+	atomic_store(&r->start, 0); // so that no half of it counts
+	if (was)
+		count(was, atomic_load(&r->end), -1);
+	if (start)
+		count(start, end, 1);
+	atomic_store(&r->end, end);
+	atomic_store(&r->start, start);
+}
+
 int govs_overlap(uintptr_t start, uintptr_t end)
 {
+	if (start >= end || !count(start, end, 0))
+		return 0;
 	for (int i = 0, n = atomic_load(&govs_region_used); i < n; i++) {
 		uintptr_t first = atomic_load(&govs_regions[i].start);
 		if (first && first < end && start < atomic_load(&govs_regions[i].end))

@@ -17,14 +17,8 @@ void govs_watch_faults(void);
 
 extern _Atomic int govs_region_used; // no place from here on was used
 
-static inline void govs_set_region(int i, uintptr_t start, uintptr_t end)
-{
-	if (i >= atomic_load(&govs_region_used)) // the caller has a lock
-		atomic_store(&govs_region_used, i + 1);
-	atomic_store(&govs_regions[i].start, 0); // so that no half of it counts
-	atomic_store(&govs_regions[i].end, end);
-	atomic_store(&govs_regions[i].start, start);
-}
+// govs_set_region changes a place. The caller has a lock.
+void govs_set_region(int i, uintptr_t start, uintptr_t end);
 
 // govs_overlap reports whether a region has bytes from start to before end.
 int govs_overlap(uintptr_t start, uintptr_t end);
