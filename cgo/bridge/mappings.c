@@ -33,14 +33,17 @@ PUBLIC void govs_watch_mappings(void *has, void *keep, void *end)
 	atomic_store(&overlap, (int (*)(uintptr_t, uintptr_t))has);
 }
 
-// registered reports whether a region has memory in the pages of a range: the kernel maps and unmaps whole ones.
+static uintptr_t page(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
+
+// whole rounds up to whole pages, which are what the kernel maps and unmaps.
+static uintptr_t whole(uintptr_t n) { return (n + page() - 1) & ~(page() - 1); }
+
+// registered reports whether a region has memory in the pages of a range. No call is about a range that begins in the
+// middle of a page.
 static int registered(uintptr_t start, size_t n)
 {
 	int (*has)(uintptr_t, uintptr_t) = atomic_load(&overlap);
-	if (!has)
-		return 0;
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	return has(start & ~(page - 1), (start + n + page - 1) & ~(page - 1));
+	return has && !(start & (page() - 1)) && has(start, whole(start + n));
 }
 
 // end ends the regions of a range. -1 with errno: that is not possible, as in a signal handler.
@@ -52,7 +55,7 @@ static int end(uintptr_t start, size_t n)
 		errno = EDEADLK;
 		return -1;
 	}
-	long failed = atomic_load(&replaced)(start, start + n);
+	long failed = atomic_load(&replaced)(start, whole(start + n));
 	leave_library();
 	if (failed)
 		errno = (int)-failed;
@@ -62,8 +65,8 @@ static int end(uintptr_t start, size_t n)
 PUBLIC int munmap(void *at, size_t n)
 {
 	uintptr_t start = (uintptr_t)at;
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), stop = (start + n + page - 1) & ~(page - 1);
-	long kept = registered(start, n) ? atomic_load(&reserve)(start, stop) : 0;
+	forget_pages();
+	long kept = registered(start, n) ? atomic_load(&reserve)(start, whole(start + n)) : 0;
 	if (kept < 0)
 		errno = (int)-kept;
 	return kept ? (kept < 0 ? -1 : 0) : (int)syscall(SYS_munmap, at, n);
@@ -71,8 +74,17 @@ PUBLIC int munmap(void *at, size_t n)
 
 PUBLIC void *mmap(void *at, size_t n, int rights, int flags, int fd, off_t offset)
 {
-	if (flags & MAP_FIXED && end((uintptr_t)at, n))
-		return MAP_FAILED;
+	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED) {
+		forget_pages();
+		if (registered((uintptr_t)at, n)) { // which a call that fails must not end: it is tried elsewhere
+			void *tried = (void *)syscall(SYS_mmap, NULL, n, rights, flags & ~(MAP_FIXED | MAP_POPULATE), fd, offset);
+			if (tried == MAP_FAILED)
+				return tried;
+			syscall(SYS_munmap, tried, n);
+			if (end((uintptr_t)at, n))
+				return MAP_FAILED;
+		}
+	}
 	return (void *)syscall(SYS_mmap, at, n, rights, flags, fd, offset);
 }
 
@@ -81,29 +93,54 @@ PUBLIC void *mmap64(void *at, size_t n, int rights, int flags, int fd, off64_t o
 	return mmap(at, n, rights, flags, fd, (off_t)offset);
 }
 
+PUBLIC int mprotect(void *at, size_t n, int rights)
+{
+	forget_pages();
+	return (int)syscall(SYS_mprotect, at, n, rights);
+}
+
+// refused returns the errno with which the kernel refuses a move, 0 if it does not.
+static int refused(uintptr_t at, size_t n, size_t want, int flags, uintptr_t to)
+{
+	n = whole(n);
+	want = whole(want);
+	if (!want || (at | to) & (page() - 1) || flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP) ||
+	    !(flags & MREMAP_MAYMOVE) || (flags & MREMAP_DONTUNMAP && n != want) ||
+	    (flags & MREMAP_FIXED && to < at + n && at < to + want))
+		return EINVAL;
+	if (syscall(SYS_mremap, at, n, n + page(), 0, NULL) == -1) // also fails if the next page is in use
+		return errno == EFAULT ? EFAULT : 0;
+	syscall(SYS_munmap, at + n, page());
+	return 0;
+}
+
 PUBLIC void *mremap(void *at, size_t n, size_t want, int flags, ...)
 {
-	uintptr_t start = (uintptr_t)at;
-	void *to = NULL;
+	uintptr_t start = (uintptr_t)at, to = 0;
 	if (flags & MREMAP_FIXED) {
 		va_list rest;
 		va_start(rest, flags);
-		to = va_arg(rest, void *);
+		to = (uintptr_t)va_arg(rest, void *);
 		va_end(rest);
-		if (end((uintptr_t)to, want))
-			return MAP_FAILED;
 	}
-	if (registered(start, n)) {
-		if (!(flags & ~MREMAP_MAYMOVE)) {
-			// In place nothing goes away but the end.
-			size_t page = (size_t)sysconf(_SC_PAGESIZE), left = (want + page - 1) & ~(page - 1);
-			if (want && left < n)
-				return munmap((char *)at + left, n - left) ? MAP_FAILED : at;
-			void *got = (void *)syscall(SYS_mremap, at, n, want, 0, NULL);
-			if (got != MAP_FAILED || !(flags & MREMAP_MAYMOVE))
-				return got;
+	forget_pages();
+	int moves = registered(start, n);
+	if (moves && !(flags & ~MREMAP_MAYMOVE)) {
+		// In place nothing goes away but the end.
+		size_t left = whole(want);
+		if (want && left < n)
+			return munmap((char *)at + left, n - left) ? MAP_FAILED : at;
+		void *got = (void *)syscall(SYS_mremap, at, n, want, 0, NULL);
+		if (got != MAP_FAILED || errno != ENOMEM || !(flags & MREMAP_MAYMOVE))
+			return got;
+	}
+	if (moves || (flags & MREMAP_FIXED && registered(to, want))) {
+		int why = refused(start, n, want, flags, to);
+		if (why) {
+			errno = why;
+			return MAP_FAILED;
 		}
-		if (end(start, n))
+		if (end(start, n) || (flags & MREMAP_FIXED && end(to, want)))
 			return MAP_FAILED;
 	}
 	return (void *)syscall(SYS_mremap, at, n, want, flags, to);

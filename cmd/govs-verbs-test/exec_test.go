@@ -443,8 +443,8 @@ func TestExecUnmap(t *testing.T) {
 func TestExecRemap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "remap", "-libverbs", "-lrdmacm")
-	for _, way := range []string{"munmap", "half", "over", "munmap, fixed", "mremap, smaller",
-		"mremap, moved", "madvise", "fork", "shrinking"} {
+	for _, way := range []string{"munmap", "half", "over", "a byte over", "failing", "munmap, fixed",
+		"mremap, smaller", "mremap, moved", "madvise", "fork", "shrinking"} {
 		t.Run(way, func(t *testing.T) {
 			b.start(program, way).want(t, 0, "as it must be")
 		})

@@ -62,6 +62,31 @@ static void neighbours(struct ibv_pd *pd)
 	must("unmapping", munmap(at, 3 * page) == 0);
 }
 
+// failing makes calls that would replace or move a region, and fail.
+static void failing(char *target, size_t page)
+{
+	char *other = map(NULL, 3 * page, 0);
+	must("a hole", munmap(other + page, page) == 0);
+	must("no descriptor", mmap(target, page, PROT_READ, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED && errno == EBADF);
+	must("no length", mmap(target, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED &&
+				  errno == EINVAL);
+	must("in a page", mmap(target + 1, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED &&
+				  errno == EINVAL);
+	must("not replacing", mmap(target, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_FIXED_NOREPLACE, -1,
+				   0) == MAP_FAILED && errno == EEXIST);
+	must("nothing unmapped", munmap(target, 0) < 0 && errno == EINVAL);
+	must("unmapping in a page", munmap(target + 1, page) < 0 && errno == EINVAL);
+	must("a hole moved there", mremap(other, 3 * page, 3 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED &&
+					   errno == EFAULT);
+	must("not to move", mremap(other, page, page, MREMAP_FIXED, target) == MAP_FAILED && errno == EINVAL);
+	must("into itself", mremap(target, 2 * page, 2 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target + page) == MAP_FAILED &&
+				    errno == EINVAL);
+	must("moved to nothing", mremap(target, page, 0, MREMAP_MAYMOVE | MREMAP_FIXED, other) == MAP_FAILED &&
+					 errno == EINVAL);
+	must("moved into a page", mremap(target, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, other + 1) == MAP_FAILED &&
+					  errno == EINVAL);
+}
+
 int main(int argc, char **argv)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET};
@@ -84,7 +109,8 @@ int main(int argc, char **argv)
 	server = next(at, RDMA_CM_EVENT_CONNECT_REQUEST);
 	make_qp(server);
 	neighbours(server->pd);
-	char *target = map(NULL, size, 0), *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), within = !strcmp(way, "a byte over") ? 100 : 0;
+	char *target = map(NULL, size + within, 0) + within, *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
 	FILE *file = tmpfile();
 	if (!strcmp(way, "shrinking")) {
 		must("a file", file && ftruncate(fileno(file), size) == 0);
@@ -110,7 +136,12 @@ int main(int argc, char **argv)
 		must(way, munmap(target + (first = size / 2), gone = size / 2) == 0);
 	else if (!strcmp(way, "over"))
 		mapped[n++] = map(target, size, MAP_FIXED);
-	else if (!strcmp(way, "munmap, fixed")) {
+	else if (!strcmp(way, "a byte over")) // with the rest of its page
+		mapped[n++] = map(target - within, 1, MAP_FIXED), gone = page;
+	else if (!strcmp(way, "failing")) {
+		failing(target, page);
+		gone = 0;
+	} else if (!strcmp(way, "munmap, fixed")) {
 		must(way, munmap(target, size) == 0);
 		mapped[n++] = map(target, size, MAP_FIXED);
 	} else if (!strcmp(way, "mremap, smaller"))
@@ -151,6 +182,8 @@ int main(int argc, char **argv)
 	access_all(client, IBV_WR_RDMA_WRITE, own_mr, (uintptr_t)was, mr->rkey);
 	memset(own, 0, size);
 	access_all(client, IBV_WR_RDMA_READ, own_mr, (uintptr_t)was, mr->rkey);
+	if (!strcmp(way, "failing"))
+		all("what the peer has written since", target, size, 7);
 	for (int i = 0; i < n; i++)
 		all("what the program has mapped since", mapped[i], gone, 5);
 	for (size_t i = 0; i < size; i++)
