@@ -43,6 +43,19 @@ static void complain(const char *what, const char *why)
 		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
+// ---- the functions that the library stands before
+
+void *find_next(struct next *n) { return n->function = dlsym(RTLD_NEXT, n->name); }
+
+// The linker sets these around what REAL has in all files.
+__attribute__((visibility("hidden"))) extern struct next __start_nexts[], __stop_nexts[];
+
+__attribute__((constructor)) static void find_all(void)
+{
+	for (struct next *n = __start_nexts; n < __stop_nexts; n++)
+		find_next(n);
+}
+
 // ---- descriptors
 
 // A slot says what a descriptor is: its kind in the upper eight bits, and the number that the library has

@@ -9,12 +9,18 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-// real is the next definition of a function: libc's, or that of another library that was preloaded.
+// real is the next definition of a function: libc's, or that of another library that was preloaded. All are looked up
+// when the program starts. Later that may wait for the loader's lock, which in the child of a fork nobody gives back.
+struct next {
+	const char *name;
+	void *_Atomic function;
+};
+void *find_next(struct next *);
 #define REAL(name)                                                                                           \
-	static __typeof__(name) *_Atomic cached_##name;                                                      \
-	__typeof__(name) *real = cached_##name;                                                              \
+	static struct next next_##name __attribute__((section("nexts"), used)) = {#name, NULL};              \
+	__typeof__(name) *real = (__typeof__(name) *)next_##name.function;                                   \
 	if (!real)                                                                                           \
-	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+	real = (__typeof__(name) *)find_next(&next_##name)
 
 // settings are what exec says in the environment, of which the program may have cleared its own; NULL: nothing.
 struct settings {

@@ -13,13 +13,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-static int (*next_sigaction)(int, const struct sigaction *, struct sigaction *);
-
 static int set_action(int sig, const struct sigaction *act, struct sigaction *old)
 {
-	if (!next_sigaction)
-		*(void **)&next_sigaction = dlsym(RTLD_NEXT, "sigaction");
-	return next_sigaction(sig, act, old);
+	REAL(sigaction);
+	return real(sig, act, old);
 }
 
 static int is_function(const struct sigaction *act)
