@@ -170,8 +170,9 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 	why := s.serve(ctx)
 	freed := make(chan []error, 1)
 	go func() {
+		left := s.disconnect()
 		s.calls.Wait()
-		freed <- s.free()
+		freed <- append(left, s.free()...)
 	}()
 	select {
 	case left := <-freed:

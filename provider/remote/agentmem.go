@@ -137,29 +137,22 @@ const (
 	ranks
 )
 
+// disconnect closes QPs and ids, so that calls which connect to a host that does not answer end.
+func (s *served) disconnect() (left []error) {
+	left, _ = s.closeObjects(rankEventChannel)
+	return left
+}
+
 // free closes all that a client has left, and returns what could not be closed.
 func (s *served) free() (left []error) {
 	s.mu.Lock()
 	recordings := s.recordings
 	s.recordings = nil
-	byRank := make([][]*thing, ranks)
-	for _, t := range s.objects {
-		byRank[t.rank] = append(byRank[t.rank], t)
-	}
-	clear(s.objects)
 	s.mu.Unlock()
 	for _, stop := range recordings {
 		_, _ = stop()
 	}
-	safe := true
-	for _, things := range byRank {
-		for _, t := range things {
-			if err := closed(t.object); err != nil {
-				left = append(left, err)
-				safe = safe && t.rank != rankMR && t.rank != rankDevice
-			}
-		}
-	}
+	left, safe := s.closeObjects(ranks)
 	s.mem.Lock()
 	defer s.mem.Unlock()
 	for _, t := range s.twins {
@@ -169,6 +162,30 @@ func (s *served) free() (left []error) {
 	}
 	clear(s.twins)
 	return left
+}
+
+// closeObjects closes the objects whose rank is less than end, and returns what could not be closed.
+// safe says that no device may write to the copies of memory still.
+func (s *served) closeObjects(end int) (left []error, safe bool) {
+	s.mu.Lock()
+	byRank := make([][]*thing, end)
+	for h, t := range s.objects {
+		if t.rank < end {
+			byRank[t.rank] = append(byRank[t.rank], t)
+			delete(s.objects, h)
+		}
+	}
+	s.mu.Unlock()
+	safe = true
+	for _, things := range byRank {
+		for _, t := range things {
+			if err := closed(t.object); err != nil {
+				left = append(left, err)
+				safe = safe && t.rank != rankMR && t.rank != rankDevice
+			}
+		}
+	}
+	return left, safe
 }
 
 // closed closes an object. A panic of a provider is an error, as it is in a call.

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
@@ -138,4 +142,44 @@ func TestPanicAtEnd(t *testing.T) {
 	testkit.OK(t, s.Close())
 	l.await(t, "not freed: closing a *remote_test.panickingDevice: the agent's provider panics: a fault")
 	dial(t, addr)
+}
+
+// deadHosts is a network on which no host answers.
+type deadHosts struct {
+	transport.Network
+	dialed chan struct{}
+}
+
+func (n *deadHosts) Dial(ctx context.Context, _, _ netip.AddrPort) (transport.Conn, error) {
+	close(n.dialed)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestEndWhileConnecting: a run that ends while the agent connects to a host that does not answer
+// leaves the agent to the next at once.
+func TestEndWhileConnecting(t *testing.T) {
+	var l log
+	network := &deadHosts{transport.NewTCP(nil), make(chan struct{})}
+	addr := agent(t, &remote.Agent{Log: l.add, Open: func(string, []string) (provider.Provider, error) {
+		return engine.New(&engine.Options{Network: network, StartupTimeout: time.Hour}), nil
+	}})
+	s := dial(t, addr)
+	vctx, _ := open(t, s)
+	failed := make(chan error, 1)
+	go func() {
+		failed <- second(rdmacm.Dial(t.Context(), vctx, netip.MustParseAddrPort("127.0.0.1:9"), nil))
+	}()
+	<-network.dialed
+	testkit.OK(t, s.Close())
+	if err := <-failed; err == nil {
+		t.Error("Dial returned no error")
+	}
+	l.await(t, "the run has ended")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if text := strings.Join(l.lines, "\n"); strings.Contains(text, "has not returned") ||
+		strings.Contains(text, "not freed") {
+		t.Error(text)
+	}
 }
