@@ -15,8 +15,8 @@ type CompletionSink interface {
 	// Send with the solicited event; a failure counts as solicited, too.
 	//
 	// Calls for a CQ come one at a time, with locks of its QPs held: Complete must neither wait,
-	// nor allocate, nor call the provider. None comes after the CQ is closed. A panic leaves those
-	// locks held: a program must not recover from it.
+	// nor allocate, nor call the provider. None comes after the CQ is closed. A panic ends the
+	// program, which can't recover from it, because of those locks.
 	Complete(wc *WC, solicited bool) (stored, due bool)
 
 	// Notify reports that a completion has come for which the program waits. The rules of

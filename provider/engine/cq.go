@@ -243,10 +243,13 @@ func (c *cq) lose(n int) {
 
 // pass gives a completion to the sink.
 func (c *cq) pass(wc provider.WC, solicited bool) {
+	returned := false
+	defer mustReturn(&returned)
 	c.mu.Lock()
 	c.passed = wc // what a method of an interface is given would be allocated
 	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
+		returned = true
 		c.lose(1)
 		return
 	}
@@ -259,6 +262,7 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	if due {
 		c.sink.Notify()
 	}
+	returned = true
 }
 
 // Poll implements provider.CQ.
@@ -372,7 +376,11 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 // isArmed reports whether a completion will fire the channel.
 func (c *cq) isArmed() bool {
 	if c.use != nil {
-		return c.use.Waits()
+		returned := false
+		defer mustReturn(&returned)
+		waits := c.use.Waits()
+		returned = true
+		return waits
 	}
 	if c.ch == nil {
 		return false

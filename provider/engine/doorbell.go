@@ -173,7 +173,11 @@ func (f *forecast) rung(r ring) {
 // taken returns a number that changes when the program takes completions.
 func (c *cq) taken() uint32 {
 	if c.use != nil {
-		return c.use.Taken()
+		returned := false
+		defer mustReturn(&returned)
+		taken := c.use.Taken()
+		returned = true
+		return taken
 	}
 	return c.seen.takes() + uint32(c.handed.Load())
 }

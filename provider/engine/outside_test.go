@@ -3,6 +3,8 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"os"
+	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
@@ -224,4 +226,69 @@ func e2ePairOf(t *testing.T) (a, b *e2eEnd) {
 	w := e2eWires[0]
 	network, _ := w.network()
 	return newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
+}
+
+// brokenQueue is a queue one of whose methods panics.
+type brokenQueue struct {
+	queue
+	method string
+}
+
+func (p *brokenQueue) in(method string) {
+	if method == p.method {
+		panic("a fault in " + method)
+	}
+}
+
+func (p *brokenQueue) Complete(wc *provider.WC, solicited bool) (stored, due bool) {
+	p.in("Complete")
+	stored, _ = p.queue.Complete(wc, solicited)
+	return stored, true
+}
+
+func (p *brokenQueue) Notify()       { p.in("Notify") }
+func (p *brokenQueue) Taken() uint32 { p.in("Taken"); return 0 }
+func (p *brokenQueue) Waits() bool   { p.in("Waits"); return false }
+
+func (p *brokenQueue) NextRecv(sges []provider.SGE) (wrid uint64, n int, ok bool) {
+	p.in("NextRecv")
+	return p.queue.NextRecv(sges)
+}
+
+// TestOutsidePanics: a panic of a program's queue ends the program, although it recovers from all
+// panics of its calls: otherwise it would wait for locks of the engine, and its peer with it.
+func TestOutsidePanics(t *testing.T) {
+	const here = "GOVS_TEST_OUTSIDE_PANICS"
+	method := os.Getenv(here)
+	if method == "" {
+		for _, method := range []string{"Complete", "Notify", "Taken", "Waits", "NextRecv"} {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestOutsidePanics$", "-test.timeout=1m")
+			cmd.Env = append(os.Environ(), here+"="+method)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !bytes.Contains(out, []byte("does not return: a fault in "+method)) {
+				t.Errorf("%s: the program ended with %v:\n%s", method, err, out)
+			}
+		}
+		return
+	}
+	d := testkit.Must(New(nil).Open(""))(t).(*device)
+	pd := testkit.Must(d.AllocPD())(t)
+	own := &brokenQueue{queue: queue{room: 9}, method: method}
+	c := testkit.Must(d.CreateCQ(provider.CQInitAttr{CQE: 9, Sink: own}))(t).(*cq)
+	q := testkit.Must(pd.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Recvs: own,
+		Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1, MaxRecvWR: 4, MaxRecvSGE: 2}}))(t).(*qp)
+	func() {
+		defer func() { _ = recover() }()
+		switch method {
+		case "Complete", "Notify":
+			c.push(provider.WC{}, false)
+		case "Taken":
+			c.taken()
+		case "Waits":
+			c.isArmed()
+		default: // its receives are flushed
+			testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		}
+	}()
+	testkit.OK(t, q.Close())
 }

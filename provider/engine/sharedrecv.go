@@ -29,7 +29,10 @@ func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
 // nextRecv takes the oldest receive of a queue that the program keeps. It reports false if there
 // is none.
 func nextRecv(from provider.RecvSource, w *recvWQE, sges []provider.SGE) bool {
+	returned := false
+	defer mustReturn(&returned)
 	wrid, n, ok := from.NextRecv(sges)
+	returned = true
 	if !ok {
 		return false
 	}
