@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -49,7 +50,7 @@ type endpoint struct {
 
 // services are names of ports that package net knows without a file.
 var services = []string{"http", "https", "ftp", "ftps", "telnet", "smtp", "domain", "gopher", "pop3",
-	"imap2", "imap3", "submission", "imaps", "pop3s", "ssh"}
+	"imap2", "imap3", "submission", "imaps", "pop3s", "ssh", "submissions"}
 
 const inAddressNamespace = "GOVS_ADDRESSES"
 
@@ -71,9 +72,15 @@ func TestAddresses(t *testing.T) {
 	}
 	ip(t, "link set lo up")
 	ip(t, "address add fe80::7/64 dev lo nodad")
+	t.Run("hosts", testHosts)
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	defer func() { testkit.OK(t, vctx.Close()) }()
-	for n, e := range append(libraryEndpoints(vctx), programEndpoints(dir)...) {
+	all := append(libraryEndpoints(vctx), programEndpoints(dir)...)
+	nine := libraryEndpoints(vctx)[0]
+	nine.name, nine.listen = "9p", func(t *testing.T, address string) string {
+		return server(t, exec.Command(filepath.Join(dir, "9p"), "--provider", "engine", "--listen", address, dir))
+	}
+	for n, e := range append(all, nine) {
 		t.Run(e.name, func(t *testing.T) {
 			for _, s := range spellings {
 				t.Run(s.listen, func(t *testing.T) {
@@ -106,6 +113,32 @@ func buildExamples(t *testing.T, dir, module string, packages ...string) {
 	cmd.Dir = filepath.Join("../../ibverbs/examples", module)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+}
+
+// hosts are addresses of this machine for options that take no port.
+var hosts = []string{"127.0.0.1", "::ffff:127.0.0.1", "::1", "fe80::7%lo", "fe80::7%1"}
+
+// testHosts: options that take an address of this machine take each spelling.
+func testHosts(t *testing.T) {
+	b := newBridged(t)
+	for _, host := range hosts {
+		t.Run("run --addr "+host, func(t *testing.T) {
+			p := startCmd(t, self(t, "run", "--no-tshark", "--only", "send/zero", "--initiator", "engine",
+				"--responder", "engine", "--addr", host))
+			p.want(t, 0)
+		})
+		if strings.Contains(host, ".") {
+			continue // TestExecAddress: here libc's getaddrinfo has IPv6 addresses only, as lo is alone
+		}
+		t.Run("exec --address "+host, func(t *testing.T) {
+			port := freePort()
+			arguments := []string{"-v", "-C", "3", "-a", host, "-p", fmt.Sprint(port)}
+			listening := startCmd(t, b.command([]string{"--address", host}, append([]string{"rping", "-s"}, arguments...)...))
+			awaitListener(t, listening, port)
+			startCmd(t, b.command([]string{"--address", host}, append([]string{"rping", "-c"}, arguments...)...)).want(t, 0)
+			listening.want(t, 0)
+		})
 	}
 }
 

@@ -122,12 +122,14 @@ func TestExecAddress(t *testing.T) {
 	arguments := func(addr string) []string {
 		return []string{"-v", "-C", "3", "-a", addr, "-p", fmt.Sprint(port)}
 	}
-	server := startCmd(t, b.command([]string{"--address", "127.0.0.5"},
-		append([]string{"rping", "-s"}, arguments("0.0.0.0")...)...))
-	awaitListener(t, server, port)
-	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.1")...)...).want(t, 255)
-	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.5")...)...).want(t, 0)
-	server.want(t, 0)
+	for _, address := range []string{"127.0.0.5", "::ffff:127.0.0.5"} {
+		server := startCmd(t, b.command([]string{"--address", address},
+			append([]string{"rping", "-s"}, arguments("0.0.0.0")...)...))
+		awaitListener(t, server, port)
+		b.start(append([]string{"rping", "-c"}, arguments("127.0.0.1")...)...).want(t, 255)
+		b.start(append([]string{"rping", "-c"}, arguments("127.0.0.5")...)...).want(t, 0)
+		server.want(t, 0)
+	}
 	for want, addresses := range map[string][]string{
 		"--address :: is any address":                                          {"::"},
 		"--address 127.0.0.5 and --address 127.0.0.6 are of one family":        {"127.0.0.5", "127.0.0.6"},
