@@ -178,8 +178,14 @@ var qpStateNames = []string{
 	"IBV_QPS_RESET", "IBV_QPS_INIT", "IBV_QPS_RTR", "IBV_QPS_RTS", "IBV_QPS_SQD", "IBV_QPS_SQE", "IBV_QPS_ERR", "IBV_QPS_UNKNOWN",
 }
 
-// String returns the C name.
-func (s QPState) String() string { return name(qpStateNames, int(s), "ibv_qp_state") }
+// String returns the C name, and of QPUnknown also which device reports no state.
+func (s QPState) String() string {
+	text := name(qpStateNames, int(s), "ibv_qp_state")
+	if s == QPUnknown {
+		text += " (siw reports a QP's state since Linux 6.8)"
+	}
+	return text
+}
 
 // PortState is a state of a port (enum ibv_port_state).
 type PortState uint32

@@ -16,3 +16,13 @@ func TestUnexpectedOpcodeNamesExtensions(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownStateNamesSiw: who prints the state of a QP that siw does not report finds out why.
+func TestUnknownStateNamesSiw(t *testing.T) {
+	if text := provider.QPUnknown.String(); !strings.HasPrefix(text, "IBV_QPS_UNKNOWN") || !strings.Contains(text, "siw") {
+		t.Errorf("QPUnknown is printed as %q", text)
+	}
+	if text := provider.QPRTS.String(); text != "IBV_QPS_RTS" {
+		t.Errorf("QPRTS is printed as %q", text)
+	}
+}
