@@ -447,11 +447,26 @@ func TestExecUnmap(t *testing.T) {
 func TestExecRemap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "remap", "-libverbs", "-lrdmacm")
-	for _, way := range []string{"munmap", "half", "over", "a byte over", "failing", "munmap, fixed",
-		"mremap, smaller", "mremap, moved", "madvise", "fork", "shrinking"} {
+	for _, way := range append(remaps, "mremap, moved") {
 		t.Run(way, func(t *testing.T) {
 			b.start(program, way).want(t, 0, "as it must be")
 		})
+	}
+}
+
+// remaps are ways in which a region's memory goes away.
+var remaps = []string{"munmap", "half", "over", "a byte over", "failing", "munmap, fixed",
+	"mremap, smaller", "madvise", "fork", "shrinking"}
+
+// TestExecRemapOnSiw shows that the peer does not reach such memory over siw either. There pages
+// that are moved stay the region's.
+func TestExecRemapOnSiw(t *testing.T) {
+	program := compiledOnHost(t, "remap", "-libverbs", "-lrdmacm")
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	for _, way := range remaps {
+		t.Run(way, func(t *testing.T) { startProgram(t, program, way, "siw").want(t, 0, "as it must be") })
 	}
 }
 
