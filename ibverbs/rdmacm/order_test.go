@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnectOrder: requests reach a listener in the order of a program's calls of Connect, whatever
-// else its ids do. perftest numbers its QPs by it.
+// TestConnectOrder: requests reach a listener in the order of a program's calls of Connect,
+// whatever else its ids do. perftest numbers its QPs by it.
 func TestConnectOrder(t *testing.T) {
 	const n = 8
 	vctx, addr := device(t)

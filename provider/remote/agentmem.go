@@ -164,8 +164,8 @@ func (s *served) free() (left []error) {
 	return left
 }
 
-// closeObjects closes the objects whose rank is less than end, and returns what could not be closed.
-// safe says that no device may write to the copies of memory still.
+// closeObjects closes the objects whose rank is less than end, and returns what could not be
+// closed. safe says that no device may write to the copies of memory still.
 func (s *served) closeObjects(end int) (left []error, safe bool) {
 	s.mu.Lock()
 	byRank := make([][]*thing, end)
