@@ -30,6 +30,7 @@ var notOnSiw = map[string]string{
 var notOnRxe = map[string]string{
 	"TestConnClientGoesAway": "its clients speak MPA over TCP",
 	"TestConnPeerGoesAway":   "its peers speak MPA over TCP",
+	"TestConnectOrder":       "RoCE's requests are datagrams, whose order nothing promises",
 	"TestConnReadDepths":     "on RoCE the acceptor's depths are what it says",
 	"TestConnShutdownNamesTheTerminate": "on RoCE the completion of a Send or Write says what " +
 		"the peer made of it",

@@ -1,6 +1,6 @@
 // A program whose registered memory goes away in the way that its argument names, while its peer, which is itself,
-// writes and reads it: the peer must not reach what the program has mapped there since. With a second argument the
-// device is siw, which has pinned the pages, so that no addresses are kept.
+// writes and reads it: the peer must not reach what the program has mapped there since. With a second argument, an
+// address of siw's, the device is siw, which has pinned the pages, so that no addresses are kept.
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
 	const char *way = argc > 1 ? argv[1] : "";
 
-	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	addr.sin_addr.s_addr = inet_addr(argc < 3 ? "127.0.0.1" : argv[2]);
 	must("channels", at && from);
 	must("listening", rdma_create_id(at, &listener, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(listener, (struct sockaddr *)&addr) == 0 &&
 				  rdma_listen(listener, 1) == 0);
