@@ -33,8 +33,7 @@ type perfAllCmd struct {
 
 	perfFiles
 
-	Profiles string   `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
-	With     []string `help:"Take figures that this run lacks from the JSON of an earlier run." placeholder:"FILE"`
+	With []string `help:"Take figures that this run lacks from the JSON of an earlier run." placeholder:"FILE"`
 }
 
 // Help implements kong's HelpProvider.
@@ -75,7 +74,7 @@ func (c *perfAllCmd) Validate(k *kong.Context) error {
 func (c *perfAllCmd) config() perffigures.Config {
 	f := perffigures.Config{
 		Rounds: c.Rounds, Time: time.Duration(c.TimePer), Only: c.Only, ClientCPU: c.ClientCPU, ServerCPU: c.ServerCPU,
-		Procs: c.Procs, Cong: c.Cong, Profiles: c.Profiles,
+		Procs: c.Procs, Cong: c.Cong,
 	}
 	if c.Cong == "system" {
 		f.Cong = ""

@@ -20,13 +20,13 @@ type pair struct {
 	servers        map[peer]netip.AddrPort // where the server listens, by device and address asked for
 }
 
-// startPair starts both ends. extra is for their environment.
-func startPair(ctx context.Context, c Config, extra ...string) (*pair, error) {
-	server, err := startEnd(ctx, c, c.ServerCPU, extra)
+// startPair starts both ends.
+func startPair(ctx context.Context, c Config) (*pair, error) {
+	server, err := startEnd(ctx, c, c.ServerCPU)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	client, err := startEnd(ctx, c, c.ClientCPU, extra)
+	client, err := startEnd(ctx, c, c.ClientCPU)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("client: %w", err), server.Close())
 	}
@@ -67,9 +67,9 @@ type end struct {
 	who load.End
 }
 
-func startEnd(ctx context.Context, c Config, cpu int, extra []string) (*end, error) {
+func startEnd(ctx context.Context, c Config, cpu int) (*end, error) {
 	cmd := exec.CommandContext(ctx, c.Worker[0], c.Worker[1:]...)
-	cmd.Env = append(append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(c.Procs)), extra...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(c.Procs))
 	p, err := worker.Start[order, answer](cmd, cpu)
 	if err != nil {
 		return nil, err

@@ -32,8 +32,7 @@ type Config struct {
 	Kernel   *KernelDevice // siw, where it is to be measured
 	NoKernel string        // why it is not
 
-	Profiles string                           // folder for profiles; empty: none
-	Say      func(format string, args ...any) // reports progress
+	Say func(format string, args ...any) // reports progress
 
 	idle []int // for tests: other numbers of idle QPs than idleSteps
 }
@@ -113,9 +112,6 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 		if err := r.round(ctx, round); err != nil {
 			return nil, err
 		}
-	}
-	if err := r.profile(ctx); err != nil {
-		return nil, err
 	}
 	return r.report(), nil
 }

@@ -2,16 +2,12 @@ package figures
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +69,7 @@ func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
 
 func TestRatiosOfARun(t *testing.T) {
 	c := small(t, "*_1m_*")
-	c.Profiles = filepath.Join(t.TempDir(), "profiles")
-	c.Time = 20 * time.Millisecond // a CPU profile takes eight of these, and has a sample every 10 ms of CPU time
+	c.Time = 20 * time.Millisecond // CPU time comes in ticks
 	rep := run(t, c)
 	for _, id := range []string{"write_1m_crc", "write_1m_cpu_per_gib", "write_1m_nocrc", "read_1m_crc",
 		"send_1m_crc"} {
@@ -105,29 +100,6 @@ func TestRatiosOfARun(t *testing.T) {
 	if f := rep.Figures["write_1m_mss1448"]; f.Missing == "" {
 		t.Errorf("segments without a network for them: %+v", f)
 	}
-	for _, name := range profiled {
-		for _, kind := range []string{"-client.cpu", "-server.cpu", "-client.allocs", "-server.allocs"} {
-			text, err := os.ReadFile(filepath.Join(c.Profiles, name+kind+".pprof"))
-			if err != nil || len(text) == 0 {
-				t.Errorf("%s%s: %v, %d octets", name, kind, err, len(text))
-				continue
-			}
-			inside := gunzip(t, text)
-			// Every allocation is in a profile. A profile of CPU time as short as this
-			// may lack an end that sleeps most of the time.
-			if strings.HasSuffix(kind, "allocs") || strings.HasSuffix(name, "spin") {
-				if !bytes.Contains(inside, []byte("internal/perf/figures")) {
-					t.Errorf("%s%s has no function of ours", name, kind)
-				}
-			} else if !bytes.Contains(inside, []byte("nanoseconds")) {
-				t.Errorf("%s%s is not of CPU time", name, kind)
-			}
-			// Profiles are published, and must not have paths of this machine.
-			if bytes.Contains(inside, []byte(os.Args[0])) {
-				t.Errorf("%s%s has %s", name, kind, os.Args[0])
-			}
-		}
-	}
 	text, err := json.Marshal(rep)
 	if err != nil {
 		t.Fatal(err)
@@ -138,42 +110,6 @@ func TestRatiosOfARun(t *testing.T) {
 	}
 	if back.Figures["write_1m_crc"].Median != rep.Figures["write_1m_crc"].Median {
 		t.Error("the figure is another one after JSON")
-	}
-}
-
-func gunzip(t *testing.T, text []byte) []byte {
-	t.Helper()
-	zr, err := gzip.NewReader(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	inside, err := io.ReadAll(zr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return inside
-}
-
-// A file that is not a profile is an error.
-func TestNoProfile(t *testing.T) {
-	zip := func(text string) []byte {
-		var b bytes.Buffer
-		zw := gzip.NewWriter(&b)
-		_, err := io.WriteString(zw, text)
-		if err := errors.Join(err, zw.Close()); err != nil {
-			t.Fatal(err)
-		}
-		return b.Bytes()
-	}
-	program, other := "\x32\x06/a/b/c", "\x48\x80\x01\x32\x05/a/b2"
-	got, err := withoutFolderOf("/a/b/c", zip(other+program+other))
-	if want := other + "\x32\x01c" + other; err != nil || string(gunzip(t, got)) != want {
-		t.Errorf("it became %q, %v; want %q", gunzip(t, got), err, want)
-	}
-	for _, bad := range [][]byte{nil, []byte("text"), zip(other)[:20], zip("\x32"), zip("\x32\x06/a/b"), zip("\x80"), zip("\x31\x01")} {
-		if got, err := withoutFolderOf("/a/b/c", bad); err == nil {
-			t.Errorf("%q became %q", bad, got)
-		}
 	}
 }
 
@@ -277,7 +213,6 @@ func TestOrders(t *testing.T) {
 	in := strings.NewReader(`{"Who":true}
 {}
 {"Run":{"Op":"write-bw","Size":64,"Iters":1},"Over":{"Provider":"engine","CRC":"on"},"Addr":"127.0.0.1:1"}
-{"Profile":{"Stop":true}}
 {"Memory":true}
 `)
 	if err := Serve(context.Background(), in, &out, load.End{Procs: 3}); err != nil {
@@ -295,18 +230,18 @@ func TestOrders(t *testing.T) {
 		}
 		answers = append(answers, a)
 	}
-	if len(answers) != 5 {
+	if len(answers) != 4 {
 		t.Fatalf("%d answers: %s", len(answers), out.String())
 	}
 	if e := answers[0].Answer.End; e == nil || e.Procs != 3 {
 		t.Errorf("who it is: %+v", answers[0])
 	}
-	for i, want := range []string{"nothing", "nobody listens there; start the server first", "no profile"} {
+	for i, want := range []string{"nothing", "nobody listens there; start the server first"} {
 		if !strings.Contains(answers[i+1].Error, want) {
 			t.Errorf("answer %d is %q, want one with %q", i+1, answers[i+1].Error, want)
 		}
 	}
-	if m := answers[4].Answer.Memory; m == nil || m.Resident == 0 || m.Go == 0 {
+	if m := answers[3].Answer.Memory; m == nil || m.Resident == 0 || m.Go == 0 {
 		t.Errorf("memory %+v", m)
 	}
 	if err := Serve(context.Background(), strings.NewReader("perhaps\n"), &out, load.End{}); err == nil {

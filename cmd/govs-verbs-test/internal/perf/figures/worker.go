@@ -21,13 +21,12 @@ import (
 // order is an order to an end, which is a worker process. One field is set, with Over and
 // Addr if that needs them.
 type order struct {
-	Who     bool            `json:",omitempty"` // describe the end
-	Listen  *Device         `json:",omitempty"` // server: listen over it, at Addr
-	Run     *load.Spec      `json:",omitempty"` // client: run it over Over, with the server at Addr
-	Idle    *int            `json:",omitempty"` // client: have so many idle connections to Addr; server: 0, listen for them
-	UseIdle bool            `json:",omitempty"` // post to every idle QP once
-	Memory  bool            `json:",omitempty"` // report the memory of the process
-	Profile *profileRequest `json:",omitempty"`
+	Who     bool       `json:",omitempty"` // describe the end
+	Listen  *Device    `json:",omitempty"` // server: listen over it, at Addr
+	Run     *load.Spec `json:",omitempty"` // client: run it over Over, with the server at Addr
+	Idle    *int       `json:",omitempty"` // client: have so many idle connections to Addr; server: 0, listen for them
+	UseIdle bool       `json:",omitempty"` // post to every idle QP once
+	Memory  bool       `json:",omitempty"` // report the memory of the process
 
 	Over *Device        `json:",omitempty"`
 	Addr netip.AddrPort `json:",omitzero"`
@@ -60,7 +59,6 @@ type executor struct {
 	served  []func() error // what is to be closed when ctx has ended
 	idle    *idle
 	streams idleStreams
-	profile profile
 }
 
 // peer is what a client is connected to.
@@ -94,8 +92,6 @@ func (x *executor) do(o order) (a answer, err error) {
 		err = x.idle.use()
 	case o.Memory:
 		a.Memory, err = memoryNow()
-	case o.Profile != nil:
-		err = x.profile.do(*o.Profile)
 	default:
 		err = errors.New("an order to do nothing")
 	}
