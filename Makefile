@@ -34,7 +34,7 @@ unit: ## Run the tests that need neither root nor a guest.
 lint: ## Run golangci-lint with the project's walls between packages.
 	@GO='$(GO)' ci/lint
 
-bench: ## Measure the engine beside raw TCP, UCX and libfabric (16 minutes); results in docs/benchmarks.
+bench: ## Measure the engine beside raw TCP, UCX and libfabric (20 minutes); results in docs/benchmarks.
 	@GO='$(GO)' ci/bench
 
 bench-vm: ## Measure the engine beside siw in the guest (5 minutes); results in docs/benchmarks.

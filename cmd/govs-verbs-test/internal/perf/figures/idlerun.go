@@ -45,7 +45,7 @@ func (r *runner) idleRound(ctx context.Context, round int) error {
 	if r.idling.setUp == nil {
 		r.idling.setUp, r.idling.memory, r.idling.goMemory = map[int][]Sample{}, map[int][]Sample{}, map[int][]Sample{}
 	}
-	p, err := startPair(ctx, r.Config)
+	p, err := startPair(ctx, r.Config, false)
 	if err == nil {
 		err = errors.Join(r.idleSteps(ctx, p, round), p.close())
 	}

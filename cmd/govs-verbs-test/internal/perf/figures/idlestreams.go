@@ -91,7 +91,7 @@ func (i *idleStreams) close() {
 // idleStreamsOf measures the memory of idle streams between two processes made for it. The value is
 // that of one stream at the end that needs more, in KiB.
 func (r *runner) idleStreamsOf(ctx context.Context, m measure) (s Sample) {
-	p, err := startPair(ctx, r.Config)
+	p, err := startPair(ctx, r.Config, false)
 	if err != nil {
 		return Sample{Error: err.Error()}
 	}

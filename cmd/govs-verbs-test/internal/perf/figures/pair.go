@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
@@ -20,13 +21,13 @@ type pair struct {
 	servers        map[peer]netip.AddrPort // where the server listens, by device and address asked for
 }
 
-// startPair starts both ends.
-func startPair(ctx context.Context, c Config) (*pair, error) {
-	server, err := startEnd(ctx, c, c.ServerCPU)
+// startPair starts both ends, each in a network namespace of its own if they are apart.
+func startPair(ctx context.Context, c Config, apart bool) (*pair, error) {
+	server, err := startEnd(ctx, c, c.ServerCPU, apart)
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	client, err := startEnd(ctx, c, c.ClientCPU)
+	client, err := startEnd(ctx, c, c.ClientCPU, apart)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("client: %w", err), server.Close())
 	}
@@ -67,9 +68,12 @@ type end struct {
 	who load.End
 }
 
-func startEnd(ctx context.Context, c Config, cpu int) (*end, error) {
+func startEnd(ctx context.Context, c Config, cpu int, apart bool) (*end, error) {
 	cmd := exec.CommandContext(ctx, c.Worker[0], c.Worker[1:]...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(c.Procs))
+	if apart {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
 	p, err := worker.Start[order, answer](cmd, cpu)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ type Device struct {
 	Stream    bool   `json:",omitempty"` // over rsockets
 	Web       bool   `json:",omitempty"` // HTTP over TCP or rsockets
 	Buffer    int    `json:",omitempty"` // octets of each buffer of an rsocket; 0: the default
+	Link      string `json:",omitempty"` // over a link of the path, by name
 }
 
 // A measure is made once in each round. Exactly one of Device and Test is set.
@@ -40,12 +41,15 @@ type formula struct {
 	id     string
 	of, to string // names of measures; without to the value of the first counts
 	value  quantity
-	needs  string // siw or siw-crc: what there has to be
+	needs  string  // siw or siw-crc: what there has to be
+	reach  float64 // of the path: what the figure is to reach, 0 for nothing
 }
 
 // formulas are those of figures that come from measures. Those with a dash in
 // their id are beside the goals.
-var formulas = []formula{
+var formulas = slices.Concat(pathFormulas(), hostFormulas)
+
+var hostFormulas = []formula{
 	{id: "write_1m_crc", of: "write-1m", to: "tcp-1m", value: gbps},
 	{id: "write_1m_cpu_per_gib", of: "write-1m", to: "tcp-1m", value: cpuPerGiB},
 	{id: "write_1m_nocrc", of: "write-1m-nocrc", to: "tcp-1m", value: gbps},
@@ -86,6 +90,7 @@ var formulas = []formula{
 
 	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
 	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
+	{id: "write-64k-qp64-vs-tcp", of: "write-64k-qp64", to: "tcp-64k-qp64", value: gbps},
 	{id: "write-64k-vs-ucx-tag", of: "write-64k", to: "ucx-tag-64k", value: gbps},
 	{id: "send-rtt-spin-vs-ucx", of: "send-rtt-spin", to: "ucx-rtt", value: rtt},
 	{id: "send-rtt-spin-vs-libfabric", of: "send-rtt-spin", to: "libfabric-rtt", value: rtt},
@@ -144,7 +149,10 @@ func (d Device) web() Device      { d.Web = true; return d }
 func (d Device) overVerbs() bool { return d.Provider != "tcp" && !d.Stream }
 
 // base are the measures that formulas name. Those that are compared follow each other.
-func base(c Config) []measure {
+func base(c Config) []measure { return append(pathMeasures(c), hostMeasures(c)...) }
+
+// hostMeasures are those of the loopback.
+func hostMeasures(c Config) []measure {
 	tcp, kernel := Device{Provider: "tcp"}, Device{Provider: "kernel"}
 	bw := func(name string, d Device, op load.Op, size, depth int) measure {
 		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: size, TxDepth: depth, Duration: c.Time}}
@@ -242,9 +250,11 @@ func base(c Config) []measure {
 		c.program("rstream-rtt", outside.RstreamLat, 64),
 		blocking("guest-stream-rtt", engine.noCRC().stream(), rawtcp.StreamLat, 64),
 	}
-	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)
-	many.Spec.QPs = 1000
-	return append(measures, many)
+	many := func(m measure, qps int) measure { m.Spec.QPs = qps; return m }
+	return append(measures,
+		many(bw("tcp-64k-qp64", tcp, rawtcp.BW, 64*kib, 0), 64),
+		many(bw("write-64k-qp64", engine, load.WriteBW, 64*kib, 4), 64),
+		many(bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4), 1000))
 }
 
 // httpSize is how many octets an answer of HTTP has.

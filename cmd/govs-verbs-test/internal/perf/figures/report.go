@@ -176,6 +176,10 @@ func (r *runner) conditions(m measure) map[string]any {
 	if p, ok := r.paths[r.addr(d)]; ok {
 		c["mss"] = p.MSS
 	}
+	if d.Link != "" {
+		l := links[linkOf(d)]
+		c["mtu"], c["delay_each_way_us"] = l.mtu, l.delay.Microseconds()
+	}
 	if d.Web {
 		c["connections"] = max(s.QPs, 1)
 		delete(c, "size")
@@ -266,6 +270,7 @@ func (rep *Report) Adopt(other *Report) {
 // for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
+	b.WriteString(rep.pathMarkdown())
 	fmt.Fprint(&b, "A figure is the median of the rounds' ratios, of which min and max are shown. It has a\n"+
 		"goal to reach, and a better one to aim for; the last column has the better one that the\n"+
 		"median meets. Medians are those of the two measurements. Figures of the second table have\n"+
@@ -304,7 +309,7 @@ func (rep *Report) Markdown(w io.Writer) error {
 // besideRows are the table of the ratios without goals.
 func (rep *Report) besideRows() string {
 	var b strings.Builder
-	for _, f := range formulas {
+	for _, f := range hostFormulas {
 		fig, ok := rep.More[f.id]
 		if !ok {
 			continue
@@ -373,11 +378,11 @@ func (g Goal) bound(v float64) string {
 }
 
 // Rows are the figures for a table, under the headings id, median, min, max, rounds,
-// reach, aim and standing; for a missing one the last has the reason. Those beside the
-// goals follow, and then the plots, of which the last heading has how they grow. What was not
-// asked for is left out.
+// reach, aim and standing; for a missing one the last has the reason. Those of the path come
+// first, those beside the goals follow the others, and then come the plots, of which the last
+// heading has how they grow. What was not asked for is left out.
 func (rep *Report) Rows() [][]string {
-	var rows [][]string
+	rows := rep.pathTexts()
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
 		if f.Missing == notAsked {
@@ -385,7 +390,7 @@ func (rep *Report) Rows() [][]string {
 		}
 		rows = append(rows, rowOf(g.ID, f, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f)))
 	}
-	for _, f := range formulas {
+	for _, f := range hostFormulas {
 		if fig, ok := rep.More[f.id]; ok {
 			rows = append(rows, rowOf(f.id, fig, "", "", "beside"))
 		}

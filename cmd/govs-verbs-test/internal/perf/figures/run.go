@@ -87,10 +87,12 @@ func (c Config) measures(pattern string) bool {
 type runner struct {
 	Config
 	pair    *pair
+	path    *pathPair // nil until it is needed, and when it has to be made again
 	samples map[string][]Sample
 	idling  idleSamples
 	paths   map[netip.Addr]pathOf
 	version map[string]string // of programs of others
+	errors  []string          // that were said
 	load    string            // the machine's load average when the run began
 }
 
@@ -104,10 +106,10 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := r.lookAtPaths(ctx); err != nil {
 		return nil, err
 	}
-	if r.pair, err = startPair(ctx, c); err != nil {
+	if r.pair, err = startPair(ctx, c, false); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.pair.close()) }()
+	defer func() { err = errors.Join(err, r.pair.close(), r.path.close()) }()
 	for round := range c.Rounds {
 		if err := r.round(ctx, round); err != nil {
 			return nil, err
@@ -148,8 +150,9 @@ func (r *runner) round(ctx context.Context, round int) error {
 			return ctx.Err()
 		}
 		s.Round = round
-		if s.Error != "" && r.lastError(m.Name) != s.Error {
+		if s.Error != "" && !slices.Contains(r.errors, s.Error) {
 			r.Say("%s: %s", m.Name, s.Error)
+			r.errors = append(r.errors, s.Error)
 		}
 		r.samples[m.Name] = append(r.samples[m.Name], s)
 	}
@@ -160,14 +163,6 @@ func (r *runner) round(ctx context.Context, round int) error {
 	}
 	r.Say("round %d of %d: %d measurements, %.0f s", round+1, r.Rounds, len(list), time.Since(began).Seconds())
 	return nil
-}
-
-func (r *runner) lastError(name string) string {
-	s := r.samples[name]
-	if len(s) == 0 {
-		return ""
-	}
-	return s[len(s)-1].Error
 }
 
 // once makes a measure.
@@ -182,10 +177,14 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	if d.Segments && !r.Separate {
 		return Sample{Error: "no segments of Ethernet's size: " + r.NoSplit}
 	}
-	res, err := r.pair.run(ctx, d, r.addr(d), m.Spec)
-	if err != nil && r.pair.broken() && ctx.Err() == nil {
+	p, err := r.pairFor(ctx, d)
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	res, err := p.run(ctx, d, r.addr(d), m.Spec)
+	if err != nil && p.broken() && ctx.Err() == nil {
 		// A process that does not answer is ended, and a new pair is started.
-		err = errors.Join(err, r.renew(ctx))
+		err = errors.Join(err, r.renew(ctx, p))
 	}
 	if err != nil {
 		return Sample{Error: err.Error()}
@@ -193,9 +192,22 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	return sampleOf(res)
 }
 
+// pairFor is the pair between which a device is measured.
+func (r *runner) pairFor(ctx context.Context, d Device) (*pair, error) {
+	if d.Link == "" {
+		return r.pair, nil
+	}
+	if r.path == nil {
+		r.path = startPath(ctx, r.Config)
+	}
+	return r.path.pair, errors.Join(r.path.err, r.path.missing[d.Link])
+}
+
 // addr is where a device's server listens.
 func (r *runner) addr(d Device) netip.Addr {
 	switch {
+	case d.Link != "":
+		return far(linkOf(d))
 	case d.Segments:
 		return ethernet
 	case r.Kernel != nil: // beside siw, which has no loopback
@@ -206,11 +218,15 @@ func (r *runner) addr(d Device) netip.Addr {
 
 func (p *pair) broken() bool { return p.client.Failed() || p.server.Failed() }
 
-func (r *runner) renew(ctx context.Context) error {
-	_ = r.pair.client.Kill()
-	_ = r.pair.server.Kill()
-	_ = r.pair.close()
-	p, err := startPair(ctx, r.Config)
+func (r *runner) renew(ctx context.Context, old *pair) error {
+	_ = old.client.Kill()
+	_ = old.server.Kill()
+	_ = old.close()
+	if old != r.pair {
+		r.path = nil
+		return nil
+	}
+	p, err := startPair(ctx, r.Config, false)
 	if err == nil {
 		r.pair = p
 	}

@@ -171,7 +171,7 @@ func TestLostEnd(t *testing.T) {
 	ctx := context.Background()
 	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string)}
 	var err error
-	if r.pair, err = startPair(ctx, c); err != nil {
+	if r.pair, err = startPair(ctx, c, false); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

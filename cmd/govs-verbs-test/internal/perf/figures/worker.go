@@ -110,7 +110,7 @@ func (x *executor) end(d Device) load.End {
 
 // open opens a device once.
 func (x *executor) open(d Device) (*ibverbs.Context, error) {
-	d.Segments = false // the address decides this
+	d.Segments, d.Link = false, "" // the address decides these
 	d.Stream, d.Web, d.Buffer = false, false, 0
 	if vctx, ok := x.vctxs[d]; ok {
 		return vctx, nil

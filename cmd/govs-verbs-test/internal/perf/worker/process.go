@@ -95,6 +95,9 @@ func (p *Process[O, A]) Order(ctx context.Context, o O, patience time.Duration) 
 // Failed reports whether no order can be given any more.
 func (p *Process[O, A]) Failed() bool { return p.failed != nil }
 
+// PID is the id of the process.
+func (p *Process[O, A]) PID() int { return p.cmd.Process.Pid }
+
 // Kill ends the process at once. Close is still to be called.
 func (p *Process[O, A]) Kill() error { return p.cmd.Process.Kill() }
 
