@@ -45,7 +45,7 @@ type outgoing struct {
 	over bool
 }
 
-// send writes n messages to each stream, or as many as fit into the time, each
+// send writes n messages to each stream, or as many as fit into the time and at least one, each
 // with one call if the socket takes it. When the last one is written the stream's
 // sending half is closed if closing says so. It returns how many there were when
 // the receiver has answered.
@@ -69,7 +69,7 @@ func send(ctx context.Context, streams []stream, message []byte, n uint64, limit
 			if o.over {
 				continue
 			}
-			if o.sent >= n && len(o.rest) == len(message) {
+			if o.sent >= max(n, 1) && len(o.rest) == len(message) {
 				o.over, over = true, over+1
 				if closing {
 					if err := o.closeWrite(); err != nil {
