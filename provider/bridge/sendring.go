@@ -37,10 +37,19 @@ type sendRing struct {
 
 	mu     sync.Mutex
 	get    uint32
-	wrs    [postBatch]ibverbs.SendWR
-	sges   [postBatch][abi.SiwMaxSGE]ibverbs.SGE
+	wrs    [postBatch]ibverbs.SendWR // taken[:n] of the queue, of which the device has the first done
+	taken  [postBatch]takenSend
+	done   int
+	n      int
 	timer  *time.Timer
 	closed bool
+}
+
+// takenSend is what a work request has beyond ibverbs.SendWR. Its element is the program's again.
+type takenSend struct {
+	op     uint8 // siw's
+	sges   [abi.SiwMaxSGE]ibverbs.SGE
+	inline [abi.SiwMaxInline]byte
 }
 
 const sqeSize = unsafe.Sizeof(abi.SiwSQE{})
@@ -50,31 +59,30 @@ func (r *sendRing) at(i uint32) *abi.SiwSQE {
 }
 
 // doorbell posts what is in the queue. ENOTCONN: the QP is not connected yet.
+//
+// An element is the program's again before the device has the work request, as with siw. A
+// completion that the program saw before that would let it post into an element that is not free,
+// which libsiw refuses: doorbells also ring in other threads than the program's.
 func (r *sendRing) doorbell() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	failed := false // the first element has, in a state that may have been another one
+	failed := false // the first has, in a state that may have been another one
 	for first := true; !r.closed; first = false {
-		n, valid := r.collect()
-		if n == 0 {
+		if r.done == r.n && !r.take() {
 			if first && unconnected(r.state()) {
 				return syscall.ENOTCONN
 			}
-			if valid {
-				r.refuse()
-				continue
-			}
 			return nil
 		}
-		err := r.post(r.wrs[:n]...)
+		err := r.post(r.wrs[r.done:r.n]...)
 		if err == nil {
-			r.release(n)
+			r.done = r.n
 			failed = false
 			continue
 		}
 		var refused *ibverbs.PostError
 		if errors.As(err, &refused) && refused.Posted > 0 {
-			r.release(refused.Posted)
+			r.done += refused.Posted
 			failed = false
 		}
 		switch state := r.state(); {
@@ -90,32 +98,48 @@ func (r *sendRing) doorbell() error {
 			failed = true
 			continue
 		}
-		r.refuse()
+		r.bad(r.wrs[r.done].WRID, r.taken[r.done].op)
+		r.done++
 		failed = false
 	}
 	return nil
 }
 
-// collect makes work requests of the elements at the front, and returns how many. valid says that
-// the first is there; it can't be one if n is 0.
-func (r *sendRing) collect() (n int, valid bool) {
-	for n < postBatch && n < int(r.size) {
-		e := r.at(r.get + uint32(n))
+// take takes elements from the front of the queue, at most postBatch, and reports whether there
+// was one. An element that is no work request ends the QP.
+func (r *sendRing) take() bool {
+	r.done, r.n = 0, 0
+	for r.n < postBatch && r.n < int(r.size) {
+		e := r.at(r.get)
 		head := loadHead(unsafe.Pointer(e))
 		if head.flags&abi.SiwWQEValid == 0 {
-			return n, n > 0
+			break
 		}
-		if !r.convert(n, e, head) {
-			return n, true
+		if !r.convert(r.n, e, head) {
+			if r.n > 0 || unconnected(r.state()) {
+				break // it is looked at again after those before it, or with a connection
+			}
+			wrid := e.ID
+			r.free(e)
+			r.bad(wrid, head.opcode)
+			continue
 		}
-		n++
+		r.free(e)
+		r.n++
 	}
-	return n, true
+	return r.n > 0
+}
+
+// free gives the place of the first element back to the program.
+func (r *sendRing) free(e *abi.SiwSQE) {
+	release(unsafe.Pointer(e))
+	r.get++
 }
 
 // convert makes work request i of an element. It reports false if there is none like it.
 func (r *sendRing) convert(i int, e *abi.SiwSQE, head wqeHead) bool {
-	wr := &r.wrs[i]
+	wr, taken := &r.wrs[i], &r.taken[i]
+	taken.op = head.opcode
 	wr.WRID, wr.RemoteAddr, wr.RKey = e.ID, e.RAddr, e.RKey
 	wr.InvalidateRKey, wr.Inline, wr.SGList = 0, nil, nil
 	wr.Flags = sendFlags(head.flags)
@@ -136,14 +160,15 @@ func (r *sendRing) convert(i int, e *abi.SiwSQE, head wqeHead) bool {
 		if n > abi.SiwMaxInline {
 			return false
 		}
-		wr.Inline = unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), abi.SiwMaxInline)[:n:n]
+		wr.Inline = taken.inline[:n:n]
+		copy(wr.Inline, unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), abi.SiwMaxInline))
 		return true
 	}
 	if head.numSGE > abi.SiwMaxSGE {
 		return false
 	}
-	copySGEs(r.sges[i][:], e.SGE[:head.numSGE])
-	wr.SGList = r.sges[i][:head.numSGE]
+	copySGEs(taken.sges[:], e.SGE[:head.numSGE])
+	wr.SGList = taken.sges[:head.numSGE]
 	return true
 }
 
@@ -161,22 +186,6 @@ func sendFlags(flags uint16) (f ibverbs.SendFlags) {
 		f |= ibverbs.SendInline
 	}
 	return f
-}
-
-// release gives the places of the first n elements back to the program.
-func (r *sendRing) release(n int) {
-	for range n {
-		release(unsafe.Pointer(r.at(r.get)))
-		r.get++
-	}
-}
-
-// refuse takes the first element out, and ends the QP because of it.
-func (r *sendRing) refuse() {
-	e := r.at(r.get)
-	wrid, head := e.ID, loadHead(unsafe.Pointer(e))
-	r.release(1)
-	r.bad(wrid, head.opcode)
 }
 
 // later has the queue looked at again after a pause.

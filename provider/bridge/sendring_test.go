@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
@@ -86,5 +87,37 @@ func TestBadElementWaits(t *testing.T) {
 	state = ibverbs.QPRTS
 	if err := r.doorbell(); err != nil || len(refused) != 1 || refused[0] != wrid {
 		t.Errorf("a doorbell with a connection: %v, refused %d; want WR %d", err, refused, wrid)
+	}
+}
+
+// TestElementIsFreeFirst: an element is the program's again before the device has the work request,
+// whose completion another thread of the program may see at once, and post into that place.
+func TestElementIsFreeFirst(t *testing.T) {
+	r := &sendRing{size: 1, mem: &queueMemory{mem: make([]byte, sqeSize)},
+		state: func() ibverbs.QPState { return ibverbs.QPRTS },
+		bad:   func(wrid uint64, _ uint8) { t.Errorf("WR %d is refused", wrid) },
+	}
+	e := r.at(0)
+	posted, full := "", true
+	r.post = func(wrs ...ibverbs.SendWR) error {
+		if loadHead(unsafe.Pointer(e)).flags&abi.SiwWQEValid != 0 {
+			t.Error("the device has the work request, and its element is not free")
+		}
+		inline := unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), 5)
+		copy(inline, "other") // the program's next
+		if full {
+			full = false
+			return syscall.ENOMEM
+		}
+		posted = string(wrs[0].Inline)
+		return nil
+	}
+	e.SGE[0].Length = 5
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), 5), "first")
+	setHead(unsafe.Pointer(e), wqeHead{flags: abi.SiwWQEValid | abi.SiwWQEInline, opcode: abi.SiwSend})
+	testkit.OK(t, r.doorbell())
+	testkit.OK(t, r.doorbell()) // what fullPause later does
+	if posted != "first" {
+		t.Errorf("posted %q, want what the element had when it was taken", posted)
 	}
 }
