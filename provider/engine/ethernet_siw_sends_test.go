@@ -158,6 +158,9 @@ func (sum *sentBySiw) take(at netip.AddrPort) error {
 		case err != nil:
 			return fmt.Errorf("FPDU %d, %d of this connection: %w", sum.fpdus, n, err)
 		case last:
+			// siw may have sent the last Write and not completed it yet, and fails it if the
+			// connection ends before: it is siw that disconnects.
+			_, _ = io.Copy(io.Discard, r)
 			return nil
 		case n == 0:
 			// siw may have left the first FPDU in its socket (kernel-notes/siw-first-fpdu.md), and
