@@ -20,12 +20,7 @@ type compChannel struct {
 	refs refs.Count
 	wake signal
 
-	pace  pace
-	habit habit
-	armed atomic.Pointer[cq] // the CQ that was armed last
-
-	leading sched.Bool          // a waiter leads
-	leads   sched.Pointer[lane] // the lane in whose poller it waits
+	pace pace
 
 	// looked is when a goroutine that is about to sleep began to look in vain, as a time since
 	// epoch, 0 if none has.
@@ -62,7 +57,6 @@ func (ch *compChannel) fire(c *cq) {
 	}
 	ch.mu.Unlock()
 	ch.wake.set()
-	ch.wakeLeader()
 }
 
 func (ch *compChannel) append(c *cq) {
@@ -97,7 +91,6 @@ func (ch *compChannel) pop() (c *cq, more bool) {
 
 // forget drops the events of c.
 func (ch *compChannel) forget(c *cq) {
-	ch.armed.CompareAndSwap(c, nil)
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	c.events = 0
@@ -130,7 +123,6 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 		if c, more := ch.pop(); c != nil {
 			if more {
 				ch.wake.set() // for the next waiter
-				ch.wakeLeader()
 			}
 			return c, nil
 		}
@@ -156,7 +148,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 		vain = true
 		ch.dev.attend() // streams may have been muted since the CQ was armed
 	}
-	err := ch.park(ctx, began)
+	err := ch.wake.wait(ctx)
 	if short := time.Since(began) < look; !short || err == nil { // what ctx ends was no short wait
 		ch.pace.waited(short, vain)
 	}
@@ -257,7 +249,6 @@ func (d *device) breathe() {
 	default:
 	}
 	d.poller.first().Wake()
-	d.poller.all[0].seat.callBack() // if it is aside
 	select {
 	case <-d.prog.awake:
 	case <-d.prog.first:
@@ -305,7 +296,6 @@ func (ch *compChannel) Close() error {
 	}
 	if first {
 		ch.wake.close()
-		ch.wakeLeader()
 		ch.dev.refs.Drop()
 	}
 	return nil

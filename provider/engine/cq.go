@@ -364,9 +364,6 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.seen.set(c)
 	c.mu.Unlock()
 	c.ringAll()
-	if c.ch.armed.Load() != c {
-		c.ch.armed.Store(c)
-	}
 	// The caller is about to sleep: the progress goroutine, which leaves the
 	// streams to whoever polls, takes them over without delay.
 	c.dev.attend()

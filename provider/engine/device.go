@@ -50,16 +50,15 @@ func (l *limit) give() { l.n.Add(-1) }
 // device is an open device, the root of everything else. Its children count
 // themselves with refs.Hold.
 type device struct {
-	refs     refs.Count
-	opts     Options // complete
-	stags    *stagTable
-	async    asyncQueue
-	poller   lanes
-	prog     progressState // of progress.go
-	sleepers sched.Int64   // goroutines that sleep until a channel is signalled
-	muting   muting
-	stalls   stalls
-	chunks   bufPool // copies of payload that is being sent
+	refs   refs.Count
+	opts   Options // complete
+	stags  *stagTable
+	async  asyncQueue
+	poller lanes
+	prog   progressState // of progress.go
+	muting muting
+	stalls stalls
+	chunks bufPool // copies of payload that is being sent
 
 	tally tally
 	log   logger

@@ -13,13 +13,6 @@ import (
 type lane struct {
 	poller  transport.Poller
 	streams atomic.Int32 // that have not ended
-	seat    seat
-}
-
-func newLane(poller transport.Poller) *lane {
-	l := &lane{poller: poller}
-	l.seat.init()
-	return l
 }
 
 // leave is called once for each lane that choose has returned, when the stream has ended.
@@ -43,7 +36,7 @@ func (l *lanes) open(network transport.Network, n int) error {
 			l.close()
 			return err
 		}
-		l.all = append(l.all, newLane(poller))
+		l.all = append(l.all, &lane{poller: poller})
 	}
 	return nil
 }

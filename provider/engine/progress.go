@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // progressState is what a device needs to move data, for all its QPs together.
@@ -68,14 +69,13 @@ func (d *device) startProgress() {
 					close(p.ended)
 				}
 			}()
-			d.serve(ctx, l, i == 0)
+			d.serve(ctx, l.poller, i == 0)
 		}()
 	}
 }
 
 // serve is a progress goroutine. It returns when ctx ends, or after the poller has failed.
-func (d *device) serve(ctx context.Context, l *lane, first bool) {
-	poller := l.poller
+func (d *device) serve(ctx context.Context, poller transport.Poller, first bool) {
 	for {
 		if err := poller.Wait(ctx); err != nil {
 			if ctx.Err() == nil {
@@ -94,9 +94,6 @@ func (d *device) serve(ctx context.Context, l *lane, first bool) {
 				d.prog.isAwake()
 			}
 			runtime.Gosched()
-		}
-		if l.seat.asked.Load() != nil {
-			d.stepAside(ctx, l, first)
 		}
 	}
 }

@@ -208,44 +208,6 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "a Write arrives, and its region is closed",
 	},
 	{
-		name: "a leader looks for its event before it says that it leads",
-		edits: []edit{{
-			"lead.go",
-			"\t\tch.leads.Store(l)\n\t\tif ch.wake.take() || ch.wake.isClosed() {\n\t\t\treturn true, nil\n\t\t}\n",
-			"\t\tif ch.wake.take() || ch.wake.isClosed() {\n\t\t\treturn true, nil\n\t\t}\n\t\tch.leads.Store(l)\n",
-		}},
-		protocol: "an event comes for one who leads",
-	},
-	{
-		name: "a leader does not look whether the progress goroutine wants its seat",
-		edits: []edit{
-			{"lead.go", "\tfor !s.wanted.Load() {", "\tfor {"},
-		},
-		protocol: "a progress goroutine takes its seat back",
-	},
-	{
-		name: "a leader that leaves does not call the progress goroutine back",
-		edits: []edit{
-			{"lead.go", "\ts.held.Store(false)\n\tif s.wanted.Load() {\n\t\ts.callBack()\n\t}\n",
-				"\ts.held.Store(false)\n"},
-		},
-		protocol: "a progress goroutine takes its seat back",
-	},
-	{
-		name: "a goroutine that falls asleep looks who is aside before it counts itself",
-		edits: []edit{
-			{"lead.go", "\td.sleepers.Add(1)\n\tfor _, l", "\tdefer d.sleepers.Add(1)\n\tfor _, l"},
-		},
-		protocol: "a goroutine falls asleep while another leads",
-	},
-	{
-		name: "two goroutines lead with one channel",
-		edits: []edit{
-			{"lead.go", "if !ch.leading.CompareAndSwap(false, true) {", "if false {"},
-		},
-		protocol: "two goroutines wait on a channel and lead",
-	},
-	{
 		name: "a post that begins to wait does not look whether the CQ is armed",
 		edits: []edit{
 			{"doorbell.go", "\t\tif q.sendCQ.isArmed() ||", "\t\tif"},

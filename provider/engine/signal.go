@@ -26,15 +26,6 @@ func (s *signal) set() {
 // close lets all waiters pass for good. It is called once.
 func (s *signal) close() { close(s.closed) }
 
-func (s *signal) isClosed() bool {
-	select {
-	case <-s.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // take is wait that does not wait: it reports whether the signal was set.
 func (s *signal) take() bool {
 	select {
