@@ -274,7 +274,7 @@ func (c *cq) Look(ctx context.Context) bool {
 			return false
 		}
 		c.dev.breathe()
-		c.dev.progress(c, nil)
+		c.dev.progress(c)
 		if c.seen.waiting() > 0 || c.refs.Closed() {
 			ch.pace.found()
 			return true

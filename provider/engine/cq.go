@@ -34,9 +34,6 @@ func (s *ringSeen) set(c *cq) {
 // waiting returns how many completions are in the ring.
 func (s *ringSeen) waiting() int64 { return int64(uint32(s.v.Load()) &^ ringArmed) }
 
-// idle reports whether the ring is empty, and the CQ not armed.
-func (s *ringSeen) idle() bool { return uint32(s.v.Load()) == 0 }
-
 // takes returns how often completions were taken from it.
 func (s *ringSeen) takes() uint32 { return uint32(s.v.Load() >> 32) }
 
@@ -67,7 +64,6 @@ type cq struct {
 	direct atomic.Pointer[[]*qp]
 
 	seen     ringSeen
-	handed   atomic.Uint64 // completions that polls have handed over
 	unlooked atomic.Uint32 // completions of many QPs that were taken since lookFirst
 	bells    doorbells
 
@@ -271,7 +267,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		return 0, failClosed("ibv_poll_cq", "cq")
 	}
 	if c.sink != nil {
-		c.dev.progress(c, nil)
+		c.dev.progress(c)
 		return 0, nil
 	}
 	if len(wc) == 0 {
@@ -282,10 +278,8 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	}
 	n := c.take(wc)
 	if n == 0 {
-		if n = c.dev.progress(c, wc); n > 0 {
-			c.handed.Add(uint64(n))
-		}
-		n += c.take(wc[n:])
+		c.dev.progress(c)
+		n = c.take(wc)
 	}
 	if n > 0 && len(*c.direct.Load()) == 0 {
 		// Most of what is in the ring was put there by others, without a look of this program. It

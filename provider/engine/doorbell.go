@@ -179,7 +179,7 @@ func (c *cq) taken() uint32 {
 		returned = true
 		return taken
 	}
-	return c.seen.takes() + uint32(c.handed.Load())
+	return c.seen.takes()
 }
 
 // doorbells are those of the QPs of a CQ whose posts wait, in the order in which they began to.

@@ -115,7 +115,7 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 				a.takeAll(3)
 				a.post(2)
 				b.wantReceived("two of three", tc.came)
-				a.dev.progress(a.recvCQ, nil)
+				a.dev.progress(a.recvCQ)
 				b.wantReceived("after a look for completions", 5)
 			})
 		})

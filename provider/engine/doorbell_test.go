@@ -302,7 +302,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 		{"the third", func(a *side) { a.post(1) }, 6},
 		{"an empty CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
 		{"a request for an event", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
-		{"a look for completions", func(a *side) { a.dev.progress(a.cq, nil) }, 5},
+		{"a look for completions", func(a *side) { a.dev.progress(a.cq) }, 5},
 		{"time", func(*side) { time.Sleep(waitMost * 3 / 2) }, 5},
 		{"a disconnect", func(a *side) { a.qp.stream.Load().disconnect() }, 64},
 		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
@@ -385,7 +385,7 @@ func TestLatePostsDoNotWait(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(2)
 		time.Sleep(2 * lateRing)
-		a.dev.progress(a.cq, nil)
+		a.dev.progress(a.cq)
 		b.wantReceived("the program looks again", 5)
 		a.takeAll(2)
 		a.post(1)
@@ -394,7 +394,7 @@ func TestLatePostsDoNotWait(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(2)
 		time.Sleep(lateRing / 2)
-		a.dev.progress(a.cq, nil)
+		a.dev.progress(a.cq)
 		b.wantReceived("the program looks again soon", 5)
 		a.takeAll(2)
 		a.post(1)
@@ -523,7 +523,7 @@ func TestManyQPsWait(t *testing.T) {
 		}
 		b.wantReceived("all wait", 0)
 		for i := range n {
-			a.dev.progress(a.cq, nil)
+			a.dev.progress(a.cq)
 			synctest.Wait()
 			if got := a.cq.seen.waiting(); got != int64(i+1) {
 				t.Fatalf("%d messages are out after %d polls, want one for each", got, i+1)

@@ -225,7 +225,7 @@ func TestE2ESolicited(t *testing.T) {
 		}
 		post(0)
 		for b.rcq.seen.waiting() != 1 {
-			b.dev.progress(b.rcq, nil)
+			b.dev.progress(b.rcq)
 		}
 		if c, _ := b.ch.pop(); c != nil {
 			t.Fatal("woken by a Send that is not solicited")

@@ -243,9 +243,6 @@ func TestGivenBackIdle(t *testing.T) {
 		s.keeps.Store(true)
 		panics("a context that is kept, with "+what, s.rxPark)
 	}
-	c := contexts.Get()
-	c.hand.cq = new(cq)
-	panics("a context with a handover", func() { contexts.Put(c) })
 	for what, dirty := range map[string]func(b *txBatch){
 		"a use":    func(b *txBatch) { b.use(m, useLocal) },
 		"spans":    func(b *txBatch) { b.nspans = 1 },

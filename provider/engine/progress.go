@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -164,15 +163,7 @@ const pollerTurns = 64
 // and does not allocate. The streams of a CQ with few QPs are read directly,
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
-//
-// It returns how many completions it has put into wc (see handover).
-func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
-	returns := false
-	defer func() {
-		if !returns && handed > 0 {
-			c.putBack(wc[:handed])
-		}
-	}()
+func (d *device) progress(c *cq) {
 	if c.bells.some.Load() {
 		c.ringSome()
 	}
@@ -188,7 +179,7 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 		if s == nil {
 			continue
 		}
-		if !s.look(turn, c, wc[handed:], &handed) {
+		if !s.look(turn) {
 			runtime.Gosched() // to the goroutine that has the lock, if it has no P
 		}
 		if s.blocked.Load() {
@@ -214,8 +205,6 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 	if c.sink != nil {
 		d.prog.lendP()
 	}
-	returns = true
-	return handed
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -37,7 +37,7 @@ func TestPollerServesOthers(t *testing.T) {
 	polls := func(looks int) int {
 		before := p.polls
 		for i := range looks {
-			d.progress(cqs[i%len(cqs)], nil)
+			d.progress(cqs[i%len(cqs)])
 		}
 		return p.polls - before
 	}
@@ -54,7 +54,7 @@ func TestPollerServesOthers(t *testing.T) {
 	inGo.direct.Store(&[]*qp{{}})
 	before := p.polls
 	for range 10 * pollerTurns {
-		d.progress(inGo, nil)
+		d.progress(inGo)
 	}
 	if n := p.polls - before; n != 10 {
 		t.Errorf("a goroutine looks %d times at other streams, which have something; want 10", n)
@@ -224,7 +224,7 @@ func TestOutsidePollerLendsP(t *testing.T) {
 				ran.Store(true)
 				close(ended)
 			}()
-			d.progress(c, nil)
+			d.progress(c)
 			if ran.Load() {
 				times++
 			}

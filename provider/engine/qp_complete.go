@@ -135,12 +135,6 @@ func (s *stream) finishRecv(wc provider.WC, solicited bool) {
 	}
 	wc.QPN = q.qpn
 	wc.Opcode |= provider.WCRecv // a bit that all receives have
-	if c := s.rx.c; c != nil {
-		if room := c.hand.room(q.recvCQ); room != nil {
-			*room = wc
-			return
-		}
-	}
 	q.recvCQ.push(wc, solicited)
 }
 

@@ -30,8 +30,6 @@ type rxContext struct {
 	// same region.
 	m *mr
 
-	hand handover // of the poll whose turn it is
-
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
 	nplace int
@@ -121,8 +119,7 @@ func (c *rxContext) leave() {
 // That must be so between turns, and while it is not lent: the next stream would get what
 // is left.
 func (c *rxContext) idle() bool {
-	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0 &&
-		c.hand.cq == nil && c.hand.wc == nil
+	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
 }
 
 // endUses ends all uses of regions. There are some only after a panic has ended a turn.

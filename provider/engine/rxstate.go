@@ -24,7 +24,6 @@ type rxState struct {
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
 	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
-	handed  uint8  // completions that the look under way has handed over
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
 	alone    bool // the turn is turnLook or more, and no object stores: the only stream of its CQ

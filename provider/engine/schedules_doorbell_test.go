@@ -60,7 +60,7 @@ func init() {
 				w.burst(a, b, 3)
 				return []func(){
 					func() { send(a); send(a) },
-					func() { a.dev.progress(a.cq, nil) },
+					func() { a.dev.progress(a.cq) },
 				}, func() error { return wantRung(a, b, 2) }
 			}},
 		protocol{name: "a post that waits, and a request for an event of its receives", preemptions: 2,
@@ -92,8 +92,8 @@ func init() {
 				w.burst(a, b, 3)
 				return []func(){
 					func() { send(a); send(a) },
-					func() { a.dev.progress(a.cq, nil) },
-					func() { a.dev.progress(a.recvCQ, nil) },
+					func() { a.dev.progress(a.cq) },
+					func() { a.dev.progress(a.recvCQ) },
 				}, func() error { return wantRung(a, b, 2) }
 			}},
 		protocol{name: "posts that wait, the last of them, and an empty CQ", preemptions: 3,
@@ -103,7 +103,7 @@ func init() {
 				return []func(){
 					func() { send(a); send(a); send(a) },
 					func() { send(a) },
-					func() { a.dev.progress(a.cq, nil) },
+					func() { a.dev.progress(a.cq) },
 				}, func() error { return wantRung(a, b, 4) }
 			}},
 		protocol{name: "posts of two bursts at the same time", preemptions: 3,

@@ -246,7 +246,7 @@ func init() {
 				a.send(wr)
 				return []func(){
 						func() {
-							b.dev.progress(b.cq, nil)
+							b.dev.progress(b.cq)
 							// readable for as long as the object stores
 							a.send(signalled(provider.WRSend, 2))
 							end()

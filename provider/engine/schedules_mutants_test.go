@@ -245,16 +245,6 @@ var scheduleMutants = []scheduleMutant{
 		},
 		protocol: "posts of two bursts at the same time",
 	},
-	{
-		name:     "a poll hands over what has come after completions that are in the ring",
-		edits:    []edit{{"handover.go", " || !c.seen.idle() {", " {"}},
-		protocol: "polls of two goroutines, and arrivals",
-	},
-	{
-		name:     "a poll hands over what completes on a CQ that is armed",
-		edits:    []edit{{"handover.go", "!c.seen.idle()", "c.seen.waiting() > 0"}},
-		protocol: "a poll, a request for an event, and an arrival",
-	},
 }
 
 // TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within a

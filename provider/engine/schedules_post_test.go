@@ -35,7 +35,7 @@ func init() {
 			return []func(){
 					func() { a.send(signalled(provider.WRSend, 1)) },
 					func() { a.send(signalled(provider.WRSend, 1)) },
-					func() { a.cq.dev.progress(a.cq, nil) },
+					func() { a.cq.dev.progress(a.cq) },
 				}, func() error {
 					if err := a.wantSuccesses(1, 1); err != nil {
 						return err
@@ -89,7 +89,7 @@ func init() {
 				st := b.qp.stream.Load()
 				st.rx.looks = muteAfter - 1
 				return []func(){
-						func() { b.dev.progress(b.cq, nil); b.dev.progress(b.cq, nil) },
+						func() { b.dev.progress(b.cq); b.dev.progress(b.cq) },
 						func() { a.send(signalled(provider.WRSend, 1)) },
 						b.dev.attend,
 					}, func() error {

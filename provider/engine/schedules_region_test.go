@@ -62,7 +62,7 @@ func init() {
 			return []func(){
 					func() { b.dev.poller.Poll() },
 					func() { testkit.OK(w.t, dst.m.Close()); after = bytes.Clone(dst.b) },
-					func() { b.dev.progress(b.cq, nil) },
+					func() { b.dev.progress(b.cq) },
 				}, func() error {
 					if !bytes.Equal(after, dst.b) {
 						return errors.New("a region is written after MR.Close has returned")

@@ -169,7 +169,7 @@ func (c *cq) Stats() (provider.CQStats, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return provider.CQStats{
-		Completions: c.pushed + c.handed.Load(), Errors: c.errors, Lost: c.losses,
+		Completions: c.pushed, Errors: c.errors, Lost: c.losses,
 		CQE: c.capacity(), Waiting: c.count, MostWaiting: c.most,
 	}, nil
 }

@@ -168,22 +168,11 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 	return s.receiveTurn(turn)
 }
 
-// lookTurn is rxTurn for a look of a poll of c that has room for wc. It adds to handed how many
-// completions it has handed over, and reports whether the stream is to be muted.
-func (s *stream) lookTurn(turn int, c *cq, wc []provider.WC, handed *int) (mute bool) {
-	defer s.endLook(handed)
-	s.beginHandover(c, wc)
+// lookTurn is rxTurn for a poll. It reports whether the stream is to be muted.
+func (s *stream) lookTurn(turn int) (mute bool) {
+	defer s.rxMu.Unlock()
 	s.receiveTurn(turn)
 	return s.looked()
-}
-
-// endLook releases rxMu. After a panic, which rxPark may not have seen, it ends the handover, too.
-func (s *stream) endLook(handed *int) {
-	if s.rx.c != nil {
-		s.endHandover()
-	}
-	*handed += int(s.rx.handed)
-	s.rxMu.Unlock()
 }
 
 // pollRx receives what has arrived, unless another goroutine is at it. Readiness is
@@ -197,13 +186,13 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It adds to
-// handed how many completions it has handed over, and returns false if another goroutine is at it.
-func (s *stream) look(turn int, c *cq, wc []provider.WC, handed *int) bool {
+// look is pollRx for a poll that reads the stream directly. It returns false if another goroutine
+// is at it.
+func (s *stream) look(turn int) bool {
 	if !s.rxMu.TryLock() {
 		return false
 	}
-	if s.lookTurn(turn, c, wc, handed) {
+	if s.lookTurn(turn) {
 		s.dev.muting.mute(s)
 	}
 	s.settle()

@@ -83,7 +83,6 @@ func (s *stream) rxPark() {
 	if r.c == nil {
 		return
 	}
-	s.endHandover()
 	if !r.c.idle() {
 		panic("engine: a receive context is parked with a region in use")
 	}

@@ -51,12 +51,12 @@ func TestTurnOfPolled(t *testing.T) {
 				}
 				st := s.qp.stream.Load()
 				for range 4 { // until the poller knows that the stream has much to do
-					s.dev.progress(s.cq, nil)
+					s.dev.progress(s.cq)
 					r.drop()
 				}
 				for turn := range 8 {
 					before := st.moved.Load()
-					s.dev.progress(s.cq, nil)
+					s.dev.progress(s.cq)
 					moved := int(st.moved.Load() - before)
 					if moved < tc.most*3/4 || moved > tc.most*5/4 {
 						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
@@ -156,7 +156,7 @@ func (s *side) pollMoved(peers []*raw, qps []*qp) (moved []int) {
 	for _, q := range qps {
 		moved = append(moved, -int(q.stream.Load().moved.Load()))
 	}
-	s.dev.progress(s.cq, nil)
+	s.dev.progress(s.cq)
 	for i, q := range qps {
 		moved[i] += int(q.stream.Load().moved.Load())
 		peers[i].drop()
@@ -184,7 +184,7 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 		wr := src.writeAll(size)
 		testkit.Must(s.qp.PostSend([]provider.SendWR{wr, wr, wr}))(t)
 		for range 20 { // the last of them find a socket that is full
-			s.dev.progress(s.cq, nil)
+			s.dev.progress(s.cq)
 		}
 		st := s.qp.stream.Load()
 		if !st.blocked.Load() || r.drop() < window {

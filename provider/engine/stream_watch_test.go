@@ -148,7 +148,7 @@ func TestStoreAndMute(t *testing.T) {
 		s.dev.muting.mute(st)
 		write()
 		write()
-		st.look(turnMost, nil, nil, new(int))
+		st.look(turnMost)
 		if !st.rx.storing() {
 			t.Fatal("nothing is being stored")
 		}
@@ -247,7 +247,7 @@ func TestGiveBackMeetsLook(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		st := s.qp.stream.Load()
 		s.dev.muting.mute(st)
-		st.look(turnMost, nil, nil, new(int))
+		st.look(turnMost)
 		st.rxMu.Lock() // the look is past the point where it gives back
 		if st.rx.c == nil {
 			t.Fatal("nothing is kept")
