@@ -52,5 +52,5 @@ func eachAlone(crcs []uint32, p []byte, n, stride int) {
 }
 
 // Kernel names the implementation chosen for this process, for reports:
-// "vpclmulqdq-avx512+crc32", "vpclmulqdq-avx512", "vpclmulqdq-avx2" or "stdlib".
+// "vpclmulqdq-avx512", "vpclmulqdq-avx2" or "stdlib".
 func Kernel() string { return chosen.name() }

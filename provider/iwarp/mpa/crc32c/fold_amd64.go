@@ -26,15 +26,5 @@ func updateAVX2(crc uint32, p []byte) uint32
 //go:noescape
 func copyAVX2(crc uint32, dst []byte, src []byte) uint32
 
-// mixedAVX512 extends crc by rows*rowOctets octets at p. rows is from 2 to rowsMost.
-//
-//go:noescape
-func mixedAVX512(crc uint32, p *byte, rows int) uint32
-
-// copyMixedAVX512 is mixedAVX512 of what is at src, and copies it to dst.
-//
-//go:noescape
-func copyMixedAVX512(crc uint32, dst *byte, src *byte, rows int) uint32
-
 // cpuid7 returns ECX of leaf 7 of CPUID, which the CPU has if it has AVX2.
 func cpuid7() (ecx uint32)

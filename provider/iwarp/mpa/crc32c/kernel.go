@@ -7,7 +7,6 @@ const (
 	stdlib kernel = iota
 	avx2          // VPCLMULQDQ on 256 bits
 	avx512        // VPCLMULQDQ on 512 bits
-	mixed         // the same, and crc32 instructions at the same time
 )
 
 func (k kernel) name() string {
@@ -16,8 +15,6 @@ func (k kernel) name() string {
 		return "vpclmulqdq-avx2"
 	case avx512:
 		return "vpclmulqdq-avx512"
-	case mixed:
-		return "vpclmulqdq-avx512+crc32"
 	}
 	return "stdlib"
 }

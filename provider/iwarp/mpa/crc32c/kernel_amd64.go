@@ -3,7 +3,6 @@
 package crc32c
 
 import (
-	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
 	"golang.org/x/sys/cpu"
 )
 
@@ -15,10 +14,6 @@ var chosen = best()
 // operating system saves.
 func best() kernel {
 	switch {
-	case has(avx512) && cpuvendor.AMD:
-		// On one CPU of AMD (family 26) it has 1.4 times the bandwidth of avx512. Others of AMD,
-		// and Intel's, were not measured.
-		return mixed
 	case has(avx512):
 		return avx512
 	case has(avx2):
@@ -31,7 +26,7 @@ func has(k kernel) bool {
 	const vpclmulqdq = 1 << 10 // in ECX of CPUID leaf 7
 	x := &cpu.X86
 	switch common := x.HasSSE42 && x.HasPCLMULQDQ && x.HasBMI2 && x.HasAVX2; k {
-	case avx512, mixed:
+	case avx512:
 		return common && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VPCLMULQDQ
 	case avx2:
 		return common && cpuid7()&vpclmulqdq != 0
@@ -43,8 +38,6 @@ func has(k kernel) bool {
 
 func update(crc uint32, p []byte) uint32 {
 	switch chosen {
-	case mixed:
-		return updateMixed(crc, p)
 	case avx512:
 		return updateAVX512(crc, p)
 	case avx2:
@@ -69,8 +62,6 @@ func copyUpdate(crc uint32, dst, src []byte) uint32 {
 
 func copyWhole(crc uint32, dst, src []byte) uint32 {
 	switch chosen {
-	case mixed:
-		return copyMixed(crc, dst, src)
 	case avx512:
 		return copyAVX512(crc, dst, src)
 	case avx2:

@@ -27,8 +27,6 @@ func main() {
 		Pragma("noescape")
 		emit(v, tables, true)
 	}
-	mixed(zmm, tables, false)
-	mixed(zmm, tables, true)
 	cpuid7()
 	Generate()
 }

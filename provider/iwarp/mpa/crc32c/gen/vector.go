@@ -65,11 +65,6 @@ type tables struct {
 	// one before by t+16, and so on. Row t%16 has the pairs for the distances
 	// t%16+96, t%16+80 ... t%16, so that lanes take pairs that lie together.
 	last Mem
-
-	// shifts[n] is the factor that moves 32 bits on by n*rowNarrow octets. It makes up for where
-	// the instruction leaves its product, and for the 32 powers that the crc32 instruction adds,
-	// which reduces it.
-	shifts Mem
 }
 
 const (
@@ -98,10 +93,6 @@ func newTables() tables {
 		for j := range rowPairs {
 			pair(r*rowOctets+j*16, r+16*(rowPairs-1-j))
 		}
-	}
-	t.shifts = GLOBL("shifts", RODATA|NOPTR)
-	for n := range 3*rowsMost + 1 {
-		DATA(8*n, U64(xPow(max(8*n*rowNarrow-33, 0))))
 	}
 	return t
 }

@@ -205,3 +205,15 @@ func (p *program) reduce(acc reg.VecVirtual, tail reg.GPVirtual) {
 	CRC32Q(q, p.crc)
 	XORL(tail.As32(), p.crc.As32())
 }
+
+// combine moves the accumulators on to the last.
+func (p *program) combine(acc []reg.VecVirtual) {
+	last := acc[p.accs-1]
+	for i, a := range acc[:p.accs-1] {
+		k := p.multiplier((p.accs - 1 - i) * p.bytes)
+		hi := p.reg()
+		VPCLMULQDQ(U8(0x11), k, a, hi)
+		VPCLMULQDQ(U8(0x00), k, a, a)
+		p.xor3(hi, a, last)
+	}
+}
