@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// Polls read a stream and take what has completed, beside others that do so, arm the CQ, or read the
-// same stream.
+// Polls read a stream and take what has completed, beside others that do so, arm the CQ, or read
+// the same stream.
 
 // pollInto polls the side's CQ a few times, with room for so many completions, and appends their
 // WRIDs.
