@@ -195,6 +195,7 @@ static const struct {
 
 int main(void)
 {
+	signal(SIGHUP, SIG_DFL); // which a program under nohup ignores
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		int status;
 		fflush(stdout);
