@@ -28,7 +28,7 @@ install: build ## Install the command and the libraries of exec below PREFIX (de
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(COMMAND)
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/govs $(OUT)/lib/govs/*.so
 
-unit: ## Run the tests that need neither root nor a guest.
+unit: ## Run the tests that need neither root nor a guest, under the race detector.
 	NO_GUEST=1 $(GO) test -race $$(ci/build --tags) ./...
 
 lint: ## Run golangci-lint with the project's walls between packages.

@@ -199,7 +199,8 @@ func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
 		preloadLibrary)).Output())(t))
-	const taken = " __start_nexts __stop_nexts access bsd_signal canonicalize_file_name chdir clone close close_range closefrom " +
+	const taken = " __start_nexts __stop_nexts access bsd_signal canonicalize_file_name " +
+		"chdir clone close close_range closefrom " +
 		"dup dup2 dup3 eaccess euidaccess faccessat fchdir fcntl fcntl64 fopen fopen64 _Fork " +
 		"fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 __fxstatat __fxstatat64 " +
 		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +

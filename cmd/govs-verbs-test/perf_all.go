@@ -42,8 +42,8 @@ func (*perfAllCmd) Help() string {
 		`UCX (ucx_perftest), libfabric (fi_pingpong) and perftest over the engine (exec). Where there is a siw device, they measure siw and perftest over it, too. ` +
 		`Each round measures everything once. A figure is the median over the rounds of the ratio in each.
 
-Figures of the path (path-*) come first. Their ends are in two network namespaces, joined by veth with an MTU of 1500 and of 9000, ` +
-		`and with a delay of 0.1 ms in each direction where the kernel has netem.
+Figures of the path (path-*) come first. Their ends are in two network namespaces, joined by ` +
+		`veth with an MTU of 1500 and of 9000, and with a delay of 0.1 ms in each direction where the kernel has netem.
 
 Two values belong to a figure, its goals: REACH, the one to reach, and AIM, a better one to aim for. ` +
 		`The last column has the better of the two that the median meets, reach or aim, or else missed; ` +

@@ -71,14 +71,16 @@ var pathRows = []pathRow{
 	{id: "write-1m-nocrc", what: "Writes of 1 MiB without CRC", of: "write-1m-nocrc", to: "tcp-1m", noCRC: true},
 	{id: "read-1m", what: "Reads of 1 MiB", of: "read-1m", to: "tcp-1m"},
 	{id: "read-1m-nocrc", what: "Reads of 1 MiB without CRC", of: "read-1m-nocrc", to: "tcp-1m", noCRC: true},
-	{id: "write-1m-sleep", what: "Writes of 1 MiB, ends that sleep / net.Conn", of: "write-1m-sleep", to: "netconn-1m", sleeps: true},
+	{id: "write-1m-sleep", what: "Writes of 1 MiB, ends that sleep / net.Conn", of: "write-1m-sleep",
+		to: "netconn-1m", sleeps: true},
 	{id: "write-64k", what: "Writes of 64 KiB", of: "write-64k", to: "tcp-64k"},
 	{id: "write-64k-nocrc", what: "Writes of 64 KiB without CRC", of: "write-64k-nocrc", to: "tcp-64k", noCRC: true},
 	{id: "read-64k", what: "Reads of 64 KiB", of: "read-64k", to: "tcp-64k"},
 	{id: "read-64k-nocrc", what: "Reads of 64 KiB without CRC", of: "read-64k-nocrc", to: "tcp-64k", noCRC: true},
 	{id: "write-64k-qp64", what: "Writes of 64 KiB on 64 QPs / 64 connections", of: "write-64k-qp64", to: "tcp-64k-qp64"},
 	{id: "rtt-spin", what: "round trip of 64 bytes, spinning", of: "send-rtt-spin", to: "tcp-rtt-spin", lat: true},
-	{id: "rtt-block", what: "round trip of 64 bytes, blocking / net.Conn", of: "send-rtt-block", to: "tcp-rtt-block", lat: true},
+	{id: "rtt-block", what: "round trip of 64 bytes, blocking / net.Conn", of: "send-rtt-block",
+		to: "tcp-rtt-block", lat: true},
 }
 
 // pathMeasures are the measures of all links. Those that are compared follow each other.

@@ -80,11 +80,13 @@ func TestPathTable(t *testing.T) {
 	testkit.OK(t, rep.Markdown(&b))
 	want := "| MTU 1500 | Writes of 1 MiB | 0.500 / 1.00 GB/s | 0.500 | 0.250 to 1.00 | >=0.6 missed" +
 		" | 1.70 / 1.00 s | 1.70 | 0.850 to 3.40 | <=1.8 |\n" +
-		"| MTU 1500 | Writes of 1 MiB, ends that sleep / net.Conn | 0.900 / 1.00 GB/s | 0.900 | 0.450 to 1.80 |  |  | | |  |\n" +
+		"| MTU 1500 | Writes of 1 MiB, ends that sleep / net.Conn | 0.900 / 1.00 GB/s | 0.900 |" +
+		" 0.450 to 1.80 |  |  | | |  |\n" +
 		"| MTU 9000 | Reads of 1 MiB without CRC |  | | |  | 2.00 / 1.00 s | 2.00 | 1.00 to 4.00 | <=1.3 missed |\n" +
 		"| MTU 9000 | round trip of 64 bytes, spinning | 1.05 / 1.00 us | 1.05 | 0.525 to 2.10 | <=1.1 |  | | |  |\n" +
 		"| MTU 1500, 0.1 ms each way | all | missing: no netem | | | | | | | |\n\n## The loopback\n\nA figure is"
-	if text := b.String(); !strings.HasPrefix(text, "## The path\n\nTwo network namespaces") || !strings.Contains(text, want) ||
+	if text := b.String(); !strings.HasPrefix(text, "## The path\n\nTwo network namespaces") ||
+		!strings.Contains(text, want) ||
 		strings.Count(text, "| `write-64k-vs-tcp` |") != 1 {
 		t.Errorf("want %s\nin %s", want, text)
 	}
