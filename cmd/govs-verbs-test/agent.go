@@ -28,7 +28,6 @@ type agentCmd struct {
 	SecretFile string     `help:"File with the secret that a run has to know, of at least 16 octets. Default: GOVS_AGENT_SECRET of the environment. Only on a loopback address none is needed." placeholder:"FILE" type:"path"`
 	Addr       netip.Addr `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
-	Placement  string     `enum:"strict,fast" default:"strict" help:"As that of run, for the engine of this host. Default strict." placeholder:"HOW"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	Scale      float64    `help:"Stretch the time after which a client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
 }
@@ -172,7 +171,7 @@ func (s *agentSide) open(wanted string, options []string) (provider.Provider, er
 	case bridgeName:
 		return &oneDevice{kernel.New(), s.bridge}, nil
 	}
-	side := onengine.Side{Placement: placementOf(s.cmd.Placement)}
+	var side onengine.Side
 	if s.tap != nil {
 		side.Tap = s.tap
 	}

@@ -71,7 +71,7 @@ func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
 		return nil, unable(err)
 	}
 	b.openers = map[string]conformance.Opener{
-		"engine": onengine.Side{Name: "engine", Addr: addr, Tap: b.tap, Placement: placementOf(c.Placement)}.Opener(),
+		"engine": onengine.Side{Name: "engine", Addr: addr, Tap: b.tap}.Opener(),
 		"kernel": k.opener(addr, kernelErr, nil),
 	}
 	return b, nil

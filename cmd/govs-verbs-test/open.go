@@ -11,7 +11,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/conformance"
-	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
@@ -109,12 +108,4 @@ func (w wrapper) of(p provider.Provider) provider.Provider {
 		return p
 	}
 	return w(p)
-}
-
-// placementOf reads the flag --placement: strict or fast.
-func placementOf(flag string) engine.Placement {
-	if flag == "fast" {
-		return engine.PlaceStreaming
-	}
-	return engine.PlaceVerified
 }

@@ -86,7 +86,6 @@ type perfRDMACmd struct {
 	perfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
-	Placement     string        `enum:"strict,fast" default:"strict" help:"strict (default) or fast." placeholder:"HOW"`
 	BusyWait      time.Duration `default:"250us" help:"Look before sleeping. Default 250us." placeholder:"TIME"`
 	TxDepth       int           `short:"t" help:"Outstanding on a QP. Default 128; of many QPs fewer." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
@@ -312,7 +311,7 @@ func checkCongestion(flag, name string) error {
 
 // open opens the device.
 func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibverbs.Context, error) {
-	opts := &engine.Options{Placement: placementOf(c.Placement)}
+	opts := new(engine.Options)
 	opts.TCP.CongestionControl = c.congestion()
 	if c.CRC == "off" {
 		opts.CRC = engine.CRCOff
@@ -330,8 +329,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	fmt.Fprintln(out.errors, why)
 	self.Provider, self.Device = vctx.Provider(), vctx.Name()
 	if self.Provider == "engine" {
-		self.CRC, self.Placement = c.CRC, c.Placement
-		self.BusyWait = c.BusyWait.String()
+		self.CRC, self.BusyWait = c.CRC, c.BusyWait.String()
 	} else {
 		self.Cong = "" // the kernel's sockets are out of reach
 	}
@@ -452,7 +450,7 @@ func describe(s load.Spec, client, server load.End) string {
 	}{{"client", client}, {"server", server}} {
 		text := e.what + " " + strings.TrimSpace(e.end.Provider+" "+e.end.Device)
 		if e.end.CRC != "" {
-			text += " CRC " + e.end.CRC + " " + e.end.Placement
+			text += " CRC " + e.end.CRC
 		}
 		if e.end.BusyWait != "" && s.Poll == load.Block {
 			text += " looks " + e.end.BusyWait + " before it sleeps"

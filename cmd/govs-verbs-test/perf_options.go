@@ -17,7 +17,7 @@ var workloadOptions = []string{
 }
 
 // engineOptions are those that the kernel provider has no use for.
-var engineOptions = []string{"crc", "placement", "busy-wait", "cong"}
+var engineOptions = []string{"crc", "busy-wait", "cong"}
 
 // useless returns why a workload has no use for an option, or "" if it has one.
 func useless(op load.Op, option string) string {
@@ -105,7 +105,7 @@ func describePerf(app *kong.Application) {
 
 // workloadHelp describes a workload.
 func workloadHelp(op load.Op, tcp bool) string {
-	others, options := "a workload over RDMA", "--provider, --crc, --placement, --busy-wait, --cong, --cpu and --procs"
+	others, options := "a workload over RDMA", "--provider, --crc, --busy-wait, --cong, --cpu and --procs"
 	if tcp {
 		others, options = "tcp-bw or tcp-lat", "--cong, --cpu and --procs"
 	}
@@ -133,10 +133,7 @@ func workloadHelp(op load.Op, tcp bool) string {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
 			" --busy-wait 0 is a negative BusyWait of engine.Options." +
 			" With --poll block an end looks for a completion for --busy-wait before it sleeps, if" +
-			" recent waits were that short. --placement says when the engine verifies an FPDU's CRC:" +
-			" strict, before it places the payload (PlaceVerified of engine.Options); fast, while it" +
-			" does (PlaceStreaming). It matters where payload arrives: at the server for Writes and" +
-			" Sends, at the client for Reads."
+			" recent waits were that short."
 	}
 	columns := "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " +
 		"GB are 10^9 octets, GiB 2^30."

@@ -49,7 +49,7 @@ func TestPerf(t *testing.T) {
 }
 
 func TestPerfJSON(t *testing.T) {
-	server, addr := perfServe(t, load.WriteBW, "[::1]:0", "--provider", "engine", "--crc", "off", "--placement", "fast", "--serve", "2")
+	server, addr := perfServe(t, load.WriteBW, "[::1]:0", "--provider", "engine", "--crc", "off", "--serve", "2")
 	client := start(t, words("perf write-bw --provider engine --crc off --duration 20ms -q 2 -t 16 -b --poll block --json "+addr)...)
 	client.want(t, exitPassed, nil, nil)
 	var r perfReport
@@ -57,7 +57,7 @@ func TestPerfJSON(t *testing.T) {
 	if r.Op != load.WriteBW || r.Poll != load.Block || len(r.Messages) != 1 {
 		t.Fatalf("report %+v", r)
 	}
-	if r.Client.CRC != "off" || r.Client.Placement != "strict" || r.Server.CRC != "off" || r.Server.Placement != "fast" ||
+	if r.Client.CRC != "off" || r.Server.CRC != "off" ||
 		r.Server.Provider != "engine" || r.Server.Cong != "cubic" || r.Server.Procs < 1 || r.Server.Go == "" || r.Server.Kernel == "" || r.Server.Govs == "" {
 		t.Errorf("ends: client %+v, server %+v", r.Client, r.Server)
 	}
@@ -145,7 +145,6 @@ func TestPerfWrongUsage(t *testing.T) {
 		"read-bw 192.0.2.1:7175 --outstanding 129":           "--outstanding 129: has to be 1 to 128",
 		"write-bw 192.0.2.1:7175 --poll sometimes":           "--poll must be one of",
 		"write-bw 192.0.2.1:7175 --crc maybe":                "--crc must be one of",
-		"write-bw 192.0.2.1:7175 --placement loose":          "--placement must be one of",
 		"write-bw --listen 192.0.2.1:7175 --serve=-1":        "--serve -1: has to be at least 0",
 		"write-bw 192.0.2.1:7175 --procs=-1":                 "--procs -1: has to be at least 1",
 		"write-bw 192.0.2.1:7175 --cpu=-2":                   "--cpu -2: there is no such CPU",

@@ -40,7 +40,6 @@ type runCmd struct {
 	PeerAddr   netip.Addr `help:"Address of the agent's side. Default: of the interface under its kernel device, otherwise that of --peer." placeholder:"ADDR"`
 	SecretFile string     `help:"File with the secret that the agent was started with. Default: GOVS_AGENT_SECRET of the environment. None is needed on a loopback address." placeholder:"FILE" type:"path"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default: the profile's, or 1." default:"1" placeholder:"FACTOR"`
-	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
@@ -220,7 +219,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 
 	col := &conformance.Collection{
 		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(), CPUs: runtime.NumCPU(),
-		Siw: os.Getenv("VM_SIW"), Placement: c.Placement, Seed: c.Seed, Only: c.Only,
+		Siw: os.Getenv("VM_SIW"), Seed: c.Seed, Only: c.Only,
 	}
 	if err := c.describePeer(ctx, col); err != nil {
 		return unable(err)

@@ -97,8 +97,7 @@ func (c *runCmd) bridgeBench(out *output) (*bench, error) {
 		return nil, unable(err)
 	}
 	b.openers = map[string]conformance.Opener{
-		"engine": onengine.Side{Name: "engine", Addr: addr,
-			Placement: placementOf(c.Placement)}.Opener(),
+		"engine":   onengine.Side{Name: "engine", Addr: addr}.Opener(),
 		bridgeName: bridgeOpener(device, addr, nil),
 	}
 	return b, nil

@@ -200,8 +200,7 @@ func (c *runCmd) peerBench(out *output) (*bench, error) {
 	}
 	beside := wrapper(c.peer.Beside)
 	b.openers["engine"] = onengine.Side{Name: "engine", Addr: ours, Tap: b.tap,
-		Placement: placementOf(c.Placement),
-		New:       func(o *engine.Options) provider.Provider { return beside(engine.New(o)) }}.Opener()
+		New: func(o *engine.Options) provider.Provider { return beside(engine.New(o)) }}.Opener()
 	if usesKernel {
 		k, err := findKernel(ours)
 		if err != nil {

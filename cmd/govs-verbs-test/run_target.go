@@ -48,7 +48,7 @@ func (c *runCmd) checkTarget(k *kong.Context) error {
 		return nil
 	}
 	for _, flag := range []string{"initiator", "responder", "matrix", "providers", "with", "peer",
-		"addr", "interface", "placement", "require-siw"} {
+		"addr", "interface", "require-siw"} {
 		if given(k, flag) {
 			return fmt.Errorf("--%s does not go with --target, which is the one provider of the run "+
 				"and is not opened by it", flag)

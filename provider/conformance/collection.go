@@ -15,9 +15,9 @@ type Part struct {
 // Join makes one collection of parts, for instance of runs of the engine alone on one machine and
 // runs with the kernel on another. Its captures have their absolute names.
 //
-// Parts that can't be compared are an error: those of another version of the program, seed or
-// placement, with the same run, or, if they have other providers than the reference, of another
-// kernel or variant of siw. The kernel of runs of the reference alone does not count.
+// Parts that can't be compared are an error: those of another version of the program or seed,
+// with the same run, or, if they have other providers than the reference, of another kernel or
+// variant of siw. The kernel of runs of the reference alone does not count.
 func Join(reference string, parts ...Part) (*Collection, error) {
 	if len(parts) == 0 {
 		return nil, fmt.Errorf("no collection to join")
@@ -79,7 +79,6 @@ func (p *Part) fits(other *Part, reference string) error {
 		{"schema", a.Schema, b.Schema},
 		{"version of the program", a.Version, b.Version},
 		{"seed", fmt.Sprint(a.Seed), fmt.Sprint(b.Seed)},
-		{"placement", a.Placement, b.Placement},
 	}
 	if p.others(reference) {
 		all = append(all, condition{"kernel", a.Kernel, b.Kernel},

@@ -39,7 +39,6 @@ func TestJoin(t *testing.T) {
 
 	for want, change := range map[string]func(c *Collection){
 		`the seed is "7" and "8"`:                          func(c *Collection) { c.Seed = 8 },
-		`the placement is "" and "fast"`:                   func(c *Collection) { c.Placement = "fast" },
 		`the version of the program is "" and "2"`:         func(c *Collection) { c.Version = "2" },
 		`the kernel is "guest" and "other"`:                func(c *Collection) { c.Kernel = "other" },
 		`the variant of siw is "crc" and "p2p"`:            func(c *Collection) { c.Siw = "p2p" },

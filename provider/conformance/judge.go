@@ -79,7 +79,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	j.hearWitness(ctx, runs)
 	r := &Report{
 		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel,
-		KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Placement: c.Placement,
+		KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw,
 		Seed: c.Seed, Peer: c.Peer, Target: c.Target,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
@@ -474,9 +474,6 @@ func replay(c *Collection, o *Outcome) string {
 	}
 	if o.Pairing.Responder != Raw {
 		cmd += " --responder " + o.Pairing.Responder
-	}
-	if c.Placement != "" && c.Placement != "strict" {
-		cmd += " --placement " + c.Placement
 	}
 	if p := c.Peer; p != nil && strings.Contains(cmd, AtPeer) {
 		return cmd + " --peer " + p.Address

@@ -482,8 +482,8 @@ func TestReplay(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	c.Placement, c.Siw = "fast", "crc"
-	const want = "ci/vm/run --siw crc -- govs-verbs-test run --only a/b --seed 7 --initiator engine --responder kernel --placement fast"
+	c.Siw = "crc"
+	const want = "ci/vm/run --siw crc -- govs-verbs-test run --only a/b --seed 7 --initiator engine --responder kernel"
 	if got := replay(c, &Outcome{Scenario: "a/b", Pairing: Pairing{"engine", "kernel"}}); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

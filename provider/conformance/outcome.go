@@ -76,8 +76,7 @@ type Collection struct {
 	// "6.1.176", which a distribution's uname -r does not have.
 	KernelVersion string    `json:"kernel_version,omitempty"`
 	CPUs          int       `json:"cpus"`
-	Siw           string    `json:"siw,omitempty"`       // variant of the module: default, crc, p2p
-	Placement     string    `json:"placement,omitempty"` // of the engine, where a scenario doesn't say: strict, fast
+	Siw           string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
 	Seed          uint64    `json:"seed"`
 	Only          string    `json:"only,omitempty"`
 	Require       []string  `json:"require,omitempty"` // providers whose absence is a failure

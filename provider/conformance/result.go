@@ -20,7 +20,6 @@ type Report struct {
 	KernelVersion string          `json:"kernel_version,omitempty"` // of the sources: "6.1.176"
 	CPUs          int             `json:"cpus"`
 	Siw           string          `json:"siw,omitempty"`
-	Placement     string          `json:"placement,omitempty"` // of the engine: strict, fast
 	Seed          uint64          `json:"seed"`
 	Reference     string          `json:"reference,omitempty"` // the provider that the others are compared with
 	Profiles      []string        `json:"profiles,omitempty"`  // where the ledger comes from

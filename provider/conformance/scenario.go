@@ -89,7 +89,7 @@ type Scenario struct {
 	OnlyByName string
 
 	// Options varies how the engine is opened for this scenario: "crc=off",
-	// "placement=streaming"; the kernel has no such options and ignores them.
+	// "markers=on"; the kernel has no such options and ignores them.
 	Options []string
 
 	// ResponderOptions are more of them, for the responder of a verbs scenario only.

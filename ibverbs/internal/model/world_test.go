@@ -122,9 +122,8 @@ func TestSimulated(t *testing.T) {
 		opts := shapes[d.pick(len(shapes))]
 		opts.Seed = d.next()
 		eng := engine.Options{
-			Placement: one(d, []engine.Placement{engine.PlaceVerified, engine.PlaceStreaming}),
-			CRC:       one(d, []engine.CRCPolicy{engine.CRCPreferred, engine.CRCPreferred, engine.CRCOff}),
-			Markers:   d.oneIn(4), PeerToPeer: d.oneIn(4), Extensions: d.oneIn(2),
+			CRC:     one(d, []engine.CRCPolicy{engine.CRCPreferred, engine.CRCPreferred, engine.CRCOff}),
+			Markers: d.oneIn(4), PeerToPeer: d.oneIn(4), Extensions: d.oneIn(2),
 		}
 		rt.Logf("network %+v, engine %+v", opts, eng)
 		defer func() {
@@ -198,7 +197,7 @@ func TestLoopback(t *testing.T) {
 	}
 	check(t, plans, 70, func(rt *rapid.T, p plan) error {
 		d := &dice{p.setup}
-		eng := engine.Options{Placement: one(d, []engine.Placement{engine.PlaceVerified, engine.PlaceStreaming}), Extensions: d.oneIn(2)}
+		eng := engine.Options{Extensions: d.oneIn(2)}
 		addr := netip.MustParseAddrPort("127.0.0.1:0")
 		w := &world{name: "TCP", patience: 2 * time.Minute, ext: eng.Extensions, addr: [2]netip.AddrPort{addr, addr}}
 		if err := w.open([2]provider.Provider{engine.New(&eng), engine.New(&eng)}, [2]string{}); err != nil {

@@ -26,9 +26,6 @@ type Side struct {
 	// Tap sees their connections; nil for none.
 	Tap transport.Tap
 
-	// Placement is for scenarios that don't choose one.
-	Placement engine.Placement
-
 	// New makes the provider; nil is engine.New.
 	New func(*engine.Options) provider.Provider
 }
@@ -50,7 +47,7 @@ func (s Side) Opener() conformance.Opener {
 
 // Provider makes a provider with a scenario's options.
 func (s Side) Provider(options []string) (provider.Provider, error) {
-	opts := &engine.Options{Placement: s.Placement}
+	opts := new(engine.Options)
 	if err := Set(opts, options); err != nil {
 		return nil, err
 	}
@@ -63,10 +60,10 @@ func (s Side) Provider(options []string) (provider.Provider, error) {
 	return s.New(opts), nil
 }
 
-// Set reads a scenario's options into opts: crc=on|off, placement=verified|streaming,
-// markers=on|off, rdmac=permitted|only, extensions=on|off, startup=DURATION,
-// close=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names an
-// option that is not one of them.
+// Set reads a scenario's options into opts: crc=on|off, markers=on|off,
+// rdmac=permitted|only, extensions=on|off, startup=DURATION, close=DURATION,
+// rtr=send|write|read and fallback=closed|unenhanced. The error names an option that is
+// not one of them.
 func Set(opts *engine.Options, options []string) error {
 	for _, o := range options {
 		key, value, _ := strings.Cut(o, "=")
@@ -82,8 +79,6 @@ func set(opts *engine.Options, key, value string) error {
 	switch key {
 	case "crc":
 		opts.CRC, ok = map[string]engine.CRCPolicy{"on": engine.CRCOn, "off": engine.CRCOff}[value]
-	case "placement":
-		opts.Placement, ok = map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
 	case "markers":
 		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
 	case "rtr":

@@ -14,7 +14,7 @@ import (
 
 // Every option of the suite is one, and does something unless it is a default.
 func TestOptionsOfTheSuite(t *testing.T) {
-	defaults := []string{"crc=on", "placement=verified", "markers=off", "extensions=off"}
+	defaults := []string{"crc=on", "markers=off", "extensions=off"}
 	tried := make(map[string]bool)
 	for _, s := range scenarios.Suite().All() {
 		for _, o := range slices.Concat(s.Options, s.ResponderOptions) {
@@ -33,11 +33,11 @@ func TestOptionsOfTheSuite(t *testing.T) {
 }
 
 func TestSet(t *testing.T) {
-	opts := engine.Options{Extensions: true, Placement: engine.PlaceStreaming}
+	opts := engine.Options{Extensions: true, BusyWait: time.Hour}
 	err := onengine.Set(&opts, []string{"crc=off", "rtr=write", "startup=1s", "close=2s", "fallback=closed", "rdmac=permitted", "extensions=off", "markers=on"})
 	want := engine.Options{
 		CRC: engine.CRCOff, PeerToPeer: true, RTR: mpa.RTRWrite, StartupTimeout: time.Second, CloseTimeout: 2 * time.Second, Fallback: engine.FallbackClosed,
-		RDMAC: mpa.RDMACPermitted, Markers: true, Placement: engine.PlaceStreaming,
+		RDMAC: mpa.RDMACPermitted, Markers: true, BusyWait: time.Hour,
 	}
 	if err != nil || opts != want {
 		t.Errorf("got %+v, %v", opts, err)

@@ -62,7 +62,6 @@ func newPage(rep *conformance.Report) (*page, error) {
 		{"govs", rep.Version},
 		{"kernel", kernel(rep)},
 		{"siw", or(rep.Siw, "no guest's")},
-		{"placement by the engine", or(rep.Placement, "not known")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"other host", otherHost(rep.Peer)},
 		{"target", or(rep.Target, "none")},

@@ -15,15 +15,14 @@ import (
 
 // Device says over what a workload runs.
 type Device struct {
-	Provider  string // engine, kernel, or tcp for raw TCP
-	CRC       string `json:",omitempty"` // engine: on, off
-	Placement string `json:",omitempty"` // engine: strict, fast
-	Sleeps    bool   `json:",omitempty"` // engine: an end that blocks does so at once
-	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
-	Stream    bool   `json:",omitempty"` // over rsockets
-	Web       bool   `json:",omitempty"` // HTTP over TCP or rsockets
-	Buffer    int    `json:",omitempty"` // octets of each buffer of an rsocket; 0: the default
-	Link      string `json:",omitempty"` // over a link of the path, by name
+	Provider string // engine, kernel, or tcp for raw TCP
+	CRC      string `json:",omitempty"` // engine: on, off
+	Sleeps   bool   `json:",omitempty"` // engine: an end that blocks does so at once
+	Segments bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
+	Stream   bool   `json:",omitempty"` // over rsockets
+	Web      bool   `json:",omitempty"` // HTTP over TCP or rsockets
+	Buffer   int    `json:",omitempty"` // octets of each buffer of an rsocket; 0: the default
+	Link     string `json:",omitempty"` // over a link of the path, by name
 }
 
 // A measure is made once in each round. Exactly one of Device and Test is set.
@@ -88,7 +87,6 @@ var hostFormulas = []formula{
 	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt",
 		value: rtt, needs: "siw"},
 
-	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
 	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
 	{id: "write-64k-qp64-vs-tcp", of: "write-64k-qp64", to: "tcp-64k-qp64", value: gbps},
 	{id: "write-64k-vs-ucx-tag", of: "write-64k", to: "ucx-tag-64k", value: gbps},
@@ -99,7 +97,6 @@ var hostFormulas = []formula{
 	{id: "send-64b-mops", of: "send-64b", value: mops},
 	{id: "tcp-1m-mss1448-vs-tcp-1m", of: "tcp-1m-mss1448", to: "tcp-1m", value: gbps},
 	{id: "write-1m-nocrc-cpu-per-gib", of: "write-1m-nocrc", to: "tcp-1m", value: cpuPerGiB},
-	{id: "write-1m-fast-cpu-per-gib", of: "write-1m-fast", to: "tcp-1m", value: cpuPerGiB},
 	{id: "write-1m-sleep-cpu-per-gib", of: "write-1m-sleep", to: "netconn-1m", value: cpuPerGiB},
 	{id: "write-1m-mss1448-cpu-per-gib", of: "write-1m-mss1448", to: "tcp-1m-mss1448", value: cpuPerGiB},
 	{id: "read-1m-cpu-per-gib", of: "read-1m", to: "tcp-1m", value: cpuPerGiB},
@@ -135,10 +132,9 @@ const (
 )
 
 // engine is the engine as it is by default.
-var engine = Device{Provider: "engine", CRC: "on", Placement: "strict"}
+var engine = Device{Provider: "engine", CRC: "on"}
 
 func (d Device) noCRC() Device    { d.CRC = "off"; return d }
-func (d Device) fast() Device     { d.Placement = "fast"; return d }
 func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
 func (d Device) stream() Device   { d.Stream = true; return d }
@@ -196,7 +192,6 @@ func hostMeasures(c Config) []measure {
 		c.program("exec-rstream-1m", outside.ExecRstreamBW, mib),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
 		c.program("exec-write-1m", outside.ExecWrite, mib),
-		bw("write-1m-fast", engine.fast(), load.WriteBW, mib, 16),
 		bw("write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
 		bw("read-1m", engine, load.ReadBW, mib, 16),
 		bw("send-1m", engine, load.SendBW, mib, 16),

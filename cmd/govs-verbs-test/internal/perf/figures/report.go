@@ -211,7 +211,7 @@ func (r *runner) conditions(m measure) map[string]any {
 		}
 	}
 	if d.Provider == "engine" {
-		c["crc"], c["placement"] = d.CRC, d.Placement
+		c["crc"] = d.CRC
 		if s.Poll == load.Block {
 			c["looks_before_sleeping_us"] = busyWait(d).Microseconds()
 		}

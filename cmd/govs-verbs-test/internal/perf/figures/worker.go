@@ -101,7 +101,7 @@ func (x *executor) do(o order) (a answer, err error) {
 // end says what this end is with a device.
 func (x *executor) end(d Device) load.End {
 	e := x.self
-	e.Provider, e.CRC, e.Placement = d.Provider, d.CRC, d.Placement
+	e.Provider, e.CRC = d.Provider, d.CRC
 	if d.Provider == "kernel" {
 		e.Cong = "" // its sockets are out of reach
 	}
@@ -124,9 +124,6 @@ func (x *executor) open(d Device) (*ibverbs.Context, error) {
 		opts.TCP.CongestionControl = x.self.Cong
 		if d.CRC == "off" {
 			opts.CRC = govs.CRCOff
-		}
-		if d.Placement == "fast" {
-			opts.Placement = govs.PlaceStreaming
 		}
 		if d.Sleeps {
 			opts.BusyWait = -1

@@ -134,7 +134,7 @@ func TestShapes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := pair(t, engine.Options{Placement: engine.PlaceStreaming})
+			c := pair(t, engine.Options{})
 			for _, op := range []Op{WriteBW, ReadBW, SendBW} {
 				s := Spec{Op: op, Size: 3000, Iters: 111, Warmup: 10, TxDepth: 32} // the queue, three times
 				if change(&s); s.Inline > 0 && op == ReadBW {

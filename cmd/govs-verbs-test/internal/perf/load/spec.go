@@ -210,15 +210,14 @@ type Latency struct {
 // An End describes one end as far as figures depend on it; the ends exchange it. All of
 // it is for the reader, except that Provider is used.
 type End struct {
-	Provider  string // engine, kernel, tcp
-	Device    string `json:",omitempty"`
-	CRC       string `json:",omitempty"` // on, off: what this end asks for
-	Placement string `json:",omitempty"` // strict, fast
-	BusyWait  string `json:",omitempty"` // engine, blocking: how long it looks before it sleeps, such as 50us
-	Cong      string `json:",omitempty"` // TCP_CONGESTION; empty for the system's
-	CPU       string // where it is pinned to, such as "0"; empty if it is not
-	Procs     int    // GOMAXPROCS
-	Kernel    string // uname -r
-	Go        string
-	Govs      string
+	Provider string // engine, kernel, tcp
+	Device   string `json:",omitempty"`
+	CRC      string `json:",omitempty"` // on, off: what this end asks for
+	BusyWait string `json:",omitempty"` // engine, blocking: how long it looks before it sleeps, such as 50us
+	Cong     string `json:",omitempty"` // TCP_CONGESTION; empty for the system's
+	CPU      string // where it is pinned to, such as "0"; empty if it is not
+	Procs    int    // GOMAXPROCS
+	Kernel   string // uname -r
+	Go       string
+	Govs     string
 }
