@@ -73,8 +73,7 @@ type device struct {
 	fatal  atomic.Bool
 	stores atomic.Bool // there has been an object that can be stored to
 
-	directLeast int // directLeastHere
-	turnWhole   int // turnWholeHere
+	turnWhole int // turnWholeHere
 
 	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
@@ -91,7 +90,7 @@ func openDevice(opts Options) (*device, error) {
 		opts.Network = network
 	}
 	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
-	d.directLeast, d.turnWhole = directLeastHere(), turnWholeHere()
+	d.turnWhole = turnWholeHere()
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
@@ -108,7 +107,7 @@ func openDevice(opts Options) (*device, error) {
 
 // tcpNetwork makes the network of a device for which Options names none.
 func tcpNetwork(opts Options) (transport.Network, error) {
-	if opts.TCP.MaxSegment == 0 && opts.CRC != CRCOff && opts.Placement == PlaceVerified {
+	if opts.TCP.MaxSegment == 0 && opts.CRC != CRCOff {
 		opts.TCP.MaxSegment = recordSegment
 	}
 	opts.TCP.LocalReceiveBuffer = cmp.Or(opts.TCP.LocalReceiveBuffer, localBuffer)
@@ -124,9 +123,6 @@ func tcpNetwork(opts Options) (transport.Network, error) {
 // time stamps, FPDUs without pad may be any number in one record, and 1 MiB is sent with one call.
 // Two of them still go in one packet of the kernel's, which has 64 KiB at most. Both ends have more
 // FPDUs to build and to parse, but gain more than that costs (docs/benchmarks).
-//
-// Without CRC, and with PlaceStreaming, longer FPDUs are better: each is read with a call of its
-// own.
 const recordSegment = 32_576
 
 // localBuffer is the receive buffer of connections within this host. The kernel, left alone, lets

@@ -29,7 +29,7 @@ func TestProvider(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, bad := range []Options{
-		{CRC: -1}, {Placement: 2}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
+		{CRC: -1}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
 		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
 		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
 		{MaxPendingPerPeer: -1}, {MaxClosing: -1}, {MaxClosingPerPeer: -1},

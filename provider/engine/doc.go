@@ -77,13 +77,11 @@
 // SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, which is raised once a QP in ERR takes
 // no more from its SRQ. EventSRQErr is never raised: there is nothing to fail.
 //
-// # Verified and streaming placement
+// # Placement
 //
-// By default ([PlaceVerified]) the CRC of an FPDU is verified before any of its
-// octets reaches registered memory (RFC 5044 section 4.4), which costs a copy.
-// With [PlaceStreaming], and on connections without CRC, large payload goes from
-// the socket into the region while it arrives, as siw does it: a corrupt FPDU
-// then ends the connection after its octets are in the region.
+// An FPDU is placed when all of it has come and its CRC was found right (RFC 5044 section 4.4), so
+// nothing of a corrupt FPDU reaches registered memory. That costs a copy of the payload. siw places
+// payload while it arrives, and verifies the CRC after that.
 //
 // # The device
 //
@@ -150,7 +148,6 @@ package engine
 //   - batch: the FPDUs of one vectored write (txBatch). Chunk: a pooled buffer of 64 KiB.
 //   - record: octets that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
-//   - direct: said of an FPDU whose payload is read from the socket to its place.
 //   - object: an io.ReaderAt that a region is over, instead of memory.
 //   - exposed: said of memory that some peer can write, by way of whatever region or window, and
 //     in the case of a region's own rights has written (exposures.go).

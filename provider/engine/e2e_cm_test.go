@@ -24,7 +24,7 @@ type cmSide struct {
 func newCMSide(t testing.TB, network transport.Network, opts Options) *cmSide {
 	t.Helper()
 	s := e2eSetup{opts: opts}
-	e := newE2EEnd(t, e2eWire{placement: opts.Placement}, network, s)
+	e := newE2EEnd(t, e2eWire{}, network, s)
 	c := &cmSide{e2eEnd: e, ec: testkit.Must(e.dev.CreateEventChannel())(t)}
 	t.Cleanup(func() { closeAll(t, "event channel", c.ec) })
 	return c
@@ -95,8 +95,7 @@ func TestE2ENegotiated(t *testing.T) {
 		{CRC: CRCOff},
 		{CRC: CRCOff, Markers: true},
 		{Markers: true, Revision: 1},
-		{CRC: CRCOff, Revision: 1, Placement: PlaceStreaming},
-		{Placement: PlaceStreaming},
+		{CRC: CRCOff, Revision: 1},
 	}
 	for i, ao := range sides {
 		for j, bo := range sides {

@@ -57,7 +57,7 @@ func TestE2EProtection(t *testing.T) {
 	} {
 		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
 			t.Run(c.name+", "+op.String(), func(t *testing.T) {
-				onWires(t, func(w e2eWire) bool { return plain(w) || w.placement == PlaceStreaming }, func(t *testing.T, w e2eWire) {
+				onWires(t, func(w e2eWire) bool { return plain(w) || long(w) }, func(t *testing.T, w e2eWire) {
 					a, b := newE2EPair(t, w, e2eSetup{})
 					rights, want := c.rights, c.write
 					if op == provider.WRRDMARead {
@@ -270,7 +270,7 @@ func TestE2EReceives(t *testing.T) {
 		{"no room", 0, 1, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onWires(t, func(w e2eWire) bool { return plain(w) || w.placement == PlaceStreaming || w.noCRC && w.real }, func(t *testing.T, w e2eWire) {
+			onWires(t, func(w e2eWire) bool { return plain(w) || long(w) || w.noCRC && w.real }, func(t *testing.T, w e2eWire) {
 				a, b := newE2EPair(t, w, e2eSetup{})
 				dst := b.region(c.octets, provider.AccessLocalWrite)
 				src := a.filled(c.octets, 0, 1)

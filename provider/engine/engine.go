@@ -56,19 +56,6 @@ const (
 	FallbackClosed
 )
 
-// Placement says when received octets go into registered memory.
-type Placement int
-
-const (
-	// PlaceVerified places the octets of an FPDU after its CRC was found good
-	// (RFC 5044 section 4.4). Each octet is copied once more.
-	PlaceVerified Placement = iota
-	// PlaceStreaming lets large payload go from the socket into the region
-	// while the FPDU arrives, as siw does; a bad CRC then terminates the
-	// connection after the fact.
-	PlaceStreaming
-)
-
 // DefaultBusyWait is longer than it takes to wake a peer on another CPU and to be woken by its
 // answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. With a shorter
 // one, waits for such a peer, which also has work to do, count as too long, and neither end ever
@@ -80,7 +67,7 @@ const DefaultBusyWait = 250 * time.Microsecond
 // The fields are in groups:
 //   - the start-up of connections (MPA): Revision, Fallback, PeerToPeer, RTR, ManualIRD, ManualORD,
 //     MaxIRD, MaxORD, Markers, RDMAC, Extensions;
-//   - the data path: CRC, Placement, TransmitAtOnce, BusyWait, ProgressGoroutines;
+//   - the data path: CRC, TransmitAtOnce, BusyWait, ProgressGoroutines;
 //   - time limits: StartupTimeout, FPDUTimeout, SendTimeout, CloseTimeout;
 //   - what peers can have of a device at a time: MaxPending, MaxPendingPerPeer, MaxAccepted,
 //     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
@@ -143,10 +130,8 @@ type Options struct {
 	// while it is off here.
 	Extensions bool
 
-	// CRC is what the engine asks for. Without a CRC on a connection both
-	// placements are PlaceStreaming.
-	CRC       CRCPolicy
-	Placement Placement
+	// CRC is what the engine asks for.
+	CRC CRCPolicy
 
 	// BusyWait is how long a goroutine that waits for a completion event polls for it
 	// before it sleeps, if its last wait was no longer than that: where answers come
@@ -345,8 +330,6 @@ func (o *Options) complete() error {
 		return err
 	}
 	switch {
-	case o.Placement != PlaceVerified && o.Placement != PlaceStreaming:
-		return badOption("Placement", int(o.Placement), "PlaceVerified or PlaceStreaming")
 	case o.ProgressGoroutines < 1 || o.ProgressGoroutines > 256:
 		return badOption("ProgressGoroutines", o.ProgressGoroutines, "from 1 to 256, or 0 for the default")
 	case o.StartupTimeout < 0:

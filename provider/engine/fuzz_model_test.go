@@ -110,13 +110,12 @@ type modelEnd struct {
 	codes  []modelCode // our Terminate may have any of these
 	ulpdu  []byte      // that has the fault, nil if it is the FPDU
 	silent bool        // no Terminate may be sent
-	quiet  bool        // no Terminate need be sent
 	loose  bool        // what the Terminate shows depends on which fault was found first
 }
 
 // modelConfig is what a stream is like.
 type modelConfig struct {
-	crc, markersRx, markersTx, streaming bool
+	crc, markersRx, markersTx            bool
 	wait, peerToPeer, rdmac, ext, shared bool
 	depth                                int // of inbound requests
 }
@@ -138,7 +137,6 @@ type model struct {
 	recvWCs  []provider.WC
 	sendWCs  []provider.WC
 	end      *modelEnd
-	early    []modelCode // faults of an FPDU that has come in part
 	mayTalk  bool
 	received bool
 
@@ -155,8 +153,8 @@ type model struct {
 
 	requests []modelRequest // of this piece
 
-	// may are octets that may have been placed although their FPDU has come in part, or its
-	// CRC turned out wrong, because placement does not wait for the CRC.
+	// may are octets that may have been placed although the segment has a fault, because that is
+	// found after placement.
 	may []modelMay
 
 	o modelOutput
@@ -171,17 +169,12 @@ func newModel(c modelConfig) *model {
 	return &model{modelConfig: c, sendMSN: 1, readMSN: 1, answerMSN: 1, mayTalk: !c.wait, o: newModelOutput()}
 }
 
-// direct reports whether octets may be placed before their FPDU is complete.
-func (m *model) direct() bool { return !m.markersRx && (!m.crc || m.streaming) }
-
 // feed takes what came in one piece.
 func (m *model) feed(piece []byte) {
 	m.in = append(m.in, piece...)
-	m.early = nil
 	for m.end == nil {
 		f := unframe(m.in, m.pos, m.markersRx)
 		if !f.whole {
-			m.partial(f.ulpdu, f.length)
 			return
 		}
 		m.fpdu(f)
@@ -272,33 +265,11 @@ func unframePlain(b []byte) (f frame) {
 	return f
 }
 
-// partial takes what has come of an FPDU that is not complete.
-func (m *model) partial(ulpdu []byte, length int) {
-	if !m.direct() || length < 0 {
-		return
-	}
-	s, known := parseSegment(ulpdu, length)
-	if !known {
-		return
-	}
-	if m.early = m.judge(&s); len(m.early) == 0 {
-		m.may = append(m.may, m.placement(&s)...)
-	}
-}
-
 // fpdu takes a whole FPDU.
 func (m *model) fpdu(f frame) {
 	s, _ := parseSegment(f.ulpdu, f.length)
 	if m.crc && !f.crc {
 		m.end = &modelEnd{codes: []modelCode{mpaBadCRC}, silent: !m.mayTalk}
-		if m.direct() {
-			errs := m.judge(&s)
-			m.end.codes = append(m.end.codes, errs...)
-			m.end.loose = true
-			if len(errs) == 0 {
-				m.may = append(m.may, m.placement(&s)...)
-			}
-		}
 		return
 	}
 	if !f.marker {
@@ -308,9 +279,7 @@ func (m *model) fpdu(f frame) {
 	first := !m.received
 	m.received, m.mayTalk = true, true
 	if errs := m.judge(&s); len(errs) > 0 {
-		// A stream that places octets as they come may find a fault before the FPDU is known to
-		// be good, and a responder may not send before its first good FPDU.
-		m.end = &modelEnd{codes: errs, ulpdu: f.ulpdu, quiet: first && m.wait && m.direct()}
+		m.end = &modelEnd{codes: errs, ulpdu: f.ulpdu}
 		if s.short {
 			m.end.ulpdu = nil
 		}
@@ -472,7 +441,7 @@ func (m *model) doneBefore(op uint8) int {
 	return 0
 }
 
-// placement returns where the payload of a segment, as far as it has come, is placed.
+// placement returns where the payload of a segment is placed.
 func (m *model) placement(s *segment) (all []modelMay) {
 	p := s.payload
 	for _, t := range m.target(s) {
@@ -505,7 +474,7 @@ func (m *model) final(got []byte) (at int, ok bool) {
 	return 0, true
 }
 
-// mayBe reports whether the octet may be at i because it was placed early.
+// mayBe reports whether the octet may be at i although its segment has a fault.
 func (m *model) mayBe(i int, octet byte) bool {
 	return slices.ContainsFunc(m.may, func(x modelMay) bool {
 		return i >= x.at && i < x.at+len(x.data) && x.data[i-x.at] == octet

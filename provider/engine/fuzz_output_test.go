@@ -164,8 +164,6 @@ func (m *model) after(ended *provider.TerminateError) error {
 		code := termCode(ended.Layer, ended.EType, ended.ECode)
 		gone := len(m.requests) > 0 && m.requests[0].mem != nil && !m.requests[0].mem.valid
 		switch {
-		case !ended.Remote && slices.Contains(m.early, code):
-			m.end = &modelEnd{codes: m.early, loose: true, silent: !m.mayTalk}
 		case !ended.Remote && gone && code == rdmapSTag:
 			m.end = &modelEnd{codes: []modelCode{code}, loose: true}
 		default:
@@ -212,9 +210,6 @@ func (m *model) terminated(ended *provider.TerminateError) error {
 		if p != nil {
 			return fmt.Errorf("a Terminate was sent: % x", p)
 		}
-		return nil
-	}
-	if p == nil && m.end.quiet {
 		return nil
 	}
 	if p == nil {

@@ -61,11 +61,11 @@ func seedPrograms() (all [][]byte) {
 			all = append(all, p)
 		}
 	}
-	// Payload that is placed while it comes, in three pieces, with and without CRC: that of a
-	// Write whose CRC is right, or wrong, and that of the answer to a Read.
-	const crc, streaming, ownRead, most = 1, 2, 2 << 2, 0xff
+	// Payload in three pieces, with and without CRC: that of a Write whose CRC is right, or wrong,
+	// and that of the answer to a Read.
+	const crc, ownRead, most = 1, 2 << 2, 0xff
 	pieces := []byte{0x1f, 0x22, 0x60, 0x1f, 0x10, 0x00}
-	for _, config := range []byte{0, crc, crc | streaming} {
+	for _, config := range []byte{0, crc} {
 		for _, broken := range []byte{0, 0xe0} {
 			all = append(all, append([]byte{config, 0, broken, most, 0, 0, 0}, pieces...))
 		}
@@ -94,7 +94,7 @@ func (r *rigs) run(t testing.TB, program []byte) {
 	copy(c[:], program)
 	bit := func(b byte, n int) bool { return b>>n&1 != 0 }
 	config := modelConfig{
-		crc: bit(c[0], 0), streaming: bit(c[0], 1), markersRx: bit(c[0], 2), markersTx: bit(c[0], 3), ext: bit(c[0], 4),
+		crc: bit(c[0], 0), markersRx: bit(c[0], 2), markersTx: bit(c[0], 3), ext: bit(c[0], 4),
 		shared: bit(c[0], 5), rdmac: bit(c[0], 6), depth: 4,
 	}
 	mode := c[1] & 3
@@ -104,9 +104,6 @@ func (r *rigs) run(t testing.TB, program []byte) {
 	}
 	config.wait, config.peerToPeer = mode == 1 || mode == 2, mode >= 2
 	opts := Options{Extensions: config.ext}
-	if config.streaming {
-		opts.Placement = PlaceStreaming
-	}
 	x := r.made[opts]
 	if x == nil {
 		x = newRig(t, opts)

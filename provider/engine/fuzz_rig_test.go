@@ -151,7 +151,6 @@ func newRig(t testing.TB, opts Options) *rig {
 	// No timer looks at stalled streams: while it has a stream's lock, Ready receives nothing.
 	// A poller would report the stream again; here nobody does, once in 10 million programs.
 	r.dev.stalls.stop()
-	r.dev.directLeast = 0 // otherwise nothing is placed while it comes: each stream is alone
 	r.pd, r.other = testkit.Must(r.dev.AllocPD())(t).(*pd), testkit.Must(r.dev.AllocPD())(t).(*pd)
 	r.srq = testkit.Must(r.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8,
 		MaxSGE: 2}}))(t).(*srq)

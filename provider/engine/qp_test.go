@@ -32,12 +32,10 @@ func TestOperations(t *testing.T) {
 		{"mem cut", cut(1), memAddr, Options{}, true, false},
 		{"mem without CRC", memnet.New(nil), memAddr, Options{}, false, false},
 		{"mem cut without CRC", cut(2), memAddr, Options{}, false, false},
-		{"mem streaming", cut(3), memAddr, Options{Placement: PlaceStreaming}, true, false},
 		{"mem markers", memnet.New(nil), memAddr, Options{}, true, true},
 		{"mem cut markers without CRC", cut(4), memAddr, Options{}, false, true},
 		{"TCP", nil, tcpAddr, Options{}, true, false},
 		{"TCP without CRC", nil, tcpAddr, Options{}, false, false},
-		{"TCP streaming", nil, tcpAddr, Options{Placement: PlaceStreaming}, true, false},
 		{"TCP markers", nil, tcpAddr, Options{}, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

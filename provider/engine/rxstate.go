@@ -16,8 +16,7 @@ type rxState struct {
 	r, w int        // c.b[r:w] was read and not consumed
 	part *rxPart    // what was moved out of a context
 
-	direct directFPDU
-	store  *objectStore // what has to arrive at an object before anything else is taken
+	store *objectStore // what has to arrive at an object before anything else is taken
 
 	looks   uint32 // of pollers since a goroutine was about to sleep (see muting.go)
 	attends uint32 // when looks was 0
@@ -26,7 +25,6 @@ type rxState struct {
 	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
-	alone    bool // the turn is turnLook or more, and no object stores: the only stream of its CQ
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
 	first    bool // no FPDU was received yet
@@ -42,7 +40,7 @@ func (r *rxState) init(s *stream) {
 }
 
 // midFPDU reports whether an FPDU has come in part.
-func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || r.part != nil }
+func (r *rxState) midFPDU() bool { return r.w > r.r || r.part != nil }
 
 // stop gives back what the receive side has.
 func (r *rxState) stop(s *stream) {
@@ -51,7 +49,7 @@ func (r *rxState) stop(s *stream) {
 	}
 	s.endStore()
 	s.dropPart()
-	r.r, r.w, r.direct = 0, 0, directFPDU{}
+	r.r, r.w = 0, 0
 	if r.c != nil {
 		r.c.endUses()
 	}
@@ -69,9 +67,6 @@ func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r
 // are short, so that what they cost stays within it. One read may take as much as is left if that
 // is whole or more.
 func (r *rxState) readLimit(turn, whole int) int {
-	if r.direct.recent {
-		return directAhead
-	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
 	if turn >= whole && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
@@ -79,7 +74,7 @@ func (r *rxState) readLimit(turn, whole int) int {
 	most := max(readLeast, min(readMost, turn>>r.dense))
 	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
 	// quarter is for that read.
-	return max(rest+directAhead, min(rest+most, max(turn-turn/4, readLeast)))
+	return max(rest+readAhead, min(rest+most, max(turn-turn/4, readLeast)))
 }
 
 // spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has

@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -40,8 +39,8 @@ func TestReadLimit(t *testing.T) {
 		{"as much as a read takes", have + 10000, 200000, 0, turnLook, 10000 + readMost},
 		{"three quarters of the turn", have + 30000, 200000, 0, turnLook, 150000},
 		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, turnLook, 80000},
-		{"hardly more is left than the FPDU", have + 30000, 30100, 0, turnLook, 30000 + directAhead},
-		{"the turn is over, within an FPDU", have + 30000, -5000, 0, turnLook, 30000 + directAhead},
+		{"hardly more is left than the FPDU", have + 30000, 30100, 0, turnLook, 30000 + readAhead},
+		{"the turn is over, within an FPDU", have + 30000, -5000, 0, turnLook, 30000 + readAhead},
 		{"the turn is over", 0, 0, 0, turnLook, readLeast},
 		{"very short FPDUs", 0, turnLeast, 7, turnLook, readLeast},
 	} {
@@ -249,104 +248,13 @@ func TestReadsGrow(t *testing.T) {
 	testkit.OK(t, y.qp.Cause())
 }
 
-// TestDirectReads: where there is no CRC, a long FPDU has a read of its own, to where it belongs. A
-// shorter one has so if it ends a long message, or where the stream is read in turns with others,
-// whose reads are short. On AMD CPUs no FPDU of a stream that is alone has.
-func TestDirectReads(t *testing.T) {
-	alike := func(n, length int) [][]int { return [][]int{slices.Repeat([]int{length}, n)} }
-	for name, tc := range map[string]struct {
-		messages [][]int // octets of payload of their FPDUs; the socket is empty after each
-		of       int     // streams; 0 for a turn as after a store
-		stores   bool    // there is an object
-		direct   bool
-		amd      bool
-	}{
-		"long, alone":             {alike(70, 60000), 1, false, true, false},
-		"long, one of two":        {alike(70, 60000), 2, false, true, false},
-		"shorter, alone":          {alike(350, 12000), 1, false, false, false},
-		"shorter, one of two":     {alike(350, 12000), 2, false, true, false},
-		"shorter, with an object": {alike(350, 12000), 1, true, true, false},
-		"the same, after a store": {alike(350, 12000), 0, true, true, false},
-		"the shortest, alone":     {alike(150, directLeast), 1, false, true, false},
-		"a little less":           {alike(150, directLeast-100), 1, false, false, false},
-		"as short, one of two":    {alike(500, directOctets), 2, false, false, false},
-		"so short, one of many":   {alike(500, directOctets), 100, false, false, false},
-		"ends of long messages":   {[][]int{slices.Repeat([]int{60000, 60000, 12000}, 30)}, 1, false, true, false},
-		"long messages, apart":    {slices.Repeat([][]int{{60000, 60000, 12000}}, 30), 1, false, true, false},
-		"short ends":              {slices.Repeat([][]int{{60000, 60000, 60000, 6000}}, 50), 1, false, false, false},
-		"shorter after long":      {slices.Concat(alike(10, 60000), alike(350, 12000)), 1, false, false, false},
-		"shorter after long, apart": {slices.Concat(alike(10, 60000),
-			slices.Repeat([][]int{{12000, 12000, 12000}}, 100)), 1, false, false, false},
-		"long, alone, on AMD":      {alike(70, 60000), 1, false, false, true},
-		"long, one of two, on AMD": {alike(70, 60000), 2, false, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			y, in, writes := newSizedReads(t, false)
-			y.dev.stores.Store(tc.stores)
-			y.dev.directLeast = directLeast
-			if tc.amd {
-				y.dev.directLeast = directNever
-			}
-			s := y.qp.stream.Load()
-			n, turn := 0, turnMost
-			if tc.of > 0 {
-				turn = y.dev.turnOfLook(tc.of)
-			}
-			for _, fpdus := range tc.messages {
-				for _, octets := range fpdus {
-					in.in = append(in.in, writes(1, octets)...)
-				}
-				for n += len(fpdus); len(in.in) > 0; {
-					s.pollRx(turn)
-				}
-			}
-			if err := y.qp.Cause(); err != nil {
-				t.Fatal(err)
-			}
-			if direct := in.reads >= n*7/10; direct != tc.direct || in.reads > 2*n {
-				t.Errorf("%d reads for %d FPDUs, so that each has one: %t", in.reads, n, direct)
-			}
-		})
-	}
-}
-
-// TestDirectReadsByTurns: on AMD CPUs a stream that is read in turns with others for a while goes
-// on without direct FPDUs once it is alone.
-func TestDirectReadsByTurns(t *testing.T) {
-	y, in, writes := newSizedReads(t, false)
-	y.dev.directLeast = directNever
-	s := y.qp.stream.Load()
-	direct := [3]int{} // how often there were such FPDUs when the stream was the only one, one of two
-	for range 4 {
-		for of := 2; of >= 1; of-- {
-			s.rx.direct.directSegment = nil
-			for in.in = append(in.in, writes(5, 60000)...); len(in.in) > 0; {
-				s.pollRx(y.dev.turnOfLook(of))
-			}
-			if s.rx.midFPDU() {
-				t.Fatal("the stream is in the middle of an FPDU")
-			}
-			if s.rx.direct.directSegment != nil {
-				direct[of]++
-			}
-		}
-	}
-	if direct[1] > 0 || direct[2] == 0 {
-		t.Errorf("direct FPDUs in %d of 4 times as one of two, and in %d as the only stream", direct[2], direct[1])
-	}
-	testkit.OK(t, y.qp.Cause())
-}
-
 // TestReadsHere: devices follow the CPU.
 func TestReadsHere(t *testing.T) {
-	direct, whole := directLeast, turnLook
+	whole := turnLook
 	if cpuvendor.AMD {
-		direct, whole = directNever, turnWhole
+		whole = turnWhole
 	}
 	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
-	if got := s.dev.directLeast; got != direct {
-		t.Errorf("direct FPDUs from %d octets on, want %d", got, direct)
-	}
 	if got := s.dev.turnWhole; got != whole {
 		t.Errorf("whole turns from %d octets on, want %d", got, whole)
 	}

@@ -49,55 +49,53 @@ func (s *side) wantNoWatch(what string) {
 // in time may be as slow as it likes.
 func TestFPDUTimeout(t *testing.T) {
 	const limit = 10 * time.Second
-	for _, placement := range []Placement{PlaceVerified, PlaceStreaming} {
-		for _, n := range []int{0, 1000, 60_000} {
-			for _, first := range []int{1, 2, 25} {
-				story(t, Options{FPDUTimeout: limit, Placement: placement}, params(true), func(s *side, r *raw) {
-					dst := s.reg(60_000, everything)
-					fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
-					began := time.Now()
-					r.write(fpdu[:min(first, len(fpdu)-1)])
-					s.wantTimeout("a peer that stops", began, limit)
-					r.wantTerminate("a peer that stops", fault{0, 0, 0xff}, nil, 0, nil)
-					s.wantNoWatch("a peer that stops")
-				})
-			}
-			story(t, Options{FPDUTimeout: limit, Placement: placement}, params(true), func(s *side, r *raw) {
+	for _, n := range []int{0, 1000, 60_000} {
+		for _, first := range []int{1, 2, 25} {
+			story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 				dst := s.reg(60_000, everything)
 				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
-				for range 20 { // with pauses inside
-					r.write(fpdu[:len(fpdu)/2])
-					time.Sleep(limit / 3)
-					r.write(fpdu[len(fpdu)/2 : len(fpdu)-1])
-					time.Sleep(limit / 3)
-					r.write(fpdu[len(fpdu)-1:])
-				}
-				for i := range 20 { // with pauses such that there is always part of one
-					r.write(fpdu[min(i, 1)*len(fpdu)/2:])
-					r.write(fpdu[:len(fpdu)/2])
-					time.Sleep(limit * 2 / 3)
-				}
-				r.write(fpdu[len(fpdu)/2:])
-				time.Sleep(2 * limit)
-				if err := s.qp.Cause(); err != nil {
-					t.Errorf("a slow peer that keeps to the limit is cut: %v", err)
-				}
-				s.wantNoWatch("an idle stream")
 				began := time.Now()
-				for range 2000 {
-					if _, err := r.c.Writev([][]byte{fpdu[:1]}); err != nil {
-						break
-					}
-					fpdu = append(fpdu[1:], make([]byte, 1)...)
-					fpdu[0], fpdu[1] = 0xff, 0xff // so that the FPDU is long
-					time.Sleep(limit / 50)
-					if s.qp.stream.Load() == nil {
-						break
-					}
-				}
-				s.wantTimeout("a peer that dribbles", began, limit)
+				r.write(fpdu[:min(first, len(fpdu)-1)])
+				s.wantTimeout("a peer that stops", began, limit)
+				r.wantTerminate("a peer that stops", fault{0, 0, 0xff}, nil, 0, nil)
+				s.wantNoWatch("a peer that stops")
 			})
 		}
+		story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
+			dst := s.reg(60_000, everything)
+			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+			for range 20 { // with pauses inside
+				r.write(fpdu[:len(fpdu)/2])
+				time.Sleep(limit / 3)
+				r.write(fpdu[len(fpdu)/2 : len(fpdu)-1])
+				time.Sleep(limit / 3)
+				r.write(fpdu[len(fpdu)-1:])
+			}
+			for i := range 20 { // with pauses such that there is always part of one
+				r.write(fpdu[min(i, 1)*len(fpdu)/2:])
+				r.write(fpdu[:len(fpdu)/2])
+				time.Sleep(limit * 2 / 3)
+			}
+			r.write(fpdu[len(fpdu)/2:])
+			time.Sleep(2 * limit)
+			if err := s.qp.Cause(); err != nil {
+				t.Errorf("a slow peer that keeps to the limit is cut: %v", err)
+			}
+			s.wantNoWatch("an idle stream")
+			began := time.Now()
+			for range 2000 {
+				if _, err := r.c.Writev([][]byte{fpdu[:1]}); err != nil {
+					break
+				}
+				fpdu = append(fpdu[1:], make([]byte, 1)...)
+				fpdu[0], fpdu[1] = 0xff, 0xff // so that the FPDU is long
+				time.Sleep(limit / 50)
+				if s.qp.stream.Load() == nil {
+					break
+				}
+			}
+			s.wantTimeout("a peer that dribbles", began, limit)
+		})
 	}
 	story(t, Options{FPDUTimeout: -1}, params(true), func(s *side, r *raw) {
 		r.write([]byte{0})

@@ -122,7 +122,7 @@ func BenchmarkWrite(b *testing.B) {
 		crc    bool
 		access provider.Access
 	}{{"crc", Options{}, true, 0}, {"crc-exposed", Options{}, true, provider.AccessRemoteWrite},
-		{"crc-streaming", Options{Placement: PlaceStreaming}, true, 0}, {"nocrc", Options{}, false, 0}} {
+		{"nocrc", Options{}, false, 0}} {
 		for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
 			b.Run(fmt.Sprintf("%s/size=%d", mode.name, size), func(b *testing.B) {
 				x, y := tcpPair(b, mode.opts, mode.crc, sideOptions{})

@@ -121,17 +121,15 @@ func (s *stream) failResponse(err error, done uint32) {
 	s.tx.fault = e
 }
 
-// readSink makes n octets at offset off of a response segment's payload ready to
-// be placed in the sink of the Read that it answers. With false the reason is
-// ours, not the peer's.
-func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
-	if n == 0 {
+// readSink makes the payload of a response segment ready to be placed in the sink of the Read that
+// it answers. With false the reason is ours, not the peer's.
+func (s *stream) readSink(a *rdmap.Action) bool {
+	if a.Len == 0 {
 		return true
 	}
 	i := uint32(a.Read.Cookie)
 	sges := s.q.sq.sgeRoom(i)[:s.q.sq.at(i).nsge]
-	at := uint64(a.MO) + uint64(off)
-	return s.rx.c.resolve(s.q.pd, sges, at, uint64(n)) || s.rx.c.resolveObjects(s.q.pd, sges, at, uint64(n))
+	return s.resolve(s.q.pd, sges, a)
 }
 
 // finishAnswered completes the Read or atomic operation whose response has been placed. A Read

@@ -18,7 +18,6 @@ func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
 // whether it ended before there was nothing more to receive, or to answer.
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
-	r.alone = turn >= turnLook && !s.dev.stores.Load()
 	left := turn
 	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
@@ -114,9 +113,6 @@ func (s *stream) giveContext() {
 // readMore reads once and handles what came. It asks for less when little is left of the
 // turn. It returns how many octets came, and whether there may be more.
 func (s *stream) readMore(turn int) (int, bool) {
-	if s.rx.direct.active && !s.rx.direct.placed() {
-		return s.readDirect()
-	}
 	if s.rx.part != nil && s.rx.part.isLong() {
 		return s.readPart()
 	}
@@ -180,15 +176,8 @@ func (s *stream) takeFPDUs() {
 	r := &s.rx
 	r.need = 0
 	for r.w > r.r && !s.over() && !r.storing() {
-		if r.direct.active {
-			if !r.direct.placed() || !s.endDirect() {
-				return
-			}
-			continue
-		}
 		buf := r.c.b[r.r:r.w]
 		if n, ulpdu := r.fpdu.Run(buf); n > 0 {
-			r.direct.recent = false
 			r.taken += uint32(n)
 			s.takeRun(n, ulpdu)
 			continue
@@ -200,14 +189,10 @@ func (s *stream) takeFPDUs() {
 		}
 		if need > 0 {
 			r.need = uint32(need)
-			if s.mayDirect() {
-				s.tryDirect(buf)
-			}
 			return
 		}
 		r.taken++
 		r.r += span.Len
-		r.direct.recent = false
 		s.take(span.ULPDU)
 	}
 }
@@ -270,7 +255,7 @@ func (s *stream) segment(ulpdu []byte) {
 		r.recv.Commit(&a)
 		return
 	}
-	if err := s.target(&a, 0, a.Len); err != nil {
+	if err := s.target(&a); err != nil {
 		s.refuse(err, &h, len(payload), nil)
 		return
 	}
@@ -296,14 +281,12 @@ func (s *stream) isRTR(a *rdmap.Action) bool {
 		a.Kind == rdmap.PlaceSend && a.Opcode == rdmap.OpSend && a.Last && a.Len == 0
 }
 
-// target checks a segment against the memory that it is for, all of it, and
-// makes n octets at offset off of its payload ready to be placed. Between the
-// segments of a message, and between the reads of a segment, regions may go; so
-// nothing of this is kept.
-func (s *stream) target(a *rdmap.Action, off, n int) error {
+// target checks a segment against the memory that it is for, and makes its payload ready to be
+// placed. Between the segments of a message regions may go, so nothing of this is kept.
+func (s *stream) target(a *rdmap.Action) error {
 	switch a.Kind {
 	case rdmap.PlaceWrite:
-		return s.rx.c.resolveWrite(s.q, a.STag, a.TO+uint64(off), n)
+		return s.rx.c.resolveWrite(s.q, a.STag, a.TO, a.Len)
 	case rdmap.PlaceSend:
 		w, sges, pd := s.q.frontRecv()
 		var length uint64
@@ -313,17 +296,23 @@ func (s *stream) target(a *rdmap.Action, off, n int) error {
 		if err := ddp.CheckUntagged(a.MO, a.Len, w != nil, length); err != nil {
 			return err
 		}
-		if at := uint64(a.MO) + uint64(off); n > 0 && !s.rx.c.resolve(pd, sges, at, uint64(n)) &&
-			!s.rx.c.resolveObjects(pd, sges, at, uint64(n)) {
+		if a.Len > 0 && !s.resolve(pd, sges, a) {
 			return errRecvSGE
 		}
 	case rdmap.PlaceReadResponse:
-		if !s.readSink(a, off, n) {
+		if !s.readSink(a) {
 			s.q.failSend(uint32(a.Read.Cookie), provider.WCLocProtErr)
 			return errSinkSGE
 		}
 	}
 	return nil
+}
+
+// resolve makes the payload of a segment of an untagged message, or of a Read's response, ready to
+// be placed in what the SGEs name. With false it can't be.
+func (s *stream) resolve(pd *pd, sges []provider.SGE, a *rdmap.Action) bool {
+	off, n := uint64(a.MO), uint64(a.Len)
+	return s.rx.c.resolve(pd, sges, off, n) || s.rx.c.resolveObjects(pd, sges, off, n)
 }
 
 // countArrived counts a segment that was placed.

@@ -115,7 +115,6 @@ func (s *stream) nextRun() (n, ulpduLen int) {
 		}
 		n, ulpduLen = 1, len(span.ULPDU)
 	}
-	r.direct.recent = false
 	r.taken += uint32(n)
 	return n, ulpduLen
 }
@@ -137,9 +136,9 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	}
 	var found bool
 	if a.Kind == rdmap.PlaceReadResponse {
-		found = s.readSink(&a, 0, a.Len)
+		found = s.readSink(&a)
 	} else {
-		found = s.target(&a, 0, a.Len) == nil
+		found = s.target(&a) == nil
 	}
 	continues := found && st.continues(r.c.pieces, a.Len)
 	r.c.release()

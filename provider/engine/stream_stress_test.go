@@ -115,7 +115,7 @@ func TestEndsUnderTraffic(t *testing.T) {
 		} {
 			for round := range 3 {
 				t.Run(fmt.Sprintf("%s/%s/%d", name, what, round), func(t *testing.T) {
-					opts := Options{Placement: Placement(round % 2), CloseTimeout: 500 * time.Millisecond}
+					opts := Options{CloseTimeout: 500 * time.Millisecond}
 					a, b := pair(t, network(), addr, opts, sideOptions{}, params(round > 0))
 					ma, mb := newBusy(a), newBusy(b)
 					var wg sync.WaitGroup

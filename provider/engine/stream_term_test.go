@@ -235,8 +235,7 @@ var framings = []struct {
 	opts         Options
 	crc, markers bool
 }{
-	{"verified", Options{}, true, false},
-	{"streaming", Options{Placement: PlaceStreaming}, true, false},
+	{"CRC", Options{}, true, false},
 	{"without CRC", Options{}, false, false},
 	{"markers", Options{}, true, true},
 }
@@ -325,8 +324,8 @@ func (s *scene) wantFlushed(first, read provider.WCStatus) {
 	}
 }
 
-// TestBadCRC: one wrong bit anywhere in an FPDU ends the stream with 2/0/2. With
-// PlaceVerified nothing of it has been placed.
+// TestBadCRC: one wrong bit anywhere in an FPDU ends the stream with 2/0/2, and
+// nothing of it has been placed.
 //
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid

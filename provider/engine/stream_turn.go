@@ -66,6 +66,9 @@ const (
 	readMost  = 128 << 10
 	readLeast = 1 << 10
 
+	// readAhead is read beyond the rest of the last FPDU of a turn: the header of the next one.
+	readAhead = 512
+
 	// restMost is how long a read is, at most, that may be no more than the end of a turn (see
 	// rxState.spent).
 	restMost = 4 << 10

@@ -48,8 +48,8 @@ func TestTCPOptions(t *testing.T) {
 	}
 }
 
-// TestMaxSegment: connections with CRC have segments of a multiple of four octets. Those without,
-// and those with PlaceStreaming, have what the path allows, and a value of the program comes first.
+// TestMaxSegment: connections with CRC have segments of a multiple of four octets. Those without
+// have what the path allows, and a value of the program comes first.
 func TestMaxSegment(t *testing.T) {
 	for _, tc := range []struct {
 		opts Options
@@ -58,7 +58,6 @@ func TestMaxSegment(t *testing.T) {
 		{Options{}, recordSegment},
 		{Options{CRC: CRCRequired}, recordSegment},
 		{Options{CRC: CRCOff}, 0},
-		{Options{Placement: PlaceStreaming}, 0},
 		{Options{TCP: transport.TCPOptions{MaxSegment: 1000}}, 1000},
 	} {
 		d := testkit.Must(New(&tc.opts).Open(""))(t).(*device)

@@ -263,8 +263,6 @@ func (w *world) newProc(addr netip.Addr) *proc {
 	}
 	if w.exact {
 		opts.CRC = CRCPreferred
-	} else {
-		opts.Placement = one(d, []Placement{PlaceVerified, PlaceStreaming})
 	}
 	dev, err := New(&opts).Open("")
 	w.need("opening a device", err)
@@ -298,8 +296,8 @@ func (w *world) newProc(addr netip.Addr) *proc {
 		w.newQP(p)
 	}
 	w.listen(p)
-	w.note("%s at %s: CRC %v, placement %v, markers %v, peer-to-peer %v",
-		p, addr, opts.CRC, opts.Placement, opts.Markers, opts.PeerToPeer)
+	w.note("%s at %s: CRC %v, markers %v, peer-to-peer %v",
+		p, addr, opts.CRC, opts.Markers, opts.PeerToPeer)
 	return p
 }
 
