@@ -21,14 +21,12 @@ var allowed = map[string][]string{
 	"provider":                  {},
 	"provider/iwarp":            {},
 	"provider/iwarp/mpa":        {"provider/iwarp"},
-	"provider/iwarp/mpa/crc32c": {"provider/internal/cpuvendor"},
-	// Who made the CPU.
-	"provider/internal/cpuvendor": {},
-	"provider/iwarp/ddp":          {"provider/iwarp"},
+	"provider/iwarp/mpa/crc32c": {},
+	"provider/iwarp/ddp":        {"provider/iwarp"},
 	// RDMAP names errors of all layers, but frames are MPA's business.
 	"provider/iwarp/rdmap": {"provider/iwarp", "provider/iwarp/ddp"},
 	"provider/engine": {"provider", "provider/iwarp/...",
-		"provider/engine/transport", "provider/internal/cpuvendor"},
+		"provider/engine/transport"},
 	"provider/engine/transport/...": {"provider/engine/transport", "provider/engine/internal/..."},
 	"provider/engine/transport/transporttest": {"provider/engine/transport",
 		"provider/engine/internal/...", "ci/testkit"},
@@ -42,10 +40,8 @@ var allowed = map[string][]string{
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {},
-	// Copies of payload with the CPU's own instruction.
-	"provider/engine/internal/bulk": {"provider/internal/cpuvendor"},
-	"provider/kernel":               {"provider", "cgo/..."},
-	"provider/kernel/rdmalink":      {"provider"},
+	"provider/kernel":                {"provider", "cgo/..."},
+	"provider/kernel/rdmalink":       {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
 	// What a program says and what it is answered, decoded and compared.

@@ -70,10 +70,7 @@ type device struct {
 
 	pds, cqs, mrs, mws, qps, srqs limit
 
-	fatal  atomic.Bool
-	stores atomic.Bool // there has been an object that can be stored to
-
-	turnWhole int // turnWholeHere
+	fatal atomic.Bool
 
 	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
@@ -90,7 +87,6 @@ func openDevice(opts Options) (*device, error) {
 		opts.Network = network
 	}
 	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
-	d.turnWhole = turnWholeHere()
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}

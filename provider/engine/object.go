@@ -64,9 +64,6 @@ func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (prov
 	if m.base > math.MaxUint64-size {
 		return nil, fail(op, name, syscall.EINVAL)
 	}
-	if writable {
-		p.dev.stores.Store(true)
-	}
 	if err := p.enter(op, name, m); err != nil {
 		return nil, err
 	}

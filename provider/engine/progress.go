@@ -168,12 +168,10 @@ func (d *device) progress(c *cq) {
 		c.ringSome()
 	}
 	direct := *c.direct.Load()
-	turn := d.turnOfLook(len(direct))
+	turn := turnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
-	few := d.fewPolled(len(direct))
-	var polled [fewStreams]*stream // that wait for room
-	npolled := 0
+	var sole *stream // if it waits for room
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
@@ -184,10 +182,9 @@ func (d *device) progress(c *cq) {
 		}
 		if s.blocked.Load() {
 			all = true
-			if few {
-				polled[npolled] = s
-				npolled++
-				s.polled.Store(uint32(len(direct)))
+			if len(direct) == 1 {
+				sole = s
+				s.sole.Store(true)
 			}
 		}
 	}
@@ -197,10 +194,8 @@ func (d *device) progress(c *cq) {
 			d.prog.ready.Store(found)
 		}
 	}
-	for _, s := range polled[:npolled] {
-		if s.polled.Load() != 0 {
-			s.polled.Store(0) // for this Poll only, which has found no room
-		}
+	if sole != nil && sole.sole.Load() {
+		sole.sole.Store(false) // for this Poll only, which has found no room
 	}
 	if c.sink != nil {
 		d.prog.lendP()

@@ -45,8 +45,6 @@ func (q *qp) begin(
 	s.outstanding.Init(outboundDepth(params))
 	s.records, _ = conn.(transport.RecordWriter)
 	s.looker, _ = conn.(transport.Looker)
-	b, knows := conn.(transport.Bounder)
-	s.longTurns = params.CRC || knows && b.Bounded()
 	s.rx.init(s)
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)

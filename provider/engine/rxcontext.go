@@ -2,12 +2,11 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
 )
 
 const (
-	// rxOctets is the buffer of a context. It has room for readLook and the FPDU before it.
-	rxOctets = 512 << 10
+	// rxOctets is the buffer of a context. It has room for readMost and the FPDU before it.
+	rxOctets = 256 << 10
 
 	// rxKept is how many streams of a device may keep a receive context between
 	// turns because a long FPDU has come in part, each until it has stood still from
@@ -132,6 +131,6 @@ func (c *rxContext) endUses() {
 // copyIn copies payload to its place.
 func (c *rxContext) copyIn(payload []byte) {
 	for _, p := range c.place[:c.nplace] {
-		payload = payload[bulk.Copy(p, payload):]
+		payload = payload[copy(p, payload):]
 	}
 }

@@ -23,7 +23,6 @@ type rxState struct {
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
 	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
-	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
@@ -64,13 +63,9 @@ func (r *rxState) storing() bool { return r.store != nil }
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it. One read may take as much as is left if that
-// is whole or more.
-func (r *rxState) readLimit(turn, whole int) int {
+// are short, so that what they cost stays within it.
+func (r *rxState) readLimit(turn int) int {
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if turn >= whole && r.longs == longsMost {
-		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
-	}
 	most := max(readLeast, min(readMost, turn>>r.dense))
 	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
 	// quarter is for that read.
@@ -95,13 +90,6 @@ func (r *rxState) spent(n, fpdus int, full bool) int {
 		case full:
 			r.dense = less
 		}
-	}
-	switch {
-	case rest:
-	case dense > 0:
-		r.longs = 0
-	case n >= longRead:
-		r.longs = min(r.longs+1, longsMost)
 	}
 	return cost
 }

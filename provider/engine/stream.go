@@ -6,7 +6,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -50,15 +49,14 @@ type stream struct {
 	rx   rxState
 
 	txMu    sched.Mutex[locks.TX]
-	txWork  sched.Bool   // the holder of txMu has to transmit once more
-	blocked sched.Bool   // the socket is full and the poller watches for room
-	room    sched.Bool   // the poller has seen room since
-	polled  sched.Uint32 // during a poll of the program: of how many streams it is one (see sendTurn)
+	txWork  sched.Bool // the holder of txMu has to transmit once more
+	blocked sched.Bool // the socket is full and the poller watches for room
+	room    sched.Bool // the poller has seen room since
+	sole    sched.Bool // during a poll of the program: it polls for no other stream (see sendTurn)
 	tx      txState
 
 	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
 	mutedAt   uint32     // rx.looks when that was last asked for
-	longTurns bool       // it may have turnPolled (see sendTurn); set before it starts
 	admitted  bool       // admission counts it
 	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
 
@@ -126,18 +124,13 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 			return 0, false
 		}
 	}
-	turn, shared := s.sendTurn(turn)
+	turn = s.sendTurn(turn)
 	s.tx.turn = int32(turn)
 	left := s.txTurn()
 	for s.txWork.Load() && s.txMu.TryLock() {
 		left = s.txTurn()
 	}
-	if used = max(turn-left, 0); shared {
-		counted := sharedCost(used)
-		s.lane.poller.Spin((used - counted) / turns.Spin) // which the round does not report
-		used = counted
-	}
-	return used, left <= 0 && s.blocked.Load()
+	return max(turn-left, 0), left <= 0 && s.blocked.Load()
 }
 
 // unlockTx releases txMu, and then does what others have left to its holder. A goroutine

@@ -119,7 +119,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, s.dev.wholeTurn()))]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
 	c.iov[0] = space
 	var n int
 	var err error

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
@@ -47,7 +46,7 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 	if !ok {
 		return false
 	}
-	bulk.Copy(p, payload)
+	copy(p, payload)
 	s.rx.recv.CommitWrite(g, len(payload))
 	countSegment(&s.q.counters().received.Write, len(payload), g.Last)
 	return true
@@ -75,7 +74,7 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 		m.release()
 		return false
 	}
-	bulk.Copy(p, payload)
+	copy(p, payload)
 	m.release()
 	r.recv.CommitSend(op)
 	countOne(&s.q.counters().received.Send, uint32(len(payload)))

@@ -1,12 +1,5 @@
 package engine
 
-import (
-	"math"
-
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
-	"github.com/govs-rdma/govs/provider/internal/cpuvendor"
-)
-
 // A turn is what one stream moves, in one direction, before others have their turns. What
 // is left waits until the next Poll: in the socket, or in the send queue and among the
 // peer's Reads. Nothing else has to be remembered: what is unread keeps the socket readable, and
@@ -24,25 +17,9 @@ const (
 	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnPolled is what the turns of a Poll may have together of what the program has posted on
-	// the QPs of the CQ that it polls, if those are at most fewStreams: one message of 1 MiB, most
-	// often. See sendTurn.
-	turnPolled = 1 << 20
-
-	// turnLook is what the turns of a Poll have together on the streams that a poller reads
-	// directly, if those are at most fewStreams. A device has at most loneQPs for the only stream
-	// of a CQ to have it, because a program may poll one CQ for each of many, and at most fewQPs
-	// for several of a CQ.
-	turnLook   = 512 << 10
-	fewStreams = 4
-	loneQPs    = 4
-	fewQPs     = 8
-
-	// turnWhole is the shortest turn that one read may take as a whole on AMD CPUs, readLook at
-	// most, from a stream whose FPDUs are long. The read may end within an FPDU, whose rest is read
-	// in addition. On one such CPU 2 to 64 QPs have 1.02 to 1.15 of the bandwidth; on one of Intel,
-	// 64 QPs with messages of 1 MiB had less with reads of 256 KiB (docs/benchmarks).
-	turnWhole = 128 << 10
+	// turnSole is the turn of a stream that is the only one of the CQ that the program polls: of
+	// what has come, and of what the program has posted. See sendTurn.
+	turnSole = 1 << 20
 
 	// turnLeast is the turn of a stream that is one of several that a poller reads
 	// directly, or that is closed at once.
@@ -73,80 +50,36 @@ const (
 	// rxState.spent).
 	restMost = 4 << 10
 
-	// readLook is readMost of reads that take a turn as a whole: the kernel hands over that much
-	// in one read faster than in several, for each of which the sender gets an acknowledgement. It
-	// does not hold on devices with objects that store: what a read takes is held until they have
-	// stored it.
-	readLook = 480 << 10
-
-	// longsMost is how many reads of longRead octets or more have to bring long FPDUs before
-	// one of a whole turn: that short ones follow shows only when the read is over, and took up to
-	// 1.4 ms then (docs/bounds.md).
-	longsMost = 8
-	longRead  = 64 << 10
-
 	// denseFirst is what rxState.dense is before anything was received: FPDUs without
 	// payload.
 	denseFirst = 5
 )
 
-// turnWholeHere is turnWhole on this machine.
-func turnWholeHere() int {
-	if cpuvendor.AMD {
-		return turnWhole
-	}
-	return turnLook
-}
-
-// wholeTurn is how much of a turn has to be left for one read to take it, from a stream whose FPDUs
-// are long.
-func (d *device) wholeTurn() int {
-	if d.stores.Load() {
-		return math.MaxInt
-	}
-	return d.turnWhole
-}
-
 // turnOfLook is the turn of one of n streams that a poller reads directly.
-func (d *device) turnOfLook(n int) int {
-	few := n == 1 && d.qps.n.Load() <= loneQPs || n > 1 && d.fewPolled(n)
-	if few && !d.stores.Load() {
-		return turnLook / n
+func turnOfLook(n int) int {
+	if n == 1 {
+		return turnSole
 	}
-	return max(turnLeast, turns.Long/max(n, 1))
-}
-
-// fewPolled reports whether the n streams that a poller reads directly share turnPolled.
-func (d *device) fewPolled(n int) bool {
-	return n == 1 || n <= fewStreams && d.qps.n.Load() <= fewQPs
+	return turnLeast
 }
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
-// turn for it, and whether the stream shares turnPolled with others. txMu is held.
+// turn for it. txMu is held.
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
-// turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. The streams of a program that polls for a few
-// share it, so that fewer of its Polls look in vain for what may have arrived: that is a system
-// call for each of them, which takes a microsecond in some virtual machines. What the peer's Reads
-// ask for gets it only where no other QP of the device has to wait for longer because of that peer,
-// for the sake of fewer Polls: with CRC, a call still has 256 KiB of it. A stream without CRC to a
-// peer within the host that lets much wait in its socket never gets it: that leaves the caches, and
-// such turns made it slower (docs/benchmarks).
-func (s *stream) sendTurn(turn int) (most int, shared bool) {
-	if s.polled.Load() == 0 {
-		return turn, false
+// turnSole once in each of its Polls: over loopback, an octet of long messages takes the sender a
+// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for does not get it,
+// because the program may poll other CQs, whose streams would wait for longer.
+func (s *stream) sendTurn(turn int) int {
+	if !s.sole.Load() {
+		return turn
 	}
-	n := int(s.polled.Swap(0))
-	if n == 0 || !s.longTurns || s.inbound.Front() != nil && s.dev.qps.n.Load() > 1 {
-		return turn, false
+	s.sole.Store(false)
+	if s.inbound.Front() != nil {
+		return turn
 	}
-	return max(turn, turnPolled/n), n > 1
+	return max(turn, turnSole)
 }
-
-// sharedCost is what a turn that has used so much of turnPolled counts in its round: together the
-// turns that share turnPolled count as one long turn, so that all of them have theirs in a round.
-func sharedCost(used int) int { return used / (turnPolled / turns.Long) }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller
 // begin the next turn. The poller does so at its next Poll, because the socket has taken

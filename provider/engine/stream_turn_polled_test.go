@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -11,37 +10,26 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it
-// has posted, and of what the peer's Reads ask for if the device has no other QP. Answers to Reads
-// on a device with more, QPs that share a CQ, and streams without CRC whose octets may wait at the
-// peer without bounds have turns as long as those of all others.
+// TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it has
+// posted. Answers to Reads, and QPs that share a CQ, have turns as long as those of all others.
 func TestTurnOfPolled(t *testing.T) {
 	const size, writes = 8 << 20, 4
 	for _, tc := range []struct {
-		what                                string
-		crc, bounded, shared, asks, another bool
-		most                                int
+		what         string
+		shared, asks bool
+		most         int
 	}{
-		{what: "Writes", crc: true, most: turnPolled},
-		{what: "Writes without CRC", bounded: true, most: turnPolled},
-		{what: "Writes without CRC and bounds", most: turns.Long},
-		{what: "Writes of one QP of two", crc: true, shared: true, most: turnPolled / 2},
-		{what: "Reads of the peer", crc: true, asks: true, most: turnPolled},
-		{what: "Reads of the peer without CRC", bounded: true, asks: true, most: turnPolled},
-		{what: "Reads of the peer on a device with two QPs", crc: true, asks: true, another: true,
-			most: turns.Long},
-		{what: "Writes on a device with two QPs", crc: true, another: true, most: turnPolled},
+		{what: "Writes", most: turnSole},
+		{what: "Writes of one QP of two", shared: true, most: turns.Long},
+		{what: "Reads of the peer", asks: true, most: turns.Long},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			net := memnet.Options{Window: 1 << 30, MSS: 9000, Bounded: tc.bounded}
+			net := memnet.Options{Window: 1 << 30, MSS: 9000}
 			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
 				if tc.shared {
 					s.besides(network)
 				}
-				if tc.another {
-					s.otherQP()
-				}
-				r := s.connected(network, tc.crc)
+				r := s.connected(network, true)
 				src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
 				if tc.asks {
 					r.ask(src, size, writes)
@@ -66,110 +54,6 @@ func TestTurnOfPolled(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestTurnsOfFewPolled: up to four QPs that share a CQ, all with more to send than a Poll does,
-// send 1 MiB together in each of the program's Polls, and each of them as much as the others. Those
-// of a CQ or a device with many send 256 KiB together, as do those whose peers have asked for it,
-// or may leave it in their sockets.
-func TestTurnsOfFewPolled(t *testing.T) {
-	for _, tc := range []struct {
-		what                 string
-		n, others            int
-		asks, crc, unbounded bool
-		most                 int
-	}{
-		{what: "two", n: 2, crc: true, most: turnPolled},
-		{what: "three", n: 3, crc: true, most: turnPolled},
-		{what: "four", n: 4, crc: true, most: turnPolled},
-		{what: "five", n: 5, crc: true, most: turns.Long},
-		{what: "two on a device with eight", n: 2, others: fewQPs - 2, crc: true, most: turnPolled},
-		{what: "two on a device with nine", n: 2, others: fewQPs - 1, crc: true, most: turns.Long},
-		{what: "two whose peers read", n: 2, asks: true, crc: true, most: turns.Long},
-		{what: "two without CRC", n: 2, most: turnPolled},
-		{what: "two without CRC and bounds", n: 2, unbounded: true, most: turns.Long},
-	} {
-		t.Run(tc.what, func(t *testing.T) {
-			net := memnet.Options{Window: 1 << 30, MSS: 9000, Bounded: !tc.unbounded}
-			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
-				peers, qps := []*raw{s.connected(network, tc.crc)}, []*qp{s.qp}
-				for len(qps) < tc.n {
-					q, r := s.besidesWith(network, tc.crc)
-					peers, qps = append(peers, r), append(qps, q)
-				}
-				for range tc.others {
-					s.otherQP()
-				}
-				sendMuch(s, peers, qps, tc.asks)
-				for range 2 * tc.n { // until the poller knows that the streams have much to do
-					s.pollMoved(peers, qps)
-				}
-				all := make([]int, tc.n)
-				for turn := range 2 * tc.n {
-					sum := 0
-					for i, moved := range s.pollMoved(peers, qps) {
-						sum += moved
-						all[i] += moved
-					}
-					if sum < tc.most*3/4 || sum > tc.most*5/4 {
-						s.t.Errorf("Poll %d has sent %d, want about %d", turn, sum, tc.most)
-					}
-				}
-				if least, longest := slices.Min(all), slices.Max(all); least < longest*9/10 {
-					s.t.Errorf("the QPs have sent %v: they should have as much", all)
-				}
-			})
-		})
-	}
-}
-
-// TestSharesOfTurnPolled: only a turn that is one of several is counted as a part of a long one.
-func TestSharesOfTurnPolled(t *testing.T) {
-	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
-		s.connected(network, true)
-		st := s.qp.stream.Load()
-		for n, want := range []int{turns.Long, turnPolled, turnPolled / 2, turnPolled / 3, turnPolled / 4} {
-			st.polled.Store(uint32(n))
-			if got, shared := st.sendTurn(turns.Long); got != want || shared != (n > 1) || st.polled.Load() != 0 {
-				t.Errorf("one of %d: %d octets, shared %t; want %d", n, got, shared, want)
-			}
-		}
-	})
-}
-
-// sendMuch has each of the QPs send more than some Polls do, or has their peers ask for it.
-func sendMuch(s *side, peers []*raw, qps []*qp, asks bool) {
-	const size = 8 << 20
-	src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
-	wr := src.writeAll(size)
-	for i, q := range qps {
-		if asks {
-			peers[i].ask(src, size, 2)
-		} else {
-			testkit.Must(q.PostSend([]provider.SendWR{wr, wr}))(s.t)
-		}
-	}
-}
-
-// pollMoved polls the CQ of s, and returns how much each of the QPs has sent meanwhile.
-func (s *side) pollMoved(peers []*raw, qps []*qp) (moved []int) {
-	for _, q := range qps {
-		moved = append(moved, -int(q.stream.Load().moved.Load()))
-	}
-	s.dev.progress(s.cq)
-	for i, q := range qps {
-		moved[i] += int(q.stream.Load().moved.Load())
-		peers[i].drop()
-	}
-	return moved
-}
-
-// otherQP makes a QP with a CQ of its own.
-func (s *side) otherQP() {
-	cq := testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(s.t)
-	s.t.Cleanup(func() { testkit.OK(s.t, cq.Close()) })
-	q := testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: s.qp.initAttr().Cap}))(s.t)
-	s.t.Cleanup(func() { testkit.OK(s.t, q.Close()) })
 }
 
 // TestTurnOfPolledIsThePollers: the long turn of a program that polls for one stream is for the

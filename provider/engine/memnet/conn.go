@@ -49,9 +49,6 @@ func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
 // MSS implements transport.Conn.
 func (c *conn) MSS() int { return c.lk.n.opts.MSS }
 
-// Bounded implements transport.Bounder.
-func (c *conn) Bounded() bool { return c.lk.n.opts.Bounded }
-
 // Readv implements transport.Conn.
 func (c *conn) Readv(bufs [][]byte) (int, error) {
 	c.lk.n.yield()

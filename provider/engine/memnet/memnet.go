@@ -46,9 +46,6 @@ type Options struct {
 	MSS    int // octets per segment at most; default 1448
 	Window int // octets written and not yet read, for each direction; default 128 KiB
 
-	// Bounded is what Conns report as transport.Bounder.
-	Bounded bool
-
 	// WriteRoom is how much of the window has to be free before a poller reports that an
 	// end can be written; writing itself takes what there is room for. Default 1. TCP on
 	// Linux waits until a third of its buffer is free.

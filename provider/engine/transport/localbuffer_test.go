@@ -76,9 +76,6 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 					tc.receive, tc.send, b.name, got, want)
 			}
 		}
-		if c.bounded != tc.received {
-			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.receive, c.bounded, tc.received)
-		}
 	}
 }
 
@@ -170,35 +167,5 @@ func TestLocalsAreCounted(t *testing.T) {
 	}
 	if n := network.locals.open.Load(); n != 2 {
 		t.Errorf("%d connections are counted after Close, want 0", n-2)
-	}
-}
-
-// TestBounded: little waits at the peer of another host, and within a host where a buffer is set.
-func TestBounded(t *testing.T) {
-	const here, there = "127.0.0.1:2", "192.0.2.1:2"
-	loopback := netip.MustParseAddrPort("127.0.0.1:0")
-	for _, tc := range []struct {
-		opts   TCPOptions
-		remote string
-		want   bool
-	}{
-		{TCPOptions{}, there, true},
-		{TCPOptions{ReceiveBuffer: 1 << 20}, here, true},
-		{TCPOptions{}, here, false},
-	} {
-		c := localConn(t, "127.0.0.1:1", tc.remote)
-		if NewTCP(&tc.opts).bound(c); c.bounded != tc.want {
-			t.Errorf("%+v, to %s: bounded %t", tc.opts, tc.remote, c.bounded)
-		}
-	}
-	for buffer, want := range map[int]bool{0: false, -1: false, 64 << 10: true} {
-		network := NewTCP(&TCPOptions{LocalReceiveBuffer: buffer})
-		l := testkit.Must(network.Listen(loopback, 0))(t)
-		c := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
-		if got := c.(Bounder).Bounded(); got != want {
-			t.Errorf("LocalReceiveBuffer %d: bounded %v, want %v", buffer, got, want)
-		}
-		testkit.OK(t, c.Close())
-		testkit.OK(t, l.Close())
 	}
 }

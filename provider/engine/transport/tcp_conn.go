@@ -24,7 +24,6 @@ type tcpConn struct {
 	rd, wr iovecs // of the one reader and the one writer
 
 	finSent atomic.Bool
-	bounded bool    // see Bounder
 	locals  *locals // that count it, nil for none
 
 	mu  sched.Mutex[locks.Conn] // guards reg
@@ -62,9 +61,6 @@ func (c *tcpConn) LocalAddr() netip.AddrPort { return c.local }
 
 // RemoteAddr implements Conn.
 func (c *tcpConn) RemoteAddr() netip.AddrPort { return c.remote }
-
-// Bounded implements Bounder.
-func (c *tcpConn) Bounded() bool { return c.bounded }
 
 // Readv implements Conn.
 func (c *tcpConn) Readv(bufs [][]byte) (int, error) { return c.ReadLooks(bufs, 1) }

@@ -22,11 +22,9 @@ const localFew = 4
 // this network. Networks that With makes share it.
 type locals struct{ open atomic.Int64 }
 
-// bound gives a new connection its buffers and counts it, if it is one within this host, and sets
-// what Bounder reports of it.
+// bound gives a new connection its buffers and counts it, if it is one within this host.
 func (t *TCP) bound(c *tcpConn) {
 	if !sameHost(c.local.Addr(), c.remote.Addr()) {
-		c.bounded = true
 		return
 	}
 	c.locals = t.locals
@@ -35,7 +33,9 @@ func (t *TCP) bound(c *tcpConn) {
 	if many && o.SendBuffer == 0 {
 		o.setLocalSendBuffer(c.ref.fd)
 	}
-	c.bounded = o.ReceiveBuffer != 0 || o.setLocalBuffer(c.ref.fd)
+	if o.ReceiveBuffer == 0 {
+		o.setLocalBuffer(c.ref.fd)
+	}
 }
 
 // leave counts a connection no more, which is being closed.
@@ -45,19 +45,17 @@ func (l *locals) leave() {
 	}
 }
 
-// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host, and reports whether
-// it is set: the peer within the host is taken to have the same. The window's limit follows the
-// buffer on Linux 6.18. It is set, too, in case it does not on others, because the connection has
-// been made with the limit of a smaller buffer.
-func (o *TCPOptions) setLocalBuffer(fd int) bool {
+// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host. The window's limit
+// follows the buffer on Linux 6.18. It is set, too, in case it does not on others, because the
+// connection has been made with the limit of a smaller buffer.
+func (o *TCPOptions) setLocalBuffer(fd int) {
 	n := o.LocalReceiveBuffer
 	// A buffer that the system made smaller than asked for would slow the connection down.
 	if n <= 0 || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil &&
 		(n > maxReceiveBuffer() || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n) != nil) {
-		return false
+		return
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
-	return true
 }
 
 // setLocalSendBuffer sets LocalSendBuffer of a socket. A system that permits less makes it smaller.

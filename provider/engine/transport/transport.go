@@ -77,14 +77,6 @@ type UnsentLimiter interface {
 	LimitUnsent(octets int) error
 }
 
-// Bounder is a Conn that knows whether little waits at the peer.
-type Bounder interface {
-	// Bounded reports whether what has been sent, and the peer has not read, is bounded by
-	// something else than the memory that TCP may take: by the path, whose packets take time, or
-	// within a host by TCPOptions.LocalReceiveBuffer. It does not change.
-	Bounded() bool
-}
-
 // Looker is a Conn that can be polled several times in one call.
 type Looker interface {
 	// ReadLooks is Readv, and asks up to looks times before it returns ErrWouldBlock.
