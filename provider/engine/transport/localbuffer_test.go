@@ -55,10 +55,9 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 		maxReceiveBuffer = func() int { return tc.receive }
 		maxSendBuffer = func() int { return tc.send }
 		network := NewTCP(&TCPOptions{LocalReceiveBuffer: octets, LocalSendBuffer: octets})
-		network.locals.open.Store(localFew)
 		c := localConn(t, "127.0.0.1:1", "127.0.0.1:2")
 		kernelReceive, kernelSend := c.buffer(t, unix.SO_RCVBUF), c.buffer(t, unix.SO_SNDBUF)
-		network.bound(c)
+		network.setLocal(c)
 		for _, b := range []struct {
 			name           string
 			option, kernel int
@@ -112,60 +111,26 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// TestLocalSendBuffer: the first few connections within this host that are open at a time keep the
-// kernel's send buffer, and so do those to other hosts and those whose network has one of its own.
+// TestLocalSendBuffer: connections within this host have it, unless their network has a buffer of
+// its own; those to other hosts have the kernel's.
 func TestLocalSendBuffer(t *testing.T) {
-	const octets = 96 << 10
-	network := NewTCP(&TCPOptions{LocalSendBuffer: octets, LocalReceiveBuffer: -1})
-	again := testkit.Must(network.with(func(o *TCPOptions) { o.DSCP = 8 }))(t)
-	own := testkit.Must(network.with(func(o *TCPOptions) { o.SendBuffer = 32 << 10 }))(t)
-	left := testkit.Must(network.with(func(o *TCPOptions) { o.LocalSendBuffer = -1 }))(t)
-	kernel := localConn(t, "127.0.0.1:1", "127.0.0.1:2").buffer(t, unix.SO_SNDBUF)
-	begin := func(what string, n *TCP, remote string, want int) *tcpConn {
-		t.Helper()
-		c := localConn(t, "127.0.0.1:1", remote)
-		n.bound(c)
-		if got := c.buffer(t, unix.SO_SNDBUF); got != want {
-			t.Errorf("%s: SO_SNDBUF %d, want %d", what, got, want)
-		}
-		return c
-	}
+	const octets, own = 96 << 10, 32 << 10
 	const here, there = "127.0.0.1:2", "192.0.2.1:2"
-	few := make([]*tcpConn, localFew)
-	for i := range few {
-		few[i] = begin("one of the first few", network, here, kernel)
-	}
-	begin("to another host", network, there, kernel).locals.leave() // which does not count
-	begin("one more", network, here, 2*octets)                      // the kernel doubles it
-	begin("one more, of another network with the same connections", again, here, 2*octets)
-	begin("one more, with a buffer of its own", own, here, kernel)
-	begin("one more, left to the kernel", left, here, kernel)
-	for _, c := range few {
-		c.locals.leave()
-	}
-	begin("one after as many have gone", network, here, 2*octets) // four are left
-	if n := network.locals.open.Load(); n != localFew+1 {
-		t.Errorf("%d connections are counted, want %d", n, localFew+1)
-	}
-}
-
-// TestLocalsAreCounted: a connection within this host counts until it is closed, at both ends.
-func TestLocalsAreCounted(t *testing.T) {
-	loopback := netip.MustParseAddrPort("127.0.0.1:0")
-	network := NewTCP(nil)
-	l := testkit.Must(network.Listen(loopback, 0))(t)
-	defer l.Close()
-	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
-	b := testkit.Must(l.Accept(t.Context()))(t)
-	for _, c := range []Conn{a, b} {
-		if n := network.locals.open.Load(); n != 2 {
-			t.Errorf("%d connections are counted, want 2", n)
+	kernel := localConn(t, "127.0.0.1:1", here).buffer(t, unix.SO_SNDBUF)
+	for _, tc := range []struct {
+		what, remote string
+		opts         TCPOptions
+		want         int
+	}{
+		{"within this host", here, TCPOptions{LocalSendBuffer: octets}, 2 * octets}, // doubled
+		{"to another host", there, TCPOptions{LocalSendBuffer: octets}, kernel},
+		{"with a buffer of its own", here, TCPOptions{LocalSendBuffer: octets, SendBuffer: own}, kernel},
+		{"left to the kernel", here, TCPOptions{LocalSendBuffer: -1}, kernel},
+	} {
+		c := localConn(t, "127.0.0.1:1", tc.remote)
+		NewTCP(&tc.opts).setLocal(c)
+		if got := c.buffer(t, unix.SO_SNDBUF); got != tc.want {
+			t.Errorf("%s: SO_SNDBUF %d, want %d", tc.what, got, tc.want)
 		}
-		testkit.OK(t, c.Close())
-		testkit.OK(t, c.Close())
-		network.locals.open.Add(1)
-	}
-	if n := network.locals.open.Load(); n != 2 {
-		t.Errorf("%d connections are counted after Close, want 0", n-2)
 	}
 }

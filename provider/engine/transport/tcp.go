@@ -19,15 +19,14 @@ import (
 // not in Go's netpoller, so that nothing but a Poller is woken by what arrives
 // on them. Nagle's algorithm is off.
 type TCP struct {
-	opts   TCPOptions
-	locals *locals
+	opts TCPOptions
 }
 
 // NewTCP returns the system's TCP. A nil opts means the defaults. Check reports
 // whether the system can do what opts asks for; otherwise it shows with the first
 // socket.
 func NewTCP(opts *TCPOptions) *TCP {
-	t := &TCP{locals: new(locals)}
+	t := new(TCP)
 	if opts != nil {
 		t.opts = *opts
 	}

@@ -24,7 +24,6 @@ type tcpConn struct {
 	rd, wr iovecs // of the one reader and the one writer
 
 	finSent atomic.Bool
-	locals  *locals // that count it, nil for none
 
 	mu  sched.Mutex[locks.Conn] // guards reg
 	reg *registration           // with the Poller that watches the stream, nil if none
@@ -51,7 +50,7 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		return nil, err
 	}
 	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
-	t.bound(c)
+	t.setLocal(c)
 	c.tap = NewTapEnd(t.opts.Tap, c.local, c.remote, dialed)
 	return c, nil
 }
@@ -208,7 +207,6 @@ func (c *tcpConn) close(reset bool) error {
 	if !c.ref.close() {
 		return nil
 	}
-	c.locals.leave()
 	c.unwatch()
 	c.sendEnd(reset)
 	return nil

@@ -8,40 +8,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// localFew is how many ends of connections within this host there are before one more gets
-// LocalSendBuffer. One alone is a little faster with the send buffer that the kernel gives it.
-// Eight are as fast with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
-const localFew = 4
-
-// locals counts the open ends of connections within this host: two for one whose ends are both of
-// this network. Networks that With makes share it.
-type locals struct{ open atomic.Int64 }
-
-// bound gives a new connection its buffers and counts it, if it is one within this host.
-func (t *TCP) bound(c *tcpConn) {
+// setLocal gives a new connection its buffers, if it is one within this host.
+func (t *TCP) setLocal(c *tcpConn) {
 	if !sameHost(c.local.Addr(), c.remote.Addr()) {
 		return
 	}
-	c.locals = t.locals
-	many := c.locals.open.Add(1) > localFew
-	o := &t.opts
-	if many && o.SendBuffer == 0 {
-		o.setLocalSendBuffer(c.ref.fd)
+	if t.opts.SendBuffer == 0 {
+		t.opts.setLocalSendBuffer(c.ref.fd)
 	}
-	if o.ReceiveBuffer == 0 {
-		o.setLocalBuffer(c.ref.fd)
-	}
-}
-
-// leave counts a connection no more, which is being closed.
-func (l *locals) leave() {
-	if l != nil {
-		l.open.Add(-1)
+	if t.opts.ReceiveBuffer == 0 {
+		t.opts.setLocalBuffer(c.ref.fd)
 	}
 }
 

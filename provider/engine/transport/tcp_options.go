@@ -35,11 +35,9 @@ type TCPOptions struct {
 	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
 	LocalReceiveBuffer int
 
-	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0 and four
-	// such are open already: what many connections have waiting in the kernel leaves the caches
-	// otherwise. In engine.Options.TCP, four of the device; a connection whose two ends are of the
-	// device counts twice. A connection keeps what it began with. Where the system permits less
-	// than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is smaller, and where it
+	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0: what many
+	// connections have waiting in the kernel leaves the caches otherwise. Where the system permits
+	// less than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is smaller, and where it
 	// permits less than three quarters, these connections are left to the kernel. 0 leaves them to
 	// the kernel, too, but in engine.Options.TCP it means 256 KiB. -1 leaves them to the kernel in
 	// either.

@@ -34,7 +34,7 @@ func (t *TCP) Check() error {
 func (t *TCP) With(change func(*TCPOptions)) (Network, error) { return t.with(change) }
 
 func (t *TCP) with(change func(*TCPOptions)) (*TCP, error) {
-	other := &TCP{opts: t.opts, locals: t.locals}
+	other := &TCP{opts: t.opts}
 	change(&other.opts)
 	other.opts.Tap = t.opts.Tap
 	if err := other.Check(); err != nil {
