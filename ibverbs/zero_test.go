@@ -2,22 +2,17 @@ package ibverbs_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
@@ -46,52 +41,17 @@ var functions = map[string]map[string]any{
 	"rsocket": {"Dial": rsocket.Dial, "Listen": rsocket.Listen},
 }
 
-// emptyCalls are the calls that a nil or zero value need not refuse: they have nothing to do.
-var emptyCalls = []string{"Close", "Cause", "Wait", "Err"}
-
-// saying are words of which each error has one.
-var saying = []string{"nil", "zero", "closed", "has been answered"}
-
-// TestNilAndZeroValues calls each method of each object, nil and zero, with arguments that are nil
-// or zero, and with others: an error says what is wrong, and no call panics or waits.
+// TestNilAndZeroValues calls each method of each object, nil, zero and closed, with arguments that
+// are nil or zero, and with others: an error says what is wrong, and no call panics or waits.
 func TestNilAndZeroValues(t *testing.T) {
-	for folder, list := range empties {
-		for _, zero := range list {
-			typ := reflect.TypeOf(zero)
-			for i := range typ.NumMethod() {
-				m := typ.Method(i)
-				for _, value := range []string{"nil", "zero"} {
-					if _, ofValue := typ.Elem().MethodByName(m.Name); ofValue && value == "nil" {
-						continue // Go itself panics
-					}
-					for _, args := range []string{"zero", "some"} {
-						recv := reflect.Zero(typ)
-						if value == "zero" {
-							recv = reflect.New(typ.Elem())
-						}
-						what := fmt.Sprintf("%s: %s %s.%s with %s arguments", folder, value, typ, m.Name, args)
-						callEmpty(t, what, recv.Method(i), args == "some", slices.Contains(emptyCalls, m.Name))
-					}
-				}
-			}
-		}
+	empty := &testkit.Empty{Patience: patience, Fine: []string{"Close", "Cause", "Wait", "Err"}}
+	for _, list := range empties {
+		empty.Zeros(t, list...)
 	}
-	for _, closed := range closedObjects(t) {
-		typ := reflect.TypeOf(closed)
-		for i := range typ.NumMethod() {
-			name := typ.Method(i).Name
-			for _, args := range []string{"zero", "some"} {
-				what := fmt.Sprintf("closed %s.%s with %s arguments", typ, name, args)
-				callEmpty(t, what, reflect.ValueOf(closed).Method(i), args == "some", slices.Contains(emptyCalls, name))
-			}
-		}
-	}
+	empty.Closed(t, closedObjects(t)...)
 	for folder, list := range functions {
 		for name, f := range list {
-			for _, args := range []string{"zero", "some"} {
-				what := fmt.Sprintf("%s: %s with %s arguments", folder, name, args)
-				callEmpty(t, what, reflect.ValueOf(f), args == "some", false)
-			}
+			empty.Func(t, folder+": "+name, f)
 		}
 	}
 }
@@ -155,93 +115,6 @@ func closedObjects(t *testing.T) []any {
 		}
 	}
 	return closed
-}
-
-// callEmpty calls f. Its error, if it has one, has to be there, unless nothing is right, too.
-func callEmpty(t *testing.T, what string, f reflect.Value, some, nothingIsRight bool) {
-	t.Helper()
-	in := arguments(t, f.Type(), some)
-	type outcome struct {
-		results  []reflect.Value
-		panicked any
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		defer func() {
-			o.panicked = recover()
-			done <- o
-		}()
-		o.results = f.Call(in)
-	}()
-	var o outcome
-	select {
-	case o = <-done:
-	case <-time.After(patience):
-		t.Errorf("%s does not return", what)
-		return
-	}
-	if o.panicked != nil {
-		t.Errorf("%s panics: %v", what, o.panicked)
-		return
-	}
-	for _, r := range o.results {
-		if r.Type() != reflect.TypeFor[error]() {
-			continue
-		}
-		err, _ := r.Interface().(error)
-		switch {
-		case err == nil && nothingIsRight:
-		case err == nil:
-			t.Errorf("%s returns no error", what)
-		case !errors.Is(err, syscall.EINVAL) && !errors.Is(err, os.ErrClosed) && !errors.Is(err, net.ErrClosed):
-			t.Errorf("%s: %v, want one that is EINVAL or os.ErrClosed", what, err)
-		case strings.Contains(err.Error(), "\n"):
-			t.Errorf("%s: the error has several lines: %v", what, err)
-		case !slices.ContainsFunc(saying, func(word string) bool { return strings.Contains(err.Error(), word) }):
-			t.Errorf("%s: %v, want an error that says that the value is nil, zero or closed", what, err)
-		}
-	}
-}
-
-// arguments are those of a call: zero values, or some others.
-func arguments(t *testing.T, f reflect.Type, some bool) []reflect.Value {
-	var in []reflect.Value
-	for i := range f.NumIn() {
-		if f.IsVariadic() && i == f.NumIn()-1 {
-			if some {
-				in = append(in, argument(t, f.In(i).Elem(), true))
-			}
-			continue
-		}
-		in = append(in, argument(t, f.In(i), some))
-	}
-	return in
-}
-
-func argument(t *testing.T, typ reflect.Type, some bool) reflect.Value {
-	switch typ {
-	case reflect.TypeFor[context.Context]():
-		return reflect.ValueOf(t.Context())
-	case reflect.TypeFor[io.Writer]():
-		return reflect.ValueOf(io.Discard)
-	case reflect.TypeFor[io.Reader]():
-		return reflect.ValueOf(strings.NewReader("text"))
-	}
-	if !some {
-		return reflect.Zero(typ)
-	}
-	switch typ.Kind() {
-	case reflect.Slice:
-		return reflect.MakeSlice(typ, 8, 8)
-	case reflect.Pointer:
-		return reflect.New(typ.Elem())
-	case reflect.Int, reflect.Int64:
-		return reflect.ValueOf(1).Convert(typ)
-	case reflect.String:
-		return reflect.ValueOf("127.0.0.1:1").Convert(typ)
-	}
-	return reflect.Zero(typ)
 }
 
 // TestNilAndZeroValuesAreAll: the test above has all types with methods that can fail, and all
