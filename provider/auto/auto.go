@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -47,6 +48,14 @@ type Provider struct {
 	why    string
 }
 
+// usable returns an error if there is nothing that New has chosen.
+func (p *Provider) usable() error {
+	if p == nil || p.Provider == nil {
+		return fmt.Errorf("nil or zero auto.Provider, which auto.New makes: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
 // New chooses. It opens and closes kernel devices, and with Options.Addr waits
 // for their address resolution. It never fails: there is always the engine.
 func New(opts *Options) *Provider {
@@ -57,6 +66,9 @@ func New(opts *Options) *Provider {
 // Try reports why a device of p is not usable in the sense of this package, nil
 // if it is.
 func Try(p provider.Provider, device string, opts *Options) error {
+	if p == nil {
+		return fmt.Errorf("auto.Try: the provider is nil: %w", syscall.EINVAL)
+	}
 	_, err := try(p, device, opts.complete())
 	return err
 }
@@ -107,9 +119,28 @@ func firstUsable(p provider.Provider, o Options) (device, why string, ok bool) {
 	return "", strings.Join(reasons, "; "), false
 }
 
+// Name returns the name of the provider that was taken.
+func (p *Provider) Name() string {
+	if p.usable() != nil {
+		return ""
+	}
+	return p.Provider.Name()
+}
+
+// Devices returns the devices of the provider that was taken.
+func (p *Provider) Devices() ([]provider.DeviceInfo, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
+	return p.Provider.Devices()
+}
+
 // Open opens a device of the provider that was taken by its name; the empty
 // name opens the device that was found usable.
 func (p *Provider) Open(name string) (provider.Device, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
 	if name == "" {
 		name = p.device
 	}
@@ -117,4 +148,9 @@ func (p *Provider) Open(name string) (provider.Device, error) {
 }
 
 // Why says in one line which provider and device were taken, and why.
-func (p *Provider) Why() string { return p.why }
+func (p *Provider) Why() string {
+	if p == nil {
+		return ""
+	}
+	return p.why
+}

@@ -74,6 +74,13 @@ func exhausted(err error) bool {
 // A connection has 5 seconds to prove that it knows the secret. If more than 32 have not done so,
 // each new one displaces the oldest of the address that has most of them.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
+	if l == nil {
+		return fmt.Errorf("remote.Agent: the listener is nil: %w", syscall.EINVAL)
+	}
+	if a == nil || a.Open == nil {
+		_ = l.Close()
+		return fmt.Errorf("nil remote.Agent, or one whose Open is nil: %w", syscall.EINVAL)
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })

@@ -11,13 +11,21 @@ import (
 // its programs see in order: each post to a send queue is preceded by a Push, so that an RDMA Read
 // that is posted here finds at the agent what the program has put into memory that is registered
 // there; and completions and CM events are returned after a Pull, so that what has led to them
-// there is in the program's memory. All else is near's own.
-func (c *Session) Beside(near provider.Provider) provider.Provider { return &nearProvider{near, c} }
+// there is in the program's memory. All else is near's own. Beside nil there is nil.
+func (c *Session) Beside(near provider.Provider) provider.Provider {
+	if near == nil {
+		return nil
+	}
+	return &nearProvider{near, c}
+}
 
 // push is Device.Push of all devices. It asks nothing of the agent if nothing has changed since
 // the last changes that it has answered to. Those that another call sends may still be on their
 // way: the agent has them when it answers to what is sent after them.
 func (c *Session) push() error {
+	if err := c.usable(); err != nil {
+		return err
+	}
 	c.mem.Lock()
 	var changed []*Device
 	for d := range c.devices {
@@ -45,6 +53,9 @@ func (c *Session) push() error {
 
 // pull is Device.Pull of all devices. That an agent can't be reached is Session.Err's to say.
 func (c *Session) pull() {
+	if c.usable() != nil {
+		return
+	}
 	c.mem.Lock()
 	var all []*Device
 	for d := range c.devices {

@@ -36,6 +36,9 @@ type reply struct {
 // it; nil for none. When ctx ends the agent is asked to end it, and what it answers counts.
 func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
 	args any) (reply, error) {
+	if err := c.usable(); err != nil {
+		return reply{}, err
+	}
 	raw, err := json.Marshal(args)
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: %w", verb, err)

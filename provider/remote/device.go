@@ -28,6 +28,9 @@ func (p *farProvider) Devices() ([]provider.DeviceInfo, error) {
 // Open implements provider.Provider.
 func (p *farProvider) Open(name string) (provider.Device, error) {
 	c := p.c
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
 	c.mem.Lock()
 	c.lastSlot++
 	d := &Device{far: far{c: c}, memory: memory{slot: c.lastSlot}}
@@ -52,14 +55,29 @@ type far struct {
 	mem *memory // of its device
 }
 
+// usable returns an error if the object is not of a device that Open has made.
+func (f *far) usable() error {
+	if f == nil || f.c == nil {
+		return fmt.Errorf("nil or zero remote.Device, which Open of Session.Provider makes: %w",
+			syscall.EINVAL)
+	}
+	return nil
+}
+
 // plain asks for a verb that says only whether it worked. Memory goes with it.
 func (f *far) plain(verb string, args any) error {
+	if err := f.usable(); err != nil {
+		return err
+	}
 	_, err := do[none](context.Background(), f.c, f.mem, verb, f.h, args)
 	return err
 }
 
 // quiet is do for a query: no memory goes with it.
-func quiet[R any](f *far, verb string, args any) (R, error) {
+func quiet[R any](f *far, verb string, args any) (r R, err error) {
+	if err := f.usable(); err != nil {
+		return r, err
+	}
 	return do[R](context.Background(), f.c, nil, verb, f.h, args)
 }
 
@@ -68,7 +86,7 @@ func loud[R any](f *far, verb string, args any) (R, error) {
 	return do[R](context.Background(), f.c, f.mem, verb, f.h, args)
 }
 
-// Device is a device of an agent.
+// Device is a device of an agent, which Open of [Session.Provider] makes.
 type Device struct {
 	far
 	memory    memory
@@ -76,50 +94,68 @@ type Device struct {
 	transport provider.TransportType
 }
 
+// part is what all objects of the device have, too; nil if d is nil.
+func (d *Device) part() *far {
+	if d == nil {
+		return nil
+	}
+	return &d.far
+}
+
 // Push has the agent's copies of the program's memory be as the memory is.
-func (d *Device) Push() error { return d.plain(verbPull, none{}) }
+func (d *Device) Push() error { return d.part().plain(verbPull, none{}) }
 
 // Pull is Push, and has the memory be as the device has left the agent's copies.
-func (d *Device) Pull() error { return d.plain(verbPull, none{}) }
+func (d *Device) Pull() error { return d.part().plain(verbPull, none{}) }
 
 // Intact returns an error that says which octet beside one of the agent's copies was changed, which
 // nothing may do.
-func (d *Device) Intact() error { return d.plain(verbIntact, none{}) }
+func (d *Device) Intact() error { return d.part().plain(verbIntact, none{}) }
 
 // Name implements provider.Device.
-func (d *Device) Name() string { return d.name }
+func (d *Device) Name() string {
+	if d == nil {
+		return ""
+	}
+	return d.name
+}
 
 // Transport implements provider.Device.
-func (d *Device) Transport() provider.TransportType { return d.transport }
+func (d *Device) Transport() provider.TransportType {
+	if d == nil {
+		return provider.TransportUnknown
+	}
+	return d.transport
+}
 
 // Query implements provider.Device.
 func (d *Device) Query() (provider.DeviceAttr, error) {
-	return quiet[provider.DeviceAttr](&d.far, "ibv_query_device", none{})
+	return quiet[provider.DeviceAttr](d.part(), "ibv_query_device", none{})
 }
 
 // QueryPort implements provider.Device.
 func (d *Device) QueryPort(port uint8) (provider.PortAttr, error) {
-	return quiet[provider.PortAttr](&d.far, "ibv_query_port", portArgs{Port: port})
+	return quiet[provider.PortAttr](d.part(), "ibv_query_port", portArgs{Port: port})
 }
 
 // QueryGID implements provider.Device.
 func (d *Device) QueryGID(port uint8, index int) (provider.GID, error) {
-	return quiet[provider.GID](&d.far, "ibv_query_gid", portArgs{port, index})
+	return quiet[provider.GID](d.part(), "ibv_query_gid", portArgs{port, index})
 }
 
 // QueryGIDTable implements provider.Device.
 func (d *Device) QueryGIDTable() ([]provider.GIDEntry, error) {
-	return quiet[[]provider.GIDEntry](&d.far, "ibv_query_gid_table", none{})
+	return quiet[[]provider.GIDEntry](d.part(), "ibv_query_gid_table", none{})
 }
 
 // QueryPkey implements provider.Device.
 func (d *Device) QueryPkey(port uint8, index int) (uint16, error) {
-	return quiet[uint16](&d.far, "ibv_query_pkey", portArgs{port, index})
+	return quiet[uint16](d.part(), "ibv_query_pkey", portArgs{port, index})
 }
 
 // AllocPD implements provider.Device.
 func (d *Device) AllocPD() (provider.PD, error) {
-	r, err := quiet[made](&d.far, "ibv_alloc_pd", none{})
+	r, err := quiet[made](d.part(), "ibv_alloc_pd", none{})
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +167,7 @@ func (d *Device) of(h uint32) far { return far{d.c, h, d.mem} }
 
 // CreateCompChannel implements provider.Device.
 func (d *Device) CreateCompChannel() (provider.CompChannel, error) {
-	r, err := quiet[made](&d.far, "ibv_create_comp_channel", none{})
+	r, err := quiet[made](d.part(), "ibv_create_comp_channel", none{})
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +177,9 @@ func (d *Device) CreateCompChannel() (provider.CompChannel, error) {
 // CreateCQ implements provider.Device.
 func (d *Device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	const op = "ibv_create_cq"
+	if err := d.part().usable(); err != nil {
+		return nil, err
+	}
 	args := cqArgs{CQE: init.CQE, Vector: init.CompVector}
 	if init.Sink != nil {
 		return nil, lacks("a sink for completions")
@@ -152,7 +191,7 @@ func (d *Device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		}
 		args.Channel = ch.h
 	}
-	r, err := quiet[made](&d.far, op, args)
+	r, err := quiet[made](d.part(), op, args)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +202,7 @@ func (d *Device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 
 // CreateEventChannel implements provider.Device.
 func (d *Device) CreateEventChannel() (provider.EventChannel, error) {
-	r, err := quiet[made](&d.far, "rdma_create_event_channel", none{})
+	r, err := quiet[made](d.part(), "rdma_create_event_channel", none{})
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +211,9 @@ func (d *Device) CreateEventChannel() (provider.EventChannel, error) {
 
 // AsyncEvent implements provider.Device.
 func (d *Device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
+	if err := d.part().usable(); err != nil {
+		return provider.AsyncEvent{}, err
+	}
 	for {
 		e, err := do[asyncEvent](ctx, d.c, nil, "ibv_get_async_event", d.h, none{})
 		if err != nil {
@@ -199,7 +241,7 @@ func (d *Device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 
 // Close implements provider.Device.
 func (d *Device) Close() error {
-	if err := d.plain("ibv_close_device", none{}); err != nil {
+	if err := d.part().plain("ibv_close_device", none{}); err != nil {
 		return err
 	}
 	d.c.forget(d)

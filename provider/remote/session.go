@@ -48,7 +48,8 @@ type Offer struct {
 	Why   string     `json:"why,omitempty"`   // why it can't be used
 }
 
-// Session is a control connection to an agent. Its methods may be called concurrently.
+// Session is a control connection to an agent, which [Dial] makes. Its methods may be called
+// concurrently. Those of a nil or zero Session return an error that is EINVAL, if they have one.
 type Session struct {
 	address string
 	conn    *conn
@@ -73,6 +74,14 @@ type Session struct {
 	answered uint64   // the highest number of a request that was answered
 }
 
+// usable returns an error if the session was not made by Dial.
+func (c *Session) usable() error {
+	if c == nil || c.conn == nil {
+		return fmt.Errorf("nil or zero remote.Session, which remote.Dial makes: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
 // GoneError says that an agent can't be reached any more.
 type GoneError struct {
 	Address string
@@ -81,6 +90,9 @@ type GoneError struct {
 
 // Error implements error.
 func (e *GoneError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("the agent at %s has gone", e.Address)
+	}
 	why := e.Err.Error()
 	var timeout net.Error
 	switch {
@@ -165,27 +177,53 @@ func printable(s string) string {
 }
 
 // Host returns what the agent said about itself when the session began.
-func (c *Session) Host() Host { return c.host }
+func (c *Session) Host() Host {
+	if c == nil {
+		return Host{}
+	}
+	return c.host
+}
 
 // Address returns what Dial was called with.
-func (c *Session) Address() string { return c.address }
+func (c *Session) Address() string {
+	if c == nil {
+		return ""
+	}
+	return c.address
+}
 
 // RemoteAddr returns the address that the session is connected to.
 func (c *Session) RemoteAddr() netip.Addr {
+	if c.usable() != nil {
+		return netip.Addr{}
+	}
 	return c.conn.nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 }
 
 // LocalAddr returns the address that the session is connected from.
 func (c *Session) LocalAddr() netip.Addr {
+	if c.usable() != nil {
+		return netip.Addr{}
+	}
 	return c.conn.nc.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 }
 
 // Done is closed when the session has ended.
-func (c *Session) Done() <-chan struct{} { return c.done }
+func (c *Session) Done() <-chan struct{} {
+	if c.usable() != nil {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return c.done
+}
 
 // Err returns why the session has ended: a [*GoneError], or [os.ErrClosed] after Close. It is nil
 // before that.
 func (c *Session) Err() error {
+	if err := c.usable(); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.gone
@@ -193,6 +231,9 @@ func (c *Session) Err() error {
 
 // Close ends the session. The agent frees all that was made in it.
 func (c *Session) Close() error {
+	if err := c.usable(); err != nil {
+		return err
+	}
 	c.conn.bye("the run is over")
 	_ = c.end(os.ErrClosed)
 	c.beats.Wait()
