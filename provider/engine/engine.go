@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"runtime"
 	"syscall"
 	"time"
@@ -354,10 +355,18 @@ func (o *Options) complete() error {
 		return badOption("MaxIRD", o.MaxIRD, readDepths)
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:
 		return badOption("MaxORD", o.MaxORD, readDepths)
+	case isNil(o.Network):
+		return fmt.Errorf("engine option Network is a nil %T: %w", o.Network, syscall.EINVAL)
 	case o.Network != nil && o.TCP != (transport.TCPOptions{}):
 		return fmt.Errorf("engine option TCP is for the default network, and Network is set: %w", syscall.EINVAL)
 	}
 	return nil
+}
+
+// isNil reports whether a network is a nil pointer, and not nil itself, which means TCP.
+func isNil(network transport.Network) bool {
+	v := reflect.ValueOf(network)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // checkStartup says what is impossible of the options that MPA's start-up has.

@@ -218,6 +218,9 @@ func (n *Network) Bind(local netip.AddrPort) (transport.Binding, error) {
 }
 
 func (n *Network) bind(local netip.AddrPort) (*binding, error) {
+	if n.used == nil {
+		return nil, fmt.Errorf("zero memnet.Network, which memnet.New makes: %w", syscall.EINVAL)
+	}
 	if !local.Addr().IsValid() {
 		local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 	}

@@ -17,7 +17,7 @@ import (
 
 // TCP is the Network of the system's TCP. Its streams are raw sockets that are
 // not in Go's netpoller, so that nothing but a Poller is woken by what arrives
-// on them. Nagle's algorithm is off.
+// on them. Nagle's algorithm is off. The zero TCP has the defaults.
 type TCP struct {
 	opts TCPOptions
 }
