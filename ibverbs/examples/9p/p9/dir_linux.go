@@ -26,8 +26,12 @@ type dir struct {
 }
 
 // NewDir returns an FS that serves a directory to be read and written. The modes of new files are
-// those that clients ask for without the process's umask. Close root when nobody is served.
+// those that clients ask for without the process's umask. Close root when nobody is served. Of nil
+// it makes nil.
 func NewDir(root *os.Root) WritableFS {
+	if root == nil {
+		return nil
+	}
 	return &dir{root: root, devices: make(map[uint64]uint64)}
 }
 

@@ -9,8 +9,13 @@ import (
 	"syscall"
 )
 
-// NewFS returns an FS that serves any fs.FS to be read.
-func NewFS(fsys fs.FS) FS { return &ioFS{fsys, maphash.MakeSeed()} }
+// NewFS returns an FS that serves any fs.FS to be read, nil for nil.
+func NewFS(fsys fs.FS) FS {
+	if fsys == nil {
+		return nil
+	}
+	return &ioFS{fsys, maphash.MakeSeed()}
+}
 
 // ioFS gives files their identity by their names.
 type ioFS struct {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 )
 
 // Transport carries messages of one connection. Receive is called by one goroutine at a time, the
@@ -27,7 +28,14 @@ type Transport interface {
 // Message is a message that was received.
 type Message struct {
 	Data    []byte       // valid until Release
-	Release func() error // gives the memory back, so that the client may send one more
+	Release func() error // gives the memory back, so that the client may send one more; may be nil
+}
+
+func (m *Message) release() error {
+	if m.Release == nil {
+		return nil
+	}
+	return m.Release()
 }
 
 // Limits bound what one client makes the server hold. A field that is 0 means its default.
@@ -64,6 +72,14 @@ func NewServer(fs FS, limits Limits) *Server {
 // Serve serves one client until it leaves, breaks the protocol or ctx ends. It returns when no
 // request is under way and all files are closed. The error is nil if the client left or ctx ended.
 func (s *Server) Serve(ctx context.Context, t Transport) error {
+	switch {
+	case s == nil || s.tree == nil:
+		return fmt.Errorf("nil or zero p9.Server, which p9.NewServer makes: %w", syscall.EINVAL)
+	case s.fs == nil:
+		return fmt.Errorf("p9.Server: the FS is nil: %w", syscall.EINVAL)
+	case t == nil:
+		return fmt.Errorf("p9.Server: the transport is nil: %w", syscall.EINVAL)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := &session{
@@ -190,7 +206,7 @@ func (c *session) version(ctx context.Context, m Message, v *Tversion) error {
 	if v.Version != Version {
 		reply.Version, c.msize = "unknown", 0
 	}
-	if err := m.Release(); err != nil {
+	if err := m.release(); err != nil {
 		return err
 	}
 	return c.transport.Send(ctx, func(buf []byte) int {
@@ -213,7 +229,7 @@ func (c *session) answer(ctx context.Context, tag uint16, r *request, m Message,
 			n, _ = Encode(buf, KindError, tag, &Rlerror{uint32(errno(err))})
 		}
 		// The reply gives the client leave to send once more, so that comes first.
-		if failed = m.Release(); failed != nil {
+		if failed = m.release(); failed != nil {
 			return -1
 		}
 		c.mu.Lock()

@@ -22,10 +22,16 @@ type stream struct {
 }
 
 // NewStream returns a Transport over a TCP connection or the like. Messages have up to max octets,
-// and up to replies of them are made and sent at a time. timeout is how long the rest of a message
-// may take to come or go, once it has begun; 0 means no limit. The connection remains the caller's
-// to close.
+// and up to replies of them, one at least, are made and sent at a time. timeout is how long the rest
+// of a message may take to come or go, once it has begun; 0 means no limit. The connection remains
+// the caller's to close. Over a nil connection there is no Transport: it is nil.
 func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
+	if conn == nil {
+		return nil
+	}
+	if replies < 1 {
+		replies = 1
+	}
 	s := &stream{conn, max, timeout, make(chan []byte, replies), make(chan struct{}, 1)}
 	for range replies {
 		s.free <- nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"syscall"
 )
 
 // A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go,
@@ -24,7 +25,11 @@ var errTooLong = errors.New("the message is longer than its buffer")
 func Encode(buf []byte, kind uint8, tag uint16, m any) (int, error) {
 	e := encoder{buf, headSize}
 	if m != nil {
-		e.put(reflect.ValueOf(m).Elem())
+		v, err := fields(m)
+		if err != nil {
+			return 0, err
+		}
+		e.put(v)
 	}
 	if e.n > len(buf) {
 		return 0, fmt.Errorf("type %d, %d octets, room for %d: %w", kind, e.n, len(buf), errTooLong)
@@ -33,6 +38,15 @@ func Encode(buf []byte, kind uint8, tag uint16, m any) (int, error) {
 	buf[4] = kind
 	binary.LittleEndian.PutUint16(buf[5:], tag)
 	return e.n, nil
+}
+
+// fields returns the struct that m points to.
+func fields(m any) (reflect.Value, error) {
+	v := reflect.ValueOf(m)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return v, fmt.Errorf("%T is nil or no pointer to a message's struct: %w", m, syscall.EINVAL)
+	}
+	return v.Elem(), nil
 }
 
 // Header reads the header of a message, which b is to hold in full.
@@ -49,9 +63,17 @@ func Header(b []byte) (kind uint8, tag uint16, err error) {
 // Decode reads the fields of a message into m, a pointer to its struct, nil if it has none. Octets
 // of m are in b. The header is not looked at.
 func Decode(b []byte, m any) error {
+	if len(b) < headSize {
+		_, _, err := Header(b)
+		return err
+	}
 	d := decoder{b: b[headSize:]}
 	if m != nil {
-		d.get(reflect.ValueOf(m).Elem())
+		v, err := fields(m)
+		if err != nil {
+			return err
+		}
+		d.get(v)
 	}
 	if d.bad || len(d.b) > 0 {
 		return fmt.Errorf("type %d, %d octets: the fields end elsewhere: %w", b[4], len(b), errNotMessage)
