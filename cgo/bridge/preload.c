@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <linux/netlink.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -77,6 +76,12 @@ static inline uint32_t slot_of(int fd)
 }
 
 enum kind kind_of(int fd) { return KIND(slot_of(fd)); }
+
+uint64_t device_of(int fd)
+{
+	uint32_t slot = slot_of(fd);
+	return KIND(slot) == UVERBS ? OBJECT(slot) : 0;
+}
 
 int strange(void)
 {
@@ -548,60 +553,4 @@ PUBLIC int ioctl(int fd, unsigned long request, ...)
 		return -1;
 	}
 	return real(fd, request, arg);
-}
-
-// ---- polling
-
-// libsiw finds completions in memory, without a call. A program that polls an empty CQ spins: its time is used
-// to move data, which is quicker than waking a thread of the library for it.
-static int (*siw_poll)(struct ibv_cq *, int, struct ibv_wc *);
-static int (*siw_notify)(struct ibv_cq *, int);
-
-static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
-{
-	int got = siw_poll(cq, n, wc);
-	uint32_t slot = slot_of(cq->context->cmd_fd);
-	struct library *lib;
-	if (got || KIND(slot) != UVERBS || !(lib = begin_call()))
-		return got;
-	lib->progress(OBJECT(slot), cq->handle);
-	end_call(lib);
-	return siw_poll(cq, n, wc);
-}
-
-static int req_notify_cq(struct ibv_cq *cq, int solicited)
-{
-	int failed = siw_notify(cq, solicited);
-	uint32_t slot = slot_of(cq->context->cmd_fd);
-	struct library *lib;
-	if (KIND(slot) == UVERBS && (lib = begin_call())) {
-		lib->attend(OBJECT(slot), cq->handle); // a program that asks for an event is about to sleep
-		end_call(lib);
-	}
-	return failed;
-}
-
-#undef ibv_open_device
-PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *dev)
-{
-	static struct ibv_context *(*real)(struct ibv_device *);
-	if (!real)
-		*(void **)&real = dlvsym(RTLD_NEXT, "ibv_open_device", "IBVERBS_1.1");
-	if (!real) { // the program has loaded libibverbs for itself
-		void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
-		if (handle)
-			*(void **)&real = dlvsym(handle, "ibv_open_device", "IBVERBS_1.1");
-	}
-	if (!real) {
-		errno = ENOSYS;
-		return NULL;
-	}
-	struct ibv_context *context = real(dev);
-	if (context && KIND(slot_of(context->cmd_fd)) == UVERBS) {
-		siw_poll = context->ops.poll_cq;
-		siw_notify = context->ops.req_notify_cq;
-		context->ops.poll_cq = poll_cq;
-		context->ops.req_notify_cq = req_notify_cq;
-	}
-	return context;
 }

@@ -36,6 +36,9 @@ enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 // kind_of returns what a descriptor of the program is.
 enum kind kind_of(int fd);
 
+// device_of returns the object of a descriptor of the device (UVERBS), 0 for another.
+uint64_t device_of(int fd);
+
 // A place is what the program finds at a path: one of the devices, or another file that exec has, below root. A file of
 // the system has no root, NULL, and libc finds it by its path; or root is empty, because the program is in a folder that
 // stands for another, and the path is made absolute.
