@@ -80,11 +80,21 @@ func (c *channel) send(event []byte) {
 		return
 	}
 	if len(c.backlog) == 0 && !c.sending {
-		if _, err := unix.Write(c.ours, event); err == nil {
+		if c.write(event) {
 			return
 		}
 	}
 	c.keep(event)
+}
+
+// write writes an event, and reports false if there is no room. It is lost if the program has
+// called shutdown, which must not end the program with SIGPIPE. mu is held.
+func (c *channel) write(event []byte) bool {
+	err := unix.EINTR
+	for err == unix.EINTR {
+		err, _ = unix.Sendto(c.ours, event, unix.MSG_NOSIGNAL, nil).(unix.Errno)
+	}
+	return err == 0 || err == unix.EPIPE
 }
 
 // keep puts an event into the backlog. mu is held.
@@ -101,7 +111,7 @@ func (c *channel) drain() {
 	for {
 		c.mu.Lock()
 		for len(c.backlog) > 0 && !c.closed {
-			if _, err := unix.Write(c.ours, c.backlog[0]); err != nil {
+			if !c.write(c.backlog[0]) {
 				break
 			}
 			c.backlog = c.backlog[1:]
@@ -126,11 +136,7 @@ const backlogLook = 100
 func (c *channel) offer(event []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	_, err := unix.Write(c.ours, event)
-	return err == nil
+	return !c.closed && c.write(event)
 }
 
 // take takes back one event that the program has not read, if there is one.
@@ -179,7 +185,7 @@ func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 			continue
 		}
 		if len(c.backlog) == 0 {
-			if _, err := unix.Write(c.ours, event); err == nil {
+			if c.write(event) {
 				continue
 			}
 		}

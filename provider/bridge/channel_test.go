@@ -60,3 +60,23 @@ func TestChannelShutDown(t *testing.T) {
 		t.Error("close does not return")
 	}
 }
+
+// TestChannelNotRead: events for a program that has called shutdown for reading are lost, and no
+// goroutine tries again and again.
+func TestChannelNotRead(t *testing.T) {
+	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	defer c.close()
+	if err := unix.Shutdown(fd, unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	c.send([]byte{1})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sending || len(c.backlog) > 0 {
+		t.Errorf("%d events are kept", len(c.backlog))
+	}
+}

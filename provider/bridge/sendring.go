@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -75,10 +76,13 @@ func (r *sendRing) doorbell() error {
 			return nil
 		}
 		err := r.post(r.wrs[r.done:r.n]...)
-		if err == nil {
+		switch {
+		case err == nil:
 			r.done = r.n
 			failed = false
 			continue
+		case errors.Is(err, os.ErrClosed):
+			return nil // the program destroys the QP
 		}
 		var refused *ibverbs.PostError
 		if errors.As(err, &refused) && refused.Posted > 0 {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -119,5 +120,31 @@ func TestElementIsFreeFirst(t *testing.T) {
 	testkit.OK(t, r.doorbell()) // what fullPause later does
 	if posted != "first" {
 		t.Errorf("posted %q, want what the element had when it was taken", posted)
+	}
+}
+
+// TestDestroyedQueueIsOver: a doorbell that finds the QP closed, because the program destroys it at
+// the same time, completes nothing. The CQ may be that of other QPs, too.
+func TestDestroyedQueueIsOver(t *testing.T) {
+	r := &sendRing{size: 4, mem: &queueMemory{mem: make([]byte, 4*sqeSize)},
+		state: func() ibverbs.QPState { return ibverbs.QPErr },
+		post:  func(...ibverbs.SendWR) error { return &ibverbs.Error{Op: "ibv_post_send", Err: os.ErrClosed} },
+		bad:   func(wrid uint64, _ uint8) { t.Errorf("WR %d is refused", wrid) },
+	}
+	setHead(unsafe.Pointer(r.at(0)), wqeHead{flags: abi.SiwWQEValid, opcode: abi.SiwSend})
+	testkit.OK(t, r.doorbell())
+}
+
+// TestDestroyLeavesAnotherQP: the number of a QP that is being destroyed may be another's already.
+func TestDestroyLeavesAnotherQP(t *testing.T) {
+	e := newEnd(t, nil)
+	q := testkit.Must(lookup[*queuePair](&e.prog.File(e.fd).(*uverbsFile).handles, e.qp.handle))(t)
+	b, other := q.file.b, &queuePair{}
+	b.mu.Lock()
+	b.qps[q.qp.QPN()] = other
+	b.mu.Unlock()
+	testkit.OK(t, q.destroy())
+	if b.queuePairByNumber(q.qp.QPN()) != other {
+		t.Error("the other QP has no number any more")
 	}
 }

@@ -237,7 +237,9 @@ func (q *queuePair) destroy() error {
 	}
 	b := q.file.b
 	b.mu.Lock()
-	delete(b.qps, q.qp.QPN())
+	if b.qps[q.qp.QPN()] == q { // another QP may have the number already
+		delete(b.qps, q.qp.QPN())
+	}
 	b.mu.Unlock()
 	q.release()
 	return nil
