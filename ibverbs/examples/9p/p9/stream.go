@@ -21,10 +21,10 @@ type stream struct {
 	writing chan struct{} // a token while nobody writes
 }
 
-// NewStream returns a Transport over a TCP connection or the like. Messages have up to max octets,
-// and up to replies of them, one at least, are made and sent at a time. timeout is how long the rest
-// of a message may take to come or go, once it has begun; 0 means no limit. The connection remains
-// the caller's to close. Over a nil connection there is no Transport: it is nil.
+// NewStream returns a Transport over a TCP connection or the like, nil over a nil connection.
+// Messages have up to max octets, and up to replies of them, one at least, are made and sent at a
+// time. timeout is how long the rest of a message may take to come or go, once it has begun; 0
+// means no limit. The connection remains the caller's to close.
 func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
 	if conn == nil {
 		return nil
