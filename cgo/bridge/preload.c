@@ -61,6 +61,7 @@ __attribute__((constructor)) static void find_all(void)
 // given its object. Descriptors beyond the table are never the device's: open fails there.
 #define SLOTS (1 << 16)
 static _Atomic uint32_t slots[SLOTS];
+static _Atomic int slots_end; // above all descriptors that have ever had a slot
 static _Atomic int duplicates[SLOTS]; // of an object
 static unsigned char owned[SLOTS];    // descriptors that the library has for itself: they are not the program's to close
 
@@ -110,6 +111,8 @@ static void adopt(int fd, uint32_t slot)
 	watch_forks();
 	if (OBJECT(slot))
 		atomic_fetch_add(&duplicates[OBJECT(slot)], 1);
+	for (int end = slots_end; fd >= end && !atomic_compare_exchange_weak(&slots_end, &end, fd + 1);)
+		;
 	atomic_store_explicit(&slots[fd], slot, memory_order_release);
 }
 
@@ -164,21 +167,25 @@ void end_call(struct library *lib)
 	leave_library();
 }
 
-// Connections would outlive the parent's close if the child kept their sockets.
+// Connections would outlive the parent's close if the child kept their sockets. Each page that is written here is
+// copied, and each that is only read is mapped, for every child: most children call exec at once.
 void after_fork(void)
 {
 	if (!owner) // nothing was there
 		return;
 	forget_mappings();
-	for (int fd = 0; fd < SLOTS; fd++) {
-		if (owned[fd])
+	for (int fd = 0; fd < SLOTS; fd++)
+		if (owned[fd]) {
 			syscall(SYS_close, fd);
-		owned[fd] = 0;
+			owned[fd] = 0;
+		}
+	for (int fd = 0; fd < slots_end; fd++) {
 		uint32_t slot = atomic_load_explicit(&slots[fd], memory_order_relaxed);
-		if (slot && KIND(slot) != NETLINK)
-			atomic_store(&slots[fd], SLOT(DEAD, 0));
+		if (!slot || KIND(slot) == NETLINK)
+			continue;
+		atomic_store(&duplicates[OBJECT(slot)], 0);
+		atomic_store(&slots[fd], SLOT(DEAD, 0));
 	}
-	memset((void *)duplicates, 0, sizeof duplicates);
 	atomic_store(&library, NULL);
 	owner = getpid();
 	forked = 1;
