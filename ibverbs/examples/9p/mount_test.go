@@ -49,7 +49,7 @@ func TestMount(t *testing.T) {
 	defer took(t, time.Now(), "everything")
 	t.Run("engine", func(t *testing.T) {
 		s := serve(t, "engine")
-		t.Run("tree", func(t *testing.T) { testTree(t, s, 300) })
+		t.Run("tree", func(t *testing.T) { testTree(t, s, 100) })
 		t.Run("big file", func(t *testing.T) { testBigFile(t, s, 16<<20) })
 		t.Run("calls", func(t *testing.T) { testCalls(t, s) })
 		t.Run("random", func(t *testing.T) { testRandom(t, s) })
@@ -57,7 +57,7 @@ func TestMount(t *testing.T) {
 	})
 	t.Run("kernel", func(t *testing.T) { // siw at both ends
 		s := serve(t, "kernel")
-		t.Run("tree", func(t *testing.T) { testTree(t, s, 50) })
+		t.Run("tree", func(t *testing.T) { testTree(t, s, 25) })
 		t.Run("big file", func(t *testing.T) { testBigFile(t, s, 4<<20) })
 	})
 	t.Run("tcp", func(t *testing.T) { testTree(t, serve(t, "engine", "--tcp"), 20) })
@@ -213,7 +213,7 @@ func testTree(t *testing.T, s *served, n int) {
 	}
 	start = time.Now()
 	made := make(map[string]string)
-	for i := range n / 20 {
+	for i := range n / 10 {
 		name := filepath.Join(mnt, fmt.Sprintf("made/%d/f%d", i%7, i))
 		write(t, name, random(i*50), 0o600)
 		made[fmt.Sprintf("%d/f%d", i%7, i)], made[fmt.Sprint(i%7)], made["."] = string(random(i*50)), "/", "/"
@@ -222,7 +222,7 @@ func testTree(t *testing.T, s *served, n int) {
 	if err := errors.Join(os.RemoveAll(filepath.Join(mnt, "made")), os.RemoveAll(dir)); err != nil {
 		t.Error(err)
 	}
-	took(t, start, "making and removing %d files", n/20)
+	took(t, start, "making and removing %d files", n/10)
 	if left := contents(t, s.dir); len(left) != 1 {
 		t.Errorf("%d files are left", len(left))
 	}
