@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -20,11 +21,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
+// version is Version, once for all tests: to start tshark takes most of a second of processor time.
+var version = sync.OnceValues(Version)
+
 // need ends a test where tshark can't be asked, which is a failure where
 // GOVS_REQUIRE_TSHARK is set.
 func need(t *testing.T) {
 	t.Helper()
-	_, err := Version()
+	_, err := version()
 	switch {
 	case err == nil:
 	case os.Getenv("GOVS_REQUIRE_TSHARK") != "":
@@ -63,18 +67,6 @@ func agree(t *testing.T, c *wiretest.Capture) *wire.Trace {
 		t.Errorf("tshark sees %d frames, we %d", w.Frames, trace.Count())
 	}
 	return trace
-}
-
-// agreePartly wants agreement, and tshark to see n frames of how many there are.
-func agreePartly(t *testing.T, c *wiretest.Capture, n, of int) {
-	t.Helper()
-	trace, _, w := show(t, c, 0)
-	if !w.Asked || !w.Agrees {
-		t.Errorf("tshark does not agree: %s", w.Why)
-	}
-	if w.Frames != n || trace.Count() != of {
-		t.Errorf("tshark sees %d frames, we %d; want %d and %d", w.Frames, trace.Count(), n, of)
-	}
 }
 
 func TestVersion(t *testing.T) {
@@ -200,31 +192,34 @@ func TestFPDUsAcrossSegments(t *testing.T) {
 
 func TestStartups(t *testing.T) {
 	need(t)
-	for _, tc := range []struct {
-		name           string
-		change         func(request, reply *mpa.Frame)
-		frames, byThem int
+	cases := []struct {
+		name   string
+		change func(request, reply *mpa.Frame)
+		frames int
 	}{
-		{"revision 1", func(q, r *mpa.Frame) { *q, *r = mpa.Frame{Revision: 1}, mpa.Frame{Kind: mpa.KindReply, Revision: 1} }, 3, 3},
+		{"revision 1", func(q, r *mpa.Frame) { *q, *r = mpa.Frame{Revision: 1}, mpa.Frame{Kind: mpa.KindReply, Revision: 1} }, 3},
 		{"private data", func(q, r *mpa.Frame) {
 			q.PrivateData, r.PrivateData = append(q.PrivateData, octets(508)...), append(r.PrivateData, octets(7)...)
-		}, 3, 3},
-		{"reserved bits", func(q, r *mpa.Frame) { q.Reserved, r.Reserved = 0xf, 0xa }, 3, 3},
-		{"CRC of the reply alone", func(_, r *mpa.Frame) { r.CRC = true }, 3, 3},
-		{"a rejection", func(_, r *mpa.Frame) { r.Reject = true }, 2, 2},
-		{"Markers", func(_, r *mpa.Frame) { r.Markers = true }, 3, 3},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			q, r := wiretest.Enhanced(mpa.KindRequest, false, 3, 0x3fff), wiretest.Enhanced(mpa.KindReply, false, 128, 0)
-			tc.change(&q, &r)
-			c := &wiretest.Capture{}
-			s := c.Open(wiretest.Client, wiretest.Server).Start(q, r)
-			if !r.Reject {
-				s.SendMessage(wire.ToResponder, 1, octets(10))
-			}
-			s.Close()
-			agreePartly(t, c, tc.byThem, tc.frames)
-		})
+		}, 3},
+		{"reserved bits", func(q, r *mpa.Frame) { q.Reserved, r.Reserved = 0xf, 0xa }, 3},
+		{"CRC of the reply alone", func(_, r *mpa.Frame) { r.CRC = true }, 3},
+		{"a rejection", func(_, r *mpa.Frame) { r.Reject = true }, 2},
+		{"Markers", func(_, r *mpa.Frame) { r.Markers = true }, 3},
+	}
+	m := newMany()
+	for _, tc := range cases {
+		q, r := wiretest.Enhanced(mpa.KindRequest, false, 3, 0x3fff), wiretest.Enhanced(mpa.KindReply, false, 128, 0)
+		tc.change(&q, &r)
+		s := m.open(tc.name).Start(q, r)
+		if !r.Reject {
+			s.SendMessage(wire.ToResponder, 1, octets(10))
+		}
+		s.Close()
+	}
+	for i, conn := range m.agree(t, true).Conns {
+		if got := (&wire.Trace{Conns: []*wire.Conn{conn}}).Count(); got != cases[i].frames {
+			t.Errorf("%s: %d frames, want %d", cases[i].name, got, cases[i].frames)
+		}
 	}
 }
 
@@ -292,8 +287,8 @@ func (m *many) begin(name string, crc bool) *wiretest.Session {
 	return m.open(name).Start(wiretest.Enhanced(mpa.KindRequest, crc, 4, 4), wiretest.Enhanced(mpa.KindReply, crc, 4, 4))
 }
 
-// agree asks tshark, and if all is said to be visible, wants it to see all.
-func (m *many) agree(t *testing.T, all bool) {
+// agree asks tshark, and if all is said to be visible, wants it to see all. It returns what we see.
+func (m *many) agree(t *testing.T, all bool) *wire.Trace {
 	t.Helper()
 	trace, _, w := show(t, &m.Capture, 0)
 	if !w.Agrees {
@@ -308,8 +303,9 @@ func (m *many) agree(t *testing.T, all bool) {
 		t.Errorf("tshark sees %d frames, we %d", w.Frames, n)
 	}
 	if len(trace.Conns) != len(m.names) {
-		t.Errorf("%d connections, want %d", len(trace.Conns), len(m.names))
+		t.Fatalf("%d connections, want %d", len(trace.Conns), len(m.names))
 	}
+	return trace
 }
 
 // What is illegal is compared as well, but for what tshark makes nothing of.
@@ -542,6 +538,24 @@ func TestPortsUsedAgain(t *testing.T) {
 
 func TestLinkTypes(t *testing.T) {
 	need(t)
+	var exhibits []conformance.Exhibit
+	var names []string
+	capture := func(name string, c *wiretest.Capture, client, server netip.Addr) {
+		port := uint16(firstPort + len(names))
+		s := c.Open(netip.AddrPortFrom(client, 40000), netip.AddrPortFrom(server, port)).
+			Start(wiretest.Enhanced(mpa.KindRequest, true, 4, 4), wiretest.Enhanced(mpa.KindReply, true, 4, 4))
+		all(s, 50)
+		s.Close()
+		file := filepath.Join(t.TempDir(), "capture.pcapng")
+		if err := os.WriteFile(file, c.Pcapng(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		trace, err := wire.ReadFile(file, port)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		names, exhibits = append(names, name), append(exhibits, conformance.Exhibit{File: file, Port: port, Ours: trace})
+	}
 	for name, c := range map[string]*wiretest.Capture{
 		"raw IP":         {Link: layers.LinkTypeRaw},
 		"VLAN":           {VLANs: []uint16{5}},
@@ -549,19 +563,12 @@ func TestLinkTypes(t *testing.T) {
 		"Linux cooked 2": {Link: layers.LinkTypeLinuxSLL2},
 		"BSD loopback":   {Link: wiretest.LinkNull},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := c.Begin(true)
-			all(s, 50)
-			s.Close()
-			agree(t, c)
-		})
+		capture(name, c, wiretest.Client.Addr(), wiretest.Server.Addr())
 	}
-	t.Run("IPv6", func(t *testing.T) {
-		c := &wiretest.Capture{}
-		s := c.Open(netip.MustParseAddrPort("[2001:db8::1]:40000"), netip.MustParseAddrPort("[2001:db8::2]:20001")).
-			Start(wiretest.Enhanced(mpa.KindRequest, true, 4, 4), wiretest.Enhanced(mpa.KindReply, true, 4, 4))
-		all(s, 50)
-		s.Close()
-		agree(t, c)
-	})
+	capture("IPv6", &wiretest.Capture{}, netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"))
+	for i, w := range Witness(t.Context(), exhibits) {
+		if ours := exhibits[i].Ours.Count(); !w.Asked || !w.Agrees || w.Frames != ours || ours == 0 {
+			t.Errorf("%s: tshark does not agree, or sees %d frames, we %d: %s", names[i], w.Frames, ours, w.Why)
+		}
+	}
 }

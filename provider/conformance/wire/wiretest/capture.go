@@ -202,16 +202,38 @@ func serialise(l ...gopacket.SerializableLayer) []byte {
 
 // Pcap returns the capture as a pcap file.
 func (c *Capture) Pcap() []byte {
-	link := c.Link
-	switch link {
-	case 0:
-		link = layers.LinkTypeEthernet
-	case LinkNull:
-		link = layers.LinkTypeNull
-	}
 	var buf bytes.Buffer
 	w := pcapgo.NewWriterNanos(&buf)
-	err := w.WriteFileHeader(1<<18, link)
+	c.write(w, w.WriteFileHeader(1<<18, c.linkType()))
+	return buf.Bytes()
+}
+
+// Pcapng returns the capture as a pcapng file.
+func (c *Capture) Pcapng() []byte {
+	var buf bytes.Buffer
+	w, err := pcapgo.NewNgWriter(&buf, c.linkType())
+	c.write(w, err)
+	if err := w.Flush(); err != nil {
+		panic(fmt.Sprintf("wiretest: %v", err))
+	}
+	return buf.Bytes()
+}
+
+// linkType is the type that files have.
+func (c *Capture) linkType() layers.LinkType {
+	switch c.Link {
+	case 0:
+		return layers.LinkTypeEthernet
+	case LinkNull:
+		return layers.LinkTypeNull
+	}
+	return c.Link
+}
+
+// write writes the packets, unless there was an error before.
+func (c *Capture) write(w interface {
+	WritePacket(gopacket.CaptureInfo, []byte) error
+}, err error) {
 	for _, p := range c.Packets {
 		if err == nil {
 			ci := gopacket.CaptureInfo{Timestamp: p.Time, CaptureLength: len(p.Data), Length: len(p.Data) + p.Cut}
@@ -221,7 +243,6 @@ func (c *Capture) Pcap() []byte {
 	if err != nil {
 		panic(fmt.Sprintf("wiretest: %v", err))
 	}
-	return buf.Bytes()
 }
 
 // Trace decodes the capture.
