@@ -90,6 +90,9 @@ func (c *perfRDMACmd) checkUseless(k *kong.Context) error {
 // no use for.
 func describePerf(app *kong.Application) {
 	i := slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == "perf" })
+	if i < 0 {
+		return // another command is called
+	}
 	for _, n := range app.Children[i].Children {
 		op := load.Op(n.Name)
 		tcp := strings.HasPrefix(n.Name, "tcp-")

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// TestGrammar: each command is found by its name, and alone; all are there for anything else.
+func TestGrammar(t *testing.T) {
+	commands := func(args ...string) (names []string) {
+		for _, n := range kong.Must(grammar(args)).Model.Children {
+			names = append(names, n.Name)
+		}
+		return names
+	}
+	all := commands()
+	for _, name := range all {
+		if got := commands(name, "--help"); len(got) != 1 || got[0] != name {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, other := range []string{"--version", "help", "VM", "Run", "ru"} {
+		if got := commands(other, "run"); len(got) != len(all) || len(got) < 10 {
+			t.Errorf("%s: %q, want %q", other, got, all)
+		}
+	}
+}
