@@ -252,47 +252,34 @@ func TestEndedWhileItStarts(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce lets two guests wait for each other, so that they are sure to run
-// at the same time, with the same output directory.
+// TestTwoAtOnce lets two guests wait for each other, so that they are sure to run at the same time,
+// with the same output directory. Then the kernel of each logs what it logs when it is at fault: a
+// warning, after which its command succeeds, and a panic.
 func TestTwoAtOnce(t *testing.T) {
 	vmtest.Need(t)
 	out := t.TempDir()
 	var both sync.WaitGroup
-	for _, name := range []string{"a", "b"} {
+	for _, c := range []struct {
+		name, other, command string
+		shown                string
+	}{
+		{"a", "b", `echo "<4>WARNING: CPU: 0 PID: 1 at lib/test.c:1 test" >/dev/kmsg; exit 0`, "at lib/test.c:1"},
+		{"b", "a", `echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`, "sysrq triggered crash"},
+	} {
 		both.Go(func() {
-			other := map[string]string{"a": "b", "b": "a"}[name]
 			result := vmtest.Run(t, vmtest.Options{Out: out, Timeout: 2 * time.Minute}, "bash", "-c", `
 				echo "$1" >"$VM_OUT/$1"
 				until ls "$VM_OUT" | grep -qx "$2"; do sleep 0.2; done
-				ip address add 192.0.2.7/24 dev d0 && echo "I am $1"`, "argv0", name, other)
-			if result.Status != 0 || result.Stdout != "I am "+name+"\n" {
-				t.Errorf("guest %s: exit status %d, stdout %q\n%s", name, result.Status, result.Stdout, result.Stderr)
+				ip address add 192.0.2.7/24 dev d0 && echo "I am $1"
+				`+c.command, "argv0", c.name, c.other)
+			if result.Status != vmtest.StatusKernel || result.Stdout != "I am "+c.name+"\n" {
+				t.Errorf("guest %s: exit status %d, stdout %q, want %d", c.name, result.Status, result.Stdout,
+					vmtest.StatusKernel)
+			}
+			if !strings.Contains(result.Stderr, c.shown) || !strings.Contains(result.Stderr, "the kernel complained") {
+				t.Errorf("guest %s: stderr does not show the kernel's log:\n%s", c.name, result.Stderr)
 			}
 		})
 	}
 	both.Wait()
-}
-
-// TestKernelComplaint makes the kernel log what it logs when it is at fault.
-func TestKernelComplaint(t *testing.T) {
-	t.Parallel()
-	vmtest.Need(t)
-	for _, c := range []struct {
-		name, command string
-		shown         string
-	}{
-		{"warning", `echo "<4>WARNING: CPU: 0 PID: 1 at lib/test.c:1 test" >/dev/kmsg; exit 0`, "at lib/test.c:1"},
-		{"panic", `echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`, "sysrq triggered crash"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			result := vmtest.Run(t, vmtest.Options{}, "bash", "-c", c.command)
-			if result.Status != vmtest.StatusKernel {
-				t.Errorf("exit status %d, want %d", result.Status, vmtest.StatusKernel)
-			}
-			if !strings.Contains(result.Stderr, c.shown) || !strings.Contains(result.Stderr, "the kernel complained") {
-				t.Errorf("stderr does not show the kernel's log:\n%s", result.Stderr)
-			}
-		})
-	}
 }
