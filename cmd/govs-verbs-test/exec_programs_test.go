@@ -367,10 +367,10 @@ func (p *programPair) cannotBeside(engine side) string {
 	return notWithSiw[p.name][engine]
 }
 
-// TestExecWithSiw has programs over the engine connect to the same ones over siw. For each kind of
-// operation a program does so both ways. Of the others the engine has one side: a program takes
-// five seconds in the emulated guest, TestExecPrograms has both of its sides over the engine, and who
-// connects makes no difference to what it does then.
+// TestExecWithSiw connects programs over the engine to the same programs over siw. One program for
+// each kind of operation runs with the engine at either side. Each other program runs with the
+// engine at one side, because a pair takes five seconds in the emulated guest, and TestExecPrograms
+// runs both sides of it over the engine.
 func TestExecWithSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		newBridged(t) // the libraries are built on the host

@@ -69,8 +69,8 @@ type cli struct {
 	VM      vmCmd      `cmd:"" name:"vm" help:"Run a command in a virtual machine that has siw, and rxe."`
 }
 
-// grammar returns a cli, or one that has of all commands only the one that args begins with: for kong
-// to read all of them takes a quarter of the time in which a command starts.
+// grammar returns a cli for kong. If args begins with the name of a command, the cli has only that
+// command, because kong needs a quarter of a command's start to read all of them.
 func grammar(args []string) any {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[cli]()) {
 		if _, command := f.Tag.Lookup("cmd"); command && len(args) > 0 && args[0] == strings.ToLower(f.Name) {

@@ -59,9 +59,9 @@ func (m *marks) WriteAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// unused is n octets of memory of which only what is written takes any. Its pages are huge where the
-// system has such: one fault maps 2 MiB of zeros, where 512 faults take longer than all else that is
-// done with them.
+// unused is n octets of memory of which only what is written takes any. It asks for huge pages: one
+// fault then maps 2 MiB of zeros. The 512 faults of small pages take longer than all else that is
+// done with the memory.
 func unused(t testing.TB, n int) []byte {
 	t.Helper()
 	b := testkit.Must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
