@@ -118,19 +118,21 @@ func (qp *QP) ok(op string) error {
 // in qp.PostSend(wrs...).
 //
 // The engine transmits in the call, unless the program has taken completions from the QP's send CQ
-// and is expected to post more: as many as have completed, or as it posted before. Then the last of
-// these posts transmits all. So does, before it,
+// within the last 100 us, has not found that CQ empty twice since, and is expected to post more: as
+// many as have completed, or as it posted before. Then the last of these posts transmits all. So
+// does, before it,
 //
 //   - a post that makes 256 KiB wait, or that is refused;
-//   - a poll, after the post, that finds the QP's send or receive CQ empty;
-//   - arming one of them, before or after the post (ReqNotify, PollWait);
+//   - a poll, after the post, that finds the QP's send CQ empty;
+//   - arming the send or the receive CQ, before or after the post (ReqNotify, PollWait);
 //   - Drain, Disconnect, Close, and whatever else ends the connection;
-//   - a timer, after 1 to 1.5 ms; later if no P or CPU is free for it, which with one P and a
-//     goroutine that computes takes 10 to 30 ms.
+//   - time: the program's next post, or poll that takes completions, if the wait has taken 100 us
+//     by then, or a timer after 0.5 to 0.75 ms; later if no P or CPU is free for it, which with one
+//     P and a goroutine that computes takes 10 to 30 ms.
 //
-// A QP whose posts have waited like that although the program did other things transmits the next
-// posts at once, and more of them each time that it happens again. A process that ends before the
-// wait does loses what waits. With engine.Options.TransmitAtOnce nothing waits.
+// After time has ended the wait of a QP's posts twice within a second, none of them wait for a
+// second. A process that ends before the wait does loses what waits. With
+// engine.Options.TransmitAtOnce nothing waits.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_send", "qp")}

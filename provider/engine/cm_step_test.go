@@ -16,7 +16,7 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
 		client, server := w.established()
-		waiting := func() int64 { return w.server.cq.(*cq).seen.waiting() }
+		waiting := func() int64 { return w.server.cq.(*cq).seen.Load() }
 		w.server.dev.prog.cancel() // from here on only connections that come call the poller
 		<-w.server.dev.prog.ended
 		testkit.Must(server.qp.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)

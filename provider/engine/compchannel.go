@@ -275,7 +275,7 @@ func (c *cq) Look(ctx context.Context) bool {
 		}
 		c.dev.breathe()
 		c.dev.progress(c)
-		if c.seen.waiting() > 0 || c.refs.Closed() {
+		if c.seen.Load() > 0 || c.refs.Closed() {
 			ch.pace.found()
 			return true
 		}

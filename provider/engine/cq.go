@@ -14,29 +14,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// ringSeen is what is known of a CQ's ring without its lock. It is one word, because a round trip
-// changes it up to four times.
-type ringSeen struct{ v atomic.Uint64 }
-
-// ringArmed is set in it while the CQ is armed. The bits below are for the number of completions,
-// which maxCQE bounds.
-const ringArmed = 1 << 31
-
-// set has the others see what the ring has now. mu is held.
-func (s *ringSeen) set(c *cq) {
-	v := uint64(c.takes)<<32 | uint64(c.count)
-	if c.arm != armNone {
-		v |= ringArmed
-	}
-	s.v.Store(v)
-}
-
-// waiting returns how many completions are in the ring.
-func (s *ringSeen) waiting() int64 { return int64(uint32(s.v.Load()) &^ ringArmed) }
-
-// takes returns how often completions were taken from it.
-func (s *ringSeen) takes() uint32 { return uint32(s.v.Load() >> 32) }
-
 // armState says which completion fires the channel next.
 type armState uint8
 
@@ -63,9 +40,11 @@ type cq struct {
 	// progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	seen     ringSeen
+	seen     atomic.Int64  // count, for those without mu
 	unlooked atomic.Uint32 // completions of many QPs that were taken since lookFirst
 	bells    doorbells
+	run      atomic.Int64  // the policy.Run of the program
+	taken    atomic.Uint32 // what use.Taken has returned last
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -75,7 +54,6 @@ type cq struct {
 	arm    armState
 	full   bool   // a completion was lost and none was polled since
 	losses uint64 // completions lost for want of room
-	takes  uint32 // how often completions were taken from the ring
 	pushed uint64 // completions that have been in the ring
 	errors uint64 // those of them that report a failure
 	most   int    // the highest count since the ring was made
@@ -216,7 +194,7 @@ func (c *cq) release(fire bool) {
 	if fire {
 		c.arm = armNone
 	}
-	c.seen.set(c)
+	c.seen.Store(int64(c.count))
 	c.mu.Unlock()
 	if fire {
 		c.ch.fire(c)
@@ -273,13 +251,16 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if c.unlooked.Load() >= takenPerLook && c.seen.waiting() > 0 {
+	if c.unlooked.Load() >= takenPerLook && c.seen.Load() > 0 {
 		c.lookFirst()
 	}
 	n := c.take(wc)
 	if n == 0 {
 		c.dev.progress(c)
 		n = c.take(wc)
+	}
+	if n > 0 {
+		c.took()
 	}
 	if n > 0 && len(*c.direct.Load()) == 0 {
 		// Most of what is in the ring was put there by others, without a look of this program. It
@@ -307,7 +288,7 @@ func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
 		if c.bells.some.Load() {
-			c.ringForLook()
+			c.ringSome(false)
 		}
 		c.dev.poller.Poll()
 	}
@@ -315,7 +296,7 @@ func (c *cq) lookFirst() {
 
 // take moves completions from the ring to wc.
 func (c *cq) take(wc []provider.WC) int {
-	if c.seen.waiting() == 0 {
+	if c.seen.Load() == 0 {
 		return 0
 	}
 	c.mu.Lock()
@@ -327,9 +308,8 @@ func (c *cq) take(wc []provider.WC) int {
 	c.count -= n
 	if n > 0 {
 		c.full = false
-		c.takes++
 	}
-	c.seen.set(c)
+	c.seen.Store(int64(c.count))
 	c.mu.Unlock()
 	return n
 }
@@ -355,7 +335,6 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	}
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
-	c.seen.set(c)
 	c.mu.Unlock()
 	c.ringAll()
 	// The caller is about to sleep: the progress goroutine, which leaves the

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -37,8 +38,9 @@ func (s *side) wantNoneWaitsApart() {
 	}
 }
 
-// TestPostsWaitWithTwoCQs: what a program does with the CQ of its receives ends the wait as well,
-// because it may poll only that one for long, for the answers to what it has posted.
+// TestPostsWaitWithTwoCQs: a request for an event of the CQ of its receives ends the wait as well,
+// because the program may be about to sleep. A look at that CQ does not: another thread may do
+// nothing else.
 func TestPostsWaitWithTwoCQs(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -47,19 +49,17 @@ func TestPostsWaitWithTwoCQs(t *testing.T) {
 	}{
 		{"the third", func(a *side) { a.post(1) }, 6},
 		{"an empty send CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
-		{"an empty receive CQ", func(a *side) {
-			testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(a.t)
-		}, 5},
 		{"a request for an event of the send CQ", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
 		{"a request for an event of the receive CQ", func(a *side) {
 			testkit.OK(a.t, a.recvCQ.ReqNotify(false))
 		}, 5},
-		{"time", func(*side) { time.Sleep(waitMost * 3 / 2) }, 5},
+		{"time", func(*side) { time.Sleep(policy.WaitTimer * 3 / 2) }, 5},
 		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			apart(t, func(a, b *side) {
 				a.post(2)
+				testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(t)
 				b.wantReceived("two posts wait", 3)
 				tc.end(a)
 				b.wantReceived("after that", tc.came)
@@ -115,34 +115,26 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 				a.takeAll(3)
 				a.post(2)
 				b.wantReceived("two of three", tc.came)
-				a.dev.progress(a.recvCQ)
+				a.dev.progress(a.cq)
 				b.wantReceived("after a look for completions", 5)
 			})
 		})
 	}
 }
 
-// TestDoorbellBeginsAnew: a QP that another goroutine has removed from one CQ's doorbells and not
-// yet from the other's waits from its next post on: it is the last in order, and not late.
+// TestDoorbellBeginsAnew: a QP that another goroutine has removed from its CQ's doorbells, and whose
+// deferral does not know yet, waits from its next post on: it is the last in order, and not late.
 func TestDoorbellBeginsAnew(t *testing.T) {
-	apart(t, func(a, b *side) {
-		f := a.qp.sq.forecast.Load()
+	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(1)
 		b.wantReceived("one post waits", 3)
-		a.recvCQ.bells.pop(forever) // and no more
-		time.Sleep(waitMost * 5 / 8)
-		a.qp.sq.mu.Lock()
-		a.qp.startWaiting(f)
-		a.qp.sq.mu.Unlock()
-		time.Sleep(waitMost * 3 / 4)
+		time.Sleep(policy.WaitTimer * 5 / 8)
+		a.cq.bells.add(a.qp, &a.qp.sq.deferral.Load().bell)
+		time.Sleep(policy.WaitTimer * 3 / 4)
 		b.wantReceived("three quarters of a limit later", 3)
-		since, waited := a.qp.stopWaiting()
-		if want := time.Since(epoch) - waitMost*3/4; !waited || since != want {
-			t.Errorf("it waits: %t, since %v, want %v", waited, since, want)
-		}
-		a.qp.ringAfter(ring{})
-		b.wantReceived("after it was rung", 4)
-		a.wantNoneWaitsApart()
+		time.Sleep(policy.WaitTimer)
+		b.wantReceived("after the timer", 4)
+		a.wantNoneWaits()
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -55,7 +56,7 @@ func TestPostsOverlapWithWork(t *testing.T) {
 				wait := func() bool {
 					time.Sleep(work)
 					synctest.Wait()
-					return b.cq.seen.waiting() > 0
+					return b.cq.seen.Load() > 0
 				}
 				for range rounds {
 					b.recv(make([]provider.RecvWR, tc.msgs)...)
@@ -123,26 +124,14 @@ func TestLooksTransmit(t *testing.T) {
 	for procs, want := range map[int]int64{1: 0, 2: 2} {
 		runtime.GOMAXPROCS(procs)
 		synctest.Test(t, func(t *testing.T) {
-			a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+			a, b, _ := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 			b.wantReceived("the posts wait", 0)
-			expected := qps[0].expected()
 			a.cq.push(provider.WC{}, false)
 			a.cq.unlooked.Store(takenPerLook)
 			a.takeAll(1)
 			b.wantReceived("after a look", want)
-			if n := qps[0].expected(); n != expected || n == 0 {
-				t.Errorf("%d posts are expected after a look, which says nothing of them; want %d", n, expected)
-			}
 		})
 	}
-}
-
-// expected returns how many more posts the forecast of the QP expects.
-func (s *side) expected() int {
-	s.qp.sq.mu.Lock()
-	defer s.qp.sq.mu.Unlock()
-	f := s.qp.sq.forecast.Load()
-	return int(f.more) + int(f.rest)
 }
 
 // TestOnDownBlocksNoTimer: what the timer transmits ends a connection, and the program's function
@@ -166,15 +155,16 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		if !ended.Load() {
 			t.Fatal("a Send from no memory does not end the connection")
 		}
-		time.Sleep(waitMost * 3 / 2)
+		time.Sleep(policy.WaitTimer * 3 / 2)
 		if e := qps[0].qp.getState(); e != provider.QPErr {
 			t.Errorf("the timer does not end a connection whose Send is from no memory: %v", e)
 		}
 		good := *qps[0]
 		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
-		good.qp.sq.forecast.Store(new(forecast))
-		good.qp.startWaiting(good.qp.sq.forecast.Load())
-		time.Sleep(waitMost * 3 / 2)
+		d := new(deferral)
+		good.qp.sq.deferral.Store(d)
+		good.cq.bells.add(good.qp, &d.bell)
+		time.Sleep(policy.WaitTimer * 3 / 2)
 		good.wantNoneWaits()
 		testkit.OK(t, good.qp.Close())
 		b.wantNoneWaits()
@@ -184,13 +174,13 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 // TestTimerUnderLoad: QPs that begin to wait all the time do not put off the timer.
 func TestTimerUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+		a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 		for range 10 {
 			qps[1].qp.ring()
-			time.Sleep(waitMost / 8)
-			qps[1].qp.startWaiting(qps[1].qp.sq.forecast.Load())
+			time.Sleep(policy.WaitTimer / 8)
+			a.cq.bells.add(qps[1].qp, &qps[1].qp.sq.deferral.Load().bell)
 		}
-		b.wantReceived("one waits since 1.25 ms, the other is transmitted again and again", 2)
+		b.wantReceived("one waits since 1.25 of the timer's time, the other is transmitted again and again", 2)
 	})
 }
 
@@ -217,9 +207,9 @@ func TestAnyQPStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestResetForgetsForecast: a QP that is used again knows nothing of what its program has posted on
+// TestResetForgetsPosts: a QP that is used again knows nothing of what its program has posted on
 // the connection before.
-func TestResetForgetsForecast(t *testing.T) {
+func TestResetForgetsPosts(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(2)
 		testkit.OK(t, a.modify(provider.QPErr))
@@ -228,11 +218,8 @@ func TestResetForgetsForecast(t *testing.T) {
 		a.post(1) // which is flushed
 		testkit.OK(t, a.modify(provider.QPReset))
 		a.wantNoneWaits()
-		f := a.qp.sq.forecast.Load()
-		if f.more != 0 || f.rest != 0 || f.burst != 0 || f.waits {
-			t.Errorf("after RESET the forecast is %+v", f)
-		}
-		if f.posted(&post{1, 64, 1}, a.cq.taken(), a.qp.sq.free.reports()) != dueNow {
+		d := a.qp.sq.deferral.Load()
+		if d.Waits() || d.Post(policy.Post{Signaled: 1}, a.cq.program(), a.qp.sq.free.reports(), sinceEpoch) != policy.Now {
 			t.Error("the first post waits")
 		}
 	})
@@ -241,8 +228,8 @@ func TestResetForgetsForecast(t *testing.T) {
 // TestLongPostsDoNotWait: posts that are enough for a call do not wait for more.
 func TestLongPostsDoNotWait(t *testing.T) {
 	inBurst(t, sideOptions{}, &memnet.Options{Window: 1 << 20}, func(a, b *side) {
-		src := a.reg(ringOctets/2, provider.AccessLocalWrite)
-		dst := b.reg(ringOctets/2, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+		src := a.reg(policy.MostOctets/2, provider.AccessLocalWrite)
+		dst := b.reg(policy.MostOctets/2, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 		write := src.writeAll(len(src.b))
 		write.RemoteAddr, write.RKey = dst.to(0), dst.m.stag
 		s := a.qp.stream.Load()
@@ -257,7 +244,7 @@ func TestLongPostsDoNotWait(t *testing.T) {
 	})
 }
 
-// TestSendFree: making room in a queue of unsignalled work requests does not make the forecast
+// TestSendFree: making room in a queue of unsignalled work requests does not make the deferral
 // forget what was reported.
 func TestSendFree(t *testing.T) {
 	var f sendFree

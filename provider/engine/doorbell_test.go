@@ -2,8 +2,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -12,243 +10,10 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
-
-// forecaster plays a program to a forecast.
-type forecaster struct {
-	t              *testing.T
-	f              forecast
-	takes, reports uint32
-}
-
-// reported has n posts complete.
-func (p *forecaster) reported(n uint32) { p.reports += n }
-
-// take has the program take completions.
-func (p *forecaster) take() { p.takes++ }
-
-// post posts as often as want has elements, a short message each time.
-func (p *forecaster) post(what string, want ...due) {
-	p.t.Helper()
-	for i, w := range want {
-		p.list(fmt.Sprintf("%s: post %d", what, i+1), post{wrs: 1, octets: 64, signaled: 1}, w)
-	}
-}
-
-// list posts a list.
-func (p *forecaster) list(what string, l post, want due) {
-	p.t.Helper()
-	if got := p.f.posted(&l, p.takes, p.reports); got != want {
-		p.t.Fatalf("%s is due %d, want %d", what, got, want)
-	}
-}
-
-// TestForecast: a program posts as many work requests as it has taken completions, or as many as
-// before the last completions. The last of them is when all are due.
-func TestForecast(t *testing.T) {
-	now := func(n int) []due { return slices.Repeat([]due{dueNow}, n) }
-	t.Run("one for each completion", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known of the program", now(4)...)
-		p.reported(4)
-		p.take()
-		p.post("four have completed", dueWith, dueNext, dueNext, dueLast)
-		p.reported(4)
-		for i := range 3 { // it takes them one by one
-			p.take()
-			p.post("each is answered at once", []due{dueWith, dueNext, dueNext}[i])
-		}
-		p.take()
-		p.post("the last", dueLast)
-	})
-	t.Run("a round trip", func(t *testing.T) {
-		p := &forecaster{t: t}
-		for i := range 100 {
-			p.post("one message, one answer", dueNow)
-			if i%8 == 7 { // the others are unsignalled
-				p.reported(1)
-			}
-			p.take() // of the answer
-		}
-	})
-	t.Run("unsignalled posts", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known", now(100)...)
-		for range 3 {
-			p.reported(1)
-			p.take()
-			p.post("as many as before the last completion", slices.Concat([]due{dueWith},
-				slices.Repeat([]due{dueNext}, 98), []due{dueLast})...)
-		}
-	})
-	t.Run("enough for a call", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known", now(64)...)
-		p.reported(64)
-		p.take()
-		for i := range 16 {
-			p.list(fmt.Sprintf("post %d of 64 KiB", i+1), post{1, 64 << 10, 1},
-				[]due{dueWith, dueNext, dueNext, dueLast}[i%4])
-		}
-		p.list("a post of 1 GiB", post{1, 1 << 30, 1}, dueNow)
-		short := post{1, 0, 1}
-		for i := range ringOctets / fpduCost {
-			p.reported(2)
-			p.take()
-			want := dueNext
-			switch i {
-			case 0:
-				want = dueWith
-			case ringOctets/fpduCost - 1:
-				want = dueLast
-			}
-			p.list(fmt.Sprintf("short post %d", i+1), short, want)
-		}
-	})
-	t.Run("lists", func(t *testing.T) {
-		p := &forecaster{t: t}
-		all, last := post{8, 512, 8}, post{8, 512, 1}
-		p.list("nothing is known", all, dueNow)
-		for range 3 {
-			p.reported(8)
-			p.take()
-			p.list("a list takes the place of one whose eight completions have come", all, dueNow)
-		}
-		p.reported(8)
-		p.take()
-		p.list("two lists of four", post{4, 256, 4}, dueWith)
-		p.list("two lists of four, the second", post{4, 256, 4}, dueLast)
-		for range 3 {
-			p.list("lists of which the last is reported", last, dueNow)
-		}
-		p.reported(8 + 3)
-		p.take()
-		p.list("all of them have completed", all, dueWith)
-		p.list("as many posts as before the last report: the second of five", last, dueNext)
-		p.list("the third", last, dueNext)
-		p.list("the fourth", last, dueNext)
-		p.list("the fifth", last, dueLast)
-	})
-	t.Run("in vain", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known", now(8)...)
-		p.reported(8)
-		p.take()
-		p.post("eight have completed", dueWith)
-		p.f.rung(ring{vain: true, away: lateRing})
-		p.reported(1)
-		p.take()
-		p.post("the program has no completion left but that one", dueNow)
-		p.reported(3)
-		p.take()
-		p.post("three have completed", dueWith)
-		p.f.rung(ring{away: lateRing})
-		p.post("the program has completions left", dueWith, dueLast)
-	})
-	t.Run("too late", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known", now(2)...)
-		two := func() {
-			p.reported(2)
-			p.take()
-		}
-		late := func(pause int) {
-			t.Helper()
-			two()
-			p.post("two have completed", dueWith)
-			p.f.rung(ring{vain: true, away: lateRing + 1})
-			for i := range pause / 2 {
-				two()
-				p.post(fmt.Sprintf("%d of a pause of %d posts", 2*i, pause), now(2)...)
-			}
-		}
-		late(4)
-		late(16) // each time four times as many
-		late(64)
-		for range rightMost {
-			two()
-			p.post("the program posts as many as expected", dueWith, dueLast)
-			p.f.right(lateLast)
-		}
-		late(4)
-		two()
-		p.post("two have completed", dueWith, dueLast)
-		p.f.right(lateLast + 1)
-		two()
-		p.post("the second came late", now(2)...)
-		p.f.rung(ring{vain: true, away: lateRing + 1}) // of nothing
-		if p.f.pauses != 2 {
-			t.Errorf("%d pauses, want 2", p.f.pauses)
-		}
-	})
-	t.Run("another thread polls the receive CQ", func(t *testing.T) {
-		p := &forecaster{t: t}
-		p.post("nothing is known", now(2)...)
-		ended := func(n int) {
-			t.Helper()
-			for range n {
-				p.reported(2)
-				p.take()
-				p.post("two have completed", dueWith)
-				p.f.rung(ring{apart: true})
-				p.post("the second", dueNow)
-			}
-		}
-		ended(apartMost - 1)
-		p.reported(2)
-		p.take()
-		p.post("two have completed", dueWith, dueLast)
-		p.f.right(0)
-		ended(apartMost - 1)
-		p.f.rung(ring{apart: true}) // of nothing
-		p.reported(2)
-		p.take()
-		p.post("two have completed", dueWith)
-		p.f.rung(ring{apart: true})
-		p.post("that was the last time for a while", dueNow)
-		p.reported(2)
-		p.take()
-		p.post("the pause", now(2)...)
-	})
-	t.Run("the pause has an end", func(t *testing.T) {
-		var f forecast
-		for range 100 {
-			f.waits = true
-			f.rung(ring{vain: true, away: lateRing + 1})
-			if f.pause < forecastPause {
-				t.Fatalf("a pause of %d posts", f.pause)
-			}
-		}
-		if f.pause != 16384 {
-			t.Errorf("the longest pause has %d posts, want 16384", f.pause)
-		}
-	})
-	t.Run("late now and then", func(t *testing.T) {
-		for _, every := range []int{1, 2, 10, 33, 65, 67, 70, 80, 90, rightMost} {
-			p := &forecaster{t: t}
-			p.post("nothing is known", now(2)...)
-			lates := 0
-			for burst := range 100_000 { // of two posts
-				p.reported(2)
-				p.take()
-				first, second := p.f.posted(&post{1, 0, 1}, p.takes, p.reports), p.f.posted(&post{1, 0, 1}, p.takes, p.reports)
-				switch {
-				case first == dueNow:
-				case burst%every == 0:
-					p.f.right(lateLast + 1)
-					lates++
-				case second == dueLast:
-					p.f.right(0)
-				}
-			}
-			if lates > 40 {
-				t.Errorf("a program that is late with each %d. burst has made its posts wait %d times", every, lates)
-			}
-		}
-	})
-}
 
 // inBurst has a and b connected, so that each of the next two of three posts of a waits for the
 // third.
@@ -278,7 +43,7 @@ func (s *side) post(n int) {
 func (s *side) wantReceived(what string, n int64) {
 	s.t.Helper()
 	synctest.Wait()
-	if got := s.cq.seen.waiting(); got != n {
+	if got := s.cq.seen.Load(); got != n {
 		s.t.Fatalf("%s: %d messages have come, want %d", what, got, n)
 	}
 }
@@ -303,7 +68,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 		{"an empty CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
 		{"a request for an event", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
 		{"a look for completions", func(a *side) { a.dev.progress(a.cq) }, 5},
-		{"time", func(*side) { time.Sleep(waitMost * 3 / 2) }, 5},
+		{"time", func(*side) { time.Sleep(policy.WaitTimer * 3 / 2) }, 5},
 		{"a disconnect", func(a *side) { a.qp.stream.Load().disconnect() }, 64},
 		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
 		{"the state ERR", func(a *side) { testkit.OK(a.t, a.modify(provider.QPErr)) }, 64},
@@ -343,7 +108,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 						t.Errorf("message %d: %+v", i+1, wc[i])
 					}
 				}
-				time.Sleep(10 * waitMost)
+				time.Sleep(10 * policy.WaitTimer)
 				if a.wantNoneWaits() {
 					t.Error("the timer runs on, though nothing waits")
 				}
@@ -369,36 +134,96 @@ func TestPostWaitsHalfALimit(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(3) // the first of which starts the timer
 		b.wantReceived("all three", 6)
+		time.Sleep(policy.WaitTimer - policy.WaitTimer/4)
 		a.takeAll(3)
-		time.Sleep(waitMost - waitMost/4)
 		a.post(2)
-		time.Sleep(waitMost / 2) // the timer is due once
+		time.Sleep(policy.WaitTimer / 2) // the timer is due once
 		b.wantReceived("two that are new", 6)
-		time.Sleep(waitMost)
+		time.Sleep(policy.WaitTimer)
 		b.wantReceived("two that are old", 8)
 	})
 }
 
-// TestLatePostsDoNotWait: after posts have waited for a program that did other things, the next
-// bursts don't wait, even if that is short of the timer's time.
-func TestLatePostsDoNotWait(t *testing.T) {
+// TestLatePosts: what has waited for too long is transmitted by the program's next call, whether it
+// posts or takes completions, and after the second time the next posts do not wait.
+func TestLatePosts(t *testing.T) {
+	for name, call := range map[string]func(a *side) (posted int64){
+		"a post": func(a *side) int64 { a.post(1); return 1 },
+		"a poll": func(a *side) int64 {
+			a.cq.push(provider.WC{}, false)
+			a.takeAll(1)
+			return 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBurst(t, sideOptions{}, nil, func(a, b *side) {
+				came := int64(3)
+				late := func() {
+					t.Helper()
+					a.post(1)
+					b.wantReceived("a post waits", came)
+					time.Sleep(policy.WaitMost)
+					came += 1 + call(a)
+					b.wantReceived("after a call", came)
+					a.dev.progress(a.cq)
+					synctest.Wait()
+					testkit.Must(a.cq.Poll(make([]provider.WC, 8)))(t)
+				}
+				burst := func() {
+					a.post(3)
+					came += 3
+					b.wantReceived("a burst", came)
+					time.Sleep(1) // so that there are two times
+					a.takeAll(3)
+				}
+				late()
+				burst()
+				late()
+				burst()
+				a.post(1)
+				b.wantReceived("the first of a burst, in the pause", came+1)
+			})
+		})
+	}
+}
+
+// TestSinglePosts: after a burst, a program that has found its CQ empty twice, or has done nothing
+// with it for a while, has each post transmitted at once.
+func TestSinglePosts(t *testing.T) {
+	for name, idle := range map[string]func(a *side){
+		"two empty polls": func(a *side) { a.dev.progress(a.cq); a.dev.progress(a.cq) },
+		"time":            func(a *side) { time.Sleep(2 * policy.RunTime) },
+		"both": func(a *side) {
+			for range 1000 {
+				testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t)
+			}
+			time.Sleep(3 * time.Millisecond)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBurst(t, sideOptions{}, nil, func(a, b *side) {
+				idle(a)
+				for i := range int64(3) {
+					a.post(1)
+					b.wantReceived("a single post", 3+i+1)
+				}
+				a.wantNoneWaits()
+			})
+		})
+	}
+}
+
+// TestLookSaysNothing: what a look at the streams has transmitted says nothing about what the
+// program is expected to post.
+func TestLookSaysNothing(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
-		a.post(2)
-		time.Sleep(2 * lateRing)
-		a.dev.progress(a.cq)
-		b.wantReceived("the program looks again", 5)
-		a.takeAll(2)
 		a.post(1)
-		b.wantReceived("one of two", 6)
-	})
-	inBurst(t, sideOptions{}, nil, func(a, b *side) {
-		a.post(2)
-		time.Sleep(lateRing / 2)
-		a.dev.progress(a.cq)
-		b.wantReceived("the program looks again soon", 5)
-		a.takeAll(2)
+		a.cq.ringSome(false)
+		b.wantReceived("the first of three", 4)
 		a.post(1)
-		b.wantReceived("one of two", 5)
+		b.wantReceived("the second waits", 4)
+		a.post(1)
+		b.wantReceived("the third", 6)
 	})
 }
 
@@ -480,7 +305,7 @@ func TestPostsWaitWithSink(t *testing.T) {
 				b.wantReceived("two posts wait", 3)
 				tc.end(a)
 				synctest.Wait()
-				if got := b.cq.seen.waiting(); got < 5 {
+				if got := b.cq.seen.Load(); got < 5 {
 					t.Errorf("%d messages have come", got)
 				}
 			})
@@ -496,7 +321,7 @@ func TestManyQPsWait(t *testing.T) {
 		network := memnet.New(nil)
 		opts := Options{Network: network}
 		a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
-		src := a.reg(ringOctets/2, 0)
+		src := a.reg(policy.MostOctets/2, 0)
 		sideCap := a.qp.initAttr().Cap
 		var posting [n]*side
 		for i := range n {
@@ -525,7 +350,7 @@ func TestManyQPsWait(t *testing.T) {
 		for i := range n {
 			a.dev.progress(a.cq)
 			synctest.Wait()
-			if got := a.cq.seen.waiting(); got != int64(i+1) {
+			if got := a.cq.seen.Load(); got != int64(i+1) {
 				t.Fatalf("%d messages are out after %d polls, want one for each", got, i+1)
 			}
 		}

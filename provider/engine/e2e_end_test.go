@@ -70,7 +70,7 @@ func TestE2EClose(t *testing.T) {
 		wantErr(t, a.scq.Close(), syscall.EBUSY)
 		wantErr(t, a.rcq.Close(), syscall.EBUSY)
 		testkit.OK(t, a.q.Close())
-		if a.rcq.seen.waiting() != 5 {
+		if a.rcq.seen.Load() != 5 {
 			t.Error("Close returned before everything was flushed")
 		}
 		a.flushed(a.rcq, 0, 5)

@@ -224,7 +224,7 @@ func TestE2ESolicited(t *testing.T) {
 			a.wait(a.scq, 1)
 		}
 		post(0)
-		for b.rcq.seen.waiting() != 1 {
+		for b.rcq.seen.Load() != 1 {
 			b.dev.progress(b.rcq)
 		}
 		if c, _ := b.ch.pop(); c != nil {

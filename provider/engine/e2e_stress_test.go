@@ -545,7 +545,7 @@ func TestE2EConcurrent(t *testing.T) {
 			closing.Go(func() { testkit.OK(t, b.q.Close()) })
 		}
 		closing.Wait()
-		if got := a.scq.seen.waiting() + int64(a.scq.losses); got != late.Load() {
+		if got := a.scq.seen.Load() + int64(a.scq.losses); got != late.Load() {
 			t.Errorf("%d completions of %d work requests posted while closing", got, late.Load())
 		}
 	})

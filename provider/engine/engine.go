@@ -145,7 +145,7 @@ type Options struct {
 
 	// TransmitAtOnce has each post transmitted in the call of PostSend. Without it a post may wait
 	// for others that the program is expected to make (QP.PostSend in package ibverbs). It is for
-	// programs that can't do with a post that is late by 1.5 ms, or lost if the process ends, and
+	// programs that can't do with a post that is late by 0.75 ms, or lost if the process ends, and
 	// costs those that post one by one most of their rate of short messages.
 	TransmitAtOnce bool
 

@@ -279,7 +279,7 @@ func (c *carrier) receive(round int) {
 			return
 		}
 		_ = c.cq.ReqNotify(false)
-		if c.cq.seen.waiting() > 0 {
+		if c.cq.seen.Load() > 0 {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)

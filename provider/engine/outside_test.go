@@ -283,7 +283,7 @@ func TestOutsidePanics(t *testing.T) {
 		case "Complete", "Notify":
 			c.push(provider.WC{}, false)
 		case "Taken":
-			c.taken()
+			c.program()
 		case "Waits":
 			c.isArmed()
 		default: // its receives are flushed

@@ -164,8 +164,9 @@ const pollerTurns = 64
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
 func (d *device) progress(c *cq) {
+	c.foundEmpty()
 	if c.bells.some.Load() {
-		c.ringSome()
+		c.ringSome(true)
 	}
 	direct := *c.direct.Load()
 	turn := turnOfLook(len(direct))

@@ -182,8 +182,8 @@ func TestLooksComeFirst(t *testing.T) {
 	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, takenPerLook)
 	for i, want := range []int{takenPerLook, 1} {
 		n, err := q.Poll(make([]provider.WC, 2*takenPerLook))
-		if n != want || err != nil || q.seen.waiting() != 0 {
-			t.Errorf("poll %d: %d, %v, and %d are left; want %d and none", i, n, err, q.seen.waiting(), want)
+		if n != want || err != nil || q.seen.Load() != 0 {
+			t.Errorf("poll %d: %d, %v, and %d are left; want %d and none", i, n, err, q.seen.Load(), want)
 		}
 	}
 }

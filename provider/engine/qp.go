@@ -95,7 +95,6 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 	if q.recvCQ = p.dev.ownCQ(init.RecvCQ); q.recvCQ == nil {
 		return nil, failForeign(op, "receive CQ")
 	}
-	q.sq.apart = q.sendCQ != q.recvCQ
 	q.sq.maxSGE, q.sq.maxInline, q.rq.maxSGE = init.Cap.MaxSendSGE, init.Cap.MaxInlineData, init.Cap.MaxRecvSGE
 	if init.Recvs != nil {
 		q.shared = &sharedRecv{own: init.Recvs, pd: p,

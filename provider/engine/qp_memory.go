@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -164,11 +165,11 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	if state == provider.QPErr {
 		return false, nil
 	}
-	p := post{wrs: 1}
+	p := policy.Post{Octets: fpduCost}
 	if (flags|q.signalsAll())&provider.SendSignaled != 0 {
-		p.signaled = 1
+		p.Signaled = 1
 	}
-	return q.foresee(&p), nil
+	return q.deferPost(p), nil
 }
 
 // incRKey is ibv_inc_rkey.

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -13,7 +14,7 @@ const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSoli
 
 // PostSend implements provider.QP. The caller's goroutine transmits what the
 // socket takes at once, unless another one is just doing that, which then sends
-// these WRs as well, or more posts are to be expected, which then transmit all (see forecast).
+// these WRs as well, or more posts are to be expected, which then transmit all (package policy).
 //
 // Errors: EINVAL for a WR that can't be, or a QP that is not connected; ENOMEM
 // when the queue is full. On a QP in ERR WRs are accepted and flushed.
@@ -67,7 +68,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 	}
 	tail := s.tail.Load()
 	var err error
-	n, p := 0, post{}
+	n, p := 0, policy.Post{}
 	for ; n < len(wrs); n++ {
 		wr := &wrs[n]
 		var length uint32
@@ -95,9 +96,9 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
-		p.octets += int(min(length, ringOctets)) // which is enough, and fits an int of 32 bits
+		p.Octets = min(p.Octets+min(length, policy.MostOctets)+fpduCost, policy.MostOctets) // which is enough
 		if (wr.Flags|always)&provider.SendSignaled != 0 {
-			p.signaled++
+			p.Signaled++
 		}
 		tail++
 	}
@@ -105,8 +106,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 	if n == 0 || flushed {
 		return n, false, err
 	}
-	p.wrs = n
-	return n, q.foresee(&p), err
+	return n, q.deferPost(p), err
 }
 
 // Refusals of posts that say the same of every work request.

@@ -205,7 +205,7 @@ func (q *qp) reset() {
 	q.sq.done.Lock()
 	q.rq.done.Lock()
 	q.sq.forget()
-	q.forgetForecast()
+	q.forgetPosts()
 	q.rq.head.Store(q.rq.tail.Load())
 	if q.shared != nil {
 		q.shared.held = false

@@ -217,31 +217,31 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a post that begins to wait does not look whether the receive CQ is armed",
 		edits: []edit{
-			{"doorbell.go", "f.other != nil && q.recvCQ.isArmed()", "false"},
+			{"doorbell.go", "q.recvCQ != q.sendCQ && q.recvCQ.isArmed()", "false"},
 		},
 		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
-		name:     "what a refused post takes from the receive CQ's doorbells is not transmitted",
-		edits:    []edit{{"doorbell.go", "was && !waited", "was && !waited && false"}},
-		protocol: "a post that waits, one that is refused, and a request for an event of its receives",
+		name:     "a request for an event does not look at the posts of queue pairs with another send CQ",
+		edits:    []edit{{"doorbell.go", "\t\tif q.sendCQ != c {", "\t\tif false {"}},
+		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
-		name: "what waits is transmitted before the forecast knows",
+		name: "what waits is transmitted before its deferral knows",
 		edits: []edit{
 			{
 				"doorbell.go",
-				"\tq.sq.mu.Lock()\n\tq.sq.forecast.Load().rung(r)\n\tq.sq.mu.Unlock()\n",
-				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.Load().rung(r)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
+				"\tq.sq.mu.Lock()\n\ttell(q.sq.deferral.Load())\n\tq.sq.mu.Unlock()\n",
+				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\ttell(q.sq.deferral.Load())\n\t\tq.sq.mu.Unlock()\n\t}()\n",
 			},
 		},
 		protocol: "posts that wait, and an empty CQ",
 	},
 	{
-		name: "a QP is no doorbell any more, or one, after another post has asked the forecast",
+		name: "a QP is no doorbell any more, or one, after another post has asked the deferral",
 		edits: []edit{
-			{"qp_post.go", "\treturn n, q.foresee(&p), err\n",
-				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.foresee(&p), err\n"},
+			{"qp_post.go", "\treturn n, q.deferPost(p), err\n",
+				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.deferPost(p), err\n"},
 		},
 		protocol: "posts of two bursts at the same time",
 	},

@@ -46,9 +46,7 @@ type sendQueue struct {
 	mu   sched.Mutex[locks.SendPosting] // of posters
 	tail sched.Uint32                   // written under mu, after the WQE
 
-	apart bool // receives complete on another CQ
-
-	forecast atomic.Pointer[forecast] // of posts; nil before the first
+	deferral atomic.Pointer[deferral] // of posts; nil before the first
 
 	done sched.Mutex[locks.SendDone] // of completing
 	out  uint32                      // Sends and Writes before this one are over
@@ -84,7 +82,7 @@ func (s *sendQueue) grow(places uint32) bool {
 	s.wqes = make([]sendWQE, n)
 	s.sges = make([]provider.SGE, n*s.maxSGE)
 	s.inline = make([]byte, n*s.maxInline)
-	s.makeForecast(0, 0)
+	s.deferral.Store(new(deferral))
 	return true
 }
 

@@ -280,9 +280,9 @@ func (s *side) wantEvent(what string, want provider.AsyncEventType) {
 // arrives waits until n completions lie in the side's CQ, without looking for them.
 func (s *side) arrives(n int64) {
 	s.t.Helper()
-	for end := time.Now().Add(patience); s.cq.seen.waiting() != n; time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(patience); s.cq.seen.Load() != n; time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("%d completions without anybody looking for them, want %d", s.cq.seen.waiting(), n)
+			s.t.Fatalf("%d completions without anybody looking for them, want %d", s.cq.seen.Load(), n)
 		}
 	}
 }

@@ -75,9 +75,6 @@ func (s *stream) write() bool {
 	switch {
 	case n > 0:
 		s.moved.Add(uint64(n))
-		if n >= sendLong {
-			s.q.sendCQ.bells.sent.Add(uint64(n))
-		}
 		t.since = int32(min(int(t.since)+n, batchOctets))
 		if n >= int(t.apt) {
 			t.apt = min(2*t.apt, batchOctets)

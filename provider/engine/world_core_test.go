@@ -366,7 +366,7 @@ func (w *world) step() {
 	w.events()
 	for _, p := range w.procs {
 		for _, c := range p.cqs {
-			if !c.closed && !c.tiny && c.cq.seen.waiting() > 600 {
+			if !c.closed && !c.tiny && c.cq.seen.Load() > 600 {
 				w.drain(c)
 			}
 		}

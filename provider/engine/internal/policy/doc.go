@@ -1,0 +1,31 @@
+// Package policy decides when the engine does things, in pure functions: they take counts and
+// times, and return decisions. Nothing here has a lock, a socket or a clock. Times are those since
+// an epoch of the caller's.
+//
+// # Deferral of posts
+//
+// Each post that transmits is a system call, and over loopback a packet of its own; a short message
+// costs a small part of that. A program that keeps a number of work requests outstanding posts as
+// many again as have completed, most often one by one. So a post may wait for the next ones, and
+// the last of these transmits all. The driver of an RNIC would ring the doorbell for the last of
+// them only.
+//
+// A post waits only for a program in the middle of a run: one that has taken completions less than
+// [RunTime] ago, and has not found its CQ empty twice since. (Once is a program that takes all,
+// finds the CQ empty, and posts then.)
+//
+//	        completions taken            twice empty, or RunTime over
+//	idle ------------------------> run --------------------------------> idle
+//	                              |  ^
+//	a post, others are expected   |  |  the last that is expected, MostOctets,
+//	                              v  |  an empty or an armed CQ, a full queue, WaitMost over
+//	                             waits
+//	                              |
+//	WaitMost over, twice within   v
+//	LatePause                    late --- LatePause over ---> idle
+//
+// Expected are as many signalled work requests as have completed, without those that were posted
+// again; and as many posts as the program made before it took completions, because some programs
+// have few of their work requests reported. While a QP is late, or its program is in no run, each
+// post leaves in the call that posts it.
+package policy
