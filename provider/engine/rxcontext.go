@@ -6,7 +6,7 @@ import (
 
 const (
 	// rxOctets is the buffer of a context. It has room for readMost and the FPDU before it.
-	rxOctets = 256 << 10
+	rxOctets = 512 << 10
 
 	// rxKept is how many streams of a device may keep a receive context between
 	// turns because a long FPDU has come in part, each until it has stood still from

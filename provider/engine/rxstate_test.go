@@ -23,7 +23,7 @@ func TestReadLimit(t *testing.T) {
 		{"nothing is known to come", 0, turnSole, 0, readMost},
 		{"the rest of a long FPDU, and more", have + 30000, turnSole, 0, 30000 + readMost},
 		{"an eighth, as FPDUs are short", have + 1000, turnLeast, 3, 1000 + turnLeast/8},
-		{"as much as a read takes", have + 10000, 200000, 0, 10000 + readMost},
+		{"as much as a read takes", have + 10000, 400000, 0, 10000 + readMost},
 		{"three quarters of the turn", have + 30000, 200000, 0, 150000},
 		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, 80000},
 		{"hardly more is left than the FPDU", have + 30000, 30100, 0, 30000 + readAhead},

@@ -21,8 +21,10 @@ const (
 	// what has come, and of what the program has posted. See sendTurn.
 	turnSole = 1 << 20
 
-	// turnLeast is the turn of a stream that is one of several that a poller reads
-	// directly, or that is closed at once.
+	// turnOne is the turn of a stream that is one of several that a poller reads directly.
+	turnOne = 128 << 10
+
+	// turnLeast is the turn of a stream that is closed at once, and of posts that have waited.
 	turnLeast = 64 << 10
 
 	// turnEnd is the turn of a stream that has just ended, in addition to the turn in which
@@ -40,7 +42,7 @@ const (
 
 	// readMost is how much one read takes, at most, beyond the rest of an FPDU whose
 	// length is known, and readLeast what it may take in any case.
-	readMost  = 128 << 10
+	readMost  = 256 << 10
 	readLeast = 1 << 10
 
 	// readAhead is read beyond the rest of the last FPDU of a turn: the header of the next one.
@@ -60,7 +62,7 @@ func turnOfLook(n int) int {
 	if n == 1 {
 		return turnSole
 	}
-	return turnLeast
+	return turnOne
 }
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
