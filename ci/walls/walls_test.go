@@ -40,8 +40,10 @@ var allowed = map[string][]string{
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {},
-	"provider/kernel":                {"provider", "cgo/..."},
-	"provider/kernel/rdmalink":       {"provider"},
+	// Decisions of the engine, in pure functions.
+	"provider/engine/internal/policy": {},
+	"provider/kernel":                 {"provider", "cgo/..."},
+	"provider/kernel/rdmalink":        {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
 	// What a program says and what it is answered, decoded and compared.

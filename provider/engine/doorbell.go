@@ -201,8 +201,8 @@ func (c *cq) ringOverdue() {
 // forever is later than all QPs have begun to wait.
 const forever = time.Duration(1<<63 - 1)
 
-// add adds q at d, and sees that it does not wait for too long. Where q was removed and its deferral
-// does not know yet, d may be there already, and begins anew.
+// add adds q at d, and sees that it does not wait for too long. Where q was removed and its
+// deferral does not know yet, d may be there already, and begins anew.
 func (b *doorbells) add(q *qp, d *doorbell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -122,8 +122,9 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 	}
 }
 
-// TestDoorbellBeginsAnew: a QP that another goroutine has removed from its CQ's doorbells, and whose
-// deferral does not know yet, waits from its next post on: it is the last in order, and not late.
+// TestDoorbellBeginsAnew: a QP that another goroutine has removed from its CQ's doorbells, and
+// whose deferral does not know yet, waits from its next post on: it is the last in order, and not
+// late.
 func TestDoorbellBeginsAnew(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(1)

@@ -37,10 +37,10 @@ type TCPOptions struct {
 
 	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0: what many
 	// connections have waiting in the kernel leaves the caches otherwise. Where the system permits
-	// less than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is smaller, and where it
-	// permits less than three quarters, these connections are left to the kernel. 0 leaves them to
-	// the kernel, too, but in engine.Options.TCP it means 256 KiB. -1 leaves them to the kernel in
-	// either.
+	// less than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is smaller, and where
+	// it permits less than three quarters, these connections are left to the kernel. 0 leaves them
+	// to the kernel, too, but in engine.Options.TCP it means 256 KiB. -1 leaves them to the kernel
+	// in either.
 	LocalSendBuffer int
 
 	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many octets of payload and TCP options a segment
