@@ -72,8 +72,10 @@ var allowed = map[string][]string{
 	// Programs for users to copy: the public API only.
 	"ibverbs/examples/...": {"ibverbs", "ibverbs/rdmacm", "provider", "provider/auto", "provider/engine", "provider/kernel"},
 	// A protocol that knows no RDMA, and a client of it, which only tests import.
-	"ibverbs/examples/9p/p9":        {},
-	"ibverbs/examples/9p/p9/p9test": {"ibverbs/examples/9p/p9"},
+	// It runs the examples for their tests, over siw, too.
+	"ibverbs/examples/internal/exampletest": {"ci/vm/siwhang"},
+	"ibverbs/examples/9p/p9":                {},
+	"ibverbs/examples/9p/p9/p9test":         {"ibverbs/examples/9p/p9"},
 
 	// The suite can be put over any provider. Of the engine it knows the tap
 	// only, through which it sees what goes over a socket.

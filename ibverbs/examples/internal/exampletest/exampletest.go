@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/vm/siwhang"
 	"go.uber.org/goleak"
 )
 
@@ -121,14 +122,27 @@ func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a process of the example to its end. err is that of exec.Cmd.Run.
+// Run runs a process of the example to its end. err is that of exec.Cmd.Run. Where siw has let its
+// connection hang, Run runs another.
 func Run(t testing.TB, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := Self(t).command(t, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run()
-	return out.String(), errs.String(), err
+	for {
+		cmd := Self(t).command(t, args...)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Start(); err != nil {
+			return "", "", err
+		}
+		done := make(chan struct{})
+		go func() { err = cmd.Wait(); close(done) }()
+		hung := Kernel() && siwhang.Hung(t, 0, done)
+		if hung {
+			_ = cmd.Process.Kill()
+		}
+		if <-done; !hung {
+			return out.String(), errs.String(), err
+		}
+	}
 }
 
 // MustRun is Run of a process that has to succeed and print want.
