@@ -81,10 +81,10 @@ func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n i
 // TestReadsOfATurn: however long FPDUs are, a turn takes about as much as it has, with few reads.
 func TestReadsOfATurn(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
-		for _, turn := range []int{turnLeast, turnSole} {
+		for _, turn := range []int{turnLeast, turnOne} {
 			y, in, writes := newSizedReads(t, true)
 			s := y.qp.stream.Load()
-			in.in = writes(30*turn, n)
+			in.in = writes(24*turn, n)
 			for range 8 { // until it is known how long FPDUs are
 				s.pollRx(turn)
 			}
@@ -112,10 +112,10 @@ func TestShortAfterLong(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
 		y, in, writes := newSizedReads(t, true)
 		s := y.qp.stream.Load()
-		for in.in = writes(4*turnSole, n); len(in.in) > 0; {
+		for in.in = writes(turnSole, n); len(in.in) > 0; {
 			s.pollRx(turnSole)
 		}
-		in.in = writes(2*turnSole, 0)
+		in.in = writes(turnSole/2, 0)
 		before := len(in.in)
 		s.pollRx(turnSole)
 		if taken := before - len(in.in); taken > readMost+readMost/8 {
