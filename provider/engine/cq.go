@@ -254,6 +254,9 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if c.unlooked.Load() >= takenPerLook && c.seen.Load() > 0 {
 		c.lookFirst()
 	}
+	if c.bells.some.Load() && c.seen.Load() > 0 {
+		c.ringBeforeTake()
+	}
 	n := c.take(wc)
 	if n == 0 {
 		c.dev.progress(c)

@@ -15,11 +15,13 @@ import (
 //   - with the last post that is expected, or when there is enough for a call;
 //   - when a poll finds the QP's send CQ empty: the program has posted all that it had to; or when
 //     it looks at the streams all the same (lookFirst);
-//   - when its send or its receive CQ is armed, because the program may be about to sleep;
+//   - when its send CQ is armed, because the program may be about to sleep, or its receive CQ, if
+//     that has at most directQPs;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
-//   - when it has waited for too long: the next post or poll sees that, or a timer. With one P, a
-//     goroutine that computes can keep the scheduler from running timers for 10 ms and more.
+//   - when it has waited for too long: the next post or poll of the send CQ sees that, or a timer.
+//     With one P, a goroutine that computes can keep the scheduler from running timers for 10 ms
+//     and more.
 //
 // Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
 // nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
@@ -30,7 +32,9 @@ type deferral struct {
 	bell doorbell
 }
 
-// program returns what is known of the program that takes the CQ's completions.
+// program returns what is known of the program that takes the CQ's completions. Of one with a Sink,
+// which must not be asked at other times, it is only known at its next post that it has taken some,
+// so its run begins then. sq.mu of a QP of the CQ is held.
 func (c *cq) program() policy.Run {
 	if c.use != nil {
 		returned := false
@@ -45,15 +49,8 @@ func (c *cq) program() policy.Run {
 	return policy.Run(c.run.Load())
 }
 
-// took is called when the program has taken completions. What has waited for too long is
-// transmitted.
-func (c *cq) took() {
-	now := sinceEpoch()
-	c.run.Store(int64(policy.Took(now)))
-	if c.bells.some.Load() {
-		c.ringLate(now-policy.WaitMost, now)
-	}
-}
+// took is called when the program has taken completions.
+func (c *cq) took() { c.run.Store(int64(policy.Took(sinceEpoch()))) }
 
 // foundEmpty is called when the program has found the CQ empty.
 func (c *cq) foundEmpty() {
@@ -174,20 +171,27 @@ func (c *cq) ringAll() {
 	}
 }
 
-// ringLate transmits what has begun to wait before until: now is too late. It lets others run when
-// a turn is over.
-func (c *cq) ringLate(until, now time.Duration) {
-	left := turnLeast
-	for q := c.bells.pop(until); q != nil; q = c.bells.pop(until) {
+// ringLate transmits what has begun to wait before until, at most a turn: now is too late. It
+// reports whether there may be more.
+func (c *cq) ringLate(until, now time.Duration) (more bool) {
+	for left := turnLeast; left > 0; {
+		q := c.bells.pop(until)
+		if q == nil {
+			return false
+		}
 		left -= q.ringAfter(func(d *deferral) {
 			d.Overdue(now)
 			d.Sent(false)
 		})
-		if left <= 0 {
-			left = turnLeast
-			runtime.Gosched()
-		}
 	}
+	return true
+}
+
+// ringBeforeTake is for a poll that is about to take completions: what it has taken would be lost
+// if the end of a connection, which may follow, did not return.
+func (c *cq) ringBeforeTake() {
+	now := sinceEpoch()
+	c.ringLate(now-policy.WaitMost, now)
 }
 
 // ringOverdue is the timer's. The timer runs on meanwhile, because the end of a connection, which
@@ -195,7 +199,9 @@ func (c *cq) ringLate(until, now time.Duration) {
 func (c *cq) ringOverdue() {
 	c.bells.goOn()
 	now := sinceEpoch()
-	c.ringLate(now-policy.WaitTimer/2, now)
+	for c.ringLate(now-policy.WaitTimer/2, now) {
+		runtime.Gosched() // to others, as a turn is over
+	}
 }
 
 // forever is later than all QPs have begun to wait.

@@ -100,7 +100,7 @@ func init() {
 				return []func(){
 						func() { _, _ = a.qp.PostSend([]provider.SendWR{signalled(provider.WRSend, 1)}) },
 						func() { _ = a.qp.Close() },
-						func() { a.cq.ringLate(forever, sinceEpoch()) },
+						func() { _ = a.cq.ringLate(forever, sinceEpoch()) },
 					}, func() error {
 						a.cq.ringAll()
 						if a.cq.bells.some.Load() || a.qp.sq.deferral.Load().bell.waits {
