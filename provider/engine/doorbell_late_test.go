@@ -219,7 +219,8 @@ func TestResetForgetsPosts(t *testing.T) {
 		testkit.OK(t, a.modify(provider.QPReset))
 		a.wantNoneWaits()
 		d := a.qp.sq.deferral.Load()
-		if d.Waits() || d.Post(policy.Post{Signaled: 1}, a.cq.program(), a.qp.sq.free.reports(), sinceEpoch) != policy.Now {
+		post, reports := policy.Post{Signaled: 1}, a.qp.sq.free.reports()
+		if d.Waits() || d.Post(post, a.cq.program(), reports, sinceEpoch) != policy.Now {
 			t.Error("the first post waits")
 		}
 	})

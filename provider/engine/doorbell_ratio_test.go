@@ -101,7 +101,7 @@ func TestCallsLikeAtOnce(t *testing.T) {
 				t.Logf("p50 %v and %v, p90 %v and %v at once", at(waits, 50), at(once, 50), at(waits, 90), at(once, 90))
 				// A post that waits for the timer takes ten times as long as one that does not.
 				if at(waits, 50) > 2*at(once, 50) || at(waits, 90) > 3*at(once, 90) {
-					return fmt.Errorf("p50 is %v in place of %v, p90 %v in place of %v",
+					return fmt.Errorf("p50 is %v, at once %v; p90 is %v, at once %v",
 						at(waits, 50), at(once, 50), at(waits, 90), at(once, 90))
 				}
 				return nil

@@ -270,7 +270,8 @@ func TestE2EReceives(t *testing.T) {
 		{"no room", 0, 1, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onWires(t, func(w e2eWire) bool { return plain(w) || long(w) || w.noCRC && w.real }, func(t *testing.T, w e2eWire) {
+			wires := func(w e2eWire) bool { return plain(w) || long(w) || w.noCRC && w.real }
+			onWires(t, wires, func(t *testing.T, w e2eWire) {
 				a, b := newE2EPair(t, w, e2eSetup{})
 				dst := b.region(c.octets, provider.AccessLocalWrite)
 				src := a.filled(c.octets, 0, 1)

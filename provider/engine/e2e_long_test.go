@@ -142,11 +142,13 @@ func TestE2ELongestMessage(t *testing.T) {
 		a.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
 			SGList: []provider.SGE{sge(mem, 0, half), sge(mem, 0, half-1)}, RemoteAddr: to, RKey: stag})
 		one(a, a.scq)
-		a.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm)}, RemoteAddr: to, RKey: stag})
+		a.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+			SGList: []provider.SGE{long(bm)}, RemoteAddr: to, RKey: stag})
 		one(a, a.scq)
 		check("the Write", target, moved(begin)) // the Read was answered after it
 		check("the Read", back, moved(0))
-		a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm)}})
+		a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled,
+			SGList: []provider.SGE{long(bm)}})
 		if wc := one(b, b.rcq); wc.WRID != 1 || wc.ByteLen != longestMessage {
 			t.Errorf("the receive: %+v", wc)
 		}

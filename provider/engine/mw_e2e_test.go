@@ -233,7 +233,8 @@ func TestWindowMisuse(t *testing.T) {
 	} {
 		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
 			t.Run(c.name+", "+op.String(), func(t *testing.T) {
-				onWires(t, func(w e2eWire) bool { return plain(w) || w.name == "memory, long FPDUs" }, func(t *testing.T, w e2eWire) {
+				wires := func(w e2eWire) bool { return plain(w) || w.name == "memory, long FPDUs" }
+				onWires(t, wires, func(t *testing.T, w e2eWire) {
 					network, addr := w.network()
 					a, b, far := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
 					a.down, b.down = make(chan error, 1), make(chan error, 1)

@@ -36,7 +36,8 @@ func wantRung(a, b *side, n int) error {
 	bells, d := &a.cq.bells, a.qp.sq.deferral.Load()
 	first := bells.first == &d.bell
 	if d.Waits() && !first || !d.Waits() && first || first != bells.some.Load() {
-		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t", d.Waits(), first, bells.some.Load())
+		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t",
+			d.Waits(), first, bells.some.Load())
 	}
 	a.qp.ring()
 	b.dev.poller.Poll()

@@ -15,7 +15,8 @@ import (
 func TestNilAndZeroNetworks(t *testing.T) {
 	empty := &testkit.Empty{Patience: patience}
 	for what, network := range map[string]transport.Network{
-		"a nil TCP": (*transport.TCP)(nil), "a nil memnet": (*memnet.Network)(nil), "a zero memnet": new(memnet.Network),
+		"a nil TCP": (*transport.TCP)(nil), "a nil memnet": (*memnet.Network)(nil),
+		"a zero memnet": new(memnet.Network),
 	} {
 		empty.Func(t, "Listen over "+what, func() error {
 			vctx, err := ibverbs.Open(New(&Options{Network: network}), "")

@@ -197,7 +197,9 @@ func TestStartups(t *testing.T) {
 		change func(request, reply *mpa.Frame)
 		frames int
 	}{
-		{"revision 1", func(q, r *mpa.Frame) { *q, *r = mpa.Frame{Revision: 1}, mpa.Frame{Kind: mpa.KindReply, Revision: 1} }, 3},
+		{"revision 1", func(q, r *mpa.Frame) {
+			*q, *r = mpa.Frame{Revision: 1}, mpa.Frame{Kind: mpa.KindReply, Revision: 1}
+		}, 3},
 		{"private data", func(q, r *mpa.Frame) {
 			q.PrivateData, r.PrivateData = append(q.PrivateData, octets(508)...), append(r.PrivateData, octets(7)...)
 		}, 3},
@@ -554,7 +556,8 @@ func TestLinkTypes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		names, exhibits = append(names, name), append(exhibits, conformance.Exhibit{File: file, Port: port, Ours: trace})
+		names = append(names, name)
+		exhibits = append(exhibits, conformance.Exhibit{File: file, Port: port, Ours: trace})
 	}
 	for name, c := range map[string]*wiretest.Capture{
 		"raw IP":         {Link: layers.LinkTypeRaw},

@@ -17,7 +17,9 @@ func TestNilAndZeroValues(t *testing.T) {
 	empty.Zeros(t, &p9.Server{})
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
-	for what, fs := range map[string]p9.FS{"nil": nil, "of a nil fs.FS": p9.NewFS(nil), "of a nil root": p9.NewDir(nil)} {
+	for what, fs := range map[string]p9.FS{
+		"nil": nil, "of a nil fs.FS": p9.NewFS(nil), "of a nil root": p9.NewDir(nil),
+	} {
 		empty.Func(t, "Serve of an FS "+what, func() error {
 			return p9.NewServer(fs, p9.Limits{}).Serve(t.Context(), p9.NewStream(far, msize, 1, 0))
 		})
