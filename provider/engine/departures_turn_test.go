@@ -75,7 +75,7 @@ func unread(t *testing.T, c transport.Conn) (total int) {
 // TestTurnsOfEnds: streams that end in one Poll share its turns, too, also if much has arrived
 // after the octets that end them.
 func TestTurnsOfEnds(t *testing.T) {
-	const peers, octetsEach = 64, 4 << 20
+	const peers, octetsEach = 64, 512 << 10
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Window: 1 << 30})
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)

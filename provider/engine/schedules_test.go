@@ -27,7 +27,7 @@ import (
 var (
 	scheduleFlag = flag.String("schedule", "",
 		"run this schedule only, which a failure of TestSchedules has printed")
-	scheduleTime = flag.Duration("schedules.time", time.Second,
+	scheduleTime = flag.Duration("schedules.time", time.Second/2,
 		"how long TestSchedules explores each protocol")
 )
 
