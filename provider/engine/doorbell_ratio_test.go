@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +20,7 @@ import (
 
 // oneSided is a program that writes to its peer's memory, and waits until what it wrote is there.
 type oneSided struct {
-	a        *side
+	a, b     *side
 	src, dst *region
 	posts    int
 	took     []time.Duration
@@ -27,7 +29,22 @@ type oneSided struct {
 func newOneSided(t *testing.T, opts Options) *oneSided {
 	t.Helper()
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, opts, sideOptions{}, params(true))
-	return &oneSided{a: a, src: a.reg(1, provider.AccessLocalWrite),
+	return &oneSided{a: a, b: b, src: a.reg(1, provider.AccessLocalWrite),
+		dst: b.reg(1, provider.AccessLocalWrite|provider.AccessRemoteWrite)}
+}
+
+// second is a program with a QP of its own on the same device, and the same CQ.
+func (p *oneSided) second() *oneSided {
+	a, b := *p.a, *p.b
+	a.down, b.down = make(chan error, 1), make(chan error, 1)
+	so := sideOptions{cap: a.qp.initAttr().Cap}
+	a.qp, b.qp = a.newQP(so), b.newQP(so)
+	a.join(&b, transport.NewTCP(nil), tcpAddr, params(true))
+	a.t.Cleanup(func() {
+		testkit.OK(a.t, a.qp.Close())
+		testkit.OK(a.t, b.qp.Close())
+	})
+	return &oneSided{a: &a, b: &b, src: a.reg(1, provider.AccessLocalWrite),
 		dst: b.reg(1, provider.AccessLocalWrite|provider.AccessRemoteWrite)}
 }
 
@@ -35,6 +52,13 @@ func newOneSided(t *testing.T, opts Options) *oneSided {
 func (p *oneSided) post(flags provider.SendFlags) {
 	p.a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: flags,
 		SGList: []provider.SGE{p.src.sge(0, 1)}, RemoteAddr: p.dst.to(0), RKey: p.dst.m.stag})
+}
+
+// burst posts n signalled Writes.
+func (p *oneSided) burst(n int) {
+	for range n {
+		p.post(provider.SendSignaled)
+	}
 }
 
 // call writes another value, waits until the peer has it, and notes how long that took.
@@ -55,45 +79,89 @@ func (p *oneSided) reap(n int) {
 	}
 }
 
+// reapElsewhere has another goroutine take n completions, and counts those that it has taken.
+func (p *oneSided) reapElsewhere(n int64) (taken *atomic.Int64, wait func()) {
+	taken = new(atomic.Int64)
+	var poller sync.WaitGroup
+	poller.Go(func() {
+		for wc := make([]provider.WC, 4); taken.Load() < n; runtime.Gosched() {
+			got, err := p.a.cq.Poll(wc)
+			if err != nil {
+				p.a.t.Error(err)
+				got = int(n)
+			}
+			taken.Add(int64(got))
+		}
+	})
+	return taken, poller.Wait
+}
+
 // TestCallsLikeAtOnce: a program that posts and then waits elsewhere than at its CQ has its posts
 // transmitted as early as with TransmitAtOnce, in the same run and in turns with that.
 func TestCallsLikeAtOnce(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		calls int
-		call  func(p *oneSided, i int)
+		begin func(p *oneSided) (call func(i int))
 	}{
-		{"a single post, after a burst and a while", 60, func(p *oneSided, _ int) {
-			for range 4 {
-				p.post(provider.SendSignaled)
+		{"a single post, after a burst and a while", 60, func(p *oneSided) func(int) {
+			return func(int) {
+				p.burst(4)
+				p.reap(4)
+				for range 1000 {
+					testkit.Must(p.a.cq.Poll(make([]provider.WC, 1)))(p.a.t)
+				}
+				time.Sleep(3 * time.Millisecond)
+				p.call(provider.SendSignaled)
+				p.reap(1)
 			}
-			p.reap(4)
-			for range 1000 {
-				testkit.Must(p.a.cq.Poll(make([]provider.WC, 1)))(p.a.t)
+		}},
+		{"each call is signalled", 500, func(p *oneSided) func(int) {
+			return func(int) {
+				p.call(provider.SendSignaled)
+				p.reap(1)
 			}
-			time.Sleep(3 * time.Millisecond)
-			p.call(provider.SendSignaled)
-			p.reap(1)
 		}},
-		{"each call is signalled", 500, func(p *oneSided, _ int) {
-			p.call(provider.SendSignaled)
-			p.reap(1)
+		{"each 64th call is signalled", 1000, func(p *oneSided) func(int) {
+			return func(i int) {
+				if i%64 != 63 {
+					p.call(0)
+					return
+				}
+				p.call(provider.SendSignaled)
+				p.reap(1)
+			}
 		}},
-		{"each 64th call is signalled", 1000, func(p *oneSided, i int) {
-			if i%64 != 63 {
+		{"another goroutine polls", 200, func(p *oneSided) func(int) {
+			return func(int) {
+				taken, wait := p.reapElsewhere(5)
+				for p.burst(4); taken.Load() < 4; {
+					runtime.Gosched()
+				}
+				p.call(provider.SendSignaled)
+				wait()
+			}
+		}},
+		{"another QP is in a run", 500, func(p *oneSided) func(int) {
+			busy := p.second()
+			return func(i int) {
+				busy.burst(4)
+				busy.reap(4)
 				p.call(0)
-				return
+				if i%32 == 31 {
+					p.call(provider.SendSignaled)
+					p.reap(1)
+				}
 			}
-			p.call(provider.SendSignaled)
-			p.reap(1)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testkit.Once(t, func() error {
 				waits, once := newOneSided(t, Options{}), newOneSided(t, Options{TransmitAtOnce: true})
+				callWaits, callOnce := tc.begin(waits), tc.begin(once)
 				for i := range tc.calls {
-					tc.call(waits, i)
-					tc.call(once, i)
+					callWaits(i)
+					callOnce(i)
 				}
 				slices.Sort(waits.took)
 				slices.Sort(once.took)
