@@ -262,10 +262,11 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		c.dev.progress(c)
 		n = c.take(wc)
 	}
-	if n > 0 {
-		c.took()
+	if n == 0 {
+		return 0, nil
 	}
-	if n > 0 && len(*c.direct.Load()) == 0 {
+	c.took()
+	if len(*c.direct.Load()) == 0 {
 		// Most of what is in the ring was put there by others, without a look of this program. It
 		// is at work all the same.
 		c.dev.poller.Spin(n)

@@ -171,6 +171,31 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 	})
 }
 
+// TestLatePostsBeforeTake: a Poll transmits late posts before it takes completions. If the end of a
+// connection, which that may be, does not return, the next Poll has the completions.
+func TestLatePostsBeforeTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := signalledSend(provider.SGE{Addr: 1, Length: 8, LKey: 0xdead00})
+		a, _, _ := waitingQPs(t, memnet.New(nil), memAddr, 1, bad, func(int) func(error) {
+			return func(error) { panic("the program") }
+		})
+		a.cq.push(provider.WC{WRID: 7}, false)
+		time.Sleep(policy.WaitMost)
+		wcs := make([]provider.WC, 4)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("Poll returns, as late posts were not transmitted")
+				}
+			}()
+			_, _ = a.cq.Poll(wcs)
+		}()
+		if n := testkit.Must(a.cq.Poll(wcs))(t); n < 1 || wcs[0].WRID != 7 {
+			t.Errorf("%d completions, the first %+v", n, wcs[0])
+		}
+	})
+}
+
 // TestTimerUnderLoad: QPs that begin to wait all the time do not put off the timer.
 func TestTimerUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

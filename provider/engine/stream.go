@@ -223,8 +223,14 @@ func (s *stream) settle() {
 	s.lane.leave()
 	s.dev.muting.end(s)
 	s.startLinger(e, from)
+	s.down(e)
+}
+
+// down calls onDown. The device, whose Close waits for that, is released also if it does not
+// return.
+func (s *stream) down(e *ending) {
+	defer s.dev.streams.Done()
 	s.onDown(e.cause)
-	s.dev.streams.Done()
 }
 
 // finish has both sides give back what they hold, and detaches the stream from its QP. It
