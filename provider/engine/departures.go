@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -180,7 +181,7 @@ func (d *departures) drop(conn transport.Conn, left *int) error {
 		if err != nil {
 			return err
 		}
-		*left -= max(n, readLeast) // a read of one octet costs as much
+		*left -= max(n, policy.ReadLeast) // a read of one octet costs as much
 	}
 	return nil
 }

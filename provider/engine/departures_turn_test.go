@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -111,8 +112,8 @@ func TestTurnsOfEnds(t *testing.T) {
 		for polls, before := 1, 0; before < peers; polls++ {
 			w.server.dev.poller.Poll()
 			n := ended() - before
-			if before += n; n == 0 || n > turns.ShortAll/endCost {
-				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, turns.ShortAll/endCost)
+			if before += n; n == 0 || n > turns.ShortAll/policy.EndCost {
+				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, turns.ShortAll/policy.EndCost)
 			}
 		}
 		left := 0

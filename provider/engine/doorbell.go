@@ -140,7 +140,7 @@ func (q *qp) ringAfter(tell func(*deferral)) (used int) {
 	if s == nil {
 		return 0 // it is over, and all posts are flushed
 	}
-	used, _ = s.runTx(turnMost)
+	used, _ = s.runTx(policy.TurnMost)
 	s.settle()
 	return used
 }
@@ -148,7 +148,7 @@ func (q *qp) ringAfter(tell func(*deferral)) (used int) {
 // ringSome is for a poll that found the CQ empty, or looks at the streams all the same. It
 // transmits what waits, but no more than a turn, because the program may get completions of that.
 func (c *cq) ringSome(empty bool) {
-	for left := turnLeast; left > 0; {
+	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(forever)
 		if q == nil {
 			return
@@ -174,7 +174,7 @@ func (c *cq) ringAll() {
 // ringLate transmits what has begun to wait before until, at most a turn: now is too late. It
 // reports whether there may be more.
 func (c *cq) ringLate(until, now time.Duration) (more bool) {
-	for left := turnLeast; left > 0; {
+	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(until)
 		if q == nil {
 			return false

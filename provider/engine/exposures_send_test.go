@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -105,7 +106,7 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 	pattern(payload, x.seed)
 	h := rdmap.WriteHeader(stag, to, true)
 	x.in.in = testkit.Must(x.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(x.t)
-	x.st.pollRx(turnMost)
+	x.st.pollRx(policy.TurnMost)
 	if x.st.over() {
 		x.t.Errorf("the Write of the third party was refused: %v", x.st.end.Load().cause)
 	}

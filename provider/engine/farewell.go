@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -43,7 +44,7 @@ func (d *device) leave(w *wire, last []byte) {
 // begin does what can be done at once. It returns the connection that has to be cut, or
 // nil. mu is held.
 func (f *farewell) begin() (instead departing) {
-	if turn := turnEnd; f.dev.poller.first().Add(f.conn, f) != nil || f.step(&turn) {
+	if turn := policy.TurnEnd; f.dev.poller.first().Add(f.conn, f) != nil || f.step(&turn) {
 		f.close()
 		return nil
 	}
@@ -60,7 +61,7 @@ func (f *farewell) begin() (instead departing) {
 func (f *farewell) peer() netip.Addr { return peerOf(f.conn) }
 
 // Ready implements transport.Handler.
-func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, turnLeast) }
+func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, policy.TurnLeast) }
 
 // ReadyTurn implements transport.Sharer.
 func (f *farewell) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
@@ -153,7 +154,7 @@ func (f *farewell) cut(reset bool) {
 	if reset && len(f.out) > 0 {
 		_ = f.conn.Abort()
 	} else {
-		turn := turnLeast
+		turn := policy.TurnLeast
 		f.drain(&turn) // a close with unread octets is a reset
 	}
 	f.close()

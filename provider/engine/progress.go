@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -169,7 +170,7 @@ func (d *device) progress(c *cq) {
 		c.ringSome(true)
 	}
 	direct := *c.direct.Load()
-	turn := turnOfLook(len(direct))
+	turn := policy.TurnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	var sole *stream // if it waits for room

@@ -165,7 +165,7 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	if state == provider.QPErr {
 		return false, nil
 	}
-	p := policy.Post{Octets: fpduCost}
+	p := policy.Post{Octets: policy.FPDUCost}
 	if (flags|q.signalsAll())&provider.SendSignaled != 0 {
 		p.Signaled = 1
 	}

@@ -96,7 +96,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
-		p.Octets = min(p.Octets+min(length, policy.MostOctets)+fpduCost, policy.MostOctets) // which is enough
+		p.Octets = min(p.Octets+min(length, policy.MostOctets)+policy.FPDUCost, policy.MostOctets) // which is enough
 		if (wr.Flags|always)&provider.SendSignaled != 0 {
 			p.Signaled++
 		}

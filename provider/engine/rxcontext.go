@@ -5,7 +5,7 @@ import (
 )
 
 const (
-	// rxOctets is the buffer of a context. It has room for readMost and the FPDU before it.
+	// rxOctets is the buffer of a context. It has room for policy.ReadMost and the FPDU before it.
 	rxOctets = 512 << 10
 
 	// rxKept is how many streams of a device may keep a receive context between

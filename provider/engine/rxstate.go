@@ -1,8 +1,7 @@
 package engine
 
 import (
-	"math/bits"
-
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -18,11 +17,11 @@ type rxState struct {
 
 	store *objectStore // what has to arrive at an object before anything else is taken
 
-	looks   uint32 // of pollers since a goroutine was about to sleep (see muting.go)
-	attends uint32 // when looks was 0
-	taken   uint32 // FPDUs so far
-	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
+	looks   uint32       // of pollers since a goroutine was about to sleep (see muting.go)
+	attends uint32       // when looks was 0
+	taken   uint32       // FPDUs so far
+	need    uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
+	dense   policy.Dense // the last reads have cost little more than 2^dense times their octets at most
 
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
@@ -35,7 +34,7 @@ func (r *rxState) init(s *stream) {
 	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding,
 		Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
-	r.first, r.dense = true, denseFirst
+	r.first, r.dense = true, policy.DenseFirst
 }
 
 // midFPDU reports whether an FPDU has come in part.
@@ -62,34 +61,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 // reading the rest is better than keeping the part.
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
-// readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it.
+// readLimit is how many octets the next read takes, when turn is left.
 func (r *rxState) readLimit(turn int) int {
-	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	most := max(readLeast, min(readMost, turn>>r.dense))
-	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
-	// quarter is for that read.
-	return max(rest+readAhead, min(rest+most, max(turn-turn/4, readLeast)))
-}
-
-// spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has
-// cost. full says that as many octets came as were asked for.
-//
-// It records in dense how short the FPDUs were. dense decreases slowly, and only after
-// reads that were as long as it permitted. A short read with the rest of an FPDU, and perhaps one
-// more, does not increase it: with such a read the turns of streams end whose FPDUs are long.
-func (r *rxState) spent(n, fpdus int, full bool) int {
-	cost := n + fpdus*fpduCost
-	dense := uint8(bits.Len(uint(cost-cost/8-1) / uint(n)))
-	rest := n < restMost && fpdus <= 2
-	if full || dense > r.dense {
-		less := r.dense - min(r.dense, 1)
-		switch {
-		case !rest:
-			r.dense = max(dense, less)
-		case full:
-			r.dense = less
-		}
-	}
-	return cost
+	return r.dense.ReadLimit(max(int(r.need)-(r.w-r.r), 0), turn)
 }

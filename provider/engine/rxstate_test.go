@@ -5,6 +5,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -17,19 +18,19 @@ func TestReadLimit(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		need, turn int
-		dense      uint8
+		dense      policy.Dense
 		want       int
 	}{
-		{"nothing is known to come", 0, turnSole, 0, readMost},
-		{"the rest of a long FPDU, and more", have + 30000, turnSole, 0, 30000 + readMost},
-		{"an eighth, as FPDUs are short", have + 1000, turnLeast, 3, 1000 + turnLeast/8},
-		{"as much as a read takes", have + 10000, 400000, 0, 10000 + readMost},
+		{"nothing is known to come", 0, policy.TurnSole, 0, policy.ReadMost},
+		{"the rest of a long FPDU, and more", have + 30000, policy.TurnSole, 0, 30000 + policy.ReadMost},
+		{"an eighth, as FPDUs are short", have + 1000, policy.TurnLeast, 3, 1000 + policy.TurnLeast/8},
+		{"as much as a read takes", have + 10000, 400000, 0, 10000 + policy.ReadMost},
 		{"three quarters of the turn", have + 30000, 200000, 0, 150000},
 		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, 80000},
-		{"hardly more is left than the FPDU", have + 30000, 30100, 0, 30000 + readAhead},
-		{"the turn is over, within an FPDU", have + 30000, -5000, 0, 30000 + readAhead},
-		{"the turn is over", 0, 0, 0, readLeast},
-		{"very short FPDUs", 0, turnLeast, 7, readLeast},
+		{"hardly more is left than the FPDU", have + 30000, 30100, 0, 30000 + policy.ReadAhead},
+		{"the turn is over, within an FPDU", have + 30000, -5000, 0, 30000 + policy.ReadAhead},
+		{"the turn is over", 0, 0, 0, policy.ReadLeast},
+		{"very short FPDUs", 0, policy.TurnLeast, 7, policy.ReadLeast},
 	} {
 		r := rxState{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
 		if got := r.readLimit(tc.turn); got != tc.want {
@@ -81,7 +82,7 @@ func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n i
 // TestReadsOfATurn: however long FPDUs are, a turn takes about as much as it has, with few reads.
 func TestReadsOfATurn(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
-		for _, turn := range []int{turnLeast, turnOne} {
+		for _, turn := range []int{policy.TurnLeast, policy.TurnOne} {
 			y, in, writes := newSizedReads(t, true)
 			s := y.qp.stream.Load()
 			in.in = writes(24*turn, n)
@@ -94,11 +95,11 @@ func TestReadsOfATurn(t *testing.T) {
 				s.pollRx(turn)
 			}
 			taken := (before - len(in.in)) / 8
-			if taken < turn/2 || taken > turn+max(turn/4, n+100) || in.reads > 8*(4+2*turn/readMost) {
+			if taken < turn/2 || taken > turn+max(turn/4, n+100) || in.reads > 8*(4+2*turn/policy.ReadMost) {
 				t.Errorf("FPDUs of %d octets: 8 turns of %d have taken %d each, with %d reads",
 					n, turn, taken, in.reads)
 			}
-			if in.most > readMost+n+100 {
+			if in.most > policy.ReadMost+n+100 {
 				t.Errorf("FPDUs of %d octets: the longest read was for %d", n, in.most)
 			}
 			testkit.OK(t, y.qp.Cause())
@@ -112,17 +113,17 @@ func TestShortAfterLong(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
 		y, in, writes := newSizedReads(t, true)
 		s := y.qp.stream.Load()
-		for in.in = writes(turnSole, n); len(in.in) > 0; {
-			s.pollRx(turnSole)
+		for in.in = writes(policy.TurnSole, n); len(in.in) > 0; {
+			s.pollRx(policy.TurnSole)
 		}
-		in.in = writes(turnSole/2, 0)
+		in.in = writes(policy.TurnSole/2, 0)
 		before := len(in.in)
-		s.pollRx(turnSole)
-		if taken := before - len(in.in); taken > readMost+readMost/8 {
-			t.Errorf("after FPDUs of %d octets a turn of %d took %d of empty ones", n, turnSole, taken)
+		s.pollRx(policy.TurnSole)
+		if taken := before - len(in.in); taken > policy.ReadMost+policy.ReadMost/8 {
+			t.Errorf("after FPDUs of %d octets a turn of %d took %d of empty ones", n, policy.TurnSole, taken)
 		}
 		in.most = 0
-		if s.pollRx(turnSole); in.most == 0 || in.most > turnSole/16 {
+		if s.pollRx(policy.TurnSole); in.most == 0 || in.most > policy.TurnSole/16 {
 			t.Errorf("after them the next turn had a read for %d octets", in.most)
 		}
 		testkit.OK(t, y.qp.Cause())
@@ -135,8 +136,8 @@ func TestDenseReads(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		n, fpdus int
-		before   uint8
-		dense    uint8
+		before   policy.Dense
+		dense    policy.Dense
 	}{
 		{"long FPDUs", 96 << 10, 3, 0, 0},
 		{"the rest of an FPDU, and a short one", 1656, 2, 0, 0},
@@ -146,7 +147,7 @@ func TestDenseReads(t *testing.T) {
 		{"very short ones", 2800, 100, 0, 5},
 	} {
 		r := rxState{dense: tc.before}
-		if cost := r.spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*fpduCost {
+		if cost := r.dense.Spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*policy.FPDUCost {
 			t.Errorf("%s: a read costs %d", tc.name, cost)
 		}
 		if r.dense != tc.dense {
@@ -160,7 +161,7 @@ func TestDenseReads(t *testing.T) {
 func TestReadsGrow(t *testing.T) {
 	y, in, writes := newSizedReads(t, true)
 	s := y.qp.stream.Load()
-	for _, turn := range []int{turnLeast, turnLeast / 2} {
+	for _, turn := range []int{policy.TurnLeast, policy.TurnLeast / 2} {
 		in.in = append(in.in, writes(30*turn, 1420)...)
 		for range 10 {
 			s.pollRx(turn)
@@ -172,7 +173,7 @@ func TestReadsGrow(t *testing.T) {
 		if in.reads > 60 || len(in.in) == 0 {
 			t.Errorf("%d reads in 10 turns of %d, want at most 60; dense is %d", in.reads, turn, s.rx.dense)
 		}
-		s.rx.dense = denseFirst
+		s.rx.dense = policy.DenseFirst
 	}
 	testkit.OK(t, y.qp.Cause())
 }

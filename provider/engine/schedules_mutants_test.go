@@ -55,7 +55,7 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"stream.go",
-				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.runTx(turnMost)\n\t}\n",
+				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.runTx(policy.TurnMost)\n\t}\n",
 				"\ts.txMu.Unlock()\n",
 			},
 		},

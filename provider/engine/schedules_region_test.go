@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -199,8 +200,8 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 	}
 	return []func(){
 			func() { a.send(writeWR(3, src, dst.m, size)) },
-			func() { here[0].qp.stream.Load().pollRx(turnMost) },
-			func() { here[1].qp.stream.Load().pollRx(turnMost) },
+			func() { here[0].qp.stream.Load().pollRx(policy.TurnMost) },
+			func() { here[1].qp.stream.Load().pollRx(policy.TurnMost) },
 		}, func() error {
 			b.dev.poller.Poll()
 			for _, s := range append([]*side{a, b}, append(here[:], there[:]...)...) {
@@ -232,7 +233,7 @@ func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
 	return []func(){
 			func() { a.send(writeWR(2, src, dst.m, size)) },
 			func() { testkit.OK(w.t, src.m.Close()) },
-			func() { here.qp.stream.Load().pollRx(turnMost) },
+			func() { here.qp.stream.Load().pollRx(policy.TurnMost) },
 		}, func() error {
 			b.dev.poller.Poll()
 			a.dev.poller.Poll()

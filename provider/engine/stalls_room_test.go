@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -64,7 +65,7 @@ func TestSendTimeoutAtLeastRate(t *testing.T) {
 // TestSendTimeoutBetweenTurns: SendTimeout also runs for a socket that has room, but too little
 // for the poller to begin the next turn.
 func TestSendTimeoutBetweenTurns(t *testing.T) {
-	const limit, window = 10 * time.Second, turnMost + 4096
+	const limit, window = 10 * time.Second, policy.TurnMost + 4096
 	for _, what := range []string{"in a message", "between two"} {
 		so := sideOptions{cap: provider.QPCap{MaxSendWR: 2048, MaxSendSGE: 1}}
 		net := memnet.Options{Window: window, WriteRoom: window / 2}
@@ -171,7 +172,7 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 func TestEndOfMessageNobodyTakes(t *testing.T) {
 	const window, fpdu = 100_000, 65_000
 	for _, crc := range []bool{false, true} {
-		for _, size := range []int{batchLong, turnMost - 80<<10} { // one batch, and nearly a turn
+		for _, size := range []int{batchLong, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
 			for _, asks := range []bool{false, true} {
 				most := 1 << 20
 				if asks && crc {

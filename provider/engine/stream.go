@@ -5,6 +5,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -80,7 +81,7 @@ type streamParams struct {
 func (s *stream) disconnect() { s.closeGracefully(false) }
 
 // Ready implements transport.Handler.
-func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, turnMost) }
+func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, policy.TurnMost) }
 
 // ReadyTurn implements transport.Sharer.
 func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
@@ -101,7 +102,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 		used, more = used+sent, more || unsent
 	}
 	if s.hasFinished() {
-		used += endCost
+		used += policy.EndCost
 	}
 	return used, more
 }
@@ -109,7 +110,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 // resumeTx transmits what there is to transmit, or leaves that to the goroutine that holds
 // txMu.
 func (s *stream) resumeTx() {
-	s.runTx(turnMost)
+	s.runTx(policy.TurnMost)
 	s.settle()
 }
 
@@ -139,7 +140,7 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
-		s.runTx(turnMost)
+		s.runTx(policy.TurnMost)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -275,7 +276,7 @@ func (s *stream) startLinger(e *ending, from phase) {
 		_ = s.conn.Abort()
 		s.enter(phaseClosed)
 	// A peer that hung up first needs no place in departures.
-	case e.lost, s.lingerStep(new(turnEnd)):
+	case e.lost, s.lingerStep(new(policy.TurnEnd)):
 		s.closeConn()
 	default:
 		var ok bool
@@ -287,7 +288,7 @@ func (s *stream) startLinger(e *ending, from phase) {
 	}
 	// Not lingerOn, which does nothing if another goroutine has the lock, for whatever
 	// purpose: what is to be sent would not be sent.
-	s.lingerTurn(turnEnd)
+	s.lingerTurn(policy.TurnEnd)
 	if instead != nil {
 		s.dev.tally.refuse("MaxClosing")
 		instead.cut(true)
@@ -385,10 +386,10 @@ func (s *stream) lingerDrain(left *int) bool {
 	c := s.dev.prog.contexts.Get()
 	defer s.dev.prog.contexts.Put(c)
 	for *left > 0 {
-		c.iov[0] = c.b[:min(len(c.b), max(*left, readLeast))]
+		c.iov[0] = c.b[:min(len(c.b), max(*left, policy.ReadLeast))]
 		n, err := s.conn.Readv(c.iov[:1])
 		if n > 0 {
-			*left -= max(n, readLeast) // a read of one octet costs as much
+			*left -= max(n, policy.ReadLeast) // a read of one octet costs as much
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
@@ -426,7 +427,7 @@ func (s *stream) cut(reset bool) {
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
-		turn := turnLeast
+		turn := policy.TurnLeast
 		s.lingerDrain(&turn) // a close with unread octets is a reset
 	}
 	s.closeConn()

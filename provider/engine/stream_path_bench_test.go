@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -113,7 +114,7 @@ func BenchmarkPath(b *testing.B) {
 							y.recv(recvs...)
 							y.spin(list)
 						} else {
-							y.qp.stream.Load().pollRx(turnMost)
+							y.qp.stream.Load().pollRx(policy.TurnMost)
 						}
 						rx += time.Since(began)
 					}

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -12,7 +13,7 @@ import (
 )
 
 // receive takes what has arrived, within bounds. rxMu is held.
-func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
+func (s *stream) receive() { _, _ = s.receiveTurn(policy.TurnMost) }
 
 // receiveTurn is receive with another turn. It returns what it has used of that, and
 // whether it ended before there was nothing more to receive, or to answer.
@@ -23,7 +24,7 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 		before := r.taken
 		var n int
 		if n, full = s.readMore(left); n > 0 {
-			left -= r.spent(n, int(r.taken-before), full)
+			left -= r.dense.Spent(n, int(r.taken-before), full)
 		}
 		more = full && left <= 0
 	}
@@ -31,7 +32,7 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	used = turn - left
 	if r.resumeTx && !s.over() {
 		r.resumeTx = false
-		sent, unsent := s.runTx(max(left, batchLeast))
+		sent, unsent := s.runTx(max(left, policy.BatchLeast))
 		used, more = used+sent, more || unsent
 	}
 	return used, more
@@ -66,7 +67,7 @@ func (s *stream) rxEnsure() {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	}
-	if r.r > 0 && r.w > readMost { // what is used of the buffer should stay in the CPU's cache
+	if r.r > 0 && r.w > policy.ReadMost { // what is used of the buffer should stay in the CPU's cache
 		r.w = copy(r.c.b, r.c.b[r.r:r.w])
 		r.r = 0
 	}

@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/govs-rdma/govs/provider/engine/internal/policy"
+
 // watch has the stream looked at until neither side waits for the peer. rxMu or txMu is
 // held.
 func (s *stream) watch() {
@@ -14,7 +16,7 @@ func (s *stream) watch() {
 func (s *stream) fillSocket() {
 	for range turnsToFill {
 		s.room.Store(true)
-		s.tx.turn = turnMost
+		s.tx.turn = policy.TurnMost
 		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {
 			return
 		}

@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/govs-rdma/govs/provider/engine/internal/policy"
+
 // A turn is what one stream moves, in one direction, before others have their turns. What
 // is left waits until the next Poll: in the socket, or in the send queue and among the
 // peer's Reads. Nothing else has to be remembered: what is unread keeps the socket readable, and
@@ -11,67 +13,15 @@ package engine
 // kernel does over loopback, both for the sender and the receiver. Other work counts as the
 // octets that take as long: an FPDU takes 50 to 80 ns in addition to its octets, and a
 // record that TCP must not put together with others takes 600 to 850 ns in the engine
-// (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part.
-const (
-	// turnMost is the turn of a post: what the program itself wants to send, a message of
-	// 1 MiB for instance, goes out at once.
-	turnMost = 5 << 18
-
-	// turnSole is the turn of a stream that is the only one of the CQ that the program polls: of
-	// what has come, and of what the program has posted. See sendTurn.
-	turnSole = 1 << 20
-
-	// turnOne is the turn of a stream that is one of several that a poller reads directly.
-	turnOne = 128 << 10
-
-	// turnLeast is the turn of a stream that is closed at once, and of posts that have waited.
-	turnLeast = 64 << 10
-
-	// turnEnd is the turn of a stream that has just ended, in addition to the turn in which
-	// it ended: enough to see the FIN of a peer that sends nothing more.
-	turnEnd = 4 << 10
-
-	// batchLeast is what a batch may have when little is left of a turn.
-	batchLeast = 16 << 10
-
-	fpduCost   = 512
-	recordCost = 8 << 10
-
-	// endCost is what it costs to end a stream, with all that follows from it: 40 us.
-	endCost = 128 << 10
-
-	// readMost is how much one read takes, at most, beyond the rest of an FPDU whose
-	// length is known, and readLeast what it may take in any case.
-	readMost  = 256 << 10
-	readLeast = 1 << 10
-
-	// readAhead is read beyond the rest of the last FPDU of a turn: the header of the next one.
-	readAhead = 512
-
-	// restMost is how long a read is, at most, that may be no more than the end of a turn (see
-	// rxState.spent).
-	restMost = 4 << 10
-
-	// denseFirst is what rxState.dense is before anything was received: FPDUs without
-	// payload.
-	denseFirst = 5
-)
-
-// turnOfLook is the turn of one of n streams that a poller reads directly.
-func turnOfLook(n int) int {
-	if n == 1 {
-		return turnSole
-	}
-	return turnOne
-}
+// (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part. Package policy has
+// what each counts as.
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
 // turn for it. txMu is held.
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
-// turnSole once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for does not get it,
-// because the program may poll other CQs, whose streams would wait for longer.
+// TurnSole once in each of its Polls. What the peer's Reads ask for does not get it, because the
+// program may poll other CQs, whose streams would wait for longer.
 func (s *stream) sendTurn(turn int) int {
 	if !s.sole.Load() {
 		return turn
@@ -80,7 +30,7 @@ func (s *stream) sendTurn(turn int) int {
 	if s.inbound.Front() != nil {
 		return turn
 	}
-	return max(turn, turnSole)
+	return max(turn, policy.TurnSole)
 }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -14,7 +15,7 @@ import (
 )
 
 // BenchmarkReceived measures what it takes to receive an FPDU, without the system call.
-// fpduCost is derived from it.
+// policy.FPDUCost is derived from it.
 func BenchmarkReceived(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -50,7 +51,7 @@ func BenchmarkReceived(b *testing.B) {
 			for i := 0; i < b.N; i += fpdus {
 				in.in = octets
 				for len(in.in) > 0 {
-					y.qp.stream.Load().pollRx(turnMost)
+					y.qp.stream.Load().pollRx(policy.TurnMost)
 				}
 			}
 			b.StopTimer()
@@ -81,7 +82,7 @@ func readUntil(c transport.Conn, stop <-chan struct{}) {
 }
 
 // BenchmarkSent measures what it takes to send an FPDU over loopback, with the system calls.
-// fpduCost and recordCost are derived from it.
+// policy.FPDUCost and policy.RecordCost are derived from it.
 func BenchmarkSent(b *testing.B) {
 	for _, mss := range []int{88, 90, 536, 1448, 65483} {
 		for _, crc := range []bool{true, false} {

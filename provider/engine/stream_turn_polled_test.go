@@ -5,6 +5,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -19,7 +20,7 @@ func TestTurnOfPolled(t *testing.T) {
 		shared, asks bool
 		most         int
 	}{
-		{what: "Writes", most: turnSole},
+		{what: "Writes", most: policy.TurnSole},
 		{what: "Writes of one QP of two", shared: true, most: turns.Long},
 		{what: "Reads of the peer", asks: true, most: turns.Long},
 	} {

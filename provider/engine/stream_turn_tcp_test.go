@@ -7,14 +7,15 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls
 // or waits for an event.
 func TestTurnsGoOn(t *testing.T) {
-	size := 24 * turnMost
+	size := 24 * policy.TurnMost
 	if raceEnabled {
-		size = 8 * turnMost
+		size = 8 * policy.TurnMost
 	}
 	for _, spin := range []bool{false, true} {
 		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {

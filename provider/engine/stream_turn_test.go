@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -53,7 +54,7 @@ func (r *raw) ask(m *region, n, count int) {
 }
 
 // TestTurnOfTransmitting: whatever a stream sends, and however fast its peer takes it, one call
-// sends no more than a post may (turnMost), and less if FPDUs are short. The poller sends the
+// sends no more than a post may (TurnMost), and less if FPDUs are short. The poller sends the
 // rest without another post, and nothing is watched in the end.
 func TestTurnOfTransmitting(t *testing.T) {
 	const reads = 4
@@ -83,9 +84,9 @@ func TestTurnOfTransmitting(t *testing.T) {
 						testkit.Must(q.PostSend(wrs))(t)
 					}
 					mulpdu := mpa.MULPDU(mss, false)
-					each := uint64(fpduCost)
+					each := uint64(policy.FPDUCost)
 					if mpa.PadLen(mulpdu) > 0 { // then each FPDU is a record of its own
-						each += recordCost
+						each += policy.RecordCost
 					}
 					total, most := uint64(0), uint64(0)
 					for moved := st.moved.Load(); moved > 0; moved = st.moved.Load() - total {
@@ -98,7 +99,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 						t.Fatalf("a turn moves nothing after %d octets; there are %d and headers",
 							total, size*reads)
 					}
-					if limit := uint64(turnMost + turnMost/4); most > limit {
+					if limit := uint64(policy.TurnMost + policy.TurnMost/4); most > limit {
 						t.Errorf("one turn has moved what counts as %d octets, want at most %d",
 							most, limit)
 					}
@@ -114,7 +115,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 	}
 }
 
-// TestTurnOfReceiving: one Poll takes no more than turnMost, and less if FPDUs are short. The
+// TestTurnOfReceiving: one Poll takes no more than TurnMost, and less if FPDUs are short. The
 // rest stays in the socket.
 func TestTurnOfReceiving(t *testing.T) {
 	for _, n := range []int{0, 60, 1000, 60_000} {
@@ -136,12 +137,12 @@ func TestTurnOfReceiving(t *testing.T) {
 					if before += taken; idle > 1 { // one may end within a long FPDU
 						t.Fatalf("turn %d takes nothing, after %d FPDUs of %d", turn, before, count)
 					}
-					most = max(most, taken*(len(fpdu)+fpduCost))
+					most = max(most, taken*(len(fpdu)+policy.FPDUCost))
 				}
 				// The first read can't know how long FPDUs will be.
-				if limit := turnMost + readMost/len(fpdu)*fpduCost; most > limit+readMost {
+				if limit := policy.TurnMost + policy.ReadMost/len(fpdu)*policy.FPDUCost; most > limit+policy.ReadMost {
 					t.Errorf("one turn has taken what counts as %d octets, want at most %d", most,
-						limit+readMost)
+						limit+policy.ReadMost)
 				}
 			})
 		})
@@ -183,7 +184,7 @@ func TestTurnsOfMany(t *testing.T) {
 				cost := func() (tx, rx int) {
 					for _, st := range others {
 						tx += int(st.moved.Load())
-						rx += int(st.rx.taken) * fpduCost
+						rx += int(st.rx.taken) * policy.FPDUCost
 						rx += int(st.rx.fpdu.Pos())
 					}
 					return tx, rx
@@ -335,9 +336,9 @@ func TestUsed(t *testing.T) {
 			net := memnet.Options{Window: 1 << 30, MSS: tc.mss}
 			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
 				mulpdu := mpa.MULPDU(tc.mss, false)
-				each := fpduCost
+				each := policy.FPDUCost
 				if mpa.FPDULen(mulpdu) != tc.mss { // then each FPDU is a record of its own
-					each += recordCost
+					each += policy.RecordCost
 				}
 				q, r := s.besides(network)
 				st := q.stream.Load()
@@ -362,7 +363,7 @@ func TestUsed(t *testing.T) {
 					used, more = st.ReadyTurn(tc.receives, tc.sends, turn)
 					sent, taken := int(st.moved.Load()-sent0), int(st.rx.taken-taken0)
 					got := int(st.rx.fpdu.Pos() - got0)
-					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*fpduCost
+					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*policy.FPDUCost
 					if d := used - cost; d < -32<<10 || d > 32<<10 {
 						t.Errorf("turn %d: used %d, want about %d", n, used, cost)
 					}
@@ -382,8 +383,8 @@ func TestUsed(t *testing.T) {
 					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
 				}
 				r.write(make([]byte, 64)) // no FPDU
-				if used, _ := st.ReadyTurn(true, false, turn); used < endCost {
-					t.Errorf("the end of a stream counts as %d, want at least %d", used, endCost)
+				if used, _ := st.ReadyTurn(true, false, turn); used < policy.EndCost {
+					t.Errorf("the end of a stream counts as %d, want at least %d", used, policy.EndCost)
 				}
 			})
 		})
@@ -466,7 +467,7 @@ func TestTurnOfDropping(t *testing.T) {
 		for s.dev.poller.Poll() > 0 {
 			polls++
 		}
-		if least := 2 * octets * readLeast / (turns.ShortAll + turns.Long); polls < least {
+		if least := 2 * octets * policy.ReadLeast / (turns.ShortAll + turns.Long); polls < least {
 			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
 		}
 		testkit.OK(t, theirs.Close())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -148,7 +149,7 @@ func TestStoreAndMute(t *testing.T) {
 		s.dev.muting.mute(st)
 		write()
 		write()
-		st.look(turnMost)
+		st.look(policy.TurnMost)
 		if !st.rx.storing() {
 			t.Fatal("nothing is being stored")
 		}
@@ -247,7 +248,7 @@ func TestGiveBackMeetsLook(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		st := s.qp.stream.Load()
 		s.dev.muting.mute(st)
-		st.look(turnMost)
+		st.look(policy.TurnMost)
 		st.rxMu.Lock() // the look is past the point where it gives back
 		if st.rx.c == nil {
 			t.Fatal("nothing is kept")

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -259,11 +260,11 @@ func (b *txBatch) remainder() []byte {
 
 // cost is what the batch's FPDUs take of a turn.
 func (b *txBatch) cost() int {
-	return int(b.built) + b.nfpdus*fpduCost + b.nrecs*recordCost
+	return int(b.built) + b.nfpdus*policy.FPDUCost + b.nrecs*policy.RecordCost
 }
 
 // setTurn bounds what is put into the empty batch by what is left of the turn.
-func (b *txBatch) setTurn(left int) { b.turn = max(left, batchLeast) }
+func (b *txBatch) setTurn(left int) { b.turn = max(left, policy.BatchLeast) }
 
 // letGo reports whether the batch uses no region, so that one can be waited for. What it
 // uses is let go when it is written.

@@ -28,4 +28,15 @@
 // again; and as many posts as the program made before it took completions, because some programs
 // have few of their work requests reported. While a QP is late, or its program is in no run, each
 // post leaves in the call that posts it.
+//
+// # How much is read at once
+//
+// Short FPDUs cost more than their octets, so a read takes fewer of them: a turn is divided by what
+// an octet has cost in the reads before. [Dense] has the logarithm of that.
+//
+//	             a read whose FPDUs were shorter, but not the end of a turn
+//	       -----------------------------------------------------------------> as dense as
+//	dense                                                                     those FPDUs
+//	       -----------------------------------------------------------------> less by one, or as
+//	             a full read whose FPDUs were longer                          dense as the FPDUs
 package policy
