@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -26,11 +27,6 @@ type arrival struct {
 	silent   bool // counted by admit
 	overtook int  // how many later connections had their Requests first
 }
-
-// mostOvertaken is how many later connections of its peer may have their Requests before that of a
-// connection, until these are no longer looked for on it. So silent connections cost each Request
-// that comes no more than a call of the socket, however many there are.
-const mostOvertaken = 64
 
 // arrive puts a connection behind the others of its peer. The connection is closed if it fails.
 func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, error) {
@@ -105,14 +101,16 @@ func (ls *listening) readBefore(a *arrival) {
 	}
 }
 
-// overtake is for a connection whose peer has sent the Request of a later one.
+// overtake is for a connection whose peer has sent the Request of a later one. After a number of
+// these the Request is no longer looked for, so that silent connections cost each Request that
+// comes no more than a call of the socket, however many there are.
 func (ls *listening) overtake(b *arrival) {
 	r, err := ls.read(b)
 	if err != transport.ErrWouldBlock {
 		ls.settle(b, r, err)
 		return
 	}
-	if b.overtook++; b.overtook == mostOvertaken {
+	if b.overtook++; b.overtook == policy.Overtaken {
 		ls.unorder(b)
 	}
 }

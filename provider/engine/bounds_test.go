@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -428,7 +429,7 @@ func leavesNothing(t *testing.T) {
 func (s *boundsServer) holding() held {
 	h := holding(s.t)
 	for _, d := range []*device{s.dev, s.w.active.dev} {
-		h.octets -= int64(d.prog.contexts.Made()) * rxOctets
+		h.octets -= int64(d.prog.contexts.Made()) * policy.ContextOctets
 	}
 	return h
 }

@@ -2,12 +2,8 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
-)
-
-const (
-	chunkOctets = 64 << 10 // of a pooled buffer; the longest FPDU with its markers fits
-	chunksKept  = 64       // more are left to the garbage collector
 )
 
 // bufPool is a stack of buffers of one size. sync.Pool would do but for its
@@ -19,7 +15,7 @@ type bufPool struct {
 	octets int
 
 	mu   sched.Mutex[locks.Chunks]
-	free [chunksKept]*buf
+	free [policy.Kept]*buf
 	n    int
 	made int // in the pool and lent
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -156,7 +157,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 		p := w.dialRaw(l.LocalAddr())
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("the request", l)
-		for range stepsAtOnce { // the goroutine of the request has to wait before it notes that the peer left
+		for range policy.StepsAtOnce { // the goroutine of the request has to wait before it notes that the peer left
 			w.server.dev.prog.steps <- struct{}{}
 		}
 		p.w.close()
@@ -168,7 +169,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 			return err == io.EOF
 		})
 		testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
-		for range stepsAtOnce {
+		for range policy.StepsAtOnce {
 			<-w.server.dev.prog.steps
 		}
 		e := w.server.want("the peer has left", server, provider.CMConnectError, syscall.ECONNRESET)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -44,7 +45,7 @@ func TestStepsAtOnce(t *testing.T) {
 		steps := w.server.dev.prog.steps
 		blocked := func(what string, do func(), done func() bool) {
 			t.Helper()
-			for range stepsAtOnce {
+			for range policy.StepsAtOnce {
 				steps <- struct{}{}
 			}
 			do()
@@ -52,7 +53,7 @@ func TestStepsAtOnce(t *testing.T) {
 			if done() {
 				t.Errorf("%s: it did not wait for the steps of others", what)
 			}
-			for range stepsAtOnce {
+			for range policy.StepsAtOnce {
 				<-steps
 			}
 			w.moment()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
@@ -163,9 +164,6 @@ type pace struct {
 	vain   atomic.Int32 // looks in vain, of which each that finds something takes one back
 }
 
-// mostVain bounds how many short waits there are before another look: 32.
-const mostVain = 6
-
 // found is called after a look that found something.
 func (p *pace) found() {
 	if n := p.vain.Load(); n > 0 {
@@ -181,7 +179,7 @@ func (p *pace) waited(short, vain bool) {
 	n := p.vain.Load()
 	switch {
 	case vain:
-		p.vain.Store(min(n+1, mostVain))
+		p.vain.Store(min(n+1, policy.VainMost))
 		fallthrough
 	case !short:
 		p.shorts.Store(0)
@@ -191,17 +189,13 @@ func (p *pace) waited(short, vain bool) {
 	}
 }
 
-// mostLooks take a millisecond and more, longer than a useful BusyWait. It ends the looking
-// where the clock stands still as long as anybody runs, as in a simulation.
-const mostLooks = 1 << 12
-
 // lookAround serves the device's streams until there is an event or the time is up.
 func (ch *compChannel) lookAround(until time.Time) bool {
 	if !beginLook() {
 		return false
 	}
 	defer endLook()
-	for range mostLooks {
+	for range policy.LooksInRow {
 		ch.dev.poller.Poll()
 		if ch.wake.take() {
 			return true
@@ -231,15 +225,12 @@ func beginLook() bool {
 
 func endLook() { looking.Add(-1) }
 
-// breathEvery is how long a goroutine that waits in the netpoller waits at most because of looks.
-const breathEvery = 200 * time.Microsecond
-
 // breathe has the scheduler ask the netpoller, which it would not do as long as each P, or each CPU
 // of a machine that others use, has a goroutine that looks. It wakes the first progress goroutine,
 // which is in the netpoller, too, and waits for it.
 func (d *device) breathe() {
 	now := int64(time.Since(epoch))
-	if now-d.prog.breath.Load() < int64(breathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
+	if now-d.prog.breath.Load() < int64(policy.BreathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
 		return
 	}
 	defer d.prog.breathing.Store(false) // one at a time, or one could take the other's token
@@ -269,7 +260,7 @@ func (c *cq) Look(ctx context.Context) bool {
 	}
 	defer endLook()
 	began := time.Now()
-	for range mostLooks {
+	for range policy.LooksInRow {
 		if ctx.Err() != nil {
 			return false
 		}

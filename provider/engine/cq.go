@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
@@ -129,9 +130,6 @@ func (d *device) ownCQ(c provider.CQ) *cq {
 	return own
 }
 
-// directQPs is how many QPs of a CQ a poller asks one by one.
-const directQPs = 8
-
 // attach makes q a dependant of c and one that Poll makes progress for. It
 // reports false if c is closed. A QP whose two queues complete on one CQ
 // attaches once.
@@ -157,7 +155,7 @@ func (c *cq) detach(q *qp) {
 
 func (c *cq) listDirect() {
 	var list []*qp
-	if len(c.qps) <= directQPs {
+	if len(c.qps) <= policy.Few {
 		list = slices.Collect(maps.Keys(c.qps))
 	}
 	c.direct.Store(&list)
@@ -251,7 +249,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if c.unlooked.Load() >= takenPerLook && c.seen.Load() > 0 {
+	if c.unlooked.Load() >= policy.Round && c.seen.Load() > 0 {
 		c.lookFirst()
 	}
 	if c.bells.some.Load() && c.seen.Load() > 0 {
@@ -275,16 +273,12 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	return n, nil
 }
 
-// takenPerLook is after how many completions from the ring of a CQ with many QPs a poll looks at
-// the streams although the ring has others. A program whose many connections are all busy always
-// finds some. It would never look, and the progress goroutine would serve every stream, on a CPU
-// that the peer or the program could use.
-const takenPerLook = 64
-
-// lookFirst looks at the streams before completions are taken from the ring: what a poll has taken
-// would be lost if its look did not return, and a poll that returns less than it could has emptied
-// the CQ. With one P nobody serves the streams at the same time, and looks would only come
-// earlier.
+// lookFirst looks at the streams before completions are taken from the ring. A program whose many
+// connections are all busy always finds some. It would never look, and the progress goroutine would
+// serve every stream, on a CPU that the peer or the program could use. It looks first: what a poll
+// has taken would be lost if its look did not return, and a poll that returns less than it could
+// has emptied the CQ. With one P nobody serves the streams at the same time, and looks would only
+// come earlier.
 //
 // What waits for an empty ring is sent as well (doorbells). With looks the ring is rarely empty,
 // and a program that takes 16 completions at a time had 0.6 of the messages without that.

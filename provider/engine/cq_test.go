@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // testCQ makes a CQ that is closed when the test ends.
@@ -477,13 +478,13 @@ func TestCQCloseOrder(t *testing.T) {
 func TestDirectQPs(t *testing.T) {
 	c := testCQ(t, unwired(t), 8, nil)
 	var qps []*qp
-	for range directQPs + 3 {
+	for range policy.Few + 3 {
 		qps = append(qps, new(qp))
 	}
 	for i, q := range qps {
 		c.attach(q)
 		want := i + 1
-		if want > directQPs {
+		if want > policy.Few {
 			want = 0
 		}
 		if got := len(*c.direct.Load()); got != want {
@@ -493,7 +494,7 @@ func TestDirectQPs(t *testing.T) {
 	for i, q := range qps {
 		c.detach(q)
 		want := len(qps) - i - 1
-		if want > directQPs {
+		if want > policy.Few {
 			want = 0
 		}
 		if got := len(*c.direct.Load()); got != want {

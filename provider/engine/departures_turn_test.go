@@ -8,7 +8,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -50,7 +49,7 @@ func TestTurnsOfFarewells(t *testing.T) {
 		for _, f := range all {
 			left += unread(t, f.conn)
 		}
-		limit := turns.ShortAll + peers*len(w.server.dev.leaving.dropped)
+		limit := policy.TurnsShort + peers*len(w.server.dev.leaving.dropped)
 		if n := peers*octetsEach - left; n == 0 || n > limit {
 			t.Errorf("one call of Poll took %d octets of %d, want 1 to %d", n, peers*octetsEach,
 				limit)
@@ -112,8 +111,8 @@ func TestTurnsOfEnds(t *testing.T) {
 		for polls, before := 1, 0; before < peers; polls++ {
 			w.server.dev.poller.Poll()
 			n := ended() - before
-			if before += n; n == 0 || n > turns.ShortAll/policy.EndCost {
-				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, turns.ShortAll/policy.EndCost)
+			if before += n; n == 0 || n > policy.TurnsShort/policy.EndCost {
+				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, policy.TurnsShort/policy.EndCost)
 			}
 		}
 		left := 0
@@ -121,9 +120,9 @@ func TestTurnsOfEnds(t *testing.T) {
 			left += unread(t, c)
 		}
 		// What is read before the end is a turn, and so is what is dropped in the Polls.
-		if n := peers*octetsEach - left; n == 0 || n > peers*turns.ShortMost {
+		if n := peers*octetsEach - left; n == 0 || n > peers*policy.TurnOne {
 			t.Errorf("the ends took %d octets of %d, want no more than %d", n, peers*octetsEach,
-				peers*turns.ShortMost)
+				peers*policy.TurnOne)
 		}
 		for _, id := range servers {
 			w.server.want("ended", id, provider.CMDisconnected, 0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -92,7 +93,7 @@ func openDevice(opts Options) (*device, error) {
 	}
 	d.async.init(maxAsync)
 	d.log.open(opts.Logger)
-	d.chunks.octets = chunkOctets
+	d.chunks.octets = policy.Chunk
 	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
@@ -102,35 +103,22 @@ func openDevice(opts Options) (*device, error) {
 }
 
 // tcpNetwork makes the network of a device for which Options names none.
+//
+// With CRC, segments are bounded, which only matters on links like loopback, whose segments could
+// be longer. There the MSS, 65,483, is no multiple of four: a segment that TCP cuts from the middle
+// of a long record may end inside a CRC, so that each FPDU has to be a record of its own (see
+// addFPDU). With segments of 32,576 octets, or 32,564 with time stamps, FPDUs without pad may be
+// any number in one record, and 1 MiB is sent with one call. Two of them still go in one packet of
+// the kernel's, which has 64 KiB at most.
 func tcpNetwork(opts Options) (transport.Network, error) {
 	if opts.TCP.MaxSegment == 0 && opts.CRC != CRCOff {
-		opts.TCP.MaxSegment = recordSegment
+		opts.TCP.MaxSegment = policy.RecordSegment
 	}
-	opts.TCP.LocalReceiveBuffer = cmp.Or(opts.TCP.LocalReceiveBuffer, localBuffer)
-	opts.TCP.LocalSendBuffer = cmp.Or(opts.TCP.LocalSendBuffer, localSendBuffer)
+	opts.TCP.LocalReceiveBuffer = cmp.Or(opts.TCP.LocalReceiveBuffer, policy.LocalReceiveBuffer)
+	opts.TCP.LocalSendBuffer = cmp.Or(opts.TCP.LocalSendBuffer, policy.LocalSendBuffer)
 	tcp := transport.NewTCP(&opts.TCP)
 	return tcp, tcp.Check()
 }
-
-// recordSegment is the longest segment on connections with CRC. It only matters on links like
-// loopback, whose segments could be longer. There the MSS, 65,483, is no multiple of four: a
-// segment that TCP cuts from the middle of a long record may end inside a CRC, so that each FPDU
-// has to be a record of its own (see addFPDU). With segments of 32,576 octets, or 32,564 with
-// time stamps, FPDUs without pad may be any number in one record, and 1 MiB is sent with one call.
-// Two of them still go in one packet of the kernel's, which has 64 KiB at most. Both ends have more
-// FPDUs to build and to parse, but gain more than that costs (docs/benchmarks).
-const recordSegment = 32_576
-
-// localBuffer is the receive buffer of connections within this host. The kernel, left alone, lets
-// as much wait for a receiver as net.ipv4.tcp_rmem permits, which may be 32 MiB. With 2 MiB many
-// connections are a sixth to a third faster, and one is no slower (docs/benchmarks). A path without
-// a wire needs no more than a batch or two on its way.
-const localBuffer = 2 << 20
-
-// localSendBuffer is the send buffer of many connections within this host. The kernel, left alone,
-// lets each grow to net.ipv4.tcp_wmem, which may be 4 MiB: what a program posts then waits there,
-// and has left the caches when the peer reads it.
-const localSendBuffer = 256 << 10
 
 // Name implements provider.Device.
 func (d *device) Name() string { return DeviceName }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -152,11 +153,11 @@ func TestQPN(t *testing.T) {
 }
 
 func TestBufPool(t *testing.T) {
-	p := bufPool{octets: chunkOctets}
+	p := bufPool{octets: policy.Chunk}
 	var lent []*buf
-	for range chunksKept + 5 {
+	for range policy.Kept + 5 {
 		b := p.get()
-		if len(b.b) != chunkOctets {
+		if len(b.b) != policy.Chunk {
 			t.Fatalf("%d octets", len(b.b))
 		}
 		lent = append(lent, b)
@@ -169,8 +170,8 @@ func TestBufPool(t *testing.T) {
 		}
 		p.put(b)
 	}
-	if p.n != chunksKept {
-		t.Errorf("%d buffers kept, want %d", p.n, chunksKept)
+	if p.n != policy.Kept {
+		t.Errorf("%d buffers kept, want %d", p.n, policy.Kept)
 	}
 	if n := testing.AllocsPerRun(100, func() { p.put(p.get()) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -180,7 +181,7 @@ func TestBufPool(t *testing.T) {
 			t.Error("a buffer of the wrong size was taken back")
 		}
 	}()
-	p.put(&buf{b: make([]byte, chunkOctets/2)})
+	p.put(&buf{b: make([]byte, policy.Chunk/2)})
 }
 
 // TestDeviceCloseWaitsForTheEndOfStreams: when Close returns nobody is at work for a connection

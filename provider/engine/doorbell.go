@@ -16,7 +16,7 @@ import (
 //   - when a poll finds the QP's send CQ empty: the program has posted all that it had to; or when
 //     it looks at the streams all the same (lookFirst);
 //   - when its send CQ is armed, because the program may be about to sleep, or its receive CQ, if
-//     that has at most directQPs;
+//     that has at most policy.Few;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
 //   - when it has waited for too long: the next post or poll of the send CQ sees that, or a timer.

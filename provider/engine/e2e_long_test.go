@@ -17,6 +17,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // marks is an object of zeros but for a few octets. What is written to it shows as
@@ -27,7 +28,7 @@ type marks struct {
 	octets uint64
 }
 
-var someZeros [chunkOctets]byte
+var someZeros [policy.Chunk]byte
 
 func (m *marks) ReadAt(b []byte, off int64) (int, error) {
 	m.mu.Lock()

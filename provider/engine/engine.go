@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -61,7 +62,7 @@ const (
 // answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. With a shorter
 // one, waits for such a peer, which also has work to do, count as too long, and neither end ever
 // polls.
-const DefaultBusyWait = 250 * time.Microsecond
+const DefaultBusyWait = policy.BusyWait
 
 // Options configures an engine. Every zero value is the default.
 //
@@ -322,7 +323,7 @@ func (o *Options) complete() error {
 	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
 	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
 	if o.Network == nil {
-		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), mostLanes, max(1, files/32)))
+		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), policy.MostLanes, max(1, files/32)))
 	}
 	setDefault(&o.ProgressGoroutines, 1)
 	setDefault(&o.MaxIRD, maxRdAtom)

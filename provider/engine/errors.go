@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -93,18 +94,15 @@ func (e *fullError) Error() string {
 // Unwrap returns ENOMEM.
 func (e *fullError) Unwrap() error { return syscall.ENOMEM }
 
-// longScan is how many work requests sendQueueFull looks at for a signalled one.
-// Programs fill queues on purpose, so that a refusal has to be cheap.
-const longScan = 1024
-
-// sendQueueFull makes the error of a full send queue. sq.mu is held.
+// sendQueueFull makes the error of a full send queue. sq.mu is held. Programs fill queues on
+// purpose, so that a refusal has to be cheap: long queues are not searched for a signalled one.
 func (q *qp) sendQueueFull(tail uint32) error {
 	s := &q.sq
 	e := &fullError{queue: "send", places: q.init.MaxSendWR}
 	if st := q.stream.Load(); st != nil {
 		e.awaiting = !st.maySend.Load()
 	}
-	if q.init.SQSigAll || e.places > longScan {
+	if q.init.SQSigAll || e.places > policy.ScanMost {
 		return e
 	}
 	e.silent = true

@@ -24,10 +24,6 @@ type lanes struct {
 	next atomic.Uint32 // where the next Poll begins
 }
 
-// mostLanes is how many progress goroutines a device has by default at most: a goroutine that looks
-// at more than its own streams asks each lane.
-const mostLanes = 16
-
 // open makes n lanes.
 func (l *lanes) open(network transport.Network, n int) error {
 	for range n {

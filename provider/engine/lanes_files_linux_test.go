@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // TestLanesOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than
@@ -16,7 +17,7 @@ func TestLanesOfFewDescriptors(t *testing.T) {
 	var old unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	defer func() { testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
-	for files, want := range map[uint64]int{16: 1, 64: 2, 256: 8, 1024: mostLanes} {
+	for files, want := range map[uint64]int{16: 1, 64: 2, 256: 8, 1024: policy.MostLanes} {
 		testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: old.Max}))
 		var o Options
 		testkit.OK(t, o.complete())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -112,12 +113,12 @@ func (p *supplyPoller) Serve() (served int) {
 	defer p.mu.Unlock()
 	var round turns.Round
 	round.Begin(&p.sharing)
-	n := min(len(p.queue), turns.Most)
+	n := min(len(p.queue), policy.Round)
 	batch := slices.Clone(p.queue[:n])
 	for _, e := range batch {
 		round.Add(&e.state)
 	}
-	var had [turns.Most]bool
+	var had [policy.Round]bool
 	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
 		if p.net.cost > 0 {
 			time.Sleep(p.net.cost)

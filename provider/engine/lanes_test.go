@@ -16,6 +16,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -29,7 +30,7 @@ func TestProgressGoroutinesByDefault(t *testing.T) {
 		o     Options
 		want  int
 	}{
-		{1, Options{}, 1}, {2, Options{}, 2}, {40, Options{}, mostLanes},
+		{1, Options{}, 1}, {2, Options{}, 2}, {40, Options{}, policy.MostLanes},
 		{2, Options{ProgressGoroutines: 5}, 5}, {4, Options{Network: noNetwork{}}, 1},
 	} {
 		runtime.GOMAXPROCS(c.procs)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -88,16 +89,9 @@ func (ls *listening) close() {
 	ls.tasks.Wait()
 }
 
-// How long Listen pauses after Accept failed, the first time and at most. It
-// fails when file descriptors or memory have run out; connections stay in the
-// backlog meanwhile.
-const (
-	acceptPauseMin = 5 * time.Millisecond
-	acceptPauseMax = time.Second
-)
-
+// acceptAll accepts connections until the listener ends. Accept fails when file descriptors or
+// memory have run out; connections stay in the backlog meanwhile.
 func (ls *listening) acceptAll() {
-	pause := acceptPauseMin
 	for {
 		select {
 		case ls.places <- struct{}{}:
@@ -108,15 +102,13 @@ func (ls *listening) acceptAll() {
 		conn, err := ls.l.Accept(ls.ctx)
 		ls.spare.Store(false)
 		if err == nil {
-			pause = acceptPauseMin
 			ls.welcome(conn)
 			ls.id.dev.giveWay()
 			continue
 		}
 		<-ls.places
 		select {
-		case <-time.After(pause):
-			pause = min(2*pause, acceptPauseMax)
+		case <-time.After(policy.AcceptPause):
 		case <-ls.ctx.Done():
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -16,11 +17,6 @@ import (
 //
 // The first muted streams also keep the receive context and the batch that they would
 // otherwise borrow and give back for each message.
-const (
-	muteAfter = 4096             // looks, with no goroutine about to sleep in between
-	muteWatch = time.Millisecond // how long nobody looks at a muted stream before it is watched again
-	muteKeeps = 32               // streams of a device
-)
 
 // muting keeps the muted streams of a device.
 type muting struct {
@@ -32,20 +28,14 @@ type muting struct {
 	timer   *time.Timer
 }
 
-// looksPerPoll is how often such a stream is looked at in one Poll. What arrives
-// while the socket is being read is handled by the reader's own CPU, with warm caches,
-// before that read returns. So the more of its time a spinning goroutine spends there, the
-// shorter the round trip: by 5 %, for a Poll of 1.5 us instead of 0.3.
-const looksPerPoll = 8
-
-// looks is how often s is looked at in one Poll: once if it has something to send. The
-// goroutine goes on with that then, and looking eight times took 6 % of the time of one that
+// looks is how often s, which is muted, is looked at in one Poll: once if it has something to send.
+// The goroutine goes on with that then, and looking eight times took 6 % of the time of one that
 // sends messages of 1 MiB (a profile).
 func (s *stream) looks() int {
 	if s.blocked.Load() {
 		return 1
 	}
-	return looksPerPoll
+	return policy.LooksPerPoll
 }
 
 // mute takes s out of what is watched. No lock of s is held.
@@ -60,12 +50,12 @@ func (m *muting) mute(s *stream) {
 		return // it is still watched, or the socket is closed
 	}
 	m.streams = append(m.streams, s)
-	s.keeps.Store(len(m.streams) <= muteKeeps)
+	s.keeps.Store(len(m.streams) <= policy.ContextsKept)
 	m.any.Store(true)
 	if m.timer == nil {
-		m.timer = time.AfterFunc(muteWatch, m.watch)
+		m.timer = time.AfterFunc(policy.LookEvery, m.watch)
 	} else if len(m.streams) == 1 {
-		m.timer.Reset(muteWatch)
+		m.timer.Reset(policy.LookEvery)
 	}
 }
 
@@ -83,7 +73,7 @@ func (m *muting) watch() {
 	})
 	m.mu.Lock()
 	if len(m.streams) > 0 {
-		m.timer.Reset(muteWatch)
+		m.timer.Reset(policy.LookEvery)
 	}
 	m.mu.Unlock()
 }
@@ -91,7 +81,7 @@ func (m *muting) watch() {
 // unmute ends the muting of the streams that match returns true for. It calls match with mu held.
 // No lock of a stream is held.
 func (m *muting) unmute(match func(*stream) bool) {
-	var room [muteKeeps]*stream
+	var room [policy.ContextsKept]*stream
 	keepers := room[:0]
 	m.mu.Lock()
 	m.streams = slices.DeleteFunc(m.streams, func(s *stream) bool {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -15,7 +16,7 @@ func (s *side) spinMuted() {
 	s.t.Helper()
 	var wc [1]provider.WC
 	for end := time.Now().Add(patience); !s.isMuted(); {
-		for range muteAfter / 4 {
+		for range policy.LooksInRow / 4 {
 			if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
 				s.t.Fatalf("completion %+v, error %v", wc[0], err)
 			}
@@ -61,7 +62,7 @@ func TestMute(t *testing.T) {
 
 	// Who looks twice and sleeps, again and again, does not spin.
 	var wc [1]provider.WC
-	for range muteAfter {
+	for range policy.LooksInRow {
 		b.dev.attend()
 		for range 2 {
 			if n, err := b.cq.Poll(wc[:]); n != 0 || err != nil {

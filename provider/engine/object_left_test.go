@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -16,7 +17,7 @@ import (
 // ended since count in MaxAccepted. So peers that come, write or read, and leave, or that the
 // program ends, make no more calls than MaxAccepted permits, however long each takes.
 func TestObjectsOfPeersThatLeft(t *testing.T) {
-	const limit, takes, size = 4, time.Hour, 4 * chunkOctets
+	const limit, takes, size = 4, time.Hour, 4 * policy.Chunk
 	read := func(r *raw, m *mr, n uint32) {
 		r.readReq(rdmap.ReadRequest{Size: n, SourceSTag: m.stag, SourceTO: m.base, SinkSTag: 5})
 	}

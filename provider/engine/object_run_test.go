@@ -9,7 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -180,7 +180,7 @@ func TestShortPathTrustsNobody(t *testing.T) {
 
 // TestFreeListsKeepFew: of the buffers that many streams had at the same time, few are kept.
 func TestFreeListsKeepFew(t *testing.T) {
-	const most, kept = 42 << 20, freelist.Kept + 1
+	const most, kept = 42 << 20, policy.Kept + 1
 	d := unwired(t)
 	p := &d.prog
 	made := map[string]int{
@@ -194,8 +194,8 @@ func TestFreeListsKeepFew(t *testing.T) {
 			t.Errorf("%d %s are kept, want 1 to %d", n, what, kept)
 		}
 	}
-	octets := made["contexts"]*(rxOctets+int(unsafe.Sizeof(rxContext{}))) +
-		made["chunks"]*chunkOctets + made["batches"]*int(unsafe.Sizeof(txBatch{})) +
+	octets := made["contexts"]*(policy.ContextOctets+int(unsafe.Sizeof(rxContext{}))) +
+		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(txBatch{})) +
 		made["parts"]*int(unsafe.Sizeof(rxPart{}))
 	if octets > most {
 		t.Errorf("they have %d octets, more than %d", octets, most)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -86,7 +87,7 @@ func wantWholeStores(t *testing.T, s *side, o *vectored) {
 			return
 		}
 		most = max(most, chunks)
-		if (n+chunkOctets-1)/chunkOctets != chunks {
+		if (n+policy.Chunk-1)/policy.Chunk != chunks {
 			t.Errorf("a call had %d octets of the %d chunks of a store", n, chunks)
 		}
 	}
@@ -123,8 +124,8 @@ func TestVectorAnswers(t *testing.T) {
 			defer func() { testkit.OK(t, m.Close()) }()
 			b := octets(size)
 			st := &objectStore{pieces: []objectPiece{{m: m, n: size}}, n: size}
-			for i, chunk := range slices.Collect(slices.Chunk(b, chunkOctets)) {
-				st.chunks[i] = &buf{slices.Grow(chunk, chunkOctets)[:chunkOctets]}
+			for i, chunk := range slices.Collect(slices.Chunk(b, policy.Chunk)) {
+				st.chunks[i] = &buf{slices.Grow(chunk, policy.Chunk)[:policy.Chunk]}
 			}
 			for range size / segment {
 				st.segments = append(st.segments, storedSegment{a: rdmap.Action{Len: segment}})

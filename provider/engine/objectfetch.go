@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
@@ -11,23 +12,16 @@ import (
 // is of the message being sent only: the next message may have to contain what is written
 // in between.
 
-const (
-	// objectReads is how many pieces of a message are asked for, or there and not
-	// sent yet, at a time: as much as a batch.
-	objectReads = batchOctets / chunkOctets
-
-	// objectAhead is how many pieces the streams of a device together may have beyond
-	// the one that each of them needs next, so that peers which don't take what they
-	// have asked for can't pin four chunks each.
-	objectAhead = 256
-)
+// objectReads is how many pieces of a message are asked for, or there and not
+// sent yet, at a time: as much as a batch.
+const objectReads = policy.BatchOctets / policy.Chunk
 
 // objectFetch is payload on its way from an object: n octets.
 type objectFetch struct {
 	payload *buf
 	n       uint32
 	sent    uint32 // octets that are in FPDUs; txMu guards it
-	ahead   bool   // it counts against objectAhead
+	ahead   bool   // it counts against policy.AheadMost
 	err     error
 	state   sched.Uint32 // a fetchState; from fetchDone on payload and err can be read
 }

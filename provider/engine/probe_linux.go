@@ -11,13 +11,9 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
-
-// probeOctets is up to what length the kernel is asked to fault a region's pages in,
-// which shows whether they can be had. The pages of a longer region may be meant to
-// stay unused, so that only the list of mappings is looked at.
-const probeOctets = 1 << 20
 
 // populates says whether the kernel has MADV_POPULATE_READ, from Linux 5.14 on. It
 // is asked about memory that is certainly there, because a refusal is EINVAL as well.
@@ -40,7 +36,7 @@ var populates = sync.OnceValue(func() bool {
 func probe(buf []byte, write bool) error {
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
 	end := start + uintptr(len(buf))
-	if len(buf) <= probeOctets && populates() {
+	if len(buf) <= policy.ProbeMost && populates() {
 		page := uintptr(os.Getpagesize())
 		first := start &^ (page - 1)
 		advice := unix.MADV_POPULATE_READ

@@ -24,7 +24,7 @@ type progressState struct {
 
 	turns atomic.Uint64 // of pollers
 	ready atomic.Bool   // other streams than an outside poller's own had something at its last look
-	steps chan struct{} // capacity stepsAtOnce
+	steps chan struct{} // capacity policy.StepsAtOnce
 	woken atomic.Bool   // a goroutine of a connection's start-up was, and may not have run yet
 
 	cancel  context.CancelFunc
@@ -37,10 +37,6 @@ type progressState struct {
 	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
 
-// pollsPerWait is how often a progress goroutine serves what is ready before it
-// parks again: parking costs more than looking.
-const pollsPerWait = 64
-
 // startProgress starts the device's progress goroutines, one for each lane. They serve every
 // stream that no poller serves: those of applications that wait for a completion event,
 // and of targets of one-sided operations that don't know that there are any.
@@ -50,12 +46,12 @@ func (d *device) startProgress() {
 	p.batches.Idle = (*txBatch).idle
 	p.contexts.New = newRxContext
 	p.contexts.Idle = (*rxContext).idle
-	p.partsMost = partsMost
+	p.partsMost = policy.PartsMost
 	p.parts.New = func() *rxPart { return new(rxPart) }
 	p.parts.Idle = (*rxPart).idle
 	p.ended, p.first = make(chan struct{}), make(chan struct{})
 	p.awake = make(chan struct{}, 1)
-	p.steps = make(chan struct{}, stepsAtOnce)
+	p.steps = make(chan struct{}, policy.StepsAtOnce)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
 	p.running.Store(int32(len(d.poller.all)))
@@ -86,7 +82,7 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 		if first {
 			d.prog.isAwake()
 		}
-		for busy := 0; busy < pollsPerWait && poller.Serve() > 0; busy++ {
+		for busy := 0; busy < policy.Round && poller.Serve() > 0; busy++ {
 			// A goroutine that a completion has woken goes first. And a stream
 			// that remains ready may be in the hands of a goroutine that lost
 			// its P in the middle of a turn: it has to get one back.
@@ -127,11 +123,6 @@ func (d *device) giveWay() {
 	runtime.Gosched()
 }
 
-// stepsAtOnce is how many goroutines of connections that come or go take a step at the same
-// time. The others are not runnable meanwhile, so that any other goroutine of the process
-// has to wait for these few only before it gets the CPU.
-const stepsAtOnce = 2
-
 // step takes a step in setting up or ending a connection. f does not wait for anything that
 // takes long, and the caller holds no lock.
 func (d *device) step(f func()) {
@@ -152,18 +143,16 @@ func (p *progressState) lendP() {
 	}
 }
 
-// pollerTurns is how often a poller that asks its own few streams looks at all of
-// the device's, too. A program outside of Go (CQOptions.Sink), whose looks take longer, does so
-// after each look while the other streams have something: it may spin on one CQ and be the target
-// of Writes on other QPs. For goroutines that would keep the answers to a well-behaved peer waiting
-// beside one with much traffic: p99 of its round trips became 1.5 times as long (perf victim,
-// kinds reader and tiny).
-const pollerTurns = 64
-
 // progress moves data on behalf of a poller that found c empty. It never waits
 // and does not allocate. The streams of a CQ with few QPs are read directly,
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
+//
+// All streams of the device are looked at in every policy.Round calls only, because the answers to
+// a well-behaved peer would wait beside one with much traffic: p99 of its round trips was 1.5 times
+// as long (perf victim, kinds reader and tiny). A program outside of Go (CQOptions.Sink), whose
+// looks take longer, looks each time while the other streams have something: it may spin on one CQ
+// and be the target of Writes on other QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()
 	if c.bells.some.Load() {
@@ -172,7 +161,7 @@ func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
 	turn := policy.TurnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
-	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
+	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%policy.Round == 0
 	var sole *stream // if it waits for room
 	for _, q := range direct {
 		s := q.stream.Load()
@@ -206,9 +195,10 @@ func (d *device) progress(c *cq) {
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 
-// keepContext reports whether one more stream may keep a context.
+// keepContext reports whether one more stream may keep a context because a long FPDU has come in
+// part, until it has stood still from one look at stalled streams to the next.
 func (p *progressState) keepContext() bool {
-	if p.kept.Add(1) <= rxKept {
+	if p.kept.Add(1) <= policy.ContextsKept {
 		return true
 	}
 	p.kept.Add(-1)

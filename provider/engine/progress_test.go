@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -41,7 +42,7 @@ func TestPollerServesOthers(t *testing.T) {
 		}
 		return p.polls - before
 	}
-	if n := polls(10 * pollerTurns); n != 10 {
+	if n := polls(10 * policy.Round); n != 10 {
 		t.Errorf("%d looks at other streams, which have nothing; want 10", n)
 	}
 	p.ready = 1
@@ -53,14 +54,14 @@ func TestPollerServesOthers(t *testing.T) {
 	inGo := &cq{dev: d}
 	inGo.direct.Store(&[]*qp{{}})
 	before := p.polls
-	for range 10 * pollerTurns {
+	for range 10 * policy.Round {
 		d.progress(inGo)
 	}
 	if n := p.polls - before; n != 10 {
 		t.Errorf("a goroutine looks %d times at other streams, which have something; want 10", n)
 	}
 	p.ready = 0
-	if n := polls(1 + 10*pollerTurns); n != 11 {
+	if n := polls(1 + 10*policy.Round); n != 11 {
 		t.Errorf("%d looks at other streams, which have nothing any more; want 11", n)
 	}
 }
@@ -93,11 +94,11 @@ func TestPollsThatTakeCount(t *testing.T) {
 }
 
 // TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
-// looks at the streams of all lanes, once for each takenPerLook that it has taken, before it takes
+// looks at the streams of all lanes, once for each policy.Round that it has taken, before it takes
 // more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
 func TestPollsThatTakeLook(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	const all = takenPerLook
+	const all = policy.Round
 	ones := slices.Repeat([]int{1}, 3*all+1)
 	for _, c := range []struct {
 		name   string
@@ -118,7 +119,7 @@ func TestPollsThatTakeLook(t *testing.T) {
 		pollers := []*countedPoller{new(countedPoller), new(countedPoller)}
 		d := &device{poller: lanes{all: []*lane{{poller: pollers[0]}, {poller: pollers[1]}}}}
 		d.poller.all[1].streams.Store(1)
-		q := &cq{dev: d, ring: make([]provider.WC, 2*takenPerLook)}
+		q := &cq{dev: d, ring: make([]provider.WC, 2*policy.Round)}
 		q.direct.Store(&c.direct)
 		for _, want := range c.takes {
 			for range want {
@@ -156,20 +157,20 @@ func TestLooksLoseNothing(t *testing.T) {
 	for name, f := range map[string]func(){
 		"panic": func() { panic("a handler") }, "Goexit": runtime.Goexit,
 	} {
-		q := filled(&funcPoller{f: f}, 2*takenPerLook)
-		if n, err := q.Poll(make([]provider.WC, takenPerLook)); n != takenPerLook || err != nil {
+		q := filled(&funcPoller{f: f}, 2*policy.Round)
+		if n, err := q.Poll(make([]provider.WC, policy.Round)); n != policy.Round || err != nil {
 			t.Fatalf("Poll: %d, %v", n, err)
 		}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			defer func() { _ = recover() }()
-			_, _ = q.Poll(make([]provider.WC, takenPerLook))
+			_, _ = q.Poll(make([]provider.WC, policy.Round))
 			t.Errorf("%s: the poll has returned, and so has not looked", name)
 		}()
 		<-ended
-		if n, err := q.Poll(make([]provider.WC, 2*takenPerLook)); n != takenPerLook || err != nil {
-			t.Errorf("%s: the next poll: %d, %v; want the %d that are left", name, n, err, takenPerLook)
+		if n, err := q.Poll(make([]provider.WC, 2*policy.Round)); n != policy.Round || err != nil {
+			t.Errorf("%s: the next poll: %d, %v; want the %d that are left", name, n, err, policy.Round)
 		}
 	}
 }
@@ -179,9 +180,9 @@ func TestLooksLoseNothing(t *testing.T) {
 func TestLooksComeFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	var q *cq
-	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, takenPerLook)
-	for i, want := range []int{takenPerLook, 1} {
-		n, err := q.Poll(make([]provider.WC, 2*takenPerLook))
+	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, policy.Round)
+	for i, want := range []int{policy.Round, 1} {
+		n, err := q.Poll(make([]provider.WC, 2*policy.Round))
 		if n != want || err != nil || q.seen.Load() != 0 {
 			t.Errorf("poll %d: %d, %v, and %d are left; want %d and none", i, n, err, q.seen.Load(), want)
 		}
@@ -190,7 +191,7 @@ func TestLooksComeFirst(t *testing.T) {
 
 // filled returns a CQ with many QPs, whose device has p as its only poller, and n completions.
 func filled(p transport.Poller, n int) *cq {
-	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*takenPerLook)}
+	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*policy.Round)}
 	q.direct.Store(new([]*qp))
 	for range n {
 		q.push(provider.WC{}, false)
@@ -209,7 +210,7 @@ func (discard) Notify()                                        {}
 func TestOutsidePollerLendsP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	d := &device{poller: lanes{all: []*lane{{poller: new(countedPoller)}}}}
-	d.prog.steps = make(chan struct{}, stepsAtOnce)
+	d.prog.steps = make(chan struct{}, policy.StepsAtOnce)
 	c := &cq{dev: d, sink: discard{}}
 	c.direct.Store(&[]*qp{{}})
 	// runs returns in how many polls a goroutine runs that is ready. A poll can lose its P to the

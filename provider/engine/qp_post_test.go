@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -240,17 +241,17 @@ func TestLongBatches(t *testing.T) {
 					return tx.batchLimit(), tx.b.built - tx.b.written
 				}
 				const fpdu = 65_000
-				for range mssBatches {
+				for range policy.Round {
 					write(100)
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
 				write(size)
 				synctest.Wait() // for the turns after the first
-				if got, left := limit(); got != batchOctets || left == 0 || left > fpdu {
+				if got, left := limit(); got != policy.BatchOctets || left == 0 || left > fpdu {
 					t.Errorf("%d octets of the batch are left, want 1 to %d; the next may have "+
 						"%d, want %d",
-						left, fpdu, got, batchOctets)
+						left, fpdu, got, policy.BatchOctets)
 				}
 				for got := 0; got < size; {
 					_, p := r.next("a segment")
@@ -260,13 +261,13 @@ func TestLongBatches(t *testing.T) {
 					got += len(p)
 				}
 				s.wantWC("all of it", provider.WC{Opcode: provider.WCRDMAWrite})
-				for range mssBatches {
+				for range policy.Round {
 					write(100)
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
-				if got := s.qp.stream.Load().tx.batchLimit(); got != batchLong {
-					t.Errorf("batches of %d octets, want %d", got, batchLong)
+				if got := s.qp.stream.Load().tx.batchLimit(); got != policy.BatchMost {
+					t.Errorf("batches of %d octets, want %d", got, policy.BatchMost)
 				}
 			})
 		})

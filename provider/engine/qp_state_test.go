@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -414,7 +415,7 @@ func TestDisconnectWithDribbledAnswers(t *testing.T) {
 	}{
 		{"empty segments", 0, opts.CloseTimeout, opts.CloseTimeout},
 		{"an octet a second", 1, limit, limit + opts.CloseTimeout},
-		{"too little", closingLeast/10 - 500, limit, limit + opts.CloseTimeout},
+		{"too little", policy.Chunk/10 - 500, limit, limit + opts.CloseTimeout},
 	} {
 		story(t, opts, params(true), func(s *side, r *raw) {
 			sink := s.reg(size, provider.AccessLocalWrite)

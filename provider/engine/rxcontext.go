@@ -2,23 +2,13 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-)
-
-const (
-	// rxOctets is the buffer of a context. It has room for policy.ReadMost and the FPDU before it.
-	rxOctets = 512 << 10
-
-	// rxKept is how many streams of a device may keep a receive context between
-	// turns because a long FPDU has come in part, each until it has stood still from
-	// one look at stalled streams to the next. Beyond that the part is moved to memory
-	// of its size, so that peers that stall can't pin a context each.
-	rxKept = 32
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // rxContext is what receiving needs while octets are in flight. It is lent to one
 // stream at a time.
 type rxContext struct {
-	b       []byte // rxOctets
+	b       []byte // policy.ContextOctets
 	scratch []byte // ULPDU without its markers
 
 	iov   [maxSGE + 1][]byte
@@ -36,7 +26,7 @@ type rxContext struct {
 	pieces []objectPiece // instead, where one of the regions is an object
 }
 
-func newRxContext() *rxContext { return &rxContext{b: make([]byte, rxOctets)} }
+func newRxContext() *rxContext { return &rxContext{b: make([]byte, policy.ContextOctets)} }
 
 // resolve makes the n octets at offset off of what the SGEs name ready to be
 // written. With false they can't be.

@@ -1,16 +1,10 @@
 package engine
 
-import "sync/atomic"
+import (
+	"sync/atomic"
 
-// partSmall is how many octets of an FPDU a part keeps, at most, without memory of its own:
-// more than a segment of Ethernet has. Such a part goes through a context whenever more of
-// it comes.
-const partSmall = 1600
-
-// partsMost is how many octets the long parts of a device may have together. Beyond that
-// streams end that do not finish their FPDU, those of the peers that have most of them first
-// (see stalls.shrink).
-const partsMost = 64 << 20
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+)
 
 // rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
 // stops in the middle of one must not hold a whole context. What it makes us hold is
@@ -24,7 +18,7 @@ type rxPart struct {
 	counted int64 // in partOctets
 
 	iov   [1][]byte
-	small [partSmall]byte
+	small [policy.PartSmall]byte
 }
 
 // idle reports whether nothing is in p.
@@ -33,7 +27,7 @@ func (p *rxPart) idle() bool { return p.b == nil && p.iov[0] == nil }
 // fill makes p the part b of an FPDU.
 func (p *rxPart) fill(b []byte, need int) {
 	p.need = max(need, len(b))
-	if len(b) <= partSmall {
+	if len(b) <= policy.PartSmall {
 		p.b = p.small[:copy(p.small[:], b)]
 		return
 	}
@@ -63,4 +57,4 @@ func (p *rxPart) count(all *atomic.Int64) {
 }
 
 // isLong reports whether the rest of the FPDU is to be read to the part itself.
-func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
+func (p *rxPart) isLong() bool { return len(p.b) > policy.PartSmall && len(p.b) < p.need }

@@ -23,7 +23,7 @@ type rxState struct {
 	need    uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
 	dense   policy.Dense // the last reads have cost little more than 2^dense times their octets at most
 
-	kept     bool // this stream counts against rxKept
+	kept     bool // this stream counts against policy.ContextsKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
 	first    bool // no FPDU was received yet
 	resumeTx bool // the transmit side has something to look at
@@ -59,7 +59,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 
 // inLong reports whether the receive side is inside an FPDU of which so much has come that
 // reading the rest is better than keeping the part.
-func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
+func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > policy.PartSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left.
 func (r *rxState) readLimit(turn int) int {

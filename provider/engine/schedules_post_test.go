@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -87,7 +88,7 @@ func init() {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 				b.recv(provider.RecvWR{}, provider.RecvWR{})
 				st := b.qp.stream.Load()
-				st.rx.looks = muteAfter - 1
+				st.rx.looks = policy.LooksInRow - 1
 				return []func(){
 						func() { b.dev.progress(b.cq); b.dev.progress(b.cq) },
 						func() { a.send(signalled(provider.WRSend, 1)) },

@@ -186,7 +186,7 @@ func init() {
 // beginFirstWrites has two peers write to memory for the first time, while a sends it to another.
 // It is too long for being copied next to its header.
 func beginFirstWrites(w *stage) ([]func(), func() error) {
-	const size = copyOctets + 8
+	const size = policy.CopyMost + 8
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	src, dst := a.reg(size, open), b.reg(size, open)
@@ -219,7 +219,7 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 // beginWriteWhileClosing has a peer write to memory, by way of a region of its own, while a sends
 // the memory to another peer by way of a region that is closed.
 func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
-	const size = copyOctets + 8
+	const size = policy.CopyMost + 8
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	src, dst := a.reg(size, 0), b.reg(size, open)

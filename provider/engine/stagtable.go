@@ -6,15 +6,9 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
-
-// retiredSTags is how many deregistrations an STag stays unused for after its
-// own: a peer that still holds it must not reach another region.
-const retiredSTags = 1 << 16
-
-// minSTagSlots is the size of an empty table, a power of two.
-const minSTagSlots = 64
 
 // stagTable finds memory regions by STag. lookup takes no lock and may run
 // concurrently with everything. STags are drawn from crypto/rand over all 32
@@ -137,7 +131,7 @@ func (t *stagTable) insertByIndex(m *mr) {
 	t.byIndex.add(m)
 }
 
-// remove takes m out; its STag, or its index, is retired for retiredSTags
+// remove takes m out; its STag, or its index, is retired for policy.RetiredSTags
 // deregistrations.
 func (t *stagTable) remove(m *mr) {
 	t.mu.Lock()
@@ -192,7 +186,7 @@ func (t *stagTable) drawAny() uint32 {
 }
 
 func (t *stagSlots) init() {
-	slots := make([]atomic.Pointer[mr], minSTagSlots)
+	slots := make([]atomic.Pointer[mr], policy.Kept)
 	t.slots.Store(&slots)
 }
 
@@ -233,7 +227,7 @@ func (t *stagSlots) remove(m *mr) {
 // rebuild replaces the slots by new ones without tombstones, a quarter full at
 // most. Concurrent lookups finish on the old ones, which stay as they are.
 func (t *stagSlots) rebuild() {
-	size := minSTagSlots
+	size := policy.Kept
 	for size < 4*(t.live+1) {
 		size *= 2
 	}
@@ -256,7 +250,7 @@ func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
 	slots[i].Store(m)
 }
 
-// retiredKeys are the last retiredSTags keys that were removed.
+// retiredKeys are the last policy.RetiredSTags keys that were removed.
 type retiredKeys struct {
 	set   map[uint32]struct{}
 	order []uint32 // ring of what is in the set, oldest at next
@@ -273,13 +267,13 @@ func (r *retiredKeys) add(key uint32) {
 		r.set = make(map[uint32]struct{})
 	}
 	r.set[key] = struct{}{}
-	if len(r.order) < retiredSTags {
+	if len(r.order) < policy.RetiredSTags {
 		r.order = append(r.order, key)
 		return
 	}
 	delete(r.set, r.order[r.next])
 	r.order[r.next] = key
-	r.next = (r.next + 1) % retiredSTags
+	r.next = (r.next + 1) % policy.RetiredSTags
 }
 
 // wasRetired reports whether stag was that of a region that was closed lately.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // TestSTagTableModel plays random registrations and deregistrations against a
@@ -44,7 +46,7 @@ func TestSTagTableModel(t *testing.T) {
 				}
 			}
 		}
-		if n := len(*table.slots.Load()); n > minSTagSlots && n > 16*(len(model)+table.dead+1) {
+		if n := len(*table.slots.Load()); n > policy.Kept && n > 16*(len(model)+table.dead+1) {
 			t.Fatalf("step %d: %d slots for %d regions", step, n, len(model))
 		}
 	}
@@ -117,7 +119,7 @@ func TestSTagRestEnds(t *testing.T) {
 	table.insert(first)
 	stag := first.stag
 	table.remove(first)
-	for range retiredSTags {
+	for range policy.RetiredSTags {
 		if _, retired := table.retired.set[stag]; !retired {
 			t.Fatal("the rest of an STag ended early")
 		}
@@ -128,9 +130,9 @@ func TestSTagRestEnds(t *testing.T) {
 	if _, retired := table.retired.set[stag]; retired {
 		t.Error("the STag rests for ever")
 	}
-	if len(table.retired.set) != retiredSTags || len(table.retired.order) != retiredSTags {
+	if len(table.retired.set) != policy.RetiredSTags || len(table.retired.order) != policy.RetiredSTags {
 		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set),
-			len(table.retired.order), retiredSTags)
+			len(table.retired.order), policy.RetiredSTags)
 	}
 }
 

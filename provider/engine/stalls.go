@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
@@ -27,29 +28,6 @@ import (
 // of these ways, and sets one flag, which stays set most of the time that it is busy.
 // Counters that the stream has anyway show whether it has moved since the last look.
 
-const (
-	// stallLook is the longest time between two looks at stalled streams, and how long a
-	// stalled stream keeps more than it needs.
-	stallLook = time.Second
-
-	// stallLooks is how many looks, at least, there are in the time of the shortest limit,
-	// so that no limit is exceeded by much.
-	stallLooks = 8
-
-	// turnsToFill is how many turns fill the last third of a socket's buffer, if messages
-	// are short.
-	turnsToFill = 8
-
-	// stallsPrune is how many streams join, at least, before those of them that have ended
-	// are dropped: the streams of peers that come, stop and go must not be kept until the
-	// next look.
-	stallsPrune = 32
-
-	// stallsKept is the number of streams for which the lists of watched ones keep their
-	// memory when few are watched.
-	stallsKept = 64
-)
-
 // Why streams that are stalled for too long end.
 var (
 	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
@@ -58,7 +36,7 @@ var (
 		os.ErrDeadlineExceeded)
 
 	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and unfinished ones take more than %d MiB: %w",
-		partsMost>>20, os.ErrDeadlineExceeded)
+		policy.PartsMost>>20, os.ErrDeadlineExceeded)
 
 	errHalfFPDU = &iwarp.Error{
 		Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified,
@@ -104,7 +82,7 @@ func (w *stalls) join(s *stream) {
 	}
 	if len(w.fresh) >= w.prune {
 		w.fresh = slices.DeleteFunc(w.fresh, (*stream).hasFinished)
-		w.prune = max(stallsPrune, 2*len(w.fresh))
+		w.prune = max(policy.Kept, 2*len(w.fresh))
 	}
 	w.fresh = append(w.fresh, s)
 	w.arm(s.dev)
@@ -128,10 +106,10 @@ func (w *stalls) arm(d *device) {
 
 // stallPeriod is how long it is from one look at stalled streams to the next.
 func (o *Options) stallPeriod() time.Duration {
-	period := stallLook
+	period := policy.StallLook
 	for _, limit := range []time.Duration{o.FPDUTimeout, o.SendTimeout} {
 		if limit > 0 {
-			period = min(period, limit/stallLooks)
+			period = min(period, limit/policy.LooksPerLimit)
 		}
 	}
 	return max(period, time.Millisecond)
@@ -175,10 +153,10 @@ func (w *stalls) look(d *device) {
 
 // trimmed returns s, copied to less memory if its capacity is far more than its length.
 func trimmed[T any](s []T) []T {
-	if cap(s) <= 4*max(len(s), stallsKept) {
+	if cap(s) <= 4*max(len(s), policy.Kept) {
 		return s
 	}
-	return append(make([]T, 0, 2*max(len(s), stallsKept)), s...)
+	return append(make([]T, 0, 2*max(len(s), policy.Kept)), s...)
 }
 
 // shrink ends streams that are still in the FPDU in which an earlier look found them, if

@@ -23,7 +23,7 @@ func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
 		r.ask(src, size, 1)
 		for range 100 {
 			time.Sleep(limit / 10)
-			for left := chunkOctets / 5; left > 0; {
+			for left := policy.Chunk / 5; left > 0; {
 				n, err := r.c.Readv([][]byte{make([]byte, left)})
 				if left -= n; err != nil {
 					break
@@ -47,7 +47,7 @@ func TestSendTimeoutAtLeastRate(t *testing.T) {
 			r.ask(src, size, 1)
 			for step := range 10 * steps {
 				time.Sleep(limit / steps)
-				for left := chunkOctets * 105 / 100 / steps; left > 0; {
+				for left := policy.Chunk * 105 / 100 / steps; left > 0; {
 					n, err := r.c.Readv([][]byte{make([]byte, left)})
 					if left -= n; err != nil {
 						break
@@ -97,8 +97,8 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 }
 
 // TestPartsBehindObjects: parts of FPDUs that wait for objects of ours do not count against
-// partsMost, so that no other peer, which has stopped in an FPDU, loses its connection because
-// of them.
+// policy.PartsMost, so that no other peer, which has stopped in an FPDU, loses its connection
+// because of them.
 func TestPartsBehindObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, peers, behind = 1 << 20, 60, 100 << 10
@@ -106,8 +106,8 @@ func TestPartsBehindObjects(t *testing.T) {
 		s := newSide(t, Options{Network: network}, sideOptions{})
 		q, good := s.besides(network)
 		s.dev.prog.partsMost = most
-		s.dev.prog.kept.Add(rxKept) // others have the contexts
-		defer s.dev.prog.kept.Add(-rxKept)
+		s.dev.prog.kept.Add(policy.ContextsKept) // others have the contexts
+		defer s.dev.prog.kept.Add(-policy.ContextsKept)
 		o := &sleeper{store: store{b: make([]byte, 100)}, takes: time.Minute}
 		m := testkit.Must(s.pd.RegObject(o, 100,
 			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
@@ -124,7 +124,7 @@ func TestPartsBehindObjects(t *testing.T) {
 		}
 		fpdu := good.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 60_000))
 		good.write(fpdu[:40_000])
-		time.Sleep(4 * stallLook)
+		time.Sleep(4 * policy.StallLook)
 		if err := q.Cause(); err != nil {
 			t.Errorf("a peer that has stopped for four seconds, beside others that wait for an "+
 				"object, is cut: %v", err)
@@ -153,12 +153,12 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 				synctest.Wait()
 				st := s.qp.stream.Load()
 				if batches, octets := st.pins(); batches != 1 || octets == 0 ||
-					octets > batchOctets+chunkOctets {
+					octets > policy.BatchOctets+policy.Chunk {
 					t.Errorf("MSS %d: %d batches and %d octets are pinned at first, "+
-						"want one and %d", mss, batches, octets, batchOctets+chunkOctets)
+						"want one and %d", mss, batches, octets, policy.BatchOctets+policy.Chunk)
 				}
-				time.Sleep(2*stallLook + time.Millisecond)
-				if batches, octets := st.pins(); batches != 0 || octets > min(mss, chunkOctets) {
+				time.Sleep(2*policy.StallLook + time.Millisecond)
+				if batches, octets := st.pins(); batches != 0 || octets > min(mss, policy.Chunk) {
 					t.Errorf("MSS %d: %d batches and %d octets are pinned after two looks", mss,
 						batches, octets)
 				}
@@ -172,7 +172,7 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 func TestEndOfMessageNobodyTakes(t *testing.T) {
 	const window, fpdu = 100_000, 65_000
 	for _, crc := range []bool{false, true} {
-		for _, size := range []int{batchLong, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
+		for _, size := range []int{policy.BatchMost, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
 			for _, asks := range []bool{false, true} {
 				most := 1 << 20
 				if asks && crc {
@@ -182,7 +182,7 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 				storyOn(t, net, Options{}, params(crc), sideOptions{},
 					func(s *side, r *raw) {
 						src := s.reg(size, everything)
-						for range mssBatches {
+						for range policy.Round {
 							r.ask(src, 100, 1)
 							r.next("a short Read")
 						}
@@ -196,13 +196,13 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 						synctest.Wait()
 						st := s.qp.stream.Load()
 						_, first := st.pins()
-						time.Sleep(3 * stallLook)
+						time.Sleep(3 * policy.StallLook)
 						batches, octets := st.pins()
-						if !asks && size == batchLong && octets < batchLong/2 {
+						if !asks && size == policy.BatchMost && octets < policy.BatchMost/2 {
 							t.Errorf("CRC %v: %d octets are pinned, want the rest of %d",
-								crc, octets, batchLong)
+								crc, octets, policy.BatchMost)
 						}
-						if first > most+2*chunkOctets || batches != 0 || octets > most+fpdu {
+						if first > most+2*policy.Chunk || batches != 0 || octets > most+fpdu {
 							t.Errorf("%d octets, CRC %v, Read by the peer %v: %d octets are "+
 								"pinned at first, then %d and %d batches; want %d or so and none",
 								size, crc, asks, first, octets, batches, most)
@@ -216,7 +216,7 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 // TestHeldBehindAnObject: what waits for an object of ours is a payload in a chunk, and what one
 // read took after it. The rest stays in the socket.
 func TestHeldBehindAnObject(t *testing.T) {
-	for _, others := range []int64{0, rxKept} { // that keep a context
+	for _, others := range []int64{0, policy.ContextsKept} { // that keep a context
 		heldBehindAnObject(t, others)
 	}
 }
@@ -239,7 +239,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 				make([]byte, 1300))...)
 		}
 		r.write(b)
-		time.Sleep(3 * stallLook)
+		time.Sleep(3 * policy.StallLook)
 		st := q.stream.Load()
 		st.rxMu.Lock()
 		part, storing := 0, st.rx.storing()
@@ -249,11 +249,11 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		kept := st.rx.c != nil
 		st.rxMu.Unlock()
 		chunks := s.dev.chunks.lent()
-		if !storing || kept != (others == 0) || kept == (part > 0) || part > rxOctets ||
+		if !storing || kept != (others == 0) || kept == (part > 0) || part > policy.ContextOctets ||
 			chunks != 1 {
 			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in "+
 				"a part, %d chunks; want one of both with at most %d octets, and one chunk",
-				others, storing, kept, part, chunks, rxOctets)
+				others, storing, kept, part, chunks, policy.ContextOctets)
 		}
 		time.Sleep(2 * time.Minute)
 		if err := q.Cause(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -35,7 +36,7 @@ func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
 // wantNoWatch checks that no stream is watched for stalls, and that no timer runs.
 func (s *side) wantNoWatch(what string) {
 	s.t.Helper()
-	time.Sleep(3 * stallLook)
+	time.Sleep(3 * policy.StallLook)
 	w := &s.dev.stalls
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +180,7 @@ func (s *stream) pins() (batch, octets int) {
 	defer s.txMu.Unlock()
 	if s.tx.b != nil {
 		batch = 1
-		octets = len(s.tx.b.chunks) * chunkOctets
+		octets = len(s.tx.b.chunks) * policy.Chunk
 	}
 	if s.tx.held != nil {
 		octets += cap(s.tx.held.b)
@@ -204,7 +205,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 			src := s.reg(c.size, everything)
 			pattern(src.b, 5)
 			r.ask(src, c.size, c.count)
-			time.Sleep(3 * stallLook)
+			time.Sleep(3 * policy.StallLook)
 			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
 				t.Errorf("%s: %d batches and %d octets are pinned, want no batch and at most %d "+
 					"octets",
@@ -229,7 +230,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 // so that there is one for a stream of whose FPDU much has come.
 func TestSmallPartsKeepNoContext(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
-		for range rxKept {
+		for range policy.ContextsKept {
 			_, r := s.besides(network)
 			r.write([]byte{1})
 		}
@@ -255,7 +256,7 @@ func TestLateLook(t *testing.T) {
 	story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 		began := time.Now()
 		r.write([]byte{0})
-		time.Sleep(limit/2 + stallLook/3) // between two looks
+		time.Sleep(limit/2 + policy.StallLook/3) // between two looks
 		w := &s.dev.stalls
 		w.mu.Lock()
 		w.timer.Stop()
@@ -274,12 +275,12 @@ func TestLateLook(t *testing.T) {
 // the function that it returns is called.
 func (s *side) crowd(most int64) func() {
 	s.dev.prog.partsMost = most
-	s.dev.prog.kept.Add(rxKept)
-	return func() { s.dev.prog.kept.Add(-rxKept) }
+	s.dev.prog.kept.Add(policy.ContextsKept)
+	return func() { s.dev.prog.kept.Add(-policy.ContextsKept) }
 }
 
 // TestPartsOfAll: FPDUs that the peers of a device have begun and don't finish take no more
-// memory than partsMost, and a peer that finishes its FPDUs does not lose its connection.
+// memory than policy.PartsMost, and a peer that finishes its FPDUs does not lose its connection.
 func TestPartsOfAll(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const most, peers, part = 1 << 20, 60, 40_000
@@ -295,7 +296,7 @@ func TestPartsOfAll(t *testing.T) {
 		fpdu := good.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
 		for range 10 {
 			good.write(fpdu[:part])
-			time.Sleep(stallLook / 2)
+			time.Sleep(policy.StallLook / 2)
 			good.write(fpdu[part:])
 		}
 		if n := s.dev.prog.partOctets.Load(); n > most {
@@ -327,8 +328,8 @@ func TestPartsOfAll(t *testing.T) {
 }
 
 // TestPartsAreFair: the peer that has most octets of parts loses connections when all parts take
-// more than partsMost. Another that stands still in an FPDU has FPDUTimeout for it, though it
-// has stood there for longer.
+// more than policy.PartsMost. Another that stands still in an FPDU has FPDUTimeout for it, though
+// it has stood there for longer.
 func TestPartsAreFair(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const most, peers, part = 1 << 20, 60, 40_000
@@ -346,7 +347,7 @@ func TestPartsAreFair(t *testing.T) {
 			q, _ := begin(memAddr)
 			qps = append(qps, q)
 		}
-		time.Sleep(10 * stallLook)
+		time.Sleep(10 * policy.StallLook)
 		if n := s.dev.prog.partOctets.Load(); n > most {
 			t.Errorf("%d octets are held for parts of FPDUs, more than %d", n, most)
 		}
@@ -406,7 +407,7 @@ func TestStallsAreForgotten(t *testing.T) {
 			all = append(all, st)
 			st.watch()
 		}
-		time.Sleep(3 * stallLook)
+		time.Sleep(3 * policy.StallLook)
 		w.mu.Lock()
 		n := len(w.known)
 		w.mu.Unlock()
@@ -416,12 +417,12 @@ func TestStallsAreForgotten(t *testing.T) {
 		for _, st := range all {
 			st.phase.Store(uint32(phaseFinished))
 		}
-		time.Sleep(3 * stallLook)
+		time.Sleep(3 * policy.StallLook)
 		s.wantNoWatch("all have ended")
 		w.mu.Lock()
 		n = max(cap(w.known), cap(w.fresh))
 		w.mu.Unlock()
-		if n > 4*stallsKept {
+		if n > 4*policy.Kept {
 			t.Errorf("there is room for %d streams, and none", n)
 		}
 	})

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -18,13 +19,13 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 	m := t.fetches
 	for m.n < len(m.pieces) && m.next < length {
 		ahead := m.n > 0
-		if ahead && s.dev.prog.ahead.Add(1) > objectAhead {
+		if ahead && s.dev.prog.ahead.Add(1) > policy.AheadMost {
 			s.dev.prog.ahead.Add(-1)
 			return true
 		}
 		// As many segments as fit into a chunk, and no more than the message has left.
 		segment := ddp.MaxPayload(t.mulpdu, tagged)
-		n := min(uint64(chunkOctets/segment*segment), uint64(length-m.next))
+		n := min(uint64(policy.Chunk/segment*segment), uint64(length-m.next))
 		pieces, ok := find(m.next, n)
 		if !ok {
 			// The call that needs the piece finds the error again, and reports it.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -116,7 +117,7 @@ func (x *fromObject) wantGiven(what string) {
 // after the other as one is sent, and never more; whatever the order of the answers,
 // the octets are in theirs.
 func TestObjectReadAhead(t *testing.T) {
-	const size = 20*chunkOctets + 12345
+	const size = 20*policy.Chunk + 12345
 	for _, message := range objectMessages {
 		for _, fr := range framings {
 			t.Run(message+", "+fr.name, func(t *testing.T) {
@@ -176,7 +177,7 @@ func TestObjectReadAhead(t *testing.T) {
 // has come.
 func TestObjectReadAheadFails(t *testing.T) {
 	broken := errors.New("the object is broken")
-	const size = 8 * chunkOctets
+	const size = 8 * policy.Chunk
 	for _, message := range objectMessages {
 		for _, short := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ends early: %v", message, short), func(t *testing.T) {
@@ -239,7 +240,7 @@ func TestObjectReadAheadEnds(t *testing.T) {
 	for _, message := range objectMessages {
 		t.Run(message, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := sendFromObject(t, message, 10*chunkOctets, true, false)
+				x := sendFromObject(t, message, 10*policy.Chunk, true, false)
 				waiting := x.o.take()
 				if len(waiting) != objectReads {
 					t.Fatalf("%d calls at once", len(waiting))
@@ -272,8 +273,8 @@ func TestObjectReadAheadEnds(t *testing.T) {
 // goes on with one piece at a time.
 func TestObjectReadAheadBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const others = objectAhead - 1
-		x := sendFromObject(t, "response", 10*chunkOctets, true, false)
+		const others = policy.AheadMost - 1
+		x := sendFromObject(t, "response", 10*policy.Chunk, true, false)
 		first := x.o.take()
 		x.a.dev.prog.ahead.Add(others) // of other streams; three are of this one
 		for _, c := range first {
@@ -302,7 +303,7 @@ func TestObjectMULPDUChanges(t *testing.T) {
 	for _, message := range objectMessages {
 		t.Run(message, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x := sendFromObject(t, message, 12*chunkOctets, true, false)
+				x := sendFromObject(t, message, 12*policy.Chunk, true, false)
 				st := x.a.qp.stream.Load()
 				mulpdu := []int{ddp.MinMULPDU, 1000, 60000, 777, 1442}
 				for round := 0; ; round++ {
@@ -376,7 +377,7 @@ func TestObjectPanics(t *testing.T) {
 		return
 	}
 	a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
-	const size = 3 * chunkOctets
+	const size = 3 * policy.Chunk
 	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	m := testkit.Must(a.pd.RegObject(brokenObject{}, size, 0))(t)
 	a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.LKey()}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -76,14 +77,14 @@ func (s *side) wantServed(what string, good *raw) {
 // up.
 func TestHalfFPDUs(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
-		const peers = 3 * rxKept
+		const peers = 3 * policy.ContextsKept
 		for i := range peers {
 			_, r := s.besides(network)
 			fpdu := r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 1000))
 			r.write(fpdu[:1+i%(len(fpdu)-1)])
 		}
 		synctest.Wait()
-		if n := s.dev.prog.contexts.Lent(); n > rxKept {
+		if n := s.dev.prog.contexts.Lent(); n > policy.ContextsKept {
 			t.Errorf("%d receive contexts are with %d peers that stall", n, peers)
 		}
 		s.wantServed("others are served", good)

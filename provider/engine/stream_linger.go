@@ -40,7 +40,7 @@ type endWatch struct {
 	from, until time.Time
 	seen        uint64
 
-	// From when the peer has SendTimeout to move closingLeast octets, and what had moved by
+	// From when the peer has SendTimeout to move policy.Chunk octets, and what had moved by
 	// then.
 	since time.Time
 	at    uint64
@@ -75,7 +75,7 @@ func (l *linger) stopTimer() {
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
 // ours comes, or after our FIN nothing more is acknowledged, and its FIN does not come. A peer
-// that moves a little now and then has SendTimeout for each closingLeast octets, so that a
+// that moves a little now and then has SendTimeout for each policy.Chunk octets, so that a
 // graceful end is over some time. While somebody waits for the end (HoldEnd), SendTimeout
 // replaces a shorter CloseTimeout. The time that an object of ours takes does not count (see
 // closingExpired).
@@ -92,7 +92,7 @@ func (s *stream) watchClosing() {
 	fresh := w.since.IsZero() || finSent != w.finSent // another count begins with the FIN
 	w.finSent, w.fetched = finSent, false
 	w.from, w.until, w.seen = now, now.Add(s.closeTimeout()), s.closingMoved()
-	if fresh || w.seen-w.at >= closingLeast {
+	if fresh || w.seen-w.at >= policy.Chunk {
 		w.since, w.at = now, w.seen
 	}
 	s.lookAtClosing(now)
@@ -105,13 +105,10 @@ func (s *stream) lookAtClosing(now time.Time) {
 	w := s.linger.watch
 	d := w.until.Sub(now)
 	if _, ok := s.conn.(transport.Stater); ok && w.finSent {
-		d = min(d, max(s.closeTimeout()/closingLooks, time.Millisecond))
+		d = min(d, max(s.closeTimeout()/policy.LooksPerLimit, time.Millisecond))
 	}
 	s.linger.after(d, s.closingExpired)
 }
-
-// closingLooks is how many looks there are in CloseTimeout at what the peer has acknowledged.
-const closingLooks = 4
 
 // closeTimeout is how long a graceful end may get nowhere. linger.mu is held.
 func (s *stream) closeTimeout() time.Duration {
@@ -150,9 +147,6 @@ func (s *stream) hold(n int32) {
 		s.watchClosing()
 	}
 }
-
-// closingLeast is how many octets have to move in SendTimeout for a graceful end to go on.
-const closingLeast = chunkOctets
 
 // closingMoved is what has moved for a graceful end: in either direction, or after our FIN what the
 // peer has acknowledged, if the Conn knows. linger.mu is held.
@@ -200,7 +194,7 @@ func (s *stream) closingExpired() {
 	if fetching {
 		w.since = now
 	}
-	slow := at-w.at < closingLeast && hasPassed(now, w.since, s.dev.opts.SendTimeout)
+	slow := at-w.at < policy.Chunk && hasPassed(now, w.since, s.dev.opts.SendTimeout)
 	acknowledged := w.finSent && moved && !slow
 	early = early && !acknowledged
 	if early && w.finSent && !s.hasFinished() {

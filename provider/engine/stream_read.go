@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -92,7 +93,7 @@ func (s *stream) fillResponse() {
 	b.begin(&h, seg.Len, t)
 	switch {
 	case seg.Len == 0:
-	case seg.Len <= copyOctets:
+	case seg.Len <= policy.CopyMost:
 		b.copyIn(p, t)
 		m.releaseRemote()
 	case t.crc && !t.markers:

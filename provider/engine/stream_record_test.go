@@ -170,8 +170,8 @@ func TestRecordsStandTCP(t *testing.T) {
 	})
 }
 
-// TestRecordsOverLoopback: FPDUs without pad extend a record to recordLeast wherever they begin.
-// After that it goes on as long as they begin segments or end in one.
+// TestRecordsOverLoopback: FPDUs without pad extend a record to policy.RecordLeast wherever they
+// begin. After that it goes on as long as they begin segments or end in one.
 func TestRecordsOverLoopback(t *testing.T) {
 	const emss, short = 32_564, 1000
 	var b txBatch
@@ -182,7 +182,7 @@ func TestRecordsOverLoopback(t *testing.T) {
 		}
 	}
 	add(short, 1)
-	add(emss, 9) // none begins a segment; the last goes beyond recordLeast
+	add(emss, 9) // none begins a segment; the last goes beyond policy.RecordLeast
 	add(emss, 9) // each fills one
 	want := []int{short + 9*emss, 9 * emss}
 	if got := b.records(); !slices.Equal(got, want) {

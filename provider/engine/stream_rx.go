@@ -90,7 +90,7 @@ func (s *stream) rxPark() {
 		return
 	}
 	if n := r.w - r.r; n > 0 {
-		if n > partSmall && (r.kept || s.dev.prog.keepContext()) {
+		if n > policy.PartSmall && (r.kept || s.dev.prog.keepContext()) {
 			r.kept = true
 			return
 		}
@@ -124,7 +124,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	c.iov[0] = space
 	var n int
 	var err error
-	if s.looker != nil && r.looks >= muteAfter {
+	if s.looker != nil && r.looks >= policy.LooksInRow {
 		n, err = s.looker.ReadLooks(c.iov[:1], s.looks())
 	} else {
 		n, err = s.conn.Readv(c.iov[:1])

@@ -14,7 +14,7 @@ func (s *stream) watch() {
 // does so late, when a third of its buffer is free, and that may be more than a slow peer
 // takes in SendTimeout. txMu is held.
 func (s *stream) fillSocket() {
-	for range turnsToFill {
+	for range policy.TurnsToFill {
 		s.room.Store(true)
 		s.tx.turn = policy.TurnMost
 		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {
@@ -24,7 +24,7 @@ func (s *stream) fillSocket() {
 }
 
 // owed is how much a full socket has to take before the stream counts as moved: what is
-// left of the batch and of the message that is being sent, but at most chunkOctets; or one
+// left of the batch and of the message that is being sent, but at most policy.Chunk; or one
 // octet if a turn has ended between two messages. It is 0 if the socket is not full.
 func (s *stream) owed() uint64 {
 	t := &s.tx
@@ -33,7 +33,7 @@ func (s *stream) owed() uint64 {
 		return n
 	}
 	if t.task == taskSendOrWrite || t.task == taskReadResponse {
-		n = min(uint64(t.seg.Remaining()), chunkOctets)
+		n = min(uint64(t.seg.Remaining()), policy.Chunk)
 	}
 	switch {
 	case t.held != nil:
@@ -44,5 +44,5 @@ func (s *stream) owed() uint64 {
 	if n == 0 && s.unsent() {
 		n = 1
 	}
-	return min(n, chunkOctets)
+	return min(n, policy.Chunk)
 }

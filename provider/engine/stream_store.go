@@ -4,20 +4,14 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-const (
-	// storeOctets is how much payload a store has at most.
-	storeOctets = 256 << 10
-	storeChunks = storeOctets / chunkOctets
-
-	// storeSegments is how many segments a store has at most. What is kept of each may be more
-	// than its payload.
-	storeSegments = 64
-)
+// storeChunks are the buffers of a store, for as much payload as it has at most.
+const storeChunks = policy.StoreMost / policy.Chunk
 
 // objectStore is payload on its way to an object: that of a segment, and of those that have come
 // with it and go to the octets after it (see gather). The receive side goes on when all has
@@ -68,7 +62,7 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		s.rx.recv.Commit(a)
 	}
 	for len(payload) > 0 {
-		i, at := st.n/chunkOctets, st.n%chunkOctets
+		i, at := st.n/policy.Chunk, st.n%policy.Chunk
 		if at == 0 {
 			st.chunks[i] = s.dev.chunks.get()
 		}
@@ -80,7 +74,7 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // gather adds to the store what has come after its segment and goes to the octets that follow:
 // more of the message, or of other Writes. An object takes them together for little more than
 // the first alone, because most of what a store costs is to wait for it. All of it was in one
-// receive context; storeOctets bounds it.
+// receive context; policy.StoreMost bounds it.
 func (s *stream) gather() {
 	r := &s.rx
 	st := r.store
@@ -126,12 +120,12 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	st := r.store
 	last := &st.segments[len(st.segments)-1]
 	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
-	if err != nil || !last.past || len(st.segments) == storeSegments {
+	if err != nil || !last.past || len(st.segments) == policy.Round {
 		return false
 	}
 	payload := ulpdu[n:]
 	a, err := r.recv.Begin(&h, len(payload))
-	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > storeOctets {
+	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > policy.StoreMost {
 		return false
 	}
 	var found bool
@@ -194,13 +188,13 @@ func (s *stream) storeAll(st *objectStore) {
 // otherwise a chunk at a time. With an error, done is how many octets the object has taken in any
 // case, less than n.
 func (st *objectStore) write() (done int, err error) {
-	if st.n > chunkOctets {
+	if st.n > policy.Chunk {
 		if w, ok := st.pieces[0].m.dst.(provider.VectorWriterAt); ok {
 			return st.writeVector(w)
 		}
 	}
-	for _, chunk := range st.chunks[:(st.n+chunkOctets-1)/chunkOctets] {
-		b := chunk.b[:min(chunkOctets, st.n-done)]
+	for _, chunk := range st.chunks[:(st.n+policy.Chunk-1)/policy.Chunk] {
+		b := chunk.b[:min(policy.Chunk, st.n-done)]
 		pieces := st.pieces
 		if len(b) < st.n { // then there is one
 			part := st.pieces[0]
@@ -218,8 +212,8 @@ func (st *objectStore) write() (done int, err error) {
 // writeVector is write in one call, of more than a chunk, which is for one piece.
 func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err error) {
 	v := st.vector[:0]
-	for left := st.n; left > 0; left -= chunkOctets {
-		v = append(v, st.chunks[len(v)].b[:min(chunkOctets, left)])
+	for left := st.n; left > 0; left -= policy.Chunk {
+		v = append(v, st.chunks[len(v)].b[:min(policy.Chunk, left)])
 	}
 	p := &st.pieces[0]
 	if done, err = w.WriteVectorAt(v, int64(p.off)); err == nil && done >= st.n {

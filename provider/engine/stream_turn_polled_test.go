@@ -6,7 +6,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -21,8 +20,8 @@ func TestTurnOfPolled(t *testing.T) {
 		most         int
 	}{
 		{what: "Writes", most: policy.TurnSole},
-		{what: "Writes of one QP of two", shared: true, most: turns.Long},
-		{what: "Reads of the peer", asks: true, most: turns.Long},
+		{what: "Writes of one QP of two", shared: true, most: policy.TurnLong},
+		{what: "Reads of the peer", asks: true, most: policy.TurnLong},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			net := memnet.Options{Window: 1 << 30, MSS: 9000}
@@ -78,8 +77,8 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 		for turn := range 2 {
 			before := st.moved.Load()
 			s.dev.poller.Poll()
-			if moved := int(st.moved.Load() - before); moved == 0 || moved > turns.Long*5/4 {
-				t.Errorf("turn %d has sent %d octets, want about %d", turn, moved, turns.Long)
+			if moved := int(st.moved.Load() - before); moved == 0 || moved > policy.TurnLong*5/4 {
+				t.Errorf("turn %d has sent %d octets, want about %d", turn, moved, policy.TurnLong)
 			}
 			r.drop()
 		}
@@ -107,14 +106,14 @@ func TestLooksOnceWhileSending(t *testing.T) {
 		s.connected(network, true)
 		st := s.qp.stream.Load()
 		var looks countedLooks
-		st.looker, st.rx.looks = &looks, muteAfter
+		st.looker, st.rx.looks = &looks, policy.LooksInRow
 		st.receive()
 		st.blocked.Store(true)
 		st.receive()
 		st.blocked.Store(false)
-		if len(looks) != 2 || looks[0] != looksPerPoll || looks[1] != 1 {
+		if len(looks) != 2 || looks[0] != policy.LooksPerPoll || looks[1] != 1 {
 			s.t.Errorf("looks %v, want %d, and 1 while there is something to send",
-				looks, looksPerPoll)
+				looks, policy.LooksPerPoll)
 		}
 	})
 }
@@ -130,10 +129,10 @@ func (c *countedLooks) ReadLooks(_ [][]byte, looks int) (int, error) {
 // TestCopiesShortenBatches: a batch in which payload is copied before it is sent is no longer
 // than what a cache keeps, whatever it was permitted.
 func TestCopiesShortenBatches(t *testing.T) {
-	for _, limit := range []uint64{batchLong, batchSlow} {
-		b := &txBatch{pool: &bufPool{octets: chunkOctets}, limit: limit}
-		b.addCopy(make([]byte, 2*copyOctets), &txState{crc: true})
-		if want := min(limit, batchOctets); b.limit != want {
+	for _, limit := range []uint64{policy.BatchMost, policy.BatchSlow} {
+		b := &txBatch{pool: &bufPool{octets: policy.Chunk}, limit: limit}
+		b.addCopy(make([]byte, 2*policy.CopyMost), &txState{crc: true})
+		if want := min(limit, policy.BatchOctets); b.limit != want {
 			t.Errorf("a batch of at most %d octets may have %d after a copy, want %d",
 				limit, b.limit, want)
 		}

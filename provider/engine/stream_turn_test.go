@@ -11,7 +11,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -201,7 +200,7 @@ func TestTurnsOfMany(t *testing.T) {
 						s.dev.poller.Poll()
 					}
 					tx, rx := cost()
-					if moved := max(tx-tx0, rx-rx0); moved > 4*turns.ShortAll+2*turns.Long {
+					if moved := max(tx-tx0, rx-rx0); moved > 4*policy.TurnsShort+2*policy.TurnLong {
 						t.Errorf("round %d: before the victim had its turn, others have sent what "+
 							"counts as %d KiB and received %d KiB",
 							round, (tx-tx0)>>10, (rx-rx0)>>10)
@@ -284,7 +283,7 @@ func TestDribble(t *testing.T) {
 		var fpdu []byte
 		var q *qp
 		var r *raw
-		for range rxKept + 1 {
+		for range policy.ContextsKept + 1 {
 			q, r = s.besides(network)
 			fpdu = r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 51<<10))
 			r.write(fpdu[:20<<10])
@@ -322,7 +321,7 @@ func TestDribble(t *testing.T) {
 // than the turn. If both directions are ready each has half of it, and a stream has more to
 // do until it has done all.
 func TestUsed(t *testing.T) {
-	const turn, size = turns.Long, 4 << 20
+	const turn, size = policy.TurnLong, 4 << 20
 	const most = 8 << 20 // in memory a read ends with a segment
 	for _, tc := range []struct {
 		what            string
@@ -394,7 +393,7 @@ func TestUsed(t *testing.T) {
 // TestSendingHasWhatReceivingLeaves: a stream that can be read and written, and has nothing to
 // receive, sends for all of its turn.
 func TestSendingHasWhatReceivingLeaves(t *testing.T) {
-	const turn, size = turns.Long, 4 << 20
+	const turn, size = policy.TurnLong, 4 << 20
 	byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
 		q, r := s.besides(network)
 		st := q.stream.Load()
@@ -411,7 +410,7 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 // TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is
 // sent in what is left of that turn. A stream whose socket is full has no more to do.
 func TestUsedByAnswers(t *testing.T) {
-	const turn, size = turns.Long, 4 << 20
+	const turn, size = policy.TurnLong, 4 << 20
 	for _, window := range []int{1 << 30, 20_000} {
 		byHand(t, memnet.Options{Window: window, MSS: 8 << 20}, Options{}, func(s *side, network *memnet.Network) {
 			q, r := s.besides(network)
@@ -467,7 +466,7 @@ func TestTurnOfDropping(t *testing.T) {
 		for s.dev.poller.Poll() > 0 {
 			polls++
 		}
-		if least := 2 * octets * policy.ReadLeast / (turns.ShortAll + turns.Long); polls < least {
+		if least := 2 * octets * policy.ReadLeast / (policy.TurnsShort + policy.TurnLong); polls < least {
 			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
 		}
 		testkit.OK(t, theirs.Close())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -75,22 +76,22 @@ func (s *stream) write() bool {
 	switch {
 	case n > 0:
 		s.moved.Add(uint64(n))
-		t.since = int32(min(int(t.since)+n, batchOctets))
+		t.since = int32(min(int(t.since)+n, policy.BatchOctets))
 		if n >= int(t.apt) {
-			t.apt = min(2*t.apt, batchOctets)
+			t.apt = min(2*t.apt, policy.BatchOctets)
 		}
-		if t.taken = min(t.taken+1, mssBatches); t.b.written+uint64(n) < t.b.built {
+		if t.taken = min(t.taken+1, policy.Round); t.b.written+uint64(n) < t.b.built {
 			t.taken = 0
 		}
-		if t.taken == mssBatches {
-			t.apt = batchOctets // the batches may have been short, but the socket took all
+		if t.taken == policy.Round {
+			t.apt = policy.BatchOctets // the batches may have been short, but the socket took all
 		}
 		if out, ok := t.b.advance(n); ok {
 			s.q.finishSends(out)
 		}
 		return true
 	case errors.Is(err, transport.ErrWouldBlock):
-		t.apt = min(max(2*t.since, batchSlow), batchOctets)
+		t.apt = min(max(2*t.since, policy.BatchSlow), policy.BatchOctets)
 		t.taken, t.since = 0, 0
 		t.undo()
 		t.b.copyPending()

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -18,7 +19,7 @@ func (s *stream) fill() {
 		emss := s.conn.MSS()
 		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
 	}
-	t.mssAge = (t.mssAge + 1) % mssBatches
+	t.mssAge = (t.mssAge + 1) % policy.Round
 	t.b.limit = t.batchLimit()
 	t.b.extend = extendRecords(int(t.emss))
 	t.b.setTurn(int(t.turn))

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -20,12 +21,12 @@ func (s *stream) fillLong(w *sendWQE) bool {
 	t := &s.tx
 	b := t.b
 	whole := w.op != provider.WRRDMAWriteWithImm
-	if t.markers || ddp.MaxPayload(t.mulpdu, w.isWrite()) <= copyOctets || t.seg.Remaining() <= copyOctets {
+	if t.markers || ddp.MaxPayload(t.mulpdu, w.isWrite()) <= policy.CopyMost || t.seg.Remaining() <= policy.CopyMost {
 		return false
 	}
 	head := w.head(t.sendMSN)
 	message := b.spans[0].b
-	for t.seg.Remaining() > copyOctets && b.room() {
+	for t.seg.Remaining() > policy.CopyMost && b.room() {
 		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
 		head.Put(b.arena[b.used+mpa.HeaderLen:], seg.MO(), seg.Last)
 		b.longFPDU(head.Len(), message[seg.Offset:][:seg.Len], t, seg.Last && whole)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -25,7 +26,7 @@ func (s *stream) fillShort() {
 	if t.markers || t.rtr != 0 || t.next == sq.tail.Load() {
 		return // the counters, which an idle stream has not, are made below
 	}
-	longest := uint32(min(copyOctets, t.mulpdu-ddp.MaxHeaderLen))
+	longest := uint32(min(policy.CopyMost, t.mulpdu-ddp.MaxHeaderLen))
 	run := shortRun{at: b.used}
 	sent := &s.q.counters().sent
 	var m *mr

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -20,7 +21,7 @@ import (
 // same.
 func TestMessagesLeaveAsAnyOther(t *testing.T) {
 	short := rapid.OneOf(rapid.Just(64), rapid.IntRange(0, 100), rapid.IntRange(1000, 1100))
-	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430), rapid.IntRange(2*1424-2, 2*1424+copyOctets+2))
+	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430), rapid.IntRange(2*1424-2, 2*1424+policy.CopyMost+2))
 	for _, c := range []struct {
 		name   string
 		octets *rapid.Generator[int]
@@ -263,7 +264,7 @@ func TestSendsAreReportedInOrder(t *testing.T) {
 // TestShortFillsBatch posts more short messages at once than one batch has room for,
 // of lengths up to the longest that is copied: what follows begins the next batch.
 func TestShortFillsBatch(t *testing.T) {
-	for _, size := range []int{1, 64, 900, 1000, copyOctets - 1, copyOctets} {
+	for _, size := range []int{1, 64, 900, 1000, policy.CopyMost - 1, policy.CopyMost} {
 		a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{
 			cap: provider.QPCap{MaxSendWR: 1024, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 4096,
 		}, params(true))

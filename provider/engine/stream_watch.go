@@ -1,6 +1,10 @@
 package engine
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+)
 
 // looked counts a poller's look, and reports whether the stream is to be muted.
 // rxMu is held.
@@ -10,7 +14,7 @@ func (s *stream) looked() bool {
 		r.attends, r.looks = n, 0
 	}
 	r.looks++
-	return r.looks%muteAfter == 0
+	return r.looks%policy.LooksInRow == 0
 }
 
 // unwatched are the reasons why a stream is not watched for arrivals. It is watched while

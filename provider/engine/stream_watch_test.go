@@ -164,7 +164,7 @@ func TestStoreAndMute(t *testing.T) {
 		if !s.isMuted() || w.reads(st) {
 			t.Error("it is watched although it is muted")
 		}
-		time.Sleep(4 * muteWatch)
+		time.Sleep(4 * policy.LookEvery)
 		synctest.Wait()
 		if !w.reads(st) {
 			t.Error("nobody looks, and it is not watched")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -21,7 +22,7 @@ func TestTCPOptions(t *testing.T) {
 	}
 	d := testkit.Must(New(&Options{TCP: opts}).Open(""))(t).(*device)
 	want := opts
-	want.MaxSegment, want.LocalReceiveBuffer, want.LocalSendBuffer = recordSegment, localBuffer, localSendBuffer
+	want.MaxSegment, want.LocalReceiveBuffer, want.LocalSendBuffer = policy.RecordSegment, policy.LocalReceiveBuffer, policy.LocalSendBuffer
 	if got := d.opts.Network.(*transport.TCP).Options(); got != want {
 		t.Errorf("options %+v, want %+v", got, want)
 	}
@@ -55,8 +56,8 @@ func TestMaxSegment(t *testing.T) {
 		opts Options
 		want int
 	}{
-		{Options{}, recordSegment},
-		{Options{CRC: CRCRequired}, recordSegment},
+		{Options{}, policy.RecordSegment},
+		{Options{CRC: CRCRequired}, policy.RecordSegment},
 		{Options{CRC: CRCOff}, 0},
 		{Options{TCP: transport.TCPOptions{MaxSegment: 1000}}, 1000},
 	} {
@@ -71,7 +72,7 @@ func TestMaxSegment(t *testing.T) {
 // TestLocalBuffers: the engine has some of its own, and none where the program wants none.
 func TestLocalBuffers(t *testing.T) {
 	for _, tc := range []struct{ given, receive, send int }{
-		{0, localBuffer, localSendBuffer}, {1 << 20, 1 << 20, 1 << 20}, {-1, -1, -1},
+		{0, policy.LocalReceiveBuffer, policy.LocalSendBuffer}, {1 << 20, 1 << 20, 1 << 20}, {-1, -1, -1},
 	} {
 		opts := Options{TCP: transport.TCPOptions{LocalReceiveBuffer: tc.given, LocalSendBuffer: tc.given}}
 		d := testkit.Must(New(&opts).Open(""))(t).(*device)

@@ -7,23 +7,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Bounds of one vectored write.
-const (
-	batchOctets = 256 << 10
-	batchLong   = 1 << 20 // the most for a socket that takes everything (see batchLimit)
-	batchSlow   = 8 << 10 // for a socket that takes very little
-	batchIov    = 512
-	batchFPDUs  = 512
-	batchUses   = 256
-	arenaOctets = 48 << 10 // headers, trailers and small payload: about 500 FPDUs of 64 octets
-
-	// copyOctets is up to which length payload is copied next to its header. It
-	// saves an entry of the vector on either side of it.
-	copyOctets = 1024
-
-	// fpduOverhead is what an FPDU needs in the arena beside copied payload.
-	fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + mpa.MaxTrailerLen
-)
+// fpduOverhead is what an FPDU needs in the arena of a batch beside copied payload.
+const fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + mpa.MaxTrailerLen
 
 // txBatch is what one vectored write sends: FPDUs as a vector of slices, which lie
 // partly in the arena and partly in registered regions. It is lent to a stream
@@ -36,7 +21,7 @@ const (
 type txBatch struct {
 	pool *bufPool // of chunks
 
-	iov         [batchIov][]byte
+	iov         [policy.BatchFPDUs][]byte
 	first, last int    // iov[first:last] is still to be written
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
 	built       uint64 // octets put in
@@ -46,18 +31,18 @@ type txBatch struct {
 
 	message messageStart
 
-	fpdus  [batchFPDUs]fpduEnd
+	fpdus  [policy.BatchFPDUs]fpduEnd
 	fpdu0  int // oldest that is not out
 	nfpdus int
 
 	// recs[rec0:nrecs] are the octets of the records still to be written: runs of
 	// FPDUs that TCP can cut into segments without harm (see addFPDU).
-	recs   [batchFPDUs]int
+	recs   [policy.BatchFPDUs]int
 	rec0   int
 	nrecs  int
 	extend int // up to which length any FPDU without pad extends a record
 
-	uses  [batchUses]regionUse
+	uses  [policy.BatchUses]regionUse
 	nuses int
 
 	inPlace bool // something of what is built lies in a region
@@ -78,7 +63,7 @@ type txBatch struct {
 	npart int // with markers: the pieces of the ULPDU
 
 	used  int // of arena
-	arena [arenaOctets]byte
+	arena [policy.ArenaOctets]byte
 }
 
 // fpduEnd is where an FPDU of a batch ends, and whether it finishes a WQE.
@@ -122,7 +107,7 @@ func (b *txBatch) records() []int { return b.recs[b.rec0:b.nrecs] }
 // room reports whether another FPDU of any kind fits.
 func (b *txBatch) room() bool {
 	return b.built < b.limit && b.cost() < b.turn &&
-		b.used+fpduOverhead+copyOctets <= len(b.arena) &&
+		b.used+fpduOverhead+policy.CopyMost <= len(b.arena) &&
 		b.last+maxSGE+2 <= len(b.iov) &&
 		b.nfpdus < len(b.fpdus) &&
 		b.nuses+maxSGE <= len(b.uses)
@@ -209,7 +194,7 @@ func (b *txBatch) copyPending() {
 		b.release() // it lies in the arena and in chunks already
 		return
 	}
-	var chunks [2 + 2*batchLong/chunkOctets][]byte
+	var chunks [2 + 2*policy.BatchMost/policy.Chunk][]byte
 	n := 0
 	old := len(b.chunks)
 	b.chunkUsed = b.pool.octets // leave the chunks in use alone

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -57,7 +58,7 @@ func (b *txBatch) addPart(p []byte) {
 	b.npart++
 }
 
-// copyIn adds payload of at most copyOctets, which may change as soon as copyIn
+// copyIn adds payload of at most policy.CopyMost, which may change as soon as copyIn
 // has returned.
 func (b *txBatch) copyIn(p []byte, t *txState) {
 	at := b.used
@@ -105,7 +106,7 @@ func (b *txBatch) snapshot(p []byte, t *txState) {
 // addCopy adds payload that may change as soon as addCopy has returned.
 func (b *txBatch) addCopy(p []byte, t *txState) {
 	switch {
-	case len(p) <= copyOctets:
+	case len(p) <= policy.CopyMost:
 		b.copyIn(p, t)
 	case t.crc && !t.markers:
 		b.snapshot(p, t)
@@ -119,7 +120,7 @@ func (b *txBatch) addCopy(p []byte, t *txState) {
 // chunkRoom returns n octets of chunk, at most the size of one. A batch that has copies is
 // short: the kernel copies them again, from the cache while they are not more than that keeps.
 func (b *txBatch) chunkRoom(n int) []byte {
-	b.limit = min(b.limit, batchOctets)
+	b.limit = min(b.limit, policy.BatchOctets)
 	if len(b.chunks) == 0 || b.chunkUsed+n > b.pool.octets {
 		b.chunks = append(b.chunks, b.pool.get())
 		b.chunkUsed = 0

@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/govs-rdma/govs/provider/engine/internal/policy"
+
 // sackRoom is by how much TCP's segments are shorter than TCP_MAXSEG says while
 // they carry selective acknowledgements: four octets, and eight for each of at
 // most three blocks beside a timestamp.
@@ -8,9 +10,6 @@ const sackRoom = 28
 // wireSegment is more than a segment has on Ethernet, which RNICs that speak iWARP are on: its
 // largest frames have 16 KiB.
 const wireSegment = 16 << 10
-
-// recordLeast is how long records become at least where no cut does harm.
-const recordLeast = 256 << 10
 
 // addFPDU adds an FPDU of n octets, which has just been built and ends as e says, to the FPDUs
 // and the records of the batch: to the record under way if it can be sent in the same, and to a
@@ -53,7 +52,7 @@ func (b *txBatch) addFPDU(e fpduEnd, n int, padded bool, emss int) {
 // extendRecords is up to which length records are extended by any FPDU without pad.
 func extendRecords(emss int) int {
 	if emss > wireSegment && emss%4 == 0 {
-		return recordLeast
+		return policy.RecordLeast
 	}
 	return 0
 }

@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"github.com/govs-rdma/govs/provider"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+)
 
 // resolve makes the spans of a work request of ours ready for use in this batch.
 // It reports false if they can't be used; some of their regions may be in use all
@@ -66,7 +70,7 @@ func (b *txBatch) addSpans(off, n uint64, t *txState) {
 // add adds a piece of the n octets of payload of an FPDU.
 func (b *txBatch) add(p []byte, n uint64, t *txState) {
 	switch {
-	case n <= copyOctets:
+	case n <= policy.CopyMost:
 		b.copyIn(p, t)
 	case b.exposed && t.crc && !t.markers:
 		b.snapshot(p, t)

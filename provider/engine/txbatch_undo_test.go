@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -28,7 +29,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 			r.readMSN++
 		}
 		r.write(requests)
-		time.Sleep(3 * stallLook)
+		time.Sleep(3 * policy.StallLook)
 		st := q.stream.Load()
 		st.txMu.Lock()
 		held := st.tx.held != nil
@@ -78,7 +79,7 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 			}
 			s.dev.poller.Poll()
 			if b := st.tx.b; b != nil && i > 0 {
-				most = max(most, (len(b.chunks)-1)*chunkOctets+b.chunkUsed)
+				most = max(most, (len(b.chunks)-1)*policy.Chunk+b.chunkUsed)
 			}
 		}
 		if most == 0 {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -22,10 +23,6 @@ const (
 	taskMemory                // an operation of the send queue on our own memory: nothing is sent
 )
 
-// mssBatches is how many batches the MSS is trusted for: asking is a system call,
-// and it changes with the path only.
-const mssBatches = 64
-
 // txState is the transmit side of a stream; txMu guards it.
 type txState struct {
 	crc, markers bool
@@ -34,7 +31,7 @@ type txState struct {
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
 	mssAge       uint8      // batches filled since mulpdu was calculated
-	taken        uint8      // batches in a row that the socket took whole, mssBatches at most
+	taken        uint8      // batches in a row that the socket took whole, policy.Round at most
 	framer       mpa.Framer // with markers
 	emss         int32
 	apt          int32 // octets that a batch may have: what the socket is likely to take (see undo)
@@ -44,7 +41,7 @@ type txState struct {
 	held *heldBatch // instead, while the socket has been full for long
 
 	turn  int32 // what is left of the turn (see stream_turn.go)
-	since int32 // octets that the socket took since it was full, batchOctets at most
+	since int32 // octets that the socket took since it was full, policy.BatchOctets at most
 
 	unsent unsent
 
@@ -63,7 +60,7 @@ type txState struct {
 func (t *txState) init(s *stream) {
 	t.crc, t.markers, t.rdmac = s.params.CRC, s.params.MarkersTx, s.params.RDMAC
 	t.framer = mpa.NewFramer(t.markers, t.crc)
-	t.apt = batchOctets
+	t.apt = policy.BatchOctets
 	t.sendMSN, t.readMSN, t.atomicMSN = ddp.FirstMSN, ddp.FirstMSN, ddp.FirstMSN
 	if sendsRTR(s.params.PeerToPeer, s.params.WaitFirstFPDU) {
 		t.rtr = s.params.RTR
@@ -122,10 +119,10 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 // so that a socket that was full gets at first little more than it took before that. Payload that
 // is copied before it is sent lowers the limit again (see chunkRoom).
 func (t *txState) batchLimit() uint64 {
-	if t.taken < mssBatches {
+	if t.taken < policy.Round {
 		return uint64(t.apt)
 	}
-	return batchLong
+	return policy.BatchMost
 }
 
 // undo removes from the batch those FPDUs of the message being sent of which the socket

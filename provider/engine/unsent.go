@@ -1,11 +1,13 @@
 package engine
 
-import "math/bits"
+import (
+	"math/bits"
 
-// unsentRecords is how many records a socket may hold that TCP can't send yet, about.
-// unsentMost is the limit in octets above which there is none: a socket's buffer has room for
-// few records as long as that. The average length of unsentSample records decides, or that of
-// fewer if they are long.
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+)
+
+// unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
+// because each stream has one.
 //
 // The kernel sends what a socket holds when acknowledgements make room for it. Those that
 // come while a system call has the socket wait for the end of that call, which then sends
@@ -14,14 +16,6 @@ import "math/bits"
 // make one call long: 12 ms were seen. It gets short records with an MSS that no FPDU fills, or
 // with short Reads whose responses have pad. With a limit it is a turn of the engine that sends
 // most records, and a turn is bounded.
-const (
-	unsentRecords = 64
-	unsentMost    = 256 << 10
-	unsentSample  = 128
-)
-
-// unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
-// because each stream has one.
 type unsent struct {
 	octets  int32 // since the average was last taken
 	records uint16
@@ -40,12 +34,12 @@ func (u *unsent) limit() int {
 func (u *unsent) count(records, octets int) bool {
 	u.records += uint16(records)
 	u.octets += int32(octets)
-	if u.records < unsentSample && u.octets < unsentSample/unsentRecords*unsentMost {
+	if u.records < policy.UnsentSample && u.octets < policy.UnsentSample/policy.UnsentRecords*policy.UnsentMost {
 		return false
 	}
 	was := u.power
-	u.power = uint8(bits.Len32(uint32(unsentRecords*(u.octets/int32(u.records)) - 1)))
-	if u.limit() > unsentMost {
+	u.power = uint8(bits.Len32(uint32(policy.UnsentRecords*(u.octets/int32(u.records)) - 1)))
+	if u.limit() > policy.UnsentMost {
 		u.power = 0
 	}
 	u.records, u.octets = 0, 0

@@ -17,6 +17,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -186,8 +187,8 @@ func (r *readServer) takesAll() {
 func (r *readServer) wantFew(fpdu int) {
 	r.t.Helper()
 	// The limit is a power of two, so that it may be nearly twice 64 FPDUs.
-	if n := r.unsent() / fpdu; n > 2*unsentRecords {
-		r.t.Errorf("%d FPDUs wait in the socket, want at most %d", n, 2*unsentRecords)
+	if n := r.unsent() / fpdu; n > 2*policy.UnsentRecords {
+		r.t.Errorf("%d FPDUs wait in the socket, want at most %d", n, 2*policy.UnsentRecords)
 	}
 }
 

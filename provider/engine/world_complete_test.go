@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // Completions: there is one for each work request, in order, and what it promises is so.
@@ -107,7 +108,7 @@ func (c *complQueue) nearlyMute() {
 		if s == nil || !s.rxMu.TryLock() {
 			continue
 		}
-		s.rx.attends, s.rx.looks = s.dev.muting.attends.Load(), muteAfter-1
+		s.rx.attends, s.rx.looks = s.dev.muting.attends.Load(), policy.LooksInRow-1
 		s.rxMu.Unlock()
 		s.settle()
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -177,7 +178,7 @@ func (p *poller) Spin(int) {}
 
 // Serve implements transport.Poller.
 func (p *poller) Serve() int {
-	var batch [turns.Most]*registration
+	var batch [policy.Round]*registration
 	p.mu.Lock()
 	n := p.choose(batch[:])
 	rest := copy(p.ready, p.ready[n:])
@@ -192,7 +193,7 @@ func (p *poller) Serve() int {
 	}
 
 	ready := 0
-	var can [turns.Most]struct{ read, write bool }
+	var can [policy.Round]struct{ read, write bool }
 	var round turns.Round
 	round.Begin(&p.sharing)
 	for _, reg := range batch[:n] {
@@ -224,7 +225,7 @@ func (reg *registration) ready(readable, writable bool, turn int) (used int, mor
 		return reg.sharer.ReadyTurn(readable, writable, turn)
 	}
 	reg.handler.Ready(readable, writable)
-	return 4 * turns.Call, false // it wakes a goroutine
+	return 4 * policy.CallCost, false // it wakes a goroutine
 }
 
 // look returns what a handler wants to have reported.

@@ -13,38 +13,9 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
-)
-
-// lookAround is how often Wait looks at the sockets while others spin on them.
-const lookAround = time.Millisecond
-
-// What counts as spinning: this many polls during one look around, or during one
-// stay in the netpoller; or one, and nothing left to do for the goroutine that
-// woke. A program that sleeps until an event reports a completion polls a few times
-// per wake-up, and must stay below.
-const (
-	spinsAwake  = 16
-	spinsParked = 64
-)
-
-// A program that has much to do makes few polls: each moves 1 MiB, or it answers 64 messages after
-// each. It spins, too, if no goroutine has called attend for as long as quiet, and each lookAround
-// has pollsLeast polls and workLeast pieces of work: polls, turns.Spin octets that they have moved,
-// and completions that were taken. Were there fewer polls, streams would wait that the program does
-// not read itself. But servedPerPoll streams that a poll has served, of up to turns.Most, count as
-// another poll: where 1,000 connections are busy, each poll serves turns.Most of them and the
-// program answers as many, so that four do not fit into a millisecond. One such poll is not enough.
-// Where N streams are ready all the time, each waits for N/turns.Most polls. There are two in a
-// millisecond at least.
-const (
-	quiet      = 20 * time.Millisecond
-	pollsLeast = 4
-	workLeast  = 16
-
-	servedPerPoll = 24
 )
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
@@ -66,7 +37,7 @@ type gate struct {
 
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
-	served   atomic.Uint32              // streams that they have served so far, turns.Most each at most
+	served   atomic.Uint32              // streams that they have served so far, policy.Round each at most
 	work     atomic.Uint32              // what else Spin and Poll have counted so far
 	attends  atomic.Uint32              // calls of Attend so far
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
@@ -171,14 +142,14 @@ func (g *gate) wait(ctx context.Context) error {
 		}
 	}
 	for g.yielding.Load() {
-		spins, err := g.sleep(time.Now().Add(lookAround))
+		spins, err := g.sleep(time.Now().Add(policy.LookEvery))
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return g.result(ctx, err)
 		}
 		if g.spinning() {
 			continue
 		}
-		if spins < spinsAwake {
+		if spins < policy.SpinsAwake {
 			g.yielding.Store(false)
 		}
 		if g.socketsReady() {
@@ -192,7 +163,7 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 	attends := g.attends.Load()
 	spins, err := g.sleep(time.Time{})
-	if spins >= spinsParked || spins > 0 && !g.socketsReady() {
+	if spins >= policy.SpinsParked || spins > 0 && !g.socketsReady() {
 		err = errors.Join(err, g.yield(attends))
 	}
 	return g.result(ctx, err)
@@ -218,8 +189,18 @@ type counted struct {
 	at                           time.Time
 }
 
+// A program that has much to do makes few polls: each moves 1 MiB, or it answers 64 messages after
+// each. It spins, too, if no goroutine has called attend for policy.Quiet, and each
+// policy.LookEvery has enough polls and pieces of work: polls, octets that they have moved, and
+// completions that were taken. Were there fewer polls, streams would wait that the program does not
+// read itself. But policy.ServedPerPoll streams that a poll has served count as another poll: where
+// 1,000 connections are busy, each poll serves policy.Round of them and the program answers as
+// many, so that four do not fit into a millisecond. One such poll is not enough. Where N streams
+// are ready all the time, each waits for N/policy.Round polls. There are two in a millisecond at
+// least.
+
 // spinning reports whether others have spun since the count began, as programs do that have much to
-// do. Then the next count begins, as it does after lookAround and after a call of attend.
+// do. Then the next count begins, as it does after policy.LookEvery and after a call of attend.
 func (g *gate) spinning() bool {
 	now := counted{g.polls.Load(), g.served.Load(), g.work.Load(), g.attends.Load(), time.Now()}
 	last := &g.counted
@@ -228,22 +209,22 @@ func (g *gate) spinning() bool {
 		return false
 	}
 	long := now.at.Sub(last.at)
-	times := uint64(max(long/lookAround, 1))
-	polls := uint64(now.polls-last.polls) + uint64(now.served-last.served)/servedPerPoll
-	spins := now.at.Sub(g.quietSince) > quiet && polls >= pollsLeast*times &&
-		polls+uint64(now.work-last.work) >= workLeast*times
-	if spins || long >= lookAround {
+	times := uint64(max(long/policy.LookEvery, 1))
+	polls := uint64(now.polls-last.polls) + uint64(now.served-last.served)/policy.ServedPerPoll
+	spins := now.at.Sub(g.quietSince) > policy.Quiet && polls >= policy.PollsLeast*times &&
+		polls+uint64(now.work-last.work) >= policy.WorkLeast*times
+	if spins || long >= policy.LookEvery {
 		*last = now
 	}
 	return spins
 }
 
 // count counts what a poll has done: it has served so many streams, with so many octets. Those of
-// the queue come in addition to turns.Most, and some of them turn out not to be ready.
+// the queue come in addition to policy.Round, and some of them turn out not to be ready.
 func (g *gate) count(served, spent int) {
-	g.served.Add(uint32(min(served, turns.Most)))
-	if spent >= turns.Spin {
-		g.work.Add(uint32(spent / turns.Spin))
+	g.served.Add(uint32(min(served, policy.Round)))
+	if spent >= policy.SpinOctets {
+		g.work.Add(uint32(spent / policy.SpinOctets))
 	}
 }
 

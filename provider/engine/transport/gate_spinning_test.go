@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // TestSpinning: what counts as spinning by programs that have much to do.
@@ -22,28 +22,28 @@ func TestSpinning(t *testing.T) {
 		want, begun   bool // begun: the next count has begun
 	}{
 		{name: "nothing", quiet: time.Hour},
-		{name: "few polls so far", polls: pollsLeast - 1, work: workLeast, quiet: time.Hour},
-		{name: "little work so far", polls: pollsLeast, work: workLeast - pollsLeast - 1, quiet: time.Hour},
+		{name: "few polls so far", polls: policy.PollsLeast - 1, work: policy.WorkLeast, quiet: time.Hour},
+		{name: "little work so far", polls: policy.PollsLeast, work: policy.WorkLeast - policy.PollsLeast - 1, quiet: time.Hour},
 		{
-			name: "enough of both", polls: pollsLeast, work: workLeast - pollsLeast, quiet: time.Hour,
+			name: "enough of both", polls: policy.PollsLeast, work: policy.WorkLeast - policy.PollsLeast, quiet: time.Hour,
 			want: true, begun: true,
 		},
 		{
-			name: "few polls, which serve many streams", polls: pollsLeast / 2,
-			served: pollsLeast / 2 * servedPerPoll, work: workLeast, quiet: time.Hour, want: true, begun: true,
+			name: "few polls, which serve many streams", polls: policy.PollsLeast / 2,
+			served: policy.PollsLeast / 2 * policy.ServedPerPoll, work: policy.WorkLeast, quiet: time.Hour, want: true, begun: true,
 		},
 		{
-			name: "one stream less", polls: pollsLeast / 2, served: pollsLeast/2*servedPerPoll - 1,
-			work: workLeast, quiet: time.Hour,
+			name: "one stream less", polls: policy.PollsLeast / 2, served: policy.PollsLeast/2*policy.ServedPerPoll - 1,
+			work: policy.WorkLeast, quiet: time.Hour,
 		},
 		{
-			name: "one poll that serves as many as it may", polls: 1, served: turns.Most, work: workLeast,
+			name: "one poll that serves as many as it may", polls: 1, served: policy.Round, work: policy.WorkLeast,
 			quiet: time.Hour,
 		},
-		{name: "many polls", polls: workLeast, quiet: time.Hour, want: true, begun: true},
-		{name: "the same, but one slept not long ago", polls: workLeast},
+		{name: "many polls", polls: policy.WorkLeast, quiet: time.Hour, want: true, begun: true},
+		{name: "the same, but one slept not long ago", polls: policy.WorkLeast},
 		{name: "one is about to sleep", polls: 100, attends: 1, quiet: time.Hour, begun: true},
-		{name: "few for that long", polls: 10 * workLeast, long: time.Hour, quiet: 2 * time.Hour, begun: true},
+		{name: "few for that long", polls: 10 * policy.WorkLeast, long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{name: "nothing for long", long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{
 			name: "large counts", polls: 1<<32 - 1, served: 1<<32 - 1, work: 1<<32 - 1,
@@ -58,7 +58,7 @@ func TestSpinning(t *testing.T) {
 		began := time.Now().Add(-c.long)
 		g.counted.at, g.quietSince = began, time.Now().Add(-c.quiet)
 		got, begun := g.spinning(), g.counted.at != began
-		if time.Since(began) > c.long+lookAround/2 {
+		if time.Since(began) > c.long+policy.LookEvery/2 {
 			continue // the machine stood still
 		}
 		if got != c.want || begun != c.begun {
@@ -79,13 +79,13 @@ func TestSpinningCountsOn(t *testing.T) {
 		polls, served, work uint32 // more than at the beginning
 		want                bool
 	}{
-		{pollsLeast, 0, workLeast, true},
-		{pollsLeast - 1, servedPerPoll, workLeast, true},
-		{pollsLeast - 1, servedPerPoll - 1, workLeast, false},
-		{0, 0, workLeast, false},
+		{policy.PollsLeast, 0, policy.WorkLeast, true},
+		{policy.PollsLeast - 1, policy.ServedPerPoll, policy.WorkLeast, true},
+		{policy.PollsLeast - 1, policy.ServedPerPoll - 1, policy.WorkLeast, false},
+		{0, 0, policy.WorkLeast, false},
 	} {
 		g.counted = began
-		g.counted.at = time.Now().Add(time.Hour) // it does not take lookAround, however slow the machine
+		g.counted.at = time.Now().Add(time.Hour) // it does not take policy.LookEvery, however slow the machine
 		g.polls.Store(began.polls + c.polls)
 		g.served.Store(began.served + c.served)
 		g.work.Store(began.work + c.work)
@@ -109,7 +109,7 @@ func TestYieldSeesAttend(t *testing.T) {
 }
 
 // TestWaitLeavesStreamsToWork: although a socket is readable, Wait does not return before
-// lookAround where a program has been at work, and then it does, because the work has ended.
+// policy.LookEvery where a program has been at work, and then it does, because the work has ended.
 func TestWaitLeavesStreamsToWork(t *testing.T) {
 	p, a := watched(t, &calls{})
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
@@ -119,8 +119,8 @@ func TestWaitLeavesStreamsToWork(t *testing.T) {
 	p.gate.polls.Add(1 << 20) // enough for a machine that stands still for minutes
 	p.gate.work.Add(1 << 22)
 	testkit.OK(t, p.Wait(t.Context()))
-	if took := time.Since(start); took < lookAround {
-		t.Errorf("Wait returned after %v beside a program at work, want %v at least", took, lookAround)
+	if took := time.Since(start); took < policy.LookEvery {
+		t.Errorf("Wait returned after %v beside a program at work, want %v at least", took, policy.LookEvery)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestServeIsNoSpinning(t *testing.T) {
 	}
 	p.Poll() // the octet is still there
 	p.Spin(3)
-	if n, want := count(), [3]uint32{1, 1, 3 + 1<<20/turns.Spin}; n != want {
+	if n, want := count(), [3]uint32{1, 1, 3 + 1<<20/policy.SpinOctets}; n != want {
 		t.Errorf("a Poll and Spin(3) count as %d, want %d", n, want)
 	}
 }
@@ -182,7 +182,7 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 			t.Fatal("what was sent did not arrive")
 		}
 	}
-	if n, want := p.gate.work.Load(), uint32(1<<20/turns.Spin); n != want {
+	if n, want := p.gate.work.Load(), uint32(1<<20/policy.SpinOctets); n != want {
 		t.Errorf("a turn of 1 MiB counts as %d pieces of work, want %d", n, want)
 	}
 	if n := p.gate.served.Load(); n != 1 {
@@ -191,16 +191,16 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 }
 
 // TestCount: streams beyond those of one round do not count, so that one poll is not as good as
-// pollsLeast.
+// policy.PollsLeast.
 func TestCount(t *testing.T) {
 	var g gate
 	for _, c := range []struct {
 		served, spent          int
 		wantServed, wantPieces uint32
 	}{
-		{3, turns.Spin - 1, 3, 0},
-		{turns.Most, turns.Spin, turns.Most, 1},
-		{3 * turns.Most, 5*turns.Spin + 1, turns.Most, 5},
+		{3, policy.SpinOctets - 1, 3, 0},
+		{policy.Round, policy.SpinOctets, policy.Round, 1},
+		{3 * policy.Round, 5*policy.SpinOctets + 1, policy.Round, 5},
 	} {
 		g.served.Store(0)
 		g.work.Store(0)

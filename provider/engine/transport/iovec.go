@@ -9,10 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	iovFew = 8    // entries of one record up to which sendmsg is as good as sendmmsg
-	iovMax = 1024 // IOV_MAX: the kernel refuses more
-)
+// iovMax is IOV_MAX: the kernel refuses more.
+const iovMax = 1024
 
 // vector describes buffers to the kernel.
 type vector struct {

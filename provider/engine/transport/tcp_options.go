@@ -95,12 +95,6 @@ type KeepAlive struct {
 	Count int
 }
 
-// The defaults of KeepAlive, which are those of package net.
-const (
-	defaultKeepTime  = 15 * time.Second // Idle and Interval
-	defaultKeepCount = 9
-)
-
 // Limits of the options, which are Linux's.
 const (
 	maxKeepSeconds = 32767

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
 )
@@ -183,7 +184,7 @@ func (p *tcpPoller) poll() (served, spent int) {
 	if !p.ep.acquire() {
 		return 0, 0
 	}
-	var events [turns.Most]unix.EpollEvent
+	var events [policy.Round]unix.EpollEvent
 	n := epollNow(p.ep.fd, events[:])
 	p.ep.release()
 	if n == 0 {
@@ -195,7 +196,7 @@ func (p *tcpPoller) poll() (served, spent int) {
 // serve is poll for what epoll has reported. Streams beyond those of one Poll are first in the
 // next: epoll sees to that.
 func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
-	var ready [turns.Most]*registration
+	var ready [policy.Round]*registration
 	var round turns.Round
 	round.Begin(&p.sharing)
 	n, long := 0, 0
@@ -208,7 +209,7 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
 			}
 		}
 	}
-	if long >= queueLeast || long > 0 && p.queue.count.Load() > 0 {
+	if long >= policy.Few || long > 0 && p.queue.count.Load() > 0 {
 		n = p.enqueueLong(ready[:n], events)
 	}
 	for _, reg := range ready[:n] {
@@ -257,7 +258,7 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 // serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end
 // the goroutine; others serve the stream then.
 func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
-	used, more := lookAgain, false
+	used, more := policy.LookAgain, false
 	defer func() {
 		round.DoneQueued(&reg.turns, used, more)
 		if more {
@@ -282,7 +283,7 @@ func (r *registration) ready(events uint32, turn int) (used int, more bool) {
 		return r.sharer.ReadyTurn(readable, writable, turn)
 	}
 	r.handler.Ready(readable, writable)
-	return 4 * turns.Call, false // it wakes a goroutine
+	return 4 * policy.CallCost, false // it wakes a goroutine
 }
 
 // sigsetSize is the size of the kernel's signal set in octets.
@@ -303,9 +304,9 @@ func epollNow(ep int, events []unix.EpollEvent) int {
 }
 
 // epollLast is epollNow for a goroutine that parks if there is nothing, in the netpoller or for
-// lookAround. With one P the scheduler does see the call, as it sees those of a net.Conn. That
-// keeps the runtime's monitor thread from falling asleep, and with its timers, it is inferred, a
-// CPU from halting for so long that it is woken late: round trips of ends that sleep took 1.24
+// policy.LookEvery. With one P the scheduler does see the call, as it sees those of a net.Conn.
+// That keeps the runtime's monitor thread from falling asleep, and with its timers, it is inferred,
+// a CPU from halting for so long that it is woken late: round trips of ends that sleep took 1.24
 // times as long as over a net.Conn, and take 1.05. With several Ps a call that the scheduler sees
 // costs more than it gains (docs/benchmarks).
 func epollLast(ep int, events []unix.EpollEvent) int {

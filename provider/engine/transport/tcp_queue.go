@@ -8,17 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
 )
-
-// queueLeast is from how many long streams in one Poll on they go into the queue. Fewer stay in
-// epoll, because two system calls for each would cost about as much as asking it again. The number
-// is an estimate; others were not measured.
-const queueLeast = 8
-
-// lookAgain is about what it costs to find a stream of the queue not ready, and to watch it again.
-const lookAgain = 2 * turns.Call
 
 // turnQueue has the streams that wait for a long turn while many do (see package turns). Epoll
 // asks every stream that it reports, and a Poll serves few of those that have much to do. With

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,7 +123,7 @@ func TestQueueGoesRound(t *testing.T) {
 		if c.p.Poll() == 0 {
 			t.Fatal("a Poll has served no stream")
 		}
-		if used := before - c.left(); used > turns.Long*5/4 {
+		if used := before - c.left(); used > policy.TurnLong*5/4 {
 			t.Fatalf("a Poll has given turns of %d octets", used)
 		}
 	}
@@ -145,7 +145,7 @@ func (c *crew) left() (octets int) {
 // TestQueueLetsShortStreamsPass: a stream with one message has its turn in the next Poll, however
 // many have much to do, and these have turns in every other Poll at least.
 func TestQueueLetsShortStreamsPass(t *testing.T) {
-	const long = 3 * turns.Most
+	const long = 3 * policy.Round
 	c := newCrew(t, long+1)
 	short := c.workers[long]
 	testkit.OK(t, c.p.WantRead(c.conns[long], false))
@@ -159,7 +159,7 @@ func TestQueueLetsShortStreamsPass(t *testing.T) {
 			t.Fatalf("after %d Polls the stream with one message has had %d turns", poll+1, short.turns)
 		}
 		long := before - c.left() - 100
-		if most := poll % 2 * turns.Long * 5 / 4; long > most || long < most/2 {
+		if most := poll % 2 * policy.TurnLong * 5 / 4; long > most || long < most/2 {
 			t.Fatalf("Poll %d has given turns of %d octets to those that have much to do", poll, long)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
-	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
 
 // These streams wait in the queue, or in epoll where there are too few for one.
-var waitingIn = map[string]int{"epoll": queueLeast / 2, "queue": 2*queueLeast + 4}
+var waitingIn = map[string]int{"epoll": policy.Few / 2, "queue": 2*policy.Few + 4}
 
 // busy is a Sharer that always has more to do, for several goroutines.
 type busy struct {
@@ -61,7 +61,7 @@ func lone(t *testing.T, streams int, f func()) (*crew, *busy) {
 	for range 5 {
 		c.p.Poll()
 	}
-	if in := c.p.queue.count.Load() == 1; in != (streams > queueLeast) {
+	if in := c.p.queue.count.Load() == 1; in != (streams > policy.Few) {
 		t.Fatalf("the one of %d streams that is left is in the queue: %v", streams, in)
 	}
 	b.turn = f
@@ -237,7 +237,7 @@ func TestQueueHearsOfHangupsOnce(t *testing.T) {
 			t.Fatal("the reset has not come: ", err)
 		}
 	}
-	var events [turns.Most]unix.EpollEvent
+	var events [policy.Round]unix.EpollEvent
 	epollNow(c.p.ep.fd, events[:])
 	if n := epollNow(c.p.ep.fd, events[:]); n != 1 || events[0].Fd != noSlot {
 		t.Errorf("epoll reports %d again, want the queue only", n)

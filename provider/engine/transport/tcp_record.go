@@ -8,12 +8,9 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
-
-// recordsMax is how many records one system call takes. Those of full segments
-// are long; short ones need few calls anyway.
-const recordsMax = 256
 
 // mmsghdr is struct mmsghdr of sendmmsg(2). Go aligns it as C does, so that it has the
 // padding at its end that 64-bit systems have, and none on 32-bit systems.
@@ -26,7 +23,7 @@ type mmsghdr struct {
 type recordVec struct {
 	iov   [iovMax]unix.Iovec
 	used  int // of iov
-	msg   [recordsMax]mmsghdr
+	msg   [policy.RecordsMost]mmsghdr
 	nmsgs int
 }
 
@@ -42,7 +39,7 @@ func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	raceSending()
 	var n int
 	var errno syscall.Errno
-	if len(records) == 1 && len(bufs) <= iovFew {
+	if len(records) == 1 && len(bufs) <= iovMax {
 		n, errno = c.write(bufs, unix.MSG_EOR)
 	} else {
 		v := recordPool.Get().(*recordVec)
@@ -70,7 +67,7 @@ func (v *recordVec) load(bufs [][]byte, records []int) {
 		if left == 0 {
 			continue
 		}
-		if v.nmsgs == recordsMax || v.used == iovMax {
+		if v.nmsgs == policy.RecordsMost || v.used == iovMax {
 			return
 		}
 		first := v.used

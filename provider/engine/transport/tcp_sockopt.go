@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
 
@@ -160,9 +161,9 @@ func (o *TCPOptions) setTimers(fd, _ int) error {
 		option int
 		value  int
 	}{
-		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(cmp.Or(k.Idle, defaultKeepTime) / time.Second)},
-		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(cmp.Or(k.Interval, defaultKeepTime) / time.Second)},
-		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, cmp.Or(k.Count, defaultKeepCount)},
+		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(cmp.Or(k.Idle, policy.KeepTime) / time.Second)},
+		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(cmp.Or(k.Interval, policy.KeepTime) / time.Second)},
+		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, cmp.Or(k.Count, policy.KeepCount)},
 	} {
 		if err := setInt(fd, unix.IPPROTO_TCP, v.option, v.name, v.value); err != nil {
 			return err

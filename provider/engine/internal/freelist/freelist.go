@@ -5,12 +5,9 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
-
-// Kept is how many objects a List keeps; more are left to the garbage
-// collector.
-const Kept = 64
 
 // List lends objects that are too large to allocate for each use and too large
 // for every QP to have one. sync.Pool would do but for its dropping objects at random times,
@@ -27,7 +24,7 @@ type List[T any] struct {
 	hot atomic.Pointer[T]
 
 	mu   sched.Mutex[locks.FreeList]
-	free [Kept]*T
+	free [policy.Kept]*T
 	n    int
 	made int // in the list and lent
 }

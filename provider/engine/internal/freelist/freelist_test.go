@@ -1,6 +1,10 @@
 package freelist
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+)
 
 type object struct{ used bool }
 
@@ -15,7 +19,7 @@ func newList() *List[object] {
 func TestList(t *testing.T) {
 	l := newList()
 	lent := map[*object]bool{}
-	for range 3 * Kept {
+	for range 3 * policy.Kept {
 		o := l.Get()
 		if lent[o] {
 			t.Fatal("an object is lent twice")
@@ -29,11 +33,11 @@ func TestList(t *testing.T) {
 	for o := range lent {
 		l.Put(o)
 	}
-	if l.Lent() != 0 || l.Made() != Kept+1 || len(l.All()) != Kept+1 {
+	if l.Lent() != 0 || l.Made() != policy.Kept+1 || len(l.All()) != policy.Kept+1 {
 		t.Errorf("%d are lent, %d are made, %d are in the list, want 0 and twice %d", l.Lent(),
-			l.Made(), len(l.All()), Kept+1)
+			l.Made(), len(l.All()), policy.Kept+1)
 	}
-	for range Kept + 1 {
+	for range policy.Kept + 1 {
 		if !lent[l.Get()] {
 			t.Fatal("an object was made although there are some")
 		}

@@ -14,6 +14,9 @@ func TurnOfLook(n int) int {
 // costs, counted in octets.
 type Dense uint8
 
+// DenseFirst is Dense before anything was received: FPDUs without payload, of 20 octets.
+const DenseFirst = 5
+
 // ReadLimit is how many octets the next read takes, when turn is left and rest is missing of an
 // FPDU whose length is known: few while FPDUs are short, so that what they cost stays within the
 // turn. The rest costs no more than its octets.
@@ -33,7 +36,7 @@ func (d Dense) ReadLimit(rest, turn int) int {
 func (d *Dense) Spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*FPDUCost
 	dense := Dense(bits.Len(uint(cost-cost/8-1) / uint(n)))
-	rest := n < RestMost && fpdus <= 2
+	rest := n < TurnEnd && fpdus <= 2
 	if full || dense > *d {
 		less := *d - min(*d, 1)
 		switch {

@@ -32,13 +32,21 @@ func TestSpent(t *testing.T) {
 					if cost := d.Spent(n, fpdus, full); cost != n+fpdus*FPDUCost {
 						t.Fatalf("%d octets and %d FPDUs cost %d", n, fpdus, cost)
 					}
-					rest := n < RestMost && fpdus <= 2
+					rest := n < TurnEnd && fpdus <= 2
 					if d > before && rest || d < before && (!full || d != before-1) {
 						t.Fatalf("%d octets and %d FPDUs, full %t: dense %d after %d", n, fpdus, full, d, before)
 					}
 				}
 			}
 		}
+	}
+}
+
+// TestDenseFirst: the first reads of a stream are as if it had received FPDUs without payload.
+func TestDenseFirst(t *testing.T) {
+	var d Dense
+	if d.Spent(20*100, 100, true); d != DenseFirst {
+		t.Errorf("FPDUs without payload are %d dense, want %d", d, DenseFirst)
 	}
 }
 

@@ -6,12 +6,12 @@
 // octets counts as the octets that take as long (about 0.35 ns each over loopback, with
 // CRC). A stream is long if its last turn ended before its work did, otherwise short. A
 // round is one Poll. In each round the short streams come first, with short turns, until
-// they have used ShortAll together. Then the long streams come, until they have used one
+// they have used policy.TurnsShort together. Then the long streams come, until they have used one
 // long turn together. Among streams of one kind the one whose last turn is longest ago
 // comes first. If streams of both kinds are ready, the long ones have a turn in every
 // second round only, so that a program that was woken by a message can answer it first.
 // The long stream that would come first remembers whether it was passed over, because a
-// round has other streams than the one before if more than Most are ready.
+// round has other streams than the one before if more than policy.Round are ready.
 //
 // Long streams may also wait outside of the rounds, in a queue of the poller. They have what
 // is left of a round after the streams in it (Queued).
@@ -20,27 +20,8 @@ package turns
 import (
 	"math/bits"
 	"sync/atomic"
-)
 
-const (
-	// Most is how many streams a round has at most.
-	Most = 64
-
-	// ShortAll is what the short turns of a round may use together: about 0.2 ms.
-	ShortAll = 512 << 10
-
-	// ShortMost is what one of the short turns may use.
-	ShortMost = 128 << 10
-
-	// Long is what one long turn may use, and what all long turns of a round may use
-	// together, about 0.1 ms; the last may exceed it by a quarter.
-	Long = 256 << 10
-
-	// Call is the least that a turn counts: the cost of calling the handler.
-	Call = 1 << 10
-
-	// Spin is how many octets of the turns of a poll count as much as one more poll.
-	Spin = 64 << 10
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // State is what is remembered of a stream from one round to the next. Its zero value is
@@ -69,13 +50,13 @@ type Sharing struct {
 // Round is one Poll's use of a Sharing. It is for one goroutine.
 type Round struct {
 	sharing *Sharing
-	states  [Most]*State
+	states  [policy.Round]*State
 	n       int
 	short   uint64 // the short streams that have not had their turn in this round
 	long    uint64 // the long ones that have not
 	shorts  int    // how many short streams were added
 	begun   bool   // the turns of the long streams have begun
-	left    int    // of ShortAll, and then of Long
+	left    int    // of policy.TurnsShort, and then of policy.TurnLong
 	spent   int
 }
 
@@ -83,7 +64,7 @@ type Round struct {
 func (r *Round) Spent() int { return r.spent }
 
 // Begin begins a round of s.
-func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, ShortAll }
+func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, policy.TurnsShort }
 
 // Add adds a stream that is ready. Its number is how many were added before it. A new
 // stream comes after all others of its kind, as if it had just had a turn.
@@ -105,18 +86,18 @@ func (r *Round) Add(s *State) {
 // has; -1 when the round is over. Call Done before the next call of Next.
 func (r *Round) Next() (number, turn int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
-		return r.take(&r.short), min(ShortMost, ShortAll/r.shorts)
+		return r.take(&r.short), min(policy.TurnOne, policy.TurnsShort/r.shorts)
 	}
 	if !r.begun {
 		if r.long == 0 || r.pass() {
 			return -1, 0
 		}
-		r.begun, r.left = true, Long
+		r.begun, r.left = true, policy.TurnLong
 	}
 	if r.long == 0 || r.left <= 0 {
 		return -1, 0
 	}
-	return r.take(&r.long), min(Long, max(r.left, Long/4))
+	return r.take(&r.long), min(policy.TurnLong, max(r.left, policy.TurnLong/4))
 }
 
 // Queued returns the turn of a long stream that waits outside of the round and is first among
@@ -127,19 +108,19 @@ func (r *Round) Queued(s *State) (turn int) {
 		if r.passes(s) {
 			return 0
 		}
-		r.begun, r.left = true, Long
+		r.begun, r.left = true, policy.TurnLong
 	}
 	if r.left <= 0 {
 		return 0
 	}
 	r.serve(s)
-	return min(Long, max(r.left, Long/4))
+	return min(policy.TurnLong, max(r.left, policy.TurnLong/4))
 }
 
 // DoneQueued is Done for a turn of Queued.
 func (r *Round) DoneQueued(s *State, spent int, more bool) {
 	r.spent += spent
-	r.left -= max(spent, Call)
+	r.left -= max(spent, policy.CallCost)
 	s.setLong(more)
 }
 
@@ -187,6 +168,6 @@ func (r *Round) serve(s *State) {
 // before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
 	r.spent += spent
-	r.left -= max(spent, Call)
+	r.left -= max(spent, policy.CallCost)
 	r.states[number].setLong(more)
 }

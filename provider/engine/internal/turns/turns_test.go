@@ -3,6 +3,8 @@ package turns
 import (
 	"slices"
 	"testing"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // served plays one round in which the streams are ready, of which each has as much to do
@@ -68,11 +70,11 @@ func TestShortComesFirst(t *testing.T) {
 // TestRoundIsBounded: however many streams are ready and however much they have to do, a
 // round comes to no more than one long turn and all short ones.
 func TestRoundIsBounded(t *testing.T) {
-	for ready := 1; ready <= Most; ready++ {
+	for ready := 1; ready <= policy.Round; ready++ {
 		var s Sharing
 		states := make([]State, ready)
 		work := make([]int, ready)
-		for round := range 4 * Most {
+		for round := range 4 * policy.Round {
 			before := 0
 			for i := range work {
 				if work[i] == 0 && (i+round)%3 == 0 {
@@ -84,7 +86,7 @@ func TestRoundIsBounded(t *testing.T) {
 			for i := range work {
 				before -= work[i]
 			}
-			if before > ShortAll+Long+Long/4 {
+			if before > policy.TurnsShort+policy.TurnLong+policy.TurnLong/4 {
 				t.Fatalf("%d streams: round %d came to %d octets", ready, round, before)
 			}
 		}
@@ -95,23 +97,23 @@ func TestRoundIsBounded(t *testing.T) {
 // in which all others have theirs, or twice that number if messages keep coming.
 func TestNobodyStarves(t *testing.T) {
 	var s Sharing
-	states := make([]State, Most)
-	work := make([]int, Most)
-	last := make([]int, Most)
+	states := make([]State, policy.Round)
+	work := make([]int, policy.Round)
+	last := make([]int, policy.Round)
 	for round := range 1000 {
 		for i := range work {
 			work[i] = 1 << 30
 		}
 		work[0] = 1 // always short
 		for _, i := range served(&s, states, work) {
-			if wait := round - last[i]; wait > 2*Most {
+			if wait := round - last[i]; wait > 2*policy.Round {
 				t.Fatalf("stream %d waited for %d rounds", i, wait)
 			}
 			last[i] = round
 		}
 	}
 	for i, at := range last {
-		if 1000-at > 2*Most {
+		if 1000-at > 2*policy.Round {
 			t.Errorf("stream %d had its last turn in round %d of 1000", i, at)
 		}
 	}
@@ -125,7 +127,7 @@ func TestNewcomersComeLast(t *testing.T) {
 	for round := range 100 {
 		var r Round
 		r.Begin(&s)
-		var fresh [Most - 1]State
+		var fresh [policy.Round - 1]State
 		for i := range fresh {
 			r.Add(&fresh[i])
 		}
@@ -135,22 +137,22 @@ func TestNewcomersComeLast(t *testing.T) {
 			if first < 0 {
 				first = i
 			}
-			all += ShortMost
-			r.Done(i, ShortMost, false) // an end costs more than a turn has
+			all += policy.TurnOne
+			r.Done(i, policy.TurnOne, false) // an end costs more than a turn has
 		}
-		if round > 0 && first != Most-1 {
+		if round > 0 && first != policy.Round-1 {
 			t.Fatalf("round %d: stream %d came first", round, first)
 		}
-		if all > ShortAll {
+		if all > policy.TurnsShort {
 			t.Fatalf("round %d came to %d", round, all)
 		}
 	}
 }
 
-// TestLengths: a short stream has no more than ShortMost however few there are, and each
-// its part of ShortAll. Long ones have Long between them, and the last of them enough to be
-// worth it. Those with short turns that have used more than theirs leave nothing for the
-// others of their kind, but the long ones have theirs.
+// TestLengths: a short stream has no more than policy.TurnOne however few there are, and each its
+// part of policy.TurnsShort. Long ones have policy.TurnLong between them, and the last of them
+// enough to be worth it. Those with short turns that have used more than theirs leave nothing for
+// the others of their kind, but the long ones have theirs.
 func TestLengths(t *testing.T) {
 	round := func(shorts, longs, each int) (shortTurns, longTurns []int) {
 		var s Sharing
@@ -179,12 +181,12 @@ func TestLengths(t *testing.T) {
 		shorts, longs, each int
 		wantShort, wantLong []int
 	}{
-		{1, 0, 100, []int{ShortMost}, nil},
-		{0, 1, Long, nil, []int{Long}},
-		{8, 0, 100, slices.Repeat([]int{ShortAll / 8}, 8), nil},
-		{0, 3, 100 * k, nil, []int{Long, Long - 100*k, Long / 4}},
-		{6, 2, ShortMost, slices.Repeat([]int{ShortAll / 6}, 4), []int{Long, ShortMost}},
-		{2, 1, ShortAll, []int{ShortMost}, []int{Long}},
+		{1, 0, 100, []int{policy.TurnOne}, nil},
+		{0, 1, policy.TurnLong, nil, []int{policy.TurnLong}},
+		{8, 0, 100, slices.Repeat([]int{policy.TurnsShort / 8}, 8), nil},
+		{0, 3, 100 * k, nil, []int{policy.TurnLong, policy.TurnLong - 100*k, policy.TurnLong / 4}},
+		{6, 2, policy.TurnOne, slices.Repeat([]int{policy.TurnsShort / 6}, 4), []int{policy.TurnLong, policy.TurnOne}},
+		{2, 1, policy.TurnsShort, []int{policy.TurnOne}, []int{policy.TurnLong}},
 	} {
 		short, long := round(tc.shorts, tc.longs, tc.each)
 		if !slices.Equal(short, tc.wantShort) || !slices.Equal(long, tc.wantLong) {
@@ -225,7 +227,7 @@ func TestRoundDoesNotAllocate(t *testing.T) {
 // has others of them. Each of them has a long turn all the same, however many they are and
 // wherever those with messages stand.
 func TestNobodyStarvesAmongMany(t *testing.T) {
-	for _, all := range []int{Most + 1, 2 * Most, 2*Most + 1, 3 * Most, 4 * Most} {
+	for _, all := range []int{policy.Round + 1, 2 * policy.Round, 2*policy.Round + 1, 3 * policy.Round, 4 * policy.Round} {
 		var s Sharing
 		states := make([]State, all)
 		ready := make([]int, all) // as epoll has them: who was reported goes to the end
@@ -233,11 +235,11 @@ func TestNobodyStarvesAmongMany(t *testing.T) {
 		for i := range ready {
 			ready[i] = i
 		}
-		const rounds = 40 * Most
+		const rounds = 40 * policy.Round
 		for round := range rounds {
-			work := make([]int, Most)
-			those := make([]*State, Most)
-			for k, i := range ready[:Most] {
+			work := make([]int, policy.Round)
+			those := make([]*State, policy.Round)
+			for k, i := range ready[:policy.Round] {
 				work[k] = 1 << 30
 				if i == 0 {
 					work[k] = 1 // always short
@@ -247,7 +249,7 @@ func TestNobodyStarvesAmongMany(t *testing.T) {
 			for _, k := range servedOf(&s, those, work) {
 				last[ready[k]] = round
 			}
-			ready = append(ready[Most:], ready[:Most]...)
+			ready = append(ready[policy.Round:], ready[:policy.Round]...)
 		}
 		for i, at := range last {
 			if wait := rounds - at; wait > 4*all {
@@ -276,14 +278,14 @@ func TestQueuedComeLast(t *testing.T) {
 		}
 		all, turns := 0, 0
 		for turn := r.Queued(&queued); turn > 0; turn = r.Queued(&queued) {
-			if most := max(Long-all, Long/4); turn > most {
+			if most := max(policy.TurnLong-all, policy.TurnLong/4); turn > most {
 				t.Errorf("a turn of %d after %d, want at most %d", turn, all, most)
 			}
 			all += turn / 2
 			r.DoneQueued(&queued, turn/2, true)
 			turns++
 		}
-		least, most := Long, Long*5/4
+		least, most := policy.TurnLong, policy.TurnLong*5/4
 		if round >= 2 && round%2 == 0 { // the message comes first, and the program may answer it
 			least, most = 0, 0
 		}
