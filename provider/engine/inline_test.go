@@ -39,6 +39,13 @@ var inlined = map[string][]string{
 	// The places of the queues.
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
 	"(*recvQueue).front": {"(*qp).frontRecv"},
+	// Decisions on how much is received and sent at once.
+	"policy.(*Dense).Spent":  {"(*stream).receiveTurn"},
+	"policy.Dense.ReadLimit": {"(*rxState).readLimit"},
+	"policy.TurnOfPost":      {"(*stream).sendTurn"},
+	"policy.TurnOfBatch":     {"(*txBatch).setTurn"},
+	"policy.(*Batch).Took":   {"(*stream).write"},
+	"policy.(*Batch).Limit":  {"(*stream).fill"},
 	// What is counted.
 	"(*qp).counters": {"(*stream).placeWrite", "(*stream).placeSend", "(*qp).countRecv", "(*stream).fillShort"},
 }

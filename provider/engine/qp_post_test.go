@@ -238,7 +238,7 @@ func TestLongBatches(t *testing.T) {
 					tx := &s.qp.stream.Load().tx
 					s.qp.stream.Load().txMu.Lock()
 					defer s.qp.stream.Load().txMu.Unlock()
-					return tx.batchLimit(), tx.b.built - tx.b.written
+					return tx.batch.Limit(), tx.b.built - tx.b.written
 				}
 				const fpdu = 65_000
 				for range policy.Round {
@@ -266,7 +266,7 @@ func TestLongBatches(t *testing.T) {
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
-				if got := s.qp.stream.Load().tx.batchLimit(); got != policy.BatchMost {
+				if got := s.qp.stream.Load().tx.batch.Limit(); got != policy.BatchMost {
 					t.Errorf("batches of %d octets, want %d", got, policy.BatchMost)
 				}
 			})

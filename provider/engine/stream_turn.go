@@ -17,20 +17,14 @@ import "github.com/govs-rdma/govs/provider/engine/internal/policy"
 // what each counts as.
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
-// turn for it. txMu is held.
-//
-// A program that polls for one stream, and has posted more for it than the last turn, gets
-// TurnSole once in each of its Polls. What the peer's Reads ask for does not get it, because the
-// program may poll other CQs, whose streams would wait for longer.
+// turn for it. A program that polls for one stream, and has posted more for it than the last turn,
+// gets more once in each of its Polls. txMu is held.
 func (s *stream) sendTurn(turn int) int {
 	if !s.sole.Load() {
 		return turn
 	}
 	s.sole.Store(false)
-	if s.inbound.Front() != nil {
-		return turn
-	}
-	return max(turn, policy.TurnSole)
+	return policy.TurnOfPost(turn, s.inbound.Front() != nil)
 }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller

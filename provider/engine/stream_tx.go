@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -76,23 +75,13 @@ func (s *stream) write() bool {
 	switch {
 	case n > 0:
 		s.moved.Add(uint64(n))
-		t.since = int32(min(int(t.since)+n, policy.BatchOctets))
-		if n >= int(t.apt) {
-			t.apt = min(2*t.apt, policy.BatchOctets)
-		}
-		if t.taken = min(t.taken+1, policy.Round); t.b.written+uint64(n) < t.b.built {
-			t.taken = 0
-		}
-		if t.taken == policy.Round {
-			t.apt = policy.BatchOctets // the batches may have been short, but the socket took all
-		}
+		t.batch.Took(n, t.b.written+uint64(n) >= t.b.built)
 		if out, ok := t.b.advance(n); ok {
 			s.q.finishSends(out)
 		}
 		return true
 	case errors.Is(err, transport.ErrWouldBlock):
-		t.apt = min(max(2*t.since, policy.BatchSlow), policy.BatchOctets)
-		t.taken, t.since = 0, 0
+		t.batch.Full()
 		t.undo()
 		t.b.copyPending()
 		if t.b.built == 0 {

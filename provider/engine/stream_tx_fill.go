@@ -20,7 +20,7 @@ func (s *stream) fill() {
 		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
 	}
 	t.mssAge = (t.mssAge + 1) % policy.Round
-	t.b.limit = t.batchLimit()
+	t.b.limit = t.batch.Limit()
 	t.b.extend = extendRecords(int(t.emss))
 	t.b.setTurn(int(t.turn))
 	if t.task == taskReadResponse {

@@ -249,7 +249,7 @@ func (b *txBatch) cost() int {
 }
 
 // setTurn bounds what is put into the empty batch by what is left of the turn.
-func (b *txBatch) setTurn(left int) { b.turn = max(left, policy.BatchLeast) }
+func (b *txBatch) setTurn(left int) { b.turn = policy.TurnOfBatch(left) }
 
 // letGo reports whether the batch uses no region, so that one can be waited for. What it
 // uses is let go when it is written.

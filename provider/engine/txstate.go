@@ -31,17 +31,15 @@ type txState struct {
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
 	mssAge       uint8      // batches filled since mulpdu was calculated
-	taken        uint8      // batches in a row that the socket took whole, policy.Round at most
 	framer       mpa.Framer // with markers
 	emss         int32
-	apt          int32 // octets that a batch may have: what the socket is likely to take (see undo)
+	batch        policy.Batch // how many octets go out with one call
 	mulpdu       int
 
 	b    *txBatch   // nil while nothing is in flight
 	held *heldBatch // instead, while the socket has been full for long
 
-	turn  int32 // what is left of the turn (see stream_turn.go)
-	since int32 // octets that the socket took since it was full, policy.BatchOctets at most
+	turn int32 // what is left of the turn (see stream_turn.go)
 
 	unsent unsent
 
@@ -60,7 +58,7 @@ type txState struct {
 func (t *txState) init(s *stream) {
 	t.crc, t.markers, t.rdmac = s.params.CRC, s.params.MarkersTx, s.params.RDMAC
 	t.framer = mpa.NewFramer(t.markers, t.crc)
-	t.apt = policy.BatchOctets
+	t.batch = policy.NewBatch()
 	t.sendMSN, t.readMSN, t.atomicMSN = ddp.FirstMSN, ddp.FirstMSN, ddp.FirstMSN
 	if sendsRTR(s.params.PeerToPeer, s.params.WaitFirstFPDU) {
 		t.rtr = s.params.RTR
@@ -109,20 +107,6 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 		out = append(out, fpdu)
 	}
 	return out
-}
-
-// batchLimit is up to how many octets go out together. Each write of a long message costs much
-// more than its octets: over loopback 1 MiB at a time is a third faster than 256 KiB without CRC,
-// and a tenth with, whether a core has an L2 cache of 1 or 2 MiB (docs/benchmarks). But what a
-// socket doesn't take has to be copied (see copyPending), so that it must have shown for a while
-// that it takes everything. FPDUs that it doesn't take may have been built for nothing (see undo),
-// so that a socket that was full gets at first little more than it took before that. Payload that
-// is copied before it is sent lowers the limit again (see chunkRoom).
-func (t *txState) batchLimit() uint64 {
-	if t.taken < policy.Round {
-		return uint64(t.apt)
-	}
-	return policy.BatchMost
 }
 
 // undo removes from the batch those FPDUs of the message being sent of which the socket

@@ -10,6 +10,72 @@ func TurnOfLook(n int) int {
 	return TurnOne
 }
 
+// TurnOfPost is the turn of what a program has posted for the only stream that it polls, where
+// other streams leave turn for it. answers says that the peer's Reads ask for something. That has
+// no more than this, because the program may poll other CQs, whose streams would wait for longer.
+func TurnOfPost(turn int, answers bool) int {
+	if answers {
+		return turn
+	}
+	return max(turn, TurnSole)
+}
+
+// TurnOfShort is the turn of one of n short streams of a round.
+func TurnOfShort(n int) int { return min(TurnOne, TurnsShort/n) }
+
+// TurnOfLong is the turn of a long stream, with left of what those of a round have together: none,
+// or a quarter at least.
+func TurnOfLong(left int) int {
+	if left <= 0 {
+		return 0
+	}
+	return min(TurnLong, max(left, TurnLong/4))
+}
+
+// TurnOfBatch is what a batch may cost, with left of a turn.
+func TurnOfBatch(left int) int { return max(left, BatchLeast) }
+
+// A Batch decides how many octets go out with one call. Each call costs much more than its octets.
+// But what a socket doesn't take has to be copied, so that it must have shown for a while that it
+// takes everything. FPDUs that it doesn't take may have been built for nothing, so that a socket
+// that was full gets at first little more than it took before that.
+type Batch struct {
+	apt   int32 // what the socket is likely to take
+	since int32 // what it took since it was full, BatchOctets at most
+	whole uint8 // batches in a row that it took whole, Round at most
+}
+
+// NewBatch is that of a socket that has not been full.
+func NewBatch() Batch { return Batch{apt: BatchOctets} }
+
+// Took notes that the socket took n octets, and whether that was all of the batch.
+func (b *Batch) Took(n int, whole bool) {
+	b.since = int32(min(int(b.since)+n, BatchOctets))
+	if n >= int(b.apt) {
+		b.apt = min(2*b.apt, BatchOctets)
+	}
+	if b.whole = min(b.whole+1, Round); !whole {
+		b.whole = 0
+	}
+	if b.whole == Round {
+		b.apt = BatchOctets // the batches may have been short, but the socket took all
+	}
+}
+
+// Full notes that the socket took nothing.
+func (b *Batch) Full() {
+	b.apt = min(max(2*b.since, BatchSlow), BatchOctets)
+	b.whole, b.since = 0, 0
+}
+
+// Limit is how many octets the next batch may have.
+func (b *Batch) Limit() uint64 {
+	if b.whole < Round {
+		return uint64(b.apt)
+	}
+	return BatchMost
+}
+
 // Dense is how short the FPDUs of a stream are: the binary logarithm of what an octet of them
 // costs, counted in octets.
 type Dense uint8

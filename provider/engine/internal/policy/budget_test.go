@@ -50,6 +50,76 @@ func TestDenseFirst(t *testing.T) {
 	}
 }
 
+// TestBatch plays all that a socket does in up to four calls, from all numbers of whole batches
+// before them: a batch is never shorter than BatchSlow, longer than BatchOctets only after Round
+// that were taken whole, and after a full socket at most twice what it took before.
+func TestBatch(t *testing.T) {
+	var play func(b Batch, left, row, since int)
+	plays := 0
+	check := func(b Batch, row int) {
+		limit := b.Limit()
+		if row >= Round && limit != BatchMost || row < Round && (limit < BatchSlow || limit > BatchOctets) {
+			t.Fatalf("%d octets after %d whole batches: %+v", limit, row, b)
+		}
+	}
+	play = func(b Batch, left, row, since int) {
+		check(b, row)
+		if plays++; left == 0 {
+			return
+		}
+		for _, n := range []int{1, BatchSlow, int(b.Limit()) / 2, int(b.Limit())} {
+			for _, whole := range []bool{false, true} {
+				next, again := b, 0
+				if next.Took(n, whole); whole {
+					again = row + 1
+				}
+				if next.apt < b.apt || n < int(b.apt) && next.apt > b.apt && row+1 < Round {
+					t.Fatalf("%d octets of %+v: %+v", n, b, next)
+				}
+				play(next, left-1, again, since+n)
+			}
+		}
+		next := b
+		next.Full()
+		if want := min(max(2*min(since, BatchOctets), BatchSlow), BatchOctets); next.Limit() != uint64(want) {
+			t.Fatalf("full after %d octets: %d, want %d", since, next.Limit(), want)
+		}
+		play(next, left-1, 0, 0)
+	}
+	b := NewBatch()
+	for row := range Round + 2 {
+		play(b, 4, row, row)
+		b.Took(1, true)
+	}
+	if want := (Round + 2) * (1 + 9 + 81 + 729 + 6561); plays != want {
+		t.Errorf("%d plays, want %d", plays, want)
+	}
+}
+
+// TestTurns: whatever others do, a turn is bounded, and a stream that has one can go on.
+func TestTurns(t *testing.T) {
+	for n := 1; n <= Round; n++ {
+		if turn := TurnOfShort(n); turn <= 0 || turn > TurnOne || (n-1)*turn > TurnsShort {
+			t.Errorf("one of %d short streams has %d", n, turn)
+		}
+	}
+	for left := -TurnMost; left <= TurnMost; left += 509 {
+		turn := TurnOfLong(left)
+		if (turn == 0) != (left <= 0) || turn > TurnLong || turn > max(left, TurnLong/4) {
+			t.Errorf("a long stream has %d, of %d that are left", turn, left)
+		}
+		if got := TurnOfBatch(left); got < BatchLeast || got > max(left, BatchLeast) {
+			t.Errorf("a batch has %d, of %d that are left", got, left)
+		}
+		if got, want := TurnOfPost(left, false), max(left, TurnSole); got != want {
+			t.Errorf("posts have %d where others leave %d, want %d", got, left, want)
+		}
+		if got := TurnOfPost(left, true); got != left {
+			t.Errorf("answers have %d where others leave %d", got, left)
+		}
+	}
+}
+
 func TestTurnOfLook(t *testing.T) {
 	for n, want := range map[int]int{0: TurnOne, 1: TurnSole, 2: TurnOne, 8: TurnOne} {
 		if got := TurnOfLook(n); got != want {

@@ -29,7 +29,18 @@
 // have few of their work requests reported. While a QP is late, or its program is in no run, each
 // post leaves in the call that posts it.
 //
-// # How much is read at once
+// # How much at once
+//
+// A turn is what a stream moves before others have theirs. [TurnOfLook], [TurnOfPost],
+// [TurnOfShort] and [TurnOfLong] say how long it is, from how many streams there are and what is
+// left. What goes out in one call is a [Batch]. It follows what the socket takes:
+//
+//	      full: twice what it took before            Round batches whole, one after the other
+//	slow <------------------------------- usual -----------------------------------------> long
+//	from BatchSlow on                     BatchOctets                                 BatchMost
+//	----------------------------------------> <-------------------------------------------
+//	  twice as much after each batch of that          taken in part (a full socket is slow)
+//	  length, or Round batches whole
 //
 // Short FPDUs cost more than their octets, so a read takes fewer of them: a turn is divided by what
 // an octet has cost in the reads before. [Dense] has the logarithm of that.

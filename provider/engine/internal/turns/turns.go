@@ -86,7 +86,7 @@ func (r *Round) Add(s *State) {
 // has; -1 when the round is over. Call Done before the next call of Next.
 func (r *Round) Next() (number, turn int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
-		return r.take(&r.short), min(policy.TurnOne, policy.TurnsShort/r.shorts)
+		return r.take(&r.short), policy.TurnOfShort(r.shorts)
 	}
 	if !r.begun {
 		if r.long == 0 || r.pass() {
@@ -94,10 +94,11 @@ func (r *Round) Next() (number, turn int) {
 		}
 		r.begun, r.left = true, policy.TurnLong
 	}
-	if r.long == 0 || r.left <= 0 {
+	turn = policy.TurnOfLong(r.left)
+	if r.long == 0 || turn == 0 {
 		return -1, 0
 	}
-	return r.take(&r.long), min(policy.TurnLong, max(r.left, policy.TurnLong/4))
+	return r.take(&r.long), turn
 }
 
 // Queued returns the turn of a long stream that waits outside of the round and is first among
@@ -110,11 +111,10 @@ func (r *Round) Queued(s *State) (turn int) {
 		}
 		r.begun, r.left = true, policy.TurnLong
 	}
-	if r.left <= 0 {
-		return 0
+	if turn = policy.TurnOfLong(r.left); turn > 0 {
+		r.serve(s)
 	}
-	r.serve(s)
-	return min(policy.TurnLong, max(r.left, policy.TurnLong/4))
+	return turn
 }
 
 // DoneQueued is Done for a turn of Queued.
