@@ -19,11 +19,11 @@ func cutsAnywhere(crc bool, emss int) bool {
 // limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
 func (s *stream) limitUnsent() {
 	t := &s.tx
-	if !t.unsent.count(t.b.nrecs, int(t.b.built)) {
+	if !t.unsent.Count(t.b.nrecs, int(t.b.built)) {
 		return
 	}
 	if l, ok := s.conn.(transport.UnsentLimiter); ok {
-		_ = l.LimitUnsent(t.unsent.limit()) // fails on a closed socket, which the next write reports
+		_ = l.LimitUnsent(t.unsent.Limit()) // fails on a closed socket, which the next write reports
 	}
 }
 

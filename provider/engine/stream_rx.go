@@ -32,7 +32,7 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	used = turn - left
 	if r.resumeTx && !s.over() {
 		r.resumeTx = false
-		sent, unsent := s.runTx(max(left, policy.BatchLeast))
+		sent, unsent := s.runTx(policy.TurnOfBatch(left))
 		used, more = used+sent, more || unsent
 	}
 	return used, more

@@ -41,7 +41,7 @@ type txState struct {
 
 	turn int32 // what is left of the turn (see stream_turn.go)
 
-	unsent unsent
+	unsent policy.Unsent
 
 	next uint32 // WQE that is sent next, or being sent
 	seg  ddp.Segmenter

@@ -24,40 +24,6 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// The limit is about 64 records of the length that the latest had on average. Long records have
-// none, however few they are.
-func TestUnsentLimit(t *testing.T) {
-	var u unsent
-	for _, tc := range []struct {
-		what                   string
-		batches, records, each int
-		limit                  int
-		changes                int
-	}{
-		{"too few to know", 127, 1, 136, 0, 0},
-		{"tiny segments", 3, 60, 136, 16 << 10, 1},
-		{"more of them", 100, 30, 136, 16 << 10, 0},
-		{"the shortest FPDUs, one at a time", 500, 1, 20, 2 << 10, 1},
-		{"bulk: 512 KiB are enough to know", 6, 1, 96 << 10, 0, 1},
-		{"bulk goes on", 100, 1, 1 << 20, 0, 0},
-		{"an MSS of 1449, which no FPDU fills", 10, 66, 1448, 128 << 10, 1},
-		{"jumbo frames that no FPDU fills", 100, 10, 8948, 0, 1},
-		{"FPDUs of 4 KiB", 100, 24, 4096, 256 << 10, 1},
-		{"and of more", 100, 24, 4200, 0, 1},
-	} {
-		changes := 0
-		u.records, u.octets = 0, 0
-		for range tc.batches {
-			if u.count(tc.records, tc.records*tc.each) {
-				changes++
-			}
-		}
-		if u.limit() != tc.limit || changes != tc.changes {
-			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.limit(), changes, tc.limit, tc.changes)
-		}
-	}
-}
-
 // plainSocket is the Conn of a scripted peer. It has what that calls.
 type plainSocket struct {
 	transport.Conn

@@ -42,6 +42,9 @@
 //	  twice as much after each batch of that          taken in part (a full socket is slow)
 //	  length, or Round batches whole
 //
+// How many short records a socket may hold that TCP can't send yet is bounded by [Unsent], from
+// how long records are on average.
+//
 // Short FPDUs cost more than their octets, so a read takes fewer of them: a turn is divided by what
 // an octet has cost in the reads before. [Dense] has the logarithm of that.
 //

@@ -1,12 +1,8 @@
-package engine
+package policy
 
-import (
-	"math/bits"
+import "math/bits"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
-)
-
-// unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
+// Unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
 // because each stream has one.
 //
 // The kernel sends what a socket holds when acknowledgements make room for it. Those that
@@ -16,30 +12,30 @@ import (
 // make one call long: 12 ms were seen. It gets short records with an MSS that no FPDU fills, or
 // with short Reads whose responses have pad. With a limit it is a turn of the engine that sends
 // most records, and a turn is bounded.
-type unsent struct {
+type Unsent struct {
 	octets  int32 // since the average was last taken
 	records uint16
 	power   uint8 // the limit is 2 to this power; 0: what the system allows
 }
 
-// limit is the limit in octets, 0 for what the system allows.
-func (u *unsent) limit() int {
+// Limit is the limit in octets, 0 for what the system allows.
+func (u *Unsent) Limit() int {
 	if u.power == 0 {
 		return 0
 	}
 	return 1 << u.power
 }
 
-// count counts what was put into a batch. It reports true if the limit has changed.
-func (u *unsent) count(records, octets int) bool {
+// Count counts what was put into a batch. It reports true if the limit has changed.
+func (u *Unsent) Count(records, octets int) bool {
 	u.records += uint16(records)
 	u.octets += int32(octets)
-	if u.records < policy.UnsentSample && u.octets < policy.UnsentSample/policy.UnsentRecords*policy.UnsentMost {
+	if u.records < UnsentSample && u.octets < UnsentSample/UnsentRecords*UnsentMost {
 		return false
 	}
 	was := u.power
-	u.power = uint8(bits.Len32(uint32(policy.UnsentRecords*(u.octets/int32(u.records)) - 1)))
-	if u.limit() > policy.UnsentMost {
+	u.power = uint8(bits.Len32(uint32(UnsentRecords*(u.octets/int32(u.records)) - 1)))
+	if u.Limit() > UnsentMost {
 		u.power = 0
 	}
 	u.records, u.octets = 0, 0
