@@ -145,9 +145,9 @@ const (
 	// which it replaced: 0.99 (0.84 to 1.11) with 4 QPs.
 	TurnOne = 128 << 10
 
-	// TurnLeast is the turn of a stream that is closed at once, and of posts that have waited. Not
-	// measured.
-	TurnLeast = 64 << 10
+	// TurnLeast is the turn of a stream that is closed at once, and of posts that have waited: the
+	// longest FPDU. Not measured.
+	TurnLeast = Chunk
 
 	// TurnEnd is the turn of a stream that has just ended, in addition to the turn in which it
 	// ended: enough to see the FIN of a peer that sends nothing more. A read of less may be the end
@@ -247,7 +247,7 @@ const (
 	// kernel lets them grow to 32 and 4 MiB, and what waits there has left the caches when it is
 	// read. Measured: 1.16 to 1.32 with 1,000 and 64 QPs, 0.97 to 1.01 with one.
 	LocalReceiveBuffer = 2 << 20
-	LocalSendBuffer    = 256 << 10
+	LocalSendBuffer    = BatchOctets
 )
 
 // # Times and peers
@@ -267,7 +267,7 @@ const (
 	// Overtaken is how many later connections of its peer may have their Requests before that of a
 	// connection, until these are no longer looked for on it: a call of the socket for each. Not
 	// measured.
-	Overtaken = 64
+	Overtaken = Round
 
 	// AcceptPause is how long a listener pauses after Accept failed, because descriptors or memory
 	// have run out. Connections stay in the backlog. Not measured: 50 calls a second cost nothing.
