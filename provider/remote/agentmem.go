@@ -3,7 +3,6 @@ package remote
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -21,7 +20,7 @@ func (s *served) take(body []byte) error {
 		body = rest
 		t := s.twins[r.block]
 		switch {
-		case r.what == recordBlock && t == nil:
+		case r.what == recordBlock && t == nil && len(s.twins) < maxObjects:
 			s.twins[r.block] = s.newTwin(r.at, r.n)
 		case t == nil, r.what == recordBlock:
 			return fmt.Errorf("%w: record %d of block %#x", errFrame, r.what, r.block)
@@ -73,19 +72,21 @@ func (s *served) changes(slot uint16) (body []byte, more bool) {
 	return body, false
 }
 
-// buffer returns the memory that a span names.
-func (s *served) buffer(op string, at span) ([]byte, error) {
+// buffer returns the memory that a span names, for object h. It must be of the same device: with
+// that it goes away.
+func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	if at.Len == 0 {
 		if at.Nil {
 			return nil, nil
 		}
 		return []byte{}, nil
 	}
+	slot := s.slotOf(h)
 	s.mem.Lock()
 	defer s.mem.Unlock()
 	t := s.twins[at.Block]
 	switch {
-	case t == nil || t.retired:
+	case t == nil || t.retired || uint16(at.Block>>16) != slot:
 		return nil, &provider.Error{Op: op, Err: fmt.Errorf("%w: no block %#x", errFrame, at.Block)}
 	case t.err != nil:
 		return nil, &provider.Error{Op: op, Err: t.err}
@@ -234,15 +235,19 @@ func (s *served) drop(device uint32) {
 	}
 }
 
-// slots returns which slots are in use.
-func (s *served) slots() (used []uint16) {
+// occupy gives device h a slot, unless it is another's or none, or the device is closed.
+func (s *served) occupy(slot uint16, h uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.objects {
-		if t.rank == rankDevice {
-			used = append(used, t.slot)
+		if t.slot == slot && t.rank == rankDevice && t != s.objects[h] {
+			return false
 		}
 	}
-	slices.Sort(used)
-	return used
+	t := s.objects[h]
+	if t == nil || slot == 0 {
+		return false
+	}
+	t.slot = slot
+	return true
 }

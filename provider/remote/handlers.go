@@ -3,9 +3,9 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -159,9 +159,6 @@ var sessionVerbs = map[string]handler{
 }
 
 func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened, error) {
-	if a.Slot == 0 || slices.Contains(s.slots(), a.Slot) {
-		return opened{}, fmt.Errorf("%w: device slot %d", errFrame, a.Slot)
-	}
 	p, err := s.agent.Open(a.Provider, a.Options)
 	if err != nil {
 		return opened{}, err
@@ -174,9 +171,10 @@ func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened
 	if err != nil {
 		return opened{}, err
 	}
-	s.mu.Lock()
-	s.objects[h].slot = a.Slot
-	s.mu.Unlock()
+	if !s.occupy(a.Slot, h) {
+		s.drop(h)
+		return opened{}, errors.Join(fmt.Errorf("%w: device slot %d", errFrame, a.Slot), d.Close())
+	}
 	return opened{h, d.Name(), d.Transport()}, nil
 }
 
@@ -239,9 +237,8 @@ var deviceVerbs = map[string]handler{
 		if err := t.o.Close(); err != nil {
 			return none{}, err
 		}
-		slot := s.slotOf(t.h)
+		s.forget(s.slotOf(t.h)) // before another device can have the slot
 		s.drop(t.h)
-		s.forget(slot)
 		return none{}, nil
 	}),
 }

@@ -27,7 +27,7 @@ func (s *served) newRegion(device uint32, create func() (provider.MR, error)) (r
 
 func register(op string) handler {
 	return on(func(_ context.Context, s *served, t target[provider.PD], a regArgs) (region, error) {
-		buf, err := s.buffer(op, a.Span)
+		buf, err := s.buffer(op, t.h, a.Span)
 		if err != nil {
 			return region{}, err
 		}
@@ -51,7 +51,7 @@ var memoryVerbs = map[string]handler{
 		if err != nil {
 			return region{}, err
 		}
-		buf, err := s.buffer(op, a.Span)
+		buf, err := s.buffer(op, t.h, a.Span)
 		if err != nil {
 			return region{}, err
 		}
@@ -67,7 +67,7 @@ var memoryVerbs = map[string]handler{
 	}),
 	"ib_map_mr_sg": on(func(_ context.Context, s *served, t target[provider.FastRegMR],
 		a span) (none, error) {
-		buf, err := s.buffer("ib_map_mr_sg", a)
+		buf, err := s.buffer("ib_map_mr_sg", t.h, a)
 		if err != nil {
 			return none{}, err
 		}
