@@ -35,9 +35,10 @@ var allowed = map[string][]string{
 	"provider/engine/internal/sched": {},
 	"provider/engine/internal/locks": {"provider/engine/internal/sched"},
 	// What is counted: uses of an object, dependants, objects that are lent.
-	"provider/engine/internal/rundown":  {"provider/engine/internal/sched"},
-	"provider/engine/internal/refs":     {},
-	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks", "provider/engine/internal/policy"},
+	"provider/engine/internal/rundown": {"provider/engine/internal/sched"},
+	"provider/engine/internal/refs":    {},
+	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks",
+		"provider/engine/internal/policy"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {"provider/engine/internal/policy"},
 	// Decisions of the engine, in pure functions.

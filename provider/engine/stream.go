@@ -227,8 +227,8 @@ func (s *stream) settle() {
 	s.down(e)
 }
 
-// down calls onDown. The device, whose Close waits for that, is released also if it does not
-// return.
+// down calls onDown. Close of the device waits for onDown, so that one that panics releases it,
+// too.
 func (s *stream) down(e *ending) {
 	defer s.dev.streams.Done()
 	s.onDown(e.cause)

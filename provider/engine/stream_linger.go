@@ -75,9 +75,9 @@ func (l *linger) stopTimer() {
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
 // ours comes, or after our FIN nothing more is acknowledged, and its FIN does not come. A peer
-// that moves a little now and then has SendTimeout for each policy.Chunk octets, so that a
-// graceful end is over some time. While somebody waits for the end (HoldEnd), SendTimeout
-// replaces a shorter CloseTimeout. The time that an object of ours takes does not count (see
+// that moves little has SendTimeout for each policy.Chunk octets, so that a graceful end does end.
+// While somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The
+// time that an object of ours takes does not count (see
 // closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger

@@ -21,7 +21,8 @@ import (
 // same.
 func TestMessagesLeaveAsAnyOther(t *testing.T) {
 	short := rapid.OneOf(rapid.Just(64), rapid.IntRange(0, 100), rapid.IntRange(1000, 1100))
-	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430), rapid.IntRange(2*1424-2, 2*1424+policy.CopyMost+2))
+	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430),
+		rapid.IntRange(2*1424-2, 2*1424+policy.CopyMost+2))
 	for _, c := range []struct {
 		name   string
 		octets *rapid.Generator[int]

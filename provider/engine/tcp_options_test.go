@@ -22,7 +22,8 @@ func TestTCPOptions(t *testing.T) {
 	}
 	d := testkit.Must(New(&Options{TCP: opts}).Open(""))(t).(*device)
 	want := opts
-	want.MaxSegment, want.LocalReceiveBuffer, want.LocalSendBuffer = policy.RecordSegment, policy.LocalReceiveBuffer, policy.LocalSendBuffer
+	want.MaxSegment = policy.RecordSegment
+	want.LocalReceiveBuffer, want.LocalSendBuffer = policy.LocalReceiveBuffer, policy.LocalSendBuffer
 	if got := d.opts.Network.(*transport.TCP).Options(); got != want {
 		t.Errorf("options %+v, want %+v", got, want)
 	}

@@ -23,14 +23,17 @@ func TestSpinning(t *testing.T) {
 	}{
 		{name: "nothing", quiet: time.Hour},
 		{name: "few polls so far", polls: policy.PollsLeast - 1, work: policy.WorkLeast, quiet: time.Hour},
-		{name: "little work so far", polls: policy.PollsLeast, work: policy.WorkLeast - policy.PollsLeast - 1, quiet: time.Hour},
+		{name: "little work so far", polls: policy.PollsLeast,
+			work: policy.WorkLeast - policy.PollsLeast - 1, quiet: time.Hour},
 		{
-			name: "enough of both", polls: policy.PollsLeast, work: policy.WorkLeast - policy.PollsLeast, quiet: time.Hour,
+			name: "enough of both", polls: policy.PollsLeast,
+			work: policy.WorkLeast - policy.PollsLeast, quiet: time.Hour,
 			want: true, begun: true,
 		},
 		{
 			name: "few polls, which serve many streams", polls: policy.PollsLeast / 2,
-			served: policy.PollsLeast / 2 * policy.ServedPerPoll, work: policy.WorkLeast, quiet: time.Hour, want: true, begun: true,
+			served: policy.PollsLeast / 2 * policy.ServedPerPoll, work: policy.WorkLeast,
+			quiet: time.Hour, want: true, begun: true,
 		},
 		{
 			name: "one stream less", polls: policy.PollsLeast / 2, served: policy.PollsLeast/2*policy.ServedPerPoll - 1,

@@ -46,7 +46,7 @@ const (
 	// Round is how many things are done at a time before others have their turn: streams served in
 	// a Poll, Polls before a progress goroutine parks, completions taken and looks made before all
 	// streams are looked at, batches before the MSS is asked for, segments stored, records that a
-	// socket may hold. Streams were measured: 16 in place of 64 gained 1.00 (0.45 to 1.59) with
+	// socket may hold. Streams were measured: 16 instead of 64 gained 1.00 (0.45 to 1.59) with
 	// 1,000 QPs. It is 64 at most: a round has a bit for each.
 	Round = 64
 
@@ -66,7 +66,7 @@ const (
 	Quiet = 20 * time.Millisecond
 
 	// PollsLeast and WorkLeast are the polls and the pieces of work in LookEvery of such a program.
-	// Measured: with one poll, a peer's Reads on another QP took 0.5 ms in place of 0.05.
+	// Measured: with one poll, a peer's Reads on another QP took 0.5 ms instead of 0.05.
 	PollsLeast = 4
 	WorkLeast  = 4 * PollsLeast
 
@@ -85,8 +85,8 @@ const (
 	LooksInRow = 4096
 
 	// LooksPerPoll is how often such a stream is looked at in one Poll: what comes during a look is
-	// handled with warm caches. Measured: 5 % of a round trip, for a Poll of 1.5 us in place of
-	// 0.3.
+	// handled with warm caches. Measured: 5 % of a round trip, for a Poll of 1.5 us
+	// instead of 0.3.
 	LooksPerPoll = 8
 
 	// BusyWait is the default of Options.BusyWait, for how long a wait begins with looking: CPU for

@@ -11,7 +11,8 @@ import (
 // TestLimits: there are at most 50 numbers of tuning, and each says what was measured, or that
 // nothing was. What follows from others is no number.
 func TestLimits(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "limits.go", nil, parser.ParseComments|parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), "limits.go", nil,
+		parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}

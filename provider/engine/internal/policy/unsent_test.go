@@ -59,7 +59,8 @@ func TestUnsentLimit(t *testing.T) {
 			}
 		}
 		if u.Limit() != tc.limit || changes != tc.changes {
-			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.Limit(), changes, tc.limit, tc.changes)
+			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.Limit(),
+				changes, tc.limit, tc.changes)
 		}
 	}
 }

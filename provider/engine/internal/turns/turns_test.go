@@ -227,7 +227,8 @@ func TestRoundDoesNotAllocate(t *testing.T) {
 // has others of them. Each of them has a long turn all the same, however many they are and
 // wherever those with messages stand.
 func TestNobodyStarvesAmongMany(t *testing.T) {
-	for _, all := range []int{policy.Round + 1, 2 * policy.Round, 2*policy.Round + 1, 3 * policy.Round, 4 * policy.Round} {
+	const most = policy.Round
+	for _, all := range []int{most + 1, 2 * most, 2*most + 1, 3 * most, 4 * most} {
 		var s Sharing
 		states := make([]State, all)
 		ready := make([]int, all) // as epoll has them: who was reported goes to the end
