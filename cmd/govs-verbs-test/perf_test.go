@@ -238,25 +238,37 @@ func TestPerfPeerGone(t *testing.T) {
 				continue // an end of the stream is how it says that it has all it wants
 			}
 			t.Run(string(op)+" "+gone, func(t *testing.T) {
-				server := startCommand(t, nil, append([]string{"perf", string(op), "--listen", "127.0.0.1:0"}, perfEngine(op)...)...)
-				addr := server.stderr.await(t, `listening on (\S+)\n`)[1]
-				client := startCommand(t, nil, append([]string{"perf", string(op), addr, "-s", "64", "-D", "1h"}, perfEngine(op)...)...)
-				client.stdout.await(t, "#bytes")
-				time.Sleep(100 * time.Millisecond) // whether it is warming up makes no difference
-				leaver, left := server, client
-				if gone == "client" {
-					leaver, left = client, server
-				}
-				if err := leaver.cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				left.want(t, exitFailed)
-				if text := left.stderr.String(); !strings.Contains(text, "the connection has ended: ") && !strings.Contains(text, "the peer has left") {
-					t.Errorf("the %s is gone, and that is told as %q", gone, text)
+				// On a busy machine the ends may not be connected yet when one is killed.
+				text, pause := "", 100*time.Millisecond
+				for connected := false; !connected; pause *= 2 {
+					if pause > patience {
+						t.Fatalf("the %s is gone, and that is told as %q", gone, text)
+					}
+					text = perfLosing(t, op, gone, pause)
+					connected = strings.Contains(text, "the connection has ended: ") || strings.Contains(text, "the peer has left")
 				}
 			})
 		}
 	}
+}
+
+// perfLosing kills the server or the client, as gone says, a while after the client has begun to
+// connect, and returns what the other says.
+func perfLosing(t *testing.T, op load.Op, gone string, pause time.Duration) string {
+	server := startCommand(t, nil, append([]string{"perf", string(op), "--listen", "127.0.0.1:0"}, perfEngine(op)...)...)
+	addr := server.stderr.await(t, `listening on (\S+)\n`)[1]
+	client := startCommand(t, nil, append([]string{"perf", string(op), addr, "-s", "64", "-D", "1h"}, perfEngine(op)...)...)
+	client.stdout.await(t, "#bytes")
+	time.Sleep(pause)
+	leaver, left := server, client
+	if gone == "client" {
+		leaver, left = client, server
+	}
+	if err := leaver.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	left.want(t, exitFailed)
+	return left.stderr.String()
 }
 
 func TestPerfProfiles(t *testing.T) {
