@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
@@ -238,15 +239,14 @@ func TestPerfPeerGone(t *testing.T) {
 				continue // an end of the stream is how it says that it has all it wants
 			}
 			t.Run(string(op)+" "+gone, func(t *testing.T) {
-				// On a busy machine the ends may not be connected yet when one is killed.
-				text, pause := "", 100*time.Millisecond
-				for connected := false; !connected; pause *= 2 {
-					if pause > patience {
-						t.Fatalf("the %s is gone, and that is told as %q", gone, text)
+				// The ends may not be connected yet when one is killed.
+				testkit.Scaled(t, 100*time.Millisecond, func(pause time.Duration) error {
+					text := perfLosing(t, op, gone, pause)
+					if !strings.Contains(text, "the connection has ended: ") && !strings.Contains(text, "the peer has left") {
+						return fmt.Errorf("the %s is gone, and that is told as %q", gone, text)
 					}
-					text = perfLosing(t, op, gone, pause)
-					connected = strings.Contains(text, "the connection has ended: ") || strings.Contains(text, "the peer has left")
-				}
+					return nil
+				})
 			})
 		}
 	}

@@ -69,17 +69,14 @@ func TestRunAbandoned(t *testing.T) {
 			"(*stuck).starts (abandon_test.go:", []string{"(*stuck).ignores (abandon_test.go:"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// On a busy machine the time may be over before the run has come to where it stays.
 			var s *stuck
 			var out []Outcome
-			limit := 20 * time.Millisecond
-			for there := false; !there; {
-				if limit *= 2; limit > time.Minute {
-					t.Fatalf("the check or the log does not name %s: %+v", c.at, out)
-				}
+			var limit time.Duration
+			testkit.Scaled(t, 20*time.Millisecond, func(unit time.Duration) error {
+				limit = unit
 				s, out = abandoned(t, limit, c.body)
-				there = stands(&out[0], c.at, c.log)
-			}
+				return stands(&out[0], c.at, c.log)
+			})
 			<-s.left
 			o := &out[0]
 			last := o.Checks[len(o.Checks)-1]
@@ -127,14 +124,19 @@ func abandoned(t *testing.T, limit time.Duration, body func(*stuck) func(*VerbsR
 	return s, out
 }
 
-// stands reports whether the last check of o names the function at, and its log at and those of log.
-func stands(o *Outcome, at string, log []string) bool {
+// stands returns an error unless the last check of o names the function at, and its log at and
+// those of log: the time may have been over before the run had come there.
+func stands(o *Outcome, at string, log []string) error {
+	got, text := o.Checks[len(o.Checks)-1].Got, strings.Join(o.Log, "\n")
+	if !strings.Contains(got, at) {
+		return fmt.Errorf("the check does not name %s: %s", at, got)
+	}
 	for _, name := range append(log, at) {
-		if !strings.Contains(strings.Join(o.Log, "\n"), name) {
-			return false
+		if !strings.Contains(text, name) {
+			return fmt.Errorf("the log does not name %s:\n%s", name, text)
 		}
 	}
-	return strings.Contains(o.Checks[len(o.Checks)-1].Got, at)
+	return nil
 }
 
 // After mostAbandoned runs no other is tried.

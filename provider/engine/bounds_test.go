@@ -233,6 +233,7 @@ var bounds = []bound{
 				p.connect(boundsLimit/10, dst, longRequest())
 				p.close(false)
 			}
+			p.wantAccepted(dst)
 		},
 	},
 	{
@@ -258,6 +259,7 @@ var bounds = []bound{
 				p.connect(1, dst, nil)
 				p.close(true)
 			}
+			p.wantAccepted(dst)
 		},
 	},
 	{
@@ -346,6 +348,16 @@ func (p *plainPeers) wantAnswers(n int) {
 	for _, fd := range p.fds {
 		p.read(fd, n)
 	}
+}
+
+// wantAccepted waits until the server has accepted all connections that came before, because TCP
+// hands them over in order: what waits in the backlog would be held for a moment later on.
+func (p *plainPeers) wantAccepted(dst netip.AddrPort) {
+	last := &plainPeers{t: p.t}
+	last.connect(1, dst, nil)
+	_ = unix.Shutdown(last.fds[0], unix.SHUT_WR)
+	last.wantAnswers(1) // the server closes it
+	last.close(false)
 }
 
 // TestBounds brings connections into each state, and compares what is held then with the

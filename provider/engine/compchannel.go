@@ -140,7 +140,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 	began := time.Now()
 	vain := false
 	if at := ch.looked.Swap(0); at != 0 && began.Sub(epoch)-time.Duration(at) < 2*look {
-		vain, began = true, epoch.Add(time.Duration(at))
+		vain = true
 	} else if look > 0 && ch.pace.brief.Load() {
 		if ch.lookAround(began.Add(look)) {
 			ch.pace.found()
@@ -172,9 +172,9 @@ func (p *pace) found() {
 }
 
 // waited is called after a sleep. vain says that it began with a look that found nothing, and short
-// that both together were shorter than BusyWait. Where the peer needs the CPU that looks, because
-// there is only one, each look is in vain and the sleep after it is short: so each look in vain
-// doubles how many short waits there have to be before the next.
+// that it was shorter than BusyWait. Where the peer needs the CPU that looks, because there is only
+// one, each look is in vain and the sleep after it is short: so each look in vain doubles how many
+// short waits there have to be before the next.
 func (p *pace) waited(short, vain bool) {
 	n := p.vain.Load()
 	switch {
