@@ -83,7 +83,10 @@ int govs_overlap(uintptr_t start, uintptr_t end)
 
 // What the program has unmapped of regions stays reserved, so that nothing that it maps later is there, where a peer
 // writes. It is without rights: the program's own accesses fail.
-static struct govs_region reserved[1024];
+static struct {
+	_Atomic uintptr_t start, end; // both 0: nothing
+	_Atomic int made;             // the pages have no rights, and whoever sets made to 0 may unmap them
+} reserved[1024];
 enum { reserved_count = sizeof reserved / sizeof *reserved };
 
 // reserved_to returns up to where memory is reserved from at on, or 0.
@@ -97,20 +100,31 @@ static uintptr_t reserved_to(uintptr_t at)
 	return 0;
 }
 
-static void unreserve(struct govs_region *r)
+// unreserve unmaps what was reserved for regions that are gone. It looks again after it has set made back, because
+// another thread that has ended a region meanwhile could not unmap then.
+static void unreserve(int i)
 {
-	uintptr_t start = atomic_load(&r->start), end = atomic_load(&r->end);
-	// Who takes the end away unmaps.
-	if (end && !govs_overlap(start, end) && atomic_compare_exchange_strong(&r->end, &end, 0)) {
-		syscall(SYS_munmap, start, end - start);
-		atomic_store(&r->start, 0);
-	}
+	uintptr_t start, end;
+	do {
+		int made = 1;
+		if (!atomic_compare_exchange_strong(&reserved[i].made, &made, 0))
+			return;
+		start = atomic_load(&reserved[i].start);
+		end = atomic_load(&reserved[i].end);
+		if (!govs_overlap(start, end)) {
+			atomic_store(&reserved[i].end, 0); // before the program can map something there
+			syscall(SYS_munmap, start, end - start);
+			atomic_store(&reserved[i].start, 0);
+			return;
+		}
+		atomic_store(&reserved[i].made, 1);
+	} while (!govs_overlap(start, end));
 }
 
 void govs_unreserve(void)
 {
 	for (int i = 0; i < reserved_count; i++)
-		unreserve(&reserved[i]);
+		unreserve(i);
 }
 
 // find_part finds the first pages of one region in a range.
@@ -130,20 +144,24 @@ static int find_part(uintptr_t *start, uintptr_t *end)
 	return stop != 0;
 }
 
-// keep reserves pages of a region.
+// keep reserves pages of a region. on_fault finds them before they lose their rights, because the engine may be writing
+// there.
 static long keep(uintptr_t start, uintptr_t end)
 {
 	for (int i = 0; i < reserved_count; i++) {
 		uintptr_t none = 0;
 		if (!atomic_compare_exchange_strong(&reserved[i].start, &none, start))
 			continue;
+		atomic_store(&reserved[i].end, end);
 		if (syscall(SYS_mmap, start, end - start, PROT_NONE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == -1) {
+			long failed = -errno;
+			atomic_store(&reserved[i].end, 0);
 			atomic_store(&reserved[i].start, 0);
-			return -errno;
+			return failed;
 		}
-		atomic_store(&reserved[i].end, end);
-		unreserve(&reserved[i]); // the region may have gone since
+		atomic_store(&reserved[i].made, 1);
+		unreserve(i); // the region may have gone since
 		return 0;
 	}
 	return -ENOMEM;
