@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -140,4 +141,55 @@ func TestWrite(t *testing.T) {
 	if again := p.number(f); again != object {
 		t.Errorf("the next object has the number %d, want %d again", again, object)
 	}
+}
+
+// patience is how long a test waits for what has to happen.
+const patience = 2 * time.Minute
+
+// waiter is a File whose commands wait.
+type waiter struct{ begun, end, closed chan struct{} }
+
+func (f *waiter) Write(b []byte) (int, error) {
+	close(f.begun)
+	<-f.end
+	return len(b), nil
+}
+
+func (f *waiter) Close() { close(f.closed) }
+
+// TestCloseBesideACommand: close of a descriptor does not wait for another thread's command, as of
+// CONNECT to a peer that does not answer. The object ends with that command, as in the kernel.
+func TestCloseBesideACommand(t *testing.T) {
+	p := &process{pid: os.Getpid(), frames: func(uint64, int) bool { return true }}
+	p.files.Store(&[]*openFile{nil})
+	f := &waiter{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	object := p.number(f)
+	buf := make([]byte, 32)
+	written := make(chan error, 1)
+	go func() {
+		_, err := p.write(object, unsafe.Pointer(&buf[0]), 32)
+		written <- err
+	}()
+	<-f.begun
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		p.close(object)
+	}()
+	select {
+	case <-returned:
+	case <-time.After(patience):
+		t.Fatal("close waits for the command")
+	}
+	select {
+	case <-f.closed:
+		t.Error("the object has ended, and a command uses it")
+	default:
+	}
+	if _, err := p.write(object, unsafe.Pointer(&buf[0]), 32); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("a command after the close: %v, want EBADF", err)
+	}
+	close(f.end)
+	testkit.OK(t, <-written)
+	<-f.closed
 }

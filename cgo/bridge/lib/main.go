@@ -75,12 +75,11 @@ type process struct {
 	files atomic.Pointer[[]*openFile]
 }
 
-// openFile is an object that descriptors stand for. Its calls hold mu for reading, so that it is
-// closed when those have ended that another thread has begun.
+// openFile is an object that descriptors stand for. As in the kernel, it is closed when its last
+// descriptor is and the calls have ended that other threads have begun, by the last of them.
 type openFile struct {
 	bridge.File
-	mu     sync.RWMutex
-	closed bool
+	uses atomic.Int64 // by its descriptors together, and by each call
 }
 
 var self process
@@ -170,7 +169,7 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 	if f == nil {
 		return 0, syscall.EBADF // another thread has closed it
 	}
-	defer f.mu.RUnlock()
+	defer p.done(f)
 	if n < 8 || n > 1<<30 { // the kernel first looks whether there is a header
 		return 0, syscall.EINVAL
 	}
@@ -201,17 +200,19 @@ func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
 //export govs_bridge_close
 func govs_bridge_close(object C.uint64_t) { self.close(uint64(object)) }
 
-// close closes an object, when the calls have ended that use it.
+// close says that an object has no descriptor any more.
 func (p *process) close(object uint64) {
-	f := p.forget(object)
-	if f == nil {
-		return
+	if f := p.forget(object); f != nil {
+		p.done(f)
 	}
-	f.mu.Lock()
-	f.closed = true
-	f.mu.Unlock()
-	p.record.closed(f.File) // before a thread that waits for an event sees the end, and exits
-	f.Close()
+}
+
+// done takes back one use of an object.
+func (p *process) done(f *openFile) {
+	if f.uses.Add(-1) == 0 {
+		p.record.closed(f.File) // before a thread that waits for an event sees the end, and exits
+		f.Close()
+	}
 }
 
 //export govs_bridge_netlink
@@ -272,18 +273,18 @@ func negative(err error) int {
 	return -int(syscall.EINVAL)
 }
 
-// use returns the object with a number, nil if there is none, for a call that ends with mu.RUnlock.
+// use returns the object with a number, nil if there is none, for a call that ends with done.
 func (p *process) use(object uint64) *openFile {
 	f := p.file(object)
 	if f == nil {
 		return nil
 	}
-	f.mu.RLock()
-	if f.closed {
-		f.mu.RUnlock()
-		return nil
+	for n := f.uses.Load(); n > 0; n = f.uses.Load() {
+		if f.uses.CompareAndSwap(n, n+1) {
+			return f
+		}
 	}
-	return f
+	return nil
 }
 
 // poll calls f with the device that has a number, if there is one.
@@ -292,7 +293,7 @@ func (p *process) poll(object uint64, call func(device)) {
 	if f == nil {
 		return
 	}
-	defer f.mu.RUnlock()
+	defer p.done(f)
 	if d, ok := f.File.(device); ok {
 		call(d)
 	}
@@ -319,6 +320,7 @@ func (p *process) number(f bridge.File) uint64 {
 		list = append(list, nil)
 	}
 	list[at] = &openFile{File: f}
+	list[at].uses.Store(1)
 	p.files.Store(&list)
 	return uint64(at)
 }
