@@ -130,11 +130,7 @@ static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static int forked; // this process is a child, in which the first copy of the library is dead
 
 // adopted, found, in_frames and setting are what the library calls back.
-static void adopted(int fd, int kind, uint64_t object)
-{
-	if (fd >= 0 && fd < SLOTS)
-		adopt(fd, SLOT(kind, object));
-}
+static void adopted(int fd, int kind, uint64_t object) { adopt(fd, SLOT(kind, object)); }
 
 static uint64_t found(int fd)
 {
@@ -284,10 +280,6 @@ static int open_device(enum kind kind, int flags)
 	}
 	long fd = lib->open(kind, flags);
 	end_call(lib);
-	if (fd >= SLOTS) {
-		syscall(SYS_close, fd);
-		fd = -EMFILE;
-	}
 	return (int)result(fd);
 }
 

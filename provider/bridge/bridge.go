@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"golang.org/x/sys/unix"
 )
 
 // Program is the program that a bridge serves. All methods may be called concurrently.
@@ -21,8 +22,8 @@ type Program interface {
 	Release(addr, length uint64)
 
 	// Adopt says that fd, a descriptor that the bridge has made for the program, stands for f. When
-	// the program closes the last duplicate of fd, f.Close is called.
-	Adopt(fd int, f File)
+	// the program closes the last duplicate of fd, f.Close is called. EMFILE: it can't be adopted.
+	Adopt(fd int, f File) error
 
 	// File returns what fd stands for, nil if it is no descriptor that was adopted.
 	File(fd int) File
@@ -85,6 +86,16 @@ type Bridge struct {
 	qps       map[uint32]*queuePair // by number, for rdma_cm
 	memory    map[*memoryRegion]struct{}
 	stopWatch func() // nil before watchEvents
+}
+
+// adopt gives the program a descriptor that stands for f, or closes both.
+func (b *Bridge) adopt(fd int, f File) (int, error) {
+	if err := b.prog.Adopt(fd, f); err != nil {
+		f.Close()
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // New returns a bridge that serves prog from vctx, which it does not close.

@@ -92,8 +92,7 @@ func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 		b.releaseCM()
 		return -1, err
 	}
-	b.prog.Adopt(fd, &cmFile{b: b, ch: ch})
-	return fd, nil
+	return b.adopt(fd, &cmFile{b: b, ch: ch})
 }
 
 // holdCM counts a descriptor. With the first one it begins to take events.

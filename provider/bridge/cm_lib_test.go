@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"github.com/govs-rdma/govs/provider/engine"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,7 @@ func (h *libHost) open() *libCM {
 	if h.b == nil {
 		if fd, err = unix.Open("/dev/infiniband/rdma_cm",
 			unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
-			h.prog.Adopt(fd, rawFile(fd))
+			err = h.prog.Adopt(fd, rawFile(fd))
 		}
 	} else {
 		fd, err = h.b.OpenCM(unix.O_RDWR | unix.O_CLOEXEC | unix.O_NONBLOCK)
@@ -98,7 +99,7 @@ func (h *libHost) queuePair() uint32 {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		h.prog.Adopt(fd, rawFile(fd))
+		testkit.OK(h.t, h.prog.Adopt(fd, rawFile(fd)))
 		var resp abi.GetContextResp
 		d = &libDevice{t: h.t, prog: h.prog, fd: fd}
 		d.must(abi.UverbsGetContext, &abi.Response{}, nil, &resp, &abi.SiwAllocCtxResp{})

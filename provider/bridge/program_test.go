@@ -20,8 +20,9 @@ type testProgram struct {
 	mu    sync.Mutex
 	files map[int]File
 	owned map[int]bool
-	next  int // octets of mem that are in use
-	pins  int // calls of Memory for regions without one of Release
+	next  int  // octets of mem that are in use
+	pins  int  // calls of Memory for regions without one of Release
+	full  bool // descriptors can't be adopted
 }
 
 // newProgram makes a program with some memory. When the test ends, all that the bridge owned must
@@ -99,10 +100,14 @@ func (p *testProgram) WriteMemory(addr uint64, b []byte) error {
 	return err
 }
 
-func (p *testProgram) Adopt(fd int, f File) {
+func (p *testProgram) Adopt(fd int, f File) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.full {
+		return syscall.EMFILE
+	}
 	p.files[fd] = f
+	return nil
 }
 
 func (p *testProgram) File(fd int) File {

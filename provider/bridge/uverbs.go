@@ -32,9 +32,7 @@ func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
 		return -1, err
 	}
 	b.prog.Own(a.fd, true)
-	f := &uverbsFile{b: b, arena: a}
-	b.prog.Adopt(fd, f)
-	return fd, nil
+	return b.adopt(fd, &uverbsFile{b: b, arena: a})
 }
 
 // A request is a command that is being executed.

@@ -31,12 +31,14 @@ func getContext(r *request) error {
 	if err = r.answer(&abi.GetContextResp{AsyncFD: uint32(fd), NumCompVectors: 1}); err == nil {
 		err = r.answerDriver(&abi.SiwAllocCtxResp{})
 	}
+	if err == nil {
+		err = f.b.prog.Adopt(fd, asyncFile{})
+	}
 	if err != nil {
 		ch.close()
 		_ = unix.Close(fd)
 		return err
 	}
-	f.b.prog.Adopt(fd, asyncFile{})
 	f.async = ch
 	f.b.watchEvents()
 	return nil

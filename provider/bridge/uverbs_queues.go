@@ -36,15 +36,15 @@ func createCompChannel(r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := r.answer(&abi.CreateCompChannelResp{FD: uint32(fd)}); err != nil {
-		ch.close()
+	c := &compFile{ch: ch, file: r.file}
+	c.uses.Store(1)
+	if err = r.answer(&abi.CreateCompChannelResp{FD: uint32(fd)}); err != nil {
+		c.drop()
 		_ = unix.Close(fd)
 		return err
 	}
-	c := &compFile{ch: ch, file: r.file}
-	c.uses.Store(1)
-	r.file.b.prog.Adopt(fd, c)
-	return nil
+	_, err = r.file.b.adopt(fd, c)
+	return err
 }
 
 // completionQueue is a CQ of the program.

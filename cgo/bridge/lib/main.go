@@ -339,7 +339,10 @@ func (p *process) forget(object uint64) *openFile {
 }
 
 // Adopt implements bridge.Program.
-func (p *process) Adopt(fd int, f bridge.File) {
+func (p *process) Adopt(fd int, f bridge.File) error {
+	if fd >= len(p.owned) {
+		return syscall.EMFILE
+	}
 	kind := kindEvents
 	switch f.(type) {
 	case device:
@@ -348,6 +351,7 @@ func (p *process) Adopt(fd int, f bridge.File) {
 		kind = kindCM
 	}
 	C.govs_call_adopt(p.adopt, C.int(fd), C.int(kind), C.uint64_t(p.number(f)))
+	return nil
 }
 
 // File implements bridge.Program.
