@@ -82,6 +82,10 @@ type Bridge struct {
 
 	watch sync.Once // for asynchronous events
 
+	// registering is held for reading while memory becomes a region, so that EndMemory finds all
+	// regions of memory that a program takes away meanwhile.
+	registering sync.RWMutex
+
 	mu        sync.Mutex
 	qps       map[uint32]*queuePair // by number, for rdma_cm
 	memory    map[*memoryRegion]struct{}

@@ -23,6 +23,8 @@ type testProgram struct {
 	next  int  // octets of mem that are in use
 	pins  int  // calls of Memory for regions without one of Release
 	full  bool // descriptors can't be adopted
+
+	registering func() // called when memory is to be registered, nil for nothing
 }
 
 // newProgram makes a program with some memory. When the test ends, all that the bridge owned must
@@ -70,6 +72,9 @@ func (p *testProgram) Memory(addr, length uint64, _ bool) ([]byte, error) {
 		p.mu.Lock()
 		p.pins++
 		p.mu.Unlock()
+		if p.registering != nil {
+			p.registering()
+		}
 	}
 	return mem, err
 }

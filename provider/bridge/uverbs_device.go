@@ -262,10 +262,27 @@ func regMR(r *request) error {
 	case cmd.Start+cmd.Length < cmd.Start:
 		return syscall.EINVAL
 	}
-	writable := cmd.AccessFlags&accessWritable != 0
-	mem, err := r.file.b.prog.Memory(cmd.Start, cmd.Length, writable)
+	m, err := r.file.b.register(pd, &cmd)
 	if err != nil {
 		return err
+	}
+	h := r.file.handles.add(m)
+	if err = r.answer(&abi.RegMRResp{MRHandle: h, LKey: m.mr.LKey(), RKey: m.mr.RKey()}); err == nil {
+		err = r.answerDriver(&abi.SiwRegMRResp{STag: m.mr.RKey()})
+	}
+	if err != nil {
+		_ = remove(&r.file.handles, h, (*memoryRegion).destroy)
+	}
+	return err
+}
+
+// register makes a region as cmd says.
+func (b *Bridge) register(pd *domain, cmd *abi.RegMR) (*memoryRegion, error) {
+	b.registering.RLock()
+	defer b.registering.RUnlock()
+	mem, err := b.prog.Memory(cmd.Start, cmd.Length, cmd.AccessFlags&accessWritable != 0)
+	if err != nil {
+		return nil, err
 	}
 	access := ibverbs.Access(cmd.AccessFlags) & deviceAccess
 	if access&remoteAccess != 0 {
@@ -273,21 +290,14 @@ func regMR(r *request) error {
 	}
 	mr, err := pd.pd.RegMRIova(mem, cmd.HCAVA, access)
 	if err != nil {
-		r.file.b.prog.Release(cmd.Start, cmd.Length)
-		return err
+		b.prog.Release(cmd.Start, cmd.Length)
+		return nil, err
 	}
-	m := &memoryRegion{r.file.b, mr, cmd.Start, cmd.Length}
-	m.b.mu.Lock()
-	m.b.memory[m] = struct{}{}
-	m.b.mu.Unlock()
-	h := r.file.handles.add(m)
-	if err = r.answer(&abi.RegMRResp{MRHandle: h, LKey: mr.LKey(), RKey: mr.RKey()}); err == nil {
-		err = r.answerDriver(&abi.SiwRegMRResp{STag: mr.RKey()})
-	}
-	if err != nil {
-		_ = remove(&r.file.handles, h, (*memoryRegion).destroy)
-	}
-	return err
+	m := &memoryRegion{b, mr, cmd.Start, cmd.Length}
+	b.mu.Lock()
+	b.memory[m] = struct{}{}
+	b.mu.Unlock()
+	return m, nil
 }
 
 // deviceAccess are the rights that the device is asked for; what else the program says is of no
@@ -322,6 +332,7 @@ func (m *memoryRegion) destroy() error {
 // later. When EndMemory returns, nobody accesses the memory.
 func (b *Bridge) EndMemory(start, end uint64) error {
 	var ended []*memoryRegion
+	b.registering.Lock() // regions that are being made are in the list then
 	b.mu.Lock()
 	for m := range b.memory {
 		if m.addr < end && start < m.addr+m.length {
@@ -329,6 +340,7 @@ func (b *Bridge) EndMemory(start, end uint64) error {
 		}
 	}
 	b.mu.Unlock()
+	b.registering.Unlock()
 	for _, m := range ended {
 		if err := m.destroy(); err != nil {
 			return err

@@ -71,6 +71,18 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
+// TestNoPlace: no place of the table of regions has memory that is not the program's, not even
+// while its registration fails.
+func TestNoPlace(t *testing.T) {
+	p := &process{pid: os.Getpid()}
+	if _, err := p.Memory(pages(t, 2, unix.PROT_READ), 1<<46, false); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("registering 64 TiB: %v, want EFAULT", err)
+	}
+	if p.regions.taken != 0 {
+		t.Error("it got a place")
+	}
+}
+
 // TestTouch: without the advice of Linux 5.14 pages are made present as well, and stay as they are.
 func TestTouch(t *testing.T) {
 	page := uint64(unix.Getpagesize())

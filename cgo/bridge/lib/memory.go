@@ -67,14 +67,6 @@ func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 // Memory implements bridge.Program. It makes the pages present, as siw does when it pins them, so
 // that memory which the program does not have, or may not write, shows now.
 func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
-	mem, err := p.present(addr, length, write)
-	if err == nil {
-		p.regions.add(addr, length)
-	}
-	return mem, err
-}
-
-func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 	page := uint64(unix.Getpagesize())
 	first := addr &^ (page - 1)
 	end := addr + length
@@ -82,6 +74,21 @@ func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 		return nil, syscall.EFAULT
 	}
 	n := (end - first + page - 1) &^ (page - 1)
+	// Of a range with holes nothing gets a place: it may go on to memory of Go's runtime, which can't
+	// call the bridge when it maps some. The call looks for the mappings and writes nothing.
+	if _, _, e := unix.Syscall(unix.SYS_MSYNC, uintptr(first), uintptr(n), unix.MS_ASYNC); e != 0 {
+		return nil, syscall.EFAULT
+	}
+	p.regions.add(addr, length) // before: what another thread unmaps meanwhile stays reserved
+	if err := p.present(first, n, page, write); err != nil {
+		p.regions.remove(addr, length)
+		return nil, err
+	}
+	return at(addr, int(length)), nil
+}
+
+// present makes n octets of pages at first present.
+func (p *process) present(first, n, page uint64, write bool) error {
 	advice := unix.MADV_POPULATE_READ
 	if write {
 		advice = unix.MADV_POPULATE_WRITE
@@ -89,15 +96,12 @@ func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
 	// Rights that the memory has not, a kernel before 5.14, or memory of a device.
 	if e == unix.EINVAL {
-		if err := p.touch(first, n/page, page, write); err != nil {
-			return nil, err
-		}
-		return at(addr, int(length)), nil
+		return p.touch(first, n/page, page, write)
 	}
 	if e != 0 {
-		return nil, syscall.EFAULT
+		return syscall.EFAULT
 	}
-	return at(addr, int(length)), nil
+	return nil
 }
 
 // touch has the kernel read a word of each page, or write it as it is if write is set. EFAULT if
