@@ -40,8 +40,8 @@ func newArena(flags int) (a *arena, program int, err error) {
 	return &arena{fd: fd, used: int64(pageSize)}, program, nil
 }
 
-// arenaSize is the size of the file in octets. It has only the pages that are in use. As offsets are
-// not used again, there is room for 2^35 CQs of the largest size, one after the other.
+// arenaSize is the size of the file in octets. It has only the pages that are in use. As offsets
+// are not used again, there is room for 2^35 CQs of the largest size, one after the other.
 const arenaSize = 1 << 62
 
 // lengthen sets the size of a new file in memory. The limit of the size of files, which would end
