@@ -26,17 +26,21 @@ import (
 // spellings are addresses to listen at, each with addresses that lead there. PORT is the port that
 // the listener has got, and SERVICE one of services, another for each
 // endpoint. The network namespace of the test has lo with fe80::7, and nothing else.
+//
+// Programs give what they are given to the functions. So they show only what differs in form, a
+// name, a service, no host and a zone, and connect to the first address of each.
 var spellings = []struct {
-	listen string
-	dial   []string
+	listen   string
+	dial     []string
+	programs bool
 }{
-	{"127.0.0.1:0", []string{"127.0.0.1:PORT", "[::ffff:127.0.0.1]:PORT", "0.0.0.0:PORT", "localhost:PORT"}},
-	{"[::ffff:127.0.0.1]:0", []string{"127.0.0.1:PORT"}},
-	{"localhost:0", []string{"localhost:PORT"}},
-	{"127.0.0.1:SERVICE", []string{"127.0.0.1:SERVICE", "127.0.0.1:PORT"}},
-	{"[::1]:0", []string{"[::1]:PORT"}},
-	{":0", []string{"127.0.0.1:PORT", "[::1]:PORT", ":PORT", "[::]:PORT"}},
-	{"[fe80::7%lo]:0", []string{"[fe80::7%lo]:PORT", "[fe80::7%1]:PORT"}},
+	{listen: "127.0.0.1:0", dial: []string{"127.0.0.1:PORT", "[::ffff:127.0.0.1]:PORT", "0.0.0.0:PORT", "localhost:PORT"}},
+	{listen: "[::ffff:127.0.0.1]:0", dial: []string{"127.0.0.1:PORT"}},
+	{listen: "localhost:0", dial: []string{"localhost:PORT"}, programs: true},
+	{listen: "127.0.0.1:SERVICE", dial: []string{"127.0.0.1:SERVICE", "127.0.0.1:PORT"}, programs: true},
+	{listen: "[::1]:0", dial: []string{"[::1]:PORT"}},
+	{listen: ":0", dial: []string{"127.0.0.1:PORT", "[::1]:PORT", ":PORT", "[::]:PORT"}, programs: true},
+	{listen: "[fe80::7%lo]:0", dial: []string{"[fe80::7%lo]:PORT", "[fe80::7%1]:PORT"}, programs: true},
 }
 
 // An endpoint listens at an address as a user spells it, and connects to one.
@@ -45,7 +49,8 @@ type endpoint struct {
 	// listen returns the address that it has got.
 	listen func(t *testing.T, address string) (got string)
 	dial   func(t *testing.T, address string) error
-	first  bool // connect to the first address of each list only
+	// program says that it is one, and not a function.
+	program bool
 }
 
 // services are names of ports that package net knows without a file.
@@ -54,7 +59,8 @@ var services = []string{"http", "https", "ftp", "ftps", "telnet", "smtp", "domai
 
 const inAddressNamespace = "GOVS_ADDRESSES"
 
-// TestAddresses: every function and command that takes an address takes each spelling.
+// TestAddresses: every function that takes an address takes each spelling, and every command and
+// example each that has another form.
 func TestAddresses(t *testing.T) {
 	dir := os.Getenv(inAddressNamespace)
 	if dir == "" {
@@ -83,12 +89,15 @@ func TestAddresses(t *testing.T) {
 	for n, e := range append(all, nine) {
 		t.Run(e.name, func(t *testing.T) {
 			for _, s := range spellings {
+				if e.program && !s.programs {
+					continue
+				}
 				t.Run(s.listen, func(t *testing.T) {
 					got := e.listen(t, strings.ReplaceAll(s.listen, "SERVICE", services[n]))
 					_, port, err := net.SplitHostPort(got)
 					testkit.OK(t, err)
 					for i, address := range s.dial {
-						if e.first && i > 0 {
+						if e.program && i > 0 {
 							break
 						}
 						address = strings.NewReplacer("PORT", port, "SERVICE", services[n]).Replace(address)
@@ -274,7 +283,7 @@ func programEndpoints(dir string) []endpoint {
 		}}
 	}
 	named := func(name string, e endpoint) endpoint {
-		e.name = name
+		e.name, e.program = name, true
 		return e
 	}
 	file := filepath.Join(dir, "echo")
@@ -291,12 +300,8 @@ func programEndpoints(dir string) []endpoint {
 		named("pull", example([]string{"pull", file}, []string{"pull", "ADDRESS", "NEW"})),
 		named("grpc", example([]string{"grpc"}, []string{"grpc", "ADDRESS", "hello"})),
 	}
-	for i := range 3 {
-		all[i].first = i > 0 // perf, which takes a second for each
-	}
 	stream := named("stream", command([]string{"stream", "--provider", "engine"},
 		[]string{"stream", "--provider", "engine"}))
-	stream.first = true // a server has one client
 	pinged := all[0].listen
 	target := named("run --target", command(nil,
 		[]string{"run", "--no-tshark", "--only", "rdmac/request-refused", "--target"}))
@@ -304,8 +309,7 @@ func programEndpoints(dir string) []endpoint {
 	peer := named("run --peer", command([]string{"agent", "--provider", "engine"},
 		[]string{"run", "--no-tshark", "--only", "send/zero", "--initiator", "engine",
 			"--responder", "engine@peer", "--peer"}))
-	target.first, peer.first = true, true // as perf
-	client := endpoint{name: "rdma_client", first: true, listen: func(t *testing.T, address string) string {
+	client := endpoint{name: "rdma_client", program: true, listen: func(t *testing.T, address string) string {
 		host, port, err := net.SplitHostPort(address)
 		testkit.OK(t, err)
 		return server(t, exec.Command(filepath.Join(dir, "rdma_server"), "-provider", "engine", "-s", host, "-p", port))
