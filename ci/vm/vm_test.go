@@ -1,6 +1,7 @@
 // Package vm tests ci/vm/run: that a command in the guest is like a command on
 // the host, and that nothing that goes wrong in the guest goes unnoticed. Tests whose guests do
-// little but boot run beside each other.
+// little but boot run beside each other. Where the guest itself does not matter, testdata/fake stands
+// in the place of qemu.
 package vm
 
 import (
@@ -141,21 +142,26 @@ func (a *arrival) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTimeout shows the limit, and on the way that output comes while the
-// command still runs.
+// fake has testdata/fake stand in the place of qemu for the rest of the test.
+func fake(t *testing.T) {
+	t.Setenv("PATH", filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
+}
+
+// TestTimeout shows the limit, and on the way that output comes while the command still runs.
+// testdata/fake stands in the place of qemu.
 func TestTimeout(t *testing.T) {
-	t.Parallel()
 	vmtest.Need(t)
-	const limit = 10 * time.Second
+	fake(t)
+	const limit = 3 * time.Second
 	var output arrival
 	result := vmtest.Run(t, vmtest.Options{Timeout: limit, Stdout: &output}, "bash", "-c",
-		`echo partial >$VM_OUT/result; sync; echo ready; sleep 1000`)
+		`echo partial >$VM_OUT/result; echo ready; exec sleep 1000`)
 	ended := time.Now()
 
 	if result.Status != vmtest.StatusTimeout {
 		t.Errorf("exit status %d, want %d\n%s", result.Status, vmtest.StatusTimeout, result.Stderr)
 	}
-	if !strings.Contains(result.Stderr, "time limit of 10 s passed") {
+	if !strings.Contains(result.Stderr, "time limit of 3 s passed") {
 		t.Errorf("the limit is not told: %q", result.Stderr)
 	}
 	took := ended.Sub(output.first) // the limit begins with the command, shortly before it writes
@@ -197,7 +203,7 @@ func TestBootLimit(t *testing.T) {
 // reported as one that complains once. testdata/fake stands in the place of qemu.
 func TestManySplats(t *testing.T) {
 	vmtest.Need(t)
-	t.Setenv("PATH", filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
+	fake(t)
 	result := vmtest.Run(t, vmtest.Options{}, "bash", "-c", `
 		control=${FAKE_OPTIONS#*mount_tag=control,path=} control=${control%%,*}
 		seq -f 'line %.0f' 20 >"$control/dmesg"
