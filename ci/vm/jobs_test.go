@@ -29,9 +29,10 @@ func guestJobs(t *testing.T, jobs string) (status int, out string) {
 
 // TestSharedGuest records jobs as tests of other packages do, and runs them in one guest: each is
 // judged by itself, by its exit status and by the tests that it had to pass. What siw has let hang
-// is listed.
+// is listed. testdata/fake stands in the place of qemu.
 func TestSharedGuest(t *testing.T) {
 	vmtest.Need(t)
+	fake(t)
 	jobs := t.TempDir()
 	t.Setenv("GOVS_VM_JOBS", jobs)
 	o := vmtest.Options{}
@@ -47,9 +48,9 @@ func TestSharedGuest(t *testing.T) {
 		})
 	}
 	o.Last = true
-	record("changes", `cat "$WORDS"; touch /tmp/changed`)
+	record("changes", `cat "$WORDS"; touch "$VM_OUT/changed"`)
 	o.Last = false
-	record("good", `cat "$WORDS"; [ ! -e /tmp/changed ]`)
+	record("good", `cat "$WORDS"; [ ! -e "$VM_OUT/changed" ]`)
 	record("silent", `echo "no test was run"`)
 	record("bad", `cat "$WORDS"; exit 3`)
 	record("hangs", `cat "$WORDS"; echo TestHung >"$GOVS_SIW_HANGS/hang-1"`)
