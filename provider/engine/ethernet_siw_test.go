@@ -31,7 +31,7 @@ import (
 
 const (
 	wireSize   = 1 << 20 // of the longest message
-	wireRounds = 4       // of wireDepth operations on each side
+	wireRounds = 2       // of wireDepth operations on each side
 	wireDepth  = 64
 	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
 
