@@ -25,7 +25,7 @@ type programPair struct {
 	serverSays     []string
 	clientSays     []string
 	clientEnds     []int // statuses that the client may have, where it is not 0 alone
-	mode           bool  // of a program that another pair runs, too: not run beside siw
+	mode           bool  // not run beside siw: another pair does the same with the device there
 	besideSiw      side  // the one side that is over the engine while the other is over siw; both without
 	siwAccepts     bool  // the server is over siw, which may not read what the client says first
 }
@@ -98,19 +98,20 @@ var bridgedPairs = []programPair{
 		serverSays: parts("server ping data: rdma-ping-19"),
 		clientSays: parts("ping data: rdma-ping-19"), mode: true},
 	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s ADDR -p PORT",
-		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0")},
+		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0"),
+		besideSiw: serverSide},
 	// The accepting side sends first.
 	{name: "ucmatose", server: "ucmatose -b ADDR -p PORT -c 4 -C 16",
 		client:     "ucmatose -s ADDR -p PORT -c 4 -C 16",
 		serverSays: parts("return status 0"),
 		clientSays: parts("test complete", "return status 0")},
 	mode(perftest("ib_send_bw", "", "65536      200")),
-	perftest("ib_write_bw", "", "65536      200"),
-	perftest("ib_read_bw", "", "65536      200"),
+	perftest("ib_write_bw", "", "65536      200").beside(serverSide),
+	perftest("ib_read_bw", "", "65536      200").beside(clientSide),
 	mode(perftest("ib_send_lat", "", " 2       50")),
 	// Neither program calls anything while it waits for the other's Write.
-	perftest("ib_write_lat", "", " 2       50"),
-	perftest("ib_read_lat", "", " 2       50").beside(serverSide),
+	mode(perftest("ib_write_lat", "", " 2       50")),
+	mode(perftest("ib_read_lat", "", " 2       50")),
 	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the
 	// server's credits, which come by RDMA Write, and then waits for ever.
 	perftest("ib_send_lat", "-e", " 2       50").beside(serverSide),
@@ -119,7 +120,7 @@ var bridgedPairs = []programPair{
 	perftest("ib_send_bw", "--use-srq", "65536      200").beside(clientSide),
 	// Both ends number their QPs by the order of the connection requests.
 	mode(perftest("ib_send_bw", "-q 8 -s 4096", "4096       1600")),
-	rsockets("rstream", "-T v").beside(serverSide),
+	mode(rsockets("rstream", "-T v")),
 	mode(rsockets("rstream", "-T n")),
 	mode(rsockets("rstream", "-T b -T v")),
 	mode(rsockets("rstream", "-T r")),
@@ -139,7 +140,7 @@ var bridgedPairs = []programPair{
 	{name: "fio", server: "fio --name=in --ioengine=rdma --port=PORT --rw=read --bs=64k --size=2m",
 		client: "fio --name=out --ioengine=rdma --hostname=ADDR --port=PORT --verb=write " +
 			"--rw=write --bs=64k --size=2m --iodepth=4 --iodepth_batch_complete=1",
-		serverSays: parts("err= 0"), clientSays: parts("err= 0", "io=2048KiB"), besideSiw: clientSide},
+		serverSays: parts("err= 0"), clientSays: parts("err= 0", "io=2048KiB"), mode: true},
 	{name: "qperf", server: "qperf -lp PORT",
 		client: "qperf -lp PORT ADDR -cm 1 -t 1 rc_lat quit", clientSays: parts("latency"), besideSiw: clientSide},
 }
@@ -280,18 +281,15 @@ func untilRead(t *testing.T, siwAccepts bool,
 	}
 }
 
-// copyFile has rcopy copy a file over librdmacm's streams. siwAccepts says that the server is over
-// siw, which may not read what the client says first.
-func copyFile(t *testing.T, addr string, server, client launcher, siwAccepts bool) {
+// copyFile has rcopy copy a file over librdmacm's streams.
+func copyFile(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := bytes.Repeat([]byte("one file after another, "), 1<<16)
 	testkit.OK(t, os.WriteFile(from, content, 0o644))
-	c := untilRead(t, siwAccepts, func(port uint16) (interface{ kill() }, *program) {
-		s := server(nil, "rcopy", "-p", fmt.Sprint(port)) // serves until it is killed
-		awaitListener(t, s, port)
-		return s, client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port))
-	})
+	port := freePort()
+	awaitListener(t, server(nil, "rcopy", "-p", fmt.Sprint(port)), port) // serves until it is killed
+	c := client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port))
 	c.want(t, 0)
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
 		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
@@ -299,16 +297,13 @@ func copyFile(t *testing.T, addr string, server, client launcher, siwAccepts boo
 }
 
 // useSockets has a program that uses TCP use librdmacm's streams instead, by librspreload.
-// siwAccepts is as for copyFile.
-func useSockets(t *testing.T, addr string, server, client launcher, siwAccepts bool) {
+func useSockets(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	streams := []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
-	var s *program
-	c := untilRead(t, siwAccepts, func(port uint16) (interface{ kill() }, *program) {
-		s = server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
-		awaitListener(t, s, port)
-		return s, client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
-	})
+	port := freePort()
+	s := server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
+	awaitListener(t, s, port)
+	c := client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
 	c.want(t, 0, "2.00 MBytes")
 	s.want(t, 0, "2.00 MBytes")
 }
@@ -316,14 +311,14 @@ func useSockets(t *testing.T, addr string, server, client launcher, siwAccepts b
 // TestExecCopy runs rcopy over the engine.
 func TestExecCopy(t *testing.T) {
 	b := newBridged(t)
-	copyFile(t, "127.0.0.1", b.launch, b.launch, false)
+	copyFile(t, "127.0.0.1", b.launch, b.launch)
 }
 
 // TestExecSocketProgram runs iperf over the engine, which the traces show.
 func TestExecSocketProgram(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()
-	useSockets(t, "127.0.0.1", b.traced(t, dir, "server").launch, b.traced(t, dir, "client").launch, false)
+	useSockets(t, "127.0.0.1", b.traced(t, dir, "server").launch, b.traced(t, dir, "client").launch)
 	wantQueuePairs(t, dir, "server", "client")
 }
 
@@ -355,8 +350,7 @@ const (
 
 // notWithSiw are the sides of pairs that can't be over the engine while the other side is over siw.
 var notWithSiw = map[string]map[side]string{
-	"ucmatose":     {serverSide: "the server sends first, and siw opens no stream"},
-	"ib_write_lat": {serverSide: "the server writes first, and siw opens no stream"},
+	"ucmatose": {serverSide: "the server sends first, and siw opens no stream"},
 }
 
 // cannotBeside returns why a side of a pair is not over the engine beside siw, or "".
@@ -367,10 +361,10 @@ func (p *programPair) cannotBeside(engine side) string {
 	return notWithSiw[p.name][engine]
 }
 
-// TestExecWithSiw connects programs over the engine to the same programs over siw. One program for
-// each kind of operation runs with the engine at either side. Each other program runs with the
-// engine at one side, because a pair takes five seconds in the emulated guest, and TestExecPrograms
-// runs both sides of it over the engine.
+// TestExecWithSiw connects programs over the engine to the same programs over siw: one for each
+// kind of operation and each library. rping has the engine at either side, and the others at one,
+// because a pair takes five seconds in the emulated guest, and TestExecPrograms runs both sides of
+// all programs over the engine.
 func TestExecWithSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		newBridged(t) // the libraries are built on the host
@@ -392,13 +386,8 @@ func TestExecWithSiw(t *testing.T) {
 	})
 	t.Run("rcopy, the server over the engine", func(t *testing.T) {
 		dir := t.TempDir()
-		copyFile(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t), false)
+		copyFile(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t))
 		wantQueuePairs(t, dir, "server")
-	})
-	t.Run("iperf, the client over the engine", func(t *testing.T) {
-		dir := t.TempDir()
-		useSockets(t, siwAddr, launchOverSiw(t), b.traced(t, dir, "client").launch, true)
-		wantQueuePairs(t, dir, "client")
 	})
 	// The programs have what exec gives them, which need not start for each in an emulated machine.
 	env := b.environment()
