@@ -12,22 +12,36 @@ import (
 )
 
 // TestPerfOverKernel has each workload run over siw, and between siw and the
-// engine. The ends are processes, as a program's are.
+// engine, those of bandwidth in one direction and those of latency in the other. The ends are
+// processes, as a program's are.
 func TestPerfOverKernel(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
 	const spins = "-n 50 --warmup 4 -s 5000 -t 8 --poll spin"
 	const blocks = "-n 50 --warmup 4 -s 64 -q 3 -t 8 -b --poll block"
-	for _, p := range []struct{ client, server, flags string }{
-		{"kernel", "kernel", spins}, {"engine", "kernel", blocks}, {"kernel", "engine", blocks},
+	var bandwidth, latency []load.Op
+	for _, op := range load.Ops() {
+		if op.Latency() {
+			latency = append(latency, op)
+		} else {
+			bandwidth = append(bandwidth, op)
+		}
+	}
+	for _, p := range []struct {
+		client, server, flags string
+		ops                   []load.Op
+	}{
+		{"kernel", "kernel", spins, load.Ops()},
+		{"engine", "kernel", blocks, bandwidth},
+		{"kernel", "engine", blocks, latency},
 	} {
 		t.Run(p.client+" to "+p.server, func(t *testing.T) {
 			addr := addrOf(freePort())
 			server := startCommand(t, nil, words(fmt.Sprintf("perf %s --provider %s --serve %d --listen %s",
-				load.Ops()[0], p.server, len(load.Ops()), addr))...)
+				p.ops[0], p.server, len(p.ops), addr))...)
 			server.stderr.await(t, "listening on")
-			for _, op := range load.Ops() {
+			for _, op := range p.ops {
 				perfOver(t, op, p.client, p.server, p.flags, addr)
 			}
 			server.want(t, exitPassed)
