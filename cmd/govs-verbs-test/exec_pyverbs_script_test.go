@@ -141,6 +141,20 @@ test_all.Case.test_subtest	fail	AssertionError: in a part
 	if got := printed["test_all.Case.test_error"]; !strings.Contains(got, "Traceback") {
 		t.Errorf("test_error has printed %q", got)
 	}
+	// Tests that are known to be skipped, two of which are not.
+	known := filepath.Join(t.TempDir(), "verdicts")
+	testkit.OK(t, os.WriteFile(known, []byte("test_all.Case.test_error\tskip\tas\n"+
+		"test_all.Case.test_ok\tskip\ttwo\ntest_all.Case.test_skip\tskip\twere\n"), 0o644))
+	again, _ := runPyverbs(t, exec.Command(pyverbsScript, "--source", dir, "--device", "dev7", "--address",
+		"192.0.2.9", "--skipped", known, "test_error", "test_ok", "test_skip", "test_fail"))
+	for line := range strings.Lines(again) {
+		if !strings.Contains(want, line) {
+			t.Errorf("with --skipped: %s", line)
+		}
+	}
+	if n := strings.Count(again, "\n"); n != 4 {
+		t.Errorf("with --skipped %d tests have a verdict, want 4:\n%s", n, again)
+	}
 	pid := testkit.Must(strconv.Atoi(string(testkit.Must(os.ReadFile(left))(t))))(t)
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))

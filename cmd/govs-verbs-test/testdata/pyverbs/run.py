@@ -3,13 +3,17 @@
 
 For each test it prints one line: name, verdict and, unless it is ok, the reason, with tabs between them. Verdicts
 are ok, skip, fail, error, crash (a signal ended the process) and timeout. Each test is a process of its own, in a
-process group of its own, which is killed when the test has ended or has taken too long.
+process group of its own, which is killed when the test has ended or has taken too long. With --skipped those that
+are known to be skipped are tried in one process first, as most are, and a process for each takes long in an emulated
+machine.
 
 Two things are otherwise than in rdma-core's run_tests.py, because nearly all tests would be skipped on siw, which has
 no PCI function: the GID is number 0, although its last eight octets are zero, and the address is that of --address.
 Tests of drivers (mlx5, efa) and of CUDA are left out.
 """
 import argparse
+import contextlib
+import copy
 import gzip
 import importlib
 import os
@@ -188,6 +192,18 @@ def run_all(tests, config, addresses, limit, report):
             job.end(late=True)
 
 
+def run_skipped(tests, config, address):
+    """Runs tests that are likely to be skipped in this process. Returns the verdicts on those that are, by name."""
+    config['address'], skipped = address, {}
+    for test in tests:
+        result = Verdict()
+        with contextlib.redirect_stdout(sys.stderr):
+            copy.copy(test).run(result)  # what it opens goes with the copy
+        if result.verdict == 'skip':
+            skipped[test] = f'skip\t{result.reason}'
+    return skipped
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', default='siw0', help='default %(default)s')
@@ -195,6 +211,7 @@ def main():
                         help="an address of the device's; with several, as many tests run at the same time")
     parser.add_argument('--limit', type=float, default=60, help='seconds for each test; default %(default)g')
     parser.add_argument('--source', default=SOURCE, help='where the tests are; default %(default)s')
+    parser.add_argument('--skipped', help='a file with verdicts: tests that are skipped there are tried in one process')
     parser.add_argument('--times', action='store_true', help='print the seconds in a fourth column')
     parser.add_argument('--verbose', action='store_true', help='print on stderr what the tests print')
     parser.add_argument('parts', nargs='*', help='run tests with one of these in their names; default: all')
@@ -204,9 +221,12 @@ def main():
                  'leave documentation out (path-exclude in /etc/dpkg/dpkg.cfg.d).')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))
 
+    def say(name, verdict, seconds):
+        line = f'{name}\t{verdict}'
+        print(f'{line}\t{seconds:.1f}' if args.times else line.rstrip(), flush=True)
+
     def report(job, verdict, printed):
-        line = f'{job.name}\t{verdict}'
-        print(f'{line}\t{time.monotonic() - job.start:.1f}' if args.times else line.rstrip(), flush=True)
+        say(job.name, verdict, time.monotonic() - job.start)
         if args.verbose and printed:
             print(f'--- {job.name}\n{printed}', file=sys.stderr, flush=True)
 
@@ -216,7 +236,17 @@ def main():
         config = {}
         tests = [test for test in load(folder, args.device, config)
                  if not args.parts or any(part in test.id() for part in args.parts)]
-        run_all(tests, config, args.address, args.limit, report)
+        known = set()
+        if args.skipped:
+            with open(args.skipped, encoding='utf-8') as lines:
+                known = {line.split('\t')[0] for line in lines if line.split('\t')[1:2] == ['skip']}
+        likely = [test for test in tests if test.id().removeprefix('tests.') in known]
+        # After the others: the processes of these must not have what is open here.
+        run_all([test for test in tests if test not in likely], config, args.address, args.limit, report)
+        skipped = run_skipped(likely, config, args.address[0])
+        for test, verdict in skipped.items():
+            say(test.id().removeprefix('tests.'), verdict, 0)
+        run_all([test for test in likely if test not in skipped], config, args.address, args.limit, report)
 
 
 if __name__ == '__main__':
