@@ -38,6 +38,9 @@ func TestStreamWithSiw(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, we dial over %s", c, provider), func(t *testing.T) {
 				c.weDial(t, addr, launchOverSiw(t), ours...)
 			})
+			if provider == "kernel" && !c.six {
+				continue // siw at both ends: one direction shows that our end has it, too
+			}
 			t.Run(fmt.Sprintf("%s, we listen over %s", c, provider), func(t *testing.T) {
 				c.weListen(t, addr, launchOverSiw(t), ours...)
 			})
