@@ -12,17 +12,19 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// tests are those of the examples that have to pass over siw.
+// tests are those of the examples that run, and have to pass, over siw: what an example does, and
+// what the device has a part in. What is wrong in arguments and files, and many clients at once,
+// is the same over the engine.
 var tests = map[string][]string{
-	"9p":          {"TestRDMA", "TestServerStops", "TestTCP", "TestUsage"},
-	"echo":        {"TestEcho", "TestEchoFails"},
-	"kv":          {"TestKV", "TestKVFull", "TestKVManyWriters"},
-	"pull":        {"TestPull", "TestPullFails"},
+	"9p":          {"TestRDMA", "TestServerStops"},
+	"echo":        {"TestEcho"},
+	"kv":          {"TestKV", "TestKVFull"},
+	"pull":        {"TestPull"},
 	"rdma_client": {"TestClientAndServer", "TestNoServer", "TestCProgram"},
-	"rpc":         {"TestRPC", "TestRPCManyCallers", "TestRPCReconnects", "TestRPCNotServer", "TestRPCTooManyClients"},
+	"rpc":         {"TestRPC", "TestRPCReconnects"},
 }
 
-// TestOnSiw runs the tests of all examples over siw, in one guest. What they need is built
+// TestOnSiw runs tests of all examples over siw, in one guest. What they need is built
 // here, as a compiler takes long there.
 func TestOnSiw(t *testing.T) {
 	vmtest.NeedKernelProvider(t, kernel.Available)
@@ -59,7 +61,7 @@ func TestOnSiw(t *testing.T) {
 	script := filepath.Join(dir, "script")
 	err = os.WriteFile(script, []byte(`
 		cd "$GOVS_EXAMPLES" && status=0
-		for test in *.test; do ./"$test" -test.v -test.timeout 4m || status=1; done
+		for test in *.test; do ./"$test" -test.v -test.timeout 4m -test.run "$GOVS_TESTS" || status=1; done
 		exit $status`), 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +72,7 @@ func TestOnSiw(t *testing.T) {
 	}
 	vmtest.Tests(t, vmtest.Options{
 		Timeout: 15 * time.Minute,
-		Env:     []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1", "GOVS_EXAMPLES=" + dir},
+		Env: []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1", "GOVS_EXAMPLES=" + dir,
+			"GOVS_TESTS=^(" + strings.Join(passes, "|") + ")$"},
 	}, passes, "bash", script)
 }
