@@ -26,7 +26,7 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
-	const atOnce, each = 4, 10
+	atOnce, each := 4, repeats(10, 4)
 	var sides sync.WaitGroup
 	for range atOnce {
 		sides.Go(func() {

@@ -24,7 +24,7 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 		"Close":      (*rdmacm.Conn).Close,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for range 30 {
+			for range repeats(30, 6) {
 				client, server := pair(t, nil, nil)
 				theirs := testkit.Must(server.PD().AllocMR(64, remoteRights))(t)
 				ours := testkit.Must(client.PD().AllocMR(64, 0))(t)
