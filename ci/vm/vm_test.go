@@ -1,7 +1,6 @@
 // Package vm tests ci/vm/run: that a command in the guest is like a command on
-// the host, and that nothing that goes wrong in the guest goes unnoticed. Tests whose guests do
-// little but boot run beside each other. Where the guest itself does not matter, testdata/fake stands
-// in the place of qemu.
+// the host, and that nothing that goes wrong in the guest goes unnoticed. Where the guest itself
+// does not matter, testdata/fake stands in the place of qemu.
 package vm
 
 import (
@@ -59,13 +58,35 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestCommand boots once and looks at all that a command may expect.
+// TestCommand looks at all that a command may expect, in a guest that waits for another with the
+// same output directory, so that both are sure to run at the same time. Then the kernel of each
+// logs what it logs when it is at fault: a warning, after which the command ends as it would
+// have, and a panic.
 func TestCommand(t *testing.T) {
-	t.Parallel()
 	vmtest.Need(t)
+	out := t.TempDir()
+	const together = `
+		meet() {
+			echo "$1" >"$VM_OUT/$1"
+			until ls "$VM_OUT" | grep -qx "$2"; do sleep 0.2; done
+			ip address add 192.0.2.7/24 dev d0 && echo "I am $1"
+		}
+		`
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() {
+		result := vmtest.Run(t, vmtest.Options{Out: out, Timeout: 5 * time.Minute}, "bash", "-c", together+`
+			meet b a
+			echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`)
+		complained(t, result, "sysrq triggered crash")
+		if result.Stdout != "I am b\n" {
+			t.Errorf("the guest beside it wrote %q", result.Stdout)
+		}
+	})
 	spoiled := filepath.Join(vmtest.Root(t), "written-in-the-guest")
 	t.Cleanup(func() { os.Remove(spoiled) })
-	result := vmtest.Run(t, vmtest.Options{Env: []string{"GREETING=hello  world"}}, "bash", "-c", `
+	o := vmtest.Options{Out: out, Env: []string{"GREETING=hello  world"}}
+	result := vmtest.Run(t, o, "bash", "-c", together+`
 		echo "greeting=$GREETING"
 		printf '<%s>\n' "$@"
 		echo "pwd=$PWD"
@@ -83,10 +104,13 @@ func TestCommand(t *testing.T) {
 		echo "to the device" >/dev/stderr
 		printf '\000\001\377' # no byte is touched on its way
 		sleep 1000 &          # what is left behind ends with the command
+		meet a b >&2
+		echo "<4>WARNING: CPU: 0 PID: 1 at lib/test.c:1 test" >/dev/kmsg
 		exit 7`, "argv0", "two words", `$HOME "quoted" 'too'`, "", "line\nbreak", "*")
 
-	if result.Status != 7 {
-		t.Errorf("exit status %d, want the command's 7\n%s", result.Status, result.Stderr)
+	complained(t, result, "at lib/test.c:1")
+	if !strings.Contains(result.Stderr, "the command's own exit status was 7\n") {
+		t.Errorf("the command's exit status is not told:\n%s", result.Stderr)
 	}
 	for _, want := range []string{
 		"greeting=hello  world\n",
@@ -115,7 +139,7 @@ func TestCommand(t *testing.T) {
 	if t.Failed() {
 		t.Logf("stdout:\n%s", result.Stdout)
 	}
-	if result.Stderr != "to the device\n" {
+	if !strings.HasPrefix(result.Stderr, "to the device\nI am a\n") {
 		t.Errorf("stderr is not what the command wrote there:\n%s", result.Stderr)
 	}
 	numbers, err := os.ReadFile(filepath.Join(result.Out, "dir", "numbers"))
@@ -124,6 +148,16 @@ func TestCommand(t *testing.T) {
 	}
 	if _, err := os.Stat(spoiled); err == nil {
 		t.Error("what the command wrote outside of $VM_OUT reached the host")
+	}
+}
+
+// complained checks that a guest's kernel complained, and that its log is shown.
+func complained(t *testing.T, result vmtest.Result, of string) {
+	t.Helper()
+	if result.Status != vmtest.StatusKernel || !strings.Contains(result.Stderr, of) ||
+		!strings.Contains(result.Stderr, "the kernel complained") {
+		t.Errorf("exit status %d, want %d, and the kernel's log with %q:\n%s", result.Status,
+			vmtest.StatusKernel, of, result.Stderr)
 	}
 }
 
@@ -256,36 +290,4 @@ func TestEndedWhileItStarts(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestTwoAtOnce lets two guests wait for each other, so that they are sure to run at the same time,
-// with the same output directory. Then the kernel of each logs what it logs when it is at fault: a
-// warning, after which its command succeeds, and a panic.
-func TestTwoAtOnce(t *testing.T) {
-	vmtest.Need(t)
-	out := t.TempDir()
-	var both sync.WaitGroup
-	for _, c := range []struct {
-		name, other, command string
-		shown                string
-	}{
-		{"a", "b", `echo "<4>WARNING: CPU: 0 PID: 1 at lib/test.c:1 test" >/dev/kmsg; exit 0`, "at lib/test.c:1"},
-		{"b", "a", `echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`, "sysrq triggered crash"},
-	} {
-		both.Go(func() {
-			result := vmtest.Run(t, vmtest.Options{Out: out, Timeout: 2 * time.Minute}, "bash", "-c", `
-				echo "$1" >"$VM_OUT/$1"
-				until ls "$VM_OUT" | grep -qx "$2"; do sleep 0.2; done
-				ip address add 192.0.2.7/24 dev d0 && echo "I am $1"
-				`+c.command, "argv0", c.name, c.other)
-			if result.Status != vmtest.StatusKernel || result.Stdout != "I am "+c.name+"\n" {
-				t.Errorf("guest %s: exit status %d, stdout %q, want %d", c.name, result.Status, result.Stdout,
-					vmtest.StatusKernel)
-			}
-			if !strings.Contains(result.Stderr, c.shown) || !strings.Contains(result.Stderr, "the kernel complained") {
-				t.Errorf("guest %s: stderr does not show the kernel's log:\n%s", c.name, result.Stderr)
-			}
-		})
-	}
-	both.Wait()
 }
