@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
-	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
 )
@@ -170,57 +169,6 @@ func TestAgentRefuses(t *testing.T) {
 		"--responder", "kernel@peer").want(t, exitUsage,
 		parts("left out: pairings with kernel@peer: the agent can't use it: "+
 			"it was not started with it"), parts("no provider for any pairing"))
-}
-
-// TestRunPeerSiw runs scenarios between the engine in a network namespace and siw in another, whose
-// agent it is that runs there. The ledger explains the differences by the agent's kernel.
-func TestRunPeerSiw(t *testing.T) {
-	if !inGuest(t, vmtest.Options{}) {
-		return
-	}
-	// siw is of the namespace in which it was added, and of no other.
-	for _, line := range []string{
-		"ip netns add peer", "ip link add near type veth peer name far netns peer",
-		"ip addr add 203.0.113.1/24 dev near", "ip link set near up",
-		"ip -n peer addr add 203.0.113.2/24 dev far", "ip -n peer link set far up", "ip -n peer link set lo up",
-		"rdma link add siwpeer type siw netdev near",
-	} {
-		args := strings.Fields(line)
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", line, err, out)
-		}
-	}
-	t.Cleanup(func() {
-		testkit.OK(t, exec.Command("rdma", "link", "delete", "siwpeer").Run())
-		testkit.OK(t, exec.Command("ip", "netns", "del", "peer").Run())
-	})
-	// siw's CRCs may be wrong where its sends fill the buffer (kernel-notes/siw-two-senders.md).
-	const buffers = "/proc/sys/net/ipv4/tcp_wmem"
-	before := testkit.Must(os.ReadFile(buffers))(t)
-	testkit.OK(t, os.WriteFile(buffers, []byte("4096 8388608 8388608"), 0))
-	t.Cleanup(func() { testkit.OK(t, os.WriteFile(buffers, before, 0)) })
-	cmd := self(t, "agent", "--listen", "203.0.113.1:0", "--provider", "kernel", "--addr", "203.0.113.1", "--scale", "10")
-	cmd.Env = append(cmd.Env, secretVariable+"="+testSecret)
-	agent, addr := startAgent(t, cmd)
-	file := filepath.Join(t.TempDir(), "report.json")
-	run := self(t, "run", "--peer", addr, "--matrix", "--providers", "engine,kernel@peer", "--no-tshark",
-		"--json", file, "--scale", "10", "--only", "send/one-mib,write/one-fpdu,read/one-mib,order/fence,"+
-			"conn/reject,protection/read-no-right,protection/write-beyond-end,memory/iova,mpa/request-markers,"+
-			"rdmap/response-second-to")
-	ns := exec.Command("ip", append([]string{"netns", "exec", "peer"}, run.Args...)...)
-	ns.Env = append(run.Env, secretVariable+"="+testSecret)
-	startCmd(t, ns).want(t, exitPassed, "engine->engine engine->kernel@peer kernel@peer->engine", "the suite passed")
-	counts := make(map[conformance.Verdict]int)
-	for _, r := range readReport(t, file).Results {
-		if strings.Contains(r.Initiator+r.Responder, "kernel@peer") {
-			counts[r.Verdict]++
-		}
-	}
-	if counts[conformance.Pass] == 0 || counts[conformance.XFail] == 0 || counts[conformance.Unsupported] == 0 {
-		t.Errorf("verdicts with siw: %v", counts)
-	}
-	testkit.OK(t, agent.cmd.Process.Signal(os.Interrupt))
-	agent.want(t, exitPassed)
 }
 
 // TestNetdevOf finds loopback by any of its addresses.
