@@ -49,7 +49,7 @@ func TestMount(t *testing.T) {
 	defer took(t, time.Now(), "everything")
 	t.Run("engine", func(t *testing.T) {
 		s := serve(t, "engine")
-		t.Run("tree", func(t *testing.T) { testTree(t, s, 100) })
+		t.Run("tree", func(t *testing.T) { testTree(t, s, 40) })
 		t.Run("big file", func(t *testing.T) { testBigFile(t, s, 16<<20) })
 		t.Run("calls", func(t *testing.T) { testCalls(t, s) })
 		t.Run("random", func(t *testing.T) { testRandom(t, s) })
@@ -57,7 +57,7 @@ func TestMount(t *testing.T) {
 	})
 	t.Run("kernel", func(t *testing.T) { // siw at both ends
 		s := serve(t, "kernel")
-		t.Run("tree", func(t *testing.T) { testTree(t, s, 25) })
+		t.Run("tree", func(t *testing.T) { testTree(t, s, 10) })
 		t.Run("big file", func(t *testing.T) { testBigFile(t, s, 4<<20) })
 	})
 	t.Run("tcp", func(t *testing.T) { testTree(t, serve(t, "engine", "--tcp"), 20) })
