@@ -74,8 +74,8 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 		return nil, syscall.EFAULT
 	}
 	n := (end - first + page - 1) &^ (page - 1)
-	// Of a range with holes nothing gets a place: it may go on to memory of Go's runtime, which can't
-	// call the bridge when it maps some. The call looks for the mappings and writes nothing.
+	// Of a range with holes nothing gets a place: it may go on to memory of Go's runtime, which
+	// can't call the bridge when it maps some. The call looks for the mappings and writes nothing.
 	if _, _, e := unix.Syscall(unix.SYS_MSYNC, uintptr(first), uintptr(n), unix.MS_ASYNC); e != 0 {
 		return nil, syscall.EFAULT
 	}
