@@ -138,11 +138,17 @@ static uint64_t found(int fd)
 	return KIND(slot) == DEAD ? 0 : OBJECT(slot);
 }
 
-// Objects whose last descriptor a signal handler has closed.
-static __thread struct {
-	int n;
-	uint64_t objects[8];
-} put_off __attribute__((tls_model("initial-exec")));
+// Objects whose last descriptor a signal handler has closed: the first one of this thread, and the next after each. A
+// handler may have interrupted another one, or end_call.
+static __thread _Atomic uint32_t put_off __attribute__((tls_model("initial-exec")));
+static uint32_t after[SLOTS]; // an object
+
+static void close_later(uint32_t object)
+{
+	after[object] = atomic_load(&put_off);
+	while (!atomic_compare_exchange_weak(&put_off, &after[object], object))
+		;
+}
 
 struct library *begin_call(void)
 {
@@ -158,8 +164,11 @@ struct library *begin_call(void)
 
 void end_call(struct library *lib)
 {
-	while (put_off.n > 0)
-		lib->close(put_off.objects[--put_off.n]);
+	for (uint32_t object; (object = atomic_exchange(&put_off, 0));)
+		for (uint32_t next; object; object = next) {
+			next = after[object];
+			lib->close(object);
+		}
 	leave_library();
 }
 
@@ -187,7 +196,7 @@ void after_fork(void)
 	forked = 1;
 	pthread_mutex_init(&loading, NULL);
 	forget_library();
-	put_off.n = 0;
+	atomic_store(&put_off, 0);
 }
 
 // copy_of returns the name of a copy of a file, which the loader takes for another library.
@@ -359,8 +368,8 @@ static void leave(uint64_t object)
 	if ((lib = begin_call())) {
 		lib->close(object);
 		end_call(lib);
-	} else if (errno == EDEADLK && put_off.n < (int)(sizeof put_off.objects / sizeof *put_off.objects))
-		put_off.objects[put_off.n++] = object;
+	} else if (errno == EDEADLK)
+		close_later((uint32_t)object);
 }
 
 PUBLIC int close(int fd)

@@ -35,6 +35,13 @@ func TestExecSpellings(t *testing.T) {
 	b.start(compiled(t, "spellings")).want(t, 0, "as it must be")
 }
 
+// TestExecCloseLater: what a signal handler has closed ends with the thread's next call, however
+// many descriptors it has closed.
+func TestExecCloseLater(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "closelater")).want(t, 0, "as it must be")
+}
+
 // TestExecDescriptors: what poll, read, lseek and others say of the device's descriptors is what
 // they say of the kernel's.
 func TestExecDescriptors(t *testing.T) {
