@@ -90,7 +90,7 @@ blamed() {
 		racer { crash = crash "    " access ": " $0 "\n"; racer = 0 }
 		sides && /^((Previous )?([Rr]ead|[Ww]rite)|(Previous )?atomic (read|write)) / { access = $0; sub(/ at .*/, "", access); racer = 1; sides-- }
 		END { if (count || races || complaints) printf "%s", crash }' "$1")
-	[ -n "$lines" ] || lines=$({ grep -aE -A 1 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
+	[ -n "$lines" ] || lines=$({ grep -aE -A 3 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
 	printf '%s\n' "$lines"
 }
 
