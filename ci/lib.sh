@@ -64,8 +64,9 @@ processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 6
 
 # blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
 # its name in what go test prints, and before it with -v, and with the first scenarios that failed in it. Then come data
-# races, with the functions that race, panics, and what a guest's kernel complains of. Of a log without failed tests it
-# prints other failures, those of the suite with their reasons, and its last three lines if it has none.
+# races, with the functions that race, panics, the tests that a time limit has ended, and what a guest's kernel complains
+# of. Of a log without failed tests it prints other failures, those of the suite with their reasons, and its last three
+# lines if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |[^ ]*: .*(FAILED|failed)' lines
 	lines=$(awk -v most="$2" '
@@ -84,13 +85,15 @@ blamed() {
 			lines--
 		}
 		/^(panic: |fatal error: )/ && ++crashes <= 3 { crash = crash "  " $0 "\n" }
+		/^panic: test timed out/ { late = 1 }
+		late && /^\t\tTest/ { crash = crash "    " $1 " " $2 "\n" }
 		/(WARNING: CPU|BUG: |kernel BUG|refcount_t: |list_(add|del) corruption|general protection fault,|blocked for more)/ &&
 			++complaints <= 2 { crash = crash "  kernel: " $0 "\n" }
 		/^WARNING: DATA RACE/ && ++races <= 3 { crash = crash "  " $0 "\n"; sides = 2 }
 		racer { crash = crash "    " access ": " $0 "\n"; racer = 0 }
 		sides && /^((Previous )?([Rr]ead|[Ww]rite)|(Previous )?atomic (read|write)) / { access = $0; sub(/ at .*/, "", access); racer = 1; sides-- }
-		END { if (count || races || complaints) printf "%s", crash }' "$1")
-	[ -n "$lines" ] || lines=$({ grep -aE -A 3 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
+		END { if (count || races || complaints || late) printf "%s", crash }' "$1")
+	[ -n "$lines" ] || lines=$({ grep -aE -A 1 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
 	printf '%s\n' "$lines"
 }
 

@@ -29,6 +29,11 @@ func TestBlamed(t *testing.T) {
 			"--- FAIL: TestA (0.00s)\n  testing.go:1617: race detected during execution of test\n" +
 				"  WARNING: DATA RACE\n    Read: a.read()\n    Previous write: a.write()\n",
 		},
+		"a test that takes too long": {
+			"panic: test timed out after 20m0s\n\trunning tests:\n\t\tTestA (19m3s)\n\t\tTestA/b (1m)\n\n" +
+				"goroutine 7 [running]:\nFAIL\ta\t1201.1s\n",
+			"  panic: test timed out after 20m0s\n    TestA (19m3s)\n    TestA/b (1m)\n",
+		},
 		"a scenario that fails": {
 			"seed 1\nFAIL        send/zero  kernel->kernel\n            one completion: there are 2\n628 PASS, 1 FAIL\n",
 			"FAIL        send/zero  kernel->kernel\none completion: there are 2\n",
