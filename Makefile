@@ -15,7 +15,7 @@ help: ## Say what there is to make.
 run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report in out/report.
 	@GO='$(GO)' ci/suite
 
-test: ## Run every test of the project, those in the guest included (about 30 minutes on two CPUs).
+test: ## Run every test of the project, those in the guest included (about 25 minutes on two CPUs).
 	@GO='$(GO)' ci/test
 
 check: ## Run the quick tests, without a guest, between edits (3 minutes).
