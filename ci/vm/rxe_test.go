@@ -8,14 +8,9 @@ import (
 )
 
 // TestRxe lets rping ping itself over rxe. That it was rxe is told by its counters:
-// packets to an address of its own never reach an interface, nor a capture. It is for kernels that
-// GOVS_VM_KERNELS names: that the guest has rxe shows in TestOutside, and what rxe does there in
-// kernel.TestRxe.
+// packets to an address of its own never reach an interface, nor a capture.
 func TestRxe(t *testing.T) {
 	t.Parallel()
-	if !kernelsNamed() {
-		t.Skip("GOVS_VM_KERNELS names no kernel: kernel.TestRxe has rxe of 6.1")
-	}
 	vmtest.Need(t, "witnesses")
 	const script = `
 		echo "rxe=$VM_RXE"

@@ -255,9 +255,12 @@ func TestPerfPeerGone(t *testing.T) {
 // perfLosing kills the server or the client, as gone says, a while after the client has begun to
 // connect, and returns what the other says.
 func perfLosing(t *testing.T, op load.Op, gone string, pause time.Duration) string {
-	server := startCommand(t, nil, append([]string{"perf", string(op), "--listen", "127.0.0.1:0"}, perfEngine(op)...)...)
+	perf := func(args ...string) *program {
+		return startCommand(t, nil, slices.Concat([]string{"perf", string(op)}, args, perfEngine(op))...)
+	}
+	server := perf("--listen", "127.0.0.1:0")
 	addr := server.stderr.await(t, `listening on (\S+)\n`)[1]
-	client := startCommand(t, nil, append([]string{"perf", string(op), addr, "-s", "64", "-D", "1h"}, perfEngine(op)...)...)
+	client := perf(addr, "-s", "64", "-D", "1h")
 	client.stdout.await(t, "#bytes")
 	time.Sleep(pause)
 	leaver, left := server, client

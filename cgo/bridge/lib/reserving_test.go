@@ -11,9 +11,6 @@ import (
 // TestReserving: what the engine and other threads do in the moment in which a program unmaps
 // memory of a region. The program has faults.c in itself, and stops it there.
 func TestReserving(t *testing.T) {
-	if _, err := exec.LookPath("cc"); err != nil {
-		t.Skipf("there is no C compiler: %v", err)
-	}
 	program := filepath.Join(t.TempDir(), "reserving")
 	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/reserving.c",
 		"-ldl").CombinedOutput(); err != nil {
