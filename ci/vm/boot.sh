@@ -10,8 +10,9 @@ start_guest() {
 	local clock=''
 	# All emulated processors have the host's TSC, but the kernel takes them for unsynchronized, as the emulation does not
 	# call it invariant. Each look at the clock would be a system call that reads an emulated HPET, and take a third of
-	# the guest's processor time.
-	[[ " ${machine[*]} " != *" tcg,"* ]] || clock=' tsc=reliable'
+	# the guest's processor time. On a busy host no tick of the timer may come while the kernel counts them to see whether
+	# the timer works, and it panics.
+	[[ " ${machine[*]} " != *" tcg,"* ]] || clock=' tsc=reliable no_timer_check'
 	rm -f "$control/started" "$work/console"
 	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
 	# It ends with this script, also if that is killed and can't end it.
