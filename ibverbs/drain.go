@@ -46,8 +46,9 @@ func (m *marker) result() error {
 // The error is nil if all is complete, whatever its status; an [*Error] with a [*WCError] that is
 // ErrFlushed if the connection ended first; [*PostError] if the QP is not
 // connected, unless nothing was ever posted to it, or if it has no place for the
-// marker and never will ([ErrNoneSignaled]); os.ErrClosed if the QP or the CQ is
-// closed meanwhile; or when ctx ends an [*Error] that wraps ctx.Err(), and says if the work is
+// marker and never will ([ErrNoneSignaled]); EOVERFLOW if the marker's completion found no room in
+// the CQ, on the engine, which counts those; os.ErrClosed if the QP or the CQ is closed meanwhile;
+// or when ctx ends an [*Error] that wraps ctx.Err(), and says if the work is
 // held until the peer's first message. There is no C call for it.
 func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
@@ -185,6 +186,7 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error
 	}
 	pause.reset()
 	for {
+		overflow := qp.overflow()
 		if err := cq.lookFor(m); err != nil {
 			return true, err
 		}
@@ -193,10 +195,29 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error
 			return true, m.result()
 		default:
 		}
+		if overflow != nil {
+			cq.release(m)
+			return true, overflow
+		}
 		if err := pause.wait(ctx, m.done); err != nil {
 			return true, err // the marker is still sifted out when it comes
 		}
 	}
+}
+
+// overflow returns an error if the send CQ has lost completions and everything that was posted is
+// complete: what is not in the CQ then is lost, and will not come.
+func (qp *QP) overflow() error {
+	cq, err := qp.sendCQ.Stats()
+	if err != nil || cq.Lost == 0 {
+		return nil // or the device does not count
+	}
+	if st, err := qp.Stats(); err == nil && st.SendsPosted > 0 {
+		return nil
+	}
+	return qp.sendCQ.obj.Errorf("ibv_poll_cq", syscall.EOVERFLOW,
+		"it has room for %d completions and has lost %s, that of Drain among them: make it larger",
+		cq.CQE, object.Count(cq.Lost, "completion"))
 }
 
 // expect makes Poll look for a marker from now on. Taking the lock waits for

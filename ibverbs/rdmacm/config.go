@@ -77,8 +77,10 @@ type ConnConfig struct {
 	//
 	// At most Cap.MaxSendWR signalled work requests of the program's own may be posted that have
 	// not come to OnSend: the Conn's send CQ has room for these beside the calls' work.
-	// Completions that find no room are lost, and calls whose completions are lost wait until
-	// their contexts end.
+	// Work that is posted after the end of the connection counts as well, signalled or not, because
+	// it is flushed. Completions that find no room are lost. On the engine a call whose completion
+	// is lost fails (EOVERFLOW) when all that was posted is complete; on a device that does not
+	// count what is lost, it waits until its context ends.
 	OnSend func(wc *ibverbs.WC)
 
 	// ResponderResources (IRD) and InitiatorDepth (ORD) are how many RDMA Reads

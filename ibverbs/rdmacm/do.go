@@ -485,15 +485,18 @@ func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) er
 // leading is what the one that has the token of lead does, who gives it back even if OnSend panics.
 func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool) (got bool, err error) {
 	defer r.handOver()
-	if early {
-		return r.pollUntil(ctx, ready)
-	}
 	// The one that had the token before may have completed the caller's work with its last poll,
 	// and no other completion may ever come. From here on nobody else gives tokens of done.
 	select {
 	case <-ready:
 		return true, nil
 	default:
+	}
+	if over, err := r.afterLoss(!early); over || err != nil {
+		return false, err
+	}
+	if early {
+		return r.pollUntil(ctx, ready)
 	}
 	return false, r.poll(ctx)
 }

@@ -1,0 +1,63 @@
+package rdmacm
+
+import (
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+)
+
+// A full CQ loses completions, and a call would wait for ever for one that was lost. No bound on
+// the program's own work excludes that: a QP in ERR completes each work request at once, so that
+// any number of them may be in the CQ before somebody polls.
+
+// afterLoss is called, by the one that has the token of lead, before a poll that may sleep. If
+// the CQ has lost completions and everything that was posted is complete, it takes what is in the
+// CQ. When that was all, a completion that has not come is lost: afterLoss ends the calls that were
+// given up and whose completions are lost, and if the caller waits for one, too, it returns
+// an error. over says that the caller has to look again.
+func (r *router) afterLoss(waits bool) (over bool, err error) {
+	cq, err := r.c.sendCQ.Stats()
+	if err != nil || cq.Lost == 0 {
+		return false, nil // or the device does not count
+	}
+	gone := r.givenUp()
+	if qp, err := r.c.qp.Stats(); err == nil && qp.SendsPosted > 0 {
+		return false, nil
+	}
+	n, err := r.cq.Poll(r.wcs[:])
+	r.handOut(r.wcs[:n])
+	if n > 0 || err != nil {
+		return true, err
+	}
+	r.endLost(gone)
+	if !waits {
+		return false, nil
+	}
+	return true, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
+		"the send CQ has room for %d completions and has lost %s, of a call among others: "+
+			"post less that nobody waits for, and nothing after the end of the connection",
+		cq.CQE, object.Count(cq.Lost, "completion"))
+}
+
+// givenUp returns the calls that nobody waits for and that are not complete.
+func (r *router) givenUp() (calls []*call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range r.calls {
+		if x.givenUp && x.left > 0 {
+			calls = append(calls, x)
+		}
+	}
+	return calls
+}
+
+// endLost gives back the places of calls whose completions are lost.
+func (r *router) endLost(calls []*call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, x := range calls {
+		x.left = 0
+		r.release(x.places)
+		r.free = append(r.free, x)
+	}
+}
