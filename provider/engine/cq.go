@@ -265,9 +265,6 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	}
 	c.took()
 	if len(*c.direct.Load()) == 0 {
-		// Most of what is in the ring was put there by others, without a look of this program. It
-		// is at work all the same.
-		c.dev.poller.Spin(n)
 		c.unlooked.Add(uint32(n))
 	}
 	return n, nil

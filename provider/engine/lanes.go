@@ -70,8 +70,7 @@ func (l *lanes) Poll() int {
 	return l.untilReady(transport.Poller.Poll)
 }
 
-// Serve is Poll for a goroutine that will not go on with it: no progress goroutine takes it for one
-// that spins.
+// Serve is Poll for a goroutine that will not go on with it: it takes no lease.
 func (l *lanes) Serve() int { return l.untilReady(transport.Poller.Serve) }
 
 func (l *lanes) untilReady(look func(transport.Poller) int) int {
@@ -87,13 +86,6 @@ func (l *lanes) untilReady(look func(transport.Poller) int) int {
 		}
 	}
 	return 0
-}
-
-// Spin counts for all progress goroutines: a program that polls for many QPs looks at all lanes.
-func (l *lanes) Spin(n int) {
-	for _, each := range l.all {
-		each.poller.Spin(n)
-	}
 }
 
 // Attend has all progress goroutines take their streams over at once.

@@ -22,7 +22,7 @@ type progressState struct {
 	partOctets atomic.Int64 // of long parts
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
-	turns atomic.Uint64 // of pollers
+	turns atomic.Uint64 // looks of pollers at some streams (policy.Looks)
 	ready atomic.Bool   // other streams than an outside poller's own had something at its last look
 	steps chan struct{} // capacity policy.StepsAtOnce
 	woken atomic.Bool   // a goroutine of a connection's start-up was, and may not have run yet
@@ -148,11 +148,11 @@ func (p *progressState) lendP() {
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
 //
-// All streams of the device are looked at in every policy.Round calls only, because the answers to
-// a well-behaved peer would wait beside one with much traffic: p99 of its round trips was 1.5 times
-// as long (perf victim, kinds reader and tiny). A program outside of Go (CQOptions.Sink), whose
-// looks take longer, looks each time while the other streams have something: it may spin on one CQ
-// and be the target of Writes on other QPs.
+// All streams of the device are looked at after policy.Round calls or policy.TurnLong octets only,
+// because the answers to a well-behaved peer would wait beside one with much traffic: p99 of its
+// round trips was 1.5 times as long (perf victim, kinds reader and tiny). A program outside of Go
+// (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
+// something: it may spin on one CQ and be the target of Writes on other QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()
 	if c.bells.some.Load() {
@@ -161,16 +161,19 @@ func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
 	turn := policy.TurnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
-	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%policy.Round == 0
+	all := ready || len(direct) == 0
+	moved := 0
 	var sole *stream // if it waits for room
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
 			continue
 		}
-		if !s.look(turn) {
+		used, ok := s.look(turn)
+		if !ok {
 			runtime.Gosched() // to the goroutine that has the lock, if it has no P
 		}
+		moved += used
 		if s.blocked.Load() {
 			all = true
 			if len(direct) == 1 {
@@ -179,7 +182,7 @@ func (d *device) progress(c *cq) {
 			}
 		}
 	}
-	if all {
+	if d.prog.dueAll(moved) || all {
 		// What is looked at directly is not watched by the poller (muting).
 		if found := d.poller.Poll() > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
@@ -191,6 +194,13 @@ func (d *device) progress(c *cq) {
 	if c.sink != nil {
 		d.prog.lendP()
 	}
+}
+
+// dueAll counts a look at some streams that has moved so many octets, and reports whether a look at
+// all of them is due.
+func (p *progressState) dueAll(moved int) bool {
+	looks := policy.Looks(moved)
+	return p.turns.Add(looks)%policy.Round < looks
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -14,10 +14,8 @@ import (
 // countedPoller counts its polls. ready is what they find.
 type countedPoller struct {
 	transport.Poller
-	polls, ready, work int
+	polls, ready int
 }
-
-func (p *countedPoller) Spin(n int) { p.work += n }
 
 func (p *countedPoller) Poll() int {
 	p.polls++
@@ -66,29 +64,21 @@ func TestPollerServesOthers(t *testing.T) {
 	}
 }
 
-// TestPollsThatTakeCount: completions that a program takes from a CQ with many QPs, whose looks are
-// at all streams, count as work.
-func TestPollsThatTakeCount(t *testing.T) {
-	p := new(countedPoller)
-	d := &device{poller: lanes{all: []*lane{{poller: p}, {poller: p}}}}
-	for _, c := range []struct {
-		direct []*qp
-		want   int
-	}{
-		{nil, 2 * 3}, // in each lane
-		{[]*qp{{}}, 0},
+// TestDueAll: a look at all streams is due after policy.Round looks at some, and after
+// policy.TurnLong octets.
+func TestDueAll(t *testing.T) {
+	for moved, want := range map[int]int{
+		0: 10, policy.TurnLong / 2: 10 * policy.Round / 2, policy.TurnLong: 10 * policy.Round,
 	} {
-		q := &cq{dev: d, ring: make([]provider.WC, 4)}
-		q.direct.Store(&c.direct)
-		p.work = 0
-		for range 3 {
-			q.push(provider.WC{}, false)
+		var p progressState
+		due := 0
+		for range 10 * policy.Round {
+			if p.dueAll(moved) {
+				due++
+			}
 		}
-		if n, err := q.Poll(make([]provider.WC, 8)); n != 3 || err != nil {
-			t.Fatalf("%d direct QPs: Poll: %d, %v", len(c.direct), n, err)
-		}
-		if p.work != c.want {
-			t.Errorf("%d direct QPs: 3 completions count as %d, want %d", len(c.direct), p.work, c.want)
+		if due < want || due > want+want/10 {
+			t.Errorf("%d octets a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.Round, want)
 		}
 	}
 }
@@ -144,7 +134,6 @@ type funcPoller struct {
 	f func()
 }
 
-func (p *funcPoller) Spin(int) {}
 func (p *funcPoller) Poll() int {
 	p.f()
 	return 0

@@ -163,10 +163,10 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 }
 
 // lookTurn is rxTurn for a poll. It reports whether the stream is to be muted.
-func (s *stream) lookTurn(turn int) (mute bool) {
+func (s *stream) lookTurn(turn int) (used int, mute bool) {
 	defer s.rxMu.Unlock()
-	s.receiveTurn(turn)
-	return s.looked()
+	used, _ = s.receiveTurn(turn)
+	return used, s.looked()
 }
 
 // pollRx receives what has arrived, unless another goroutine is at it. Readiness is
@@ -182,15 +182,16 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 
 // look is pollRx for a poll that reads the stream directly. It returns false if another goroutine
 // is at it.
-func (s *stream) look(turn int) bool {
+func (s *stream) look(turn int) (used int, ok bool) {
 	if !s.rxMu.TryLock() {
-		return false
+		return 0, false
 	}
-	if s.lookTurn(turn) {
+	used, mute := s.lookTurn(turn)
+	if mute {
 		s.dev.muting.mute(s)
 	}
 	s.settle()
-	return true
+	return used, true
 }
 
 // fail notes why the stream ends. Only the first reason counts. Both sides stop

@@ -173,9 +173,6 @@ func (p *poller) forget(reg *registration) {
 // Poll implements transport.Poller.
 func (p *poller) Poll() int { return p.Serve() }
 
-// Spin implements transport.Poller.
-func (p *poller) Spin(int) {}
-
 // Serve implements transport.Poller.
 func (p *poller) Serve() int {
 	var batch [policy.Round]*registration

@@ -18,14 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// epoch is what the times of leases are since.
+var epoch = time.Now()
+
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
 // an epoll instance itself, which Go's netpoller watches, and holds the sockets'
 // instance with EPOLLONESHOT: only armed does readiness pass through it. A
 // goroutine that spins on the sockets' instance thus causes no wake-up as long
 // as the gate is not armed, and one that parks costs no OS thread.
 //
-// While others spin, Wait does not arm the gate, until they stop or one of them
-// calls attend, but looks at the sockets now and then, unless they do. A goroutine
+// While others hold the lease (policy.Leased), Wait does not arm the gate. A goroutine
 // that woke for each arrival would take a CPU from them or from the peer, and serve
 // what they would have served.
 type gate struct {
@@ -36,15 +38,11 @@ type gate struct {
 	rc      syscall.RawConn
 
 	closed   atomic.Bool
-	polls    atomic.Uint32              // calls of Poll so far
-	served   atomic.Uint32              // streams that they have served so far, policy.Round each at most
-	work     atomic.Uint32              // what else Spin and Poll have counted so far
-	attends  atomic.Uint32              // calls of Attend so far
+	polls    atomic.Uint32              // since a goroutine was last about to sleep
+	polled   atomic.Int64               // when the last of them began or ended, since epoch; 0: no lease
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
 	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
-	counted     counted // by spinning
-	quietSince  time.Time
 	armed       bool
 	looked      bool // peek has been called since sleep began
 	gotWake     bool // results of the last look through the gate
@@ -136,102 +134,57 @@ func (g *gate) wait(ctx context.Context) error {
 		return err
 	}
 	g.follow(ctx)
-	if !g.yielding.Load() && g.spinning() {
-		if err := g.yield(g.counted.attends); err != nil {
+	for {
+		var until time.Time // it sleeps without a limit
+		if g.yield() {
+			until = time.Now().Add(policy.LookEvery)
+		}
+		if on := until.IsZero(); g.armed != on {
+			if err := g.arm(on); err != nil {
+				return g.result(ctx, err)
+			}
+		}
+		err := g.sleep(until)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err == nil && !g.gotWake && g.leased(): // what came is for those that poll
+		default:
 			return g.result(ctx, err)
 		}
 	}
-	for g.yielding.Load() {
-		spins, err := g.sleep(time.Now().Add(policy.LookEvery))
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return g.result(ctx, err)
-		}
-		if g.spinning() {
-			continue
-		}
-		if spins < policy.SpinsAwake {
-			g.yielding.Store(false)
-		}
-		if g.socketsReady() {
-			return g.result(ctx, nil)
-		}
-	}
-	if !g.armed {
-		if err := g.arm(true); err != nil {
-			return g.result(ctx, err)
-		}
-	}
-	attends := g.attends.Load()
-	spins, err := g.sleep(time.Time{})
-	if spins >= policy.SpinsParked || spins > 0 && !g.socketsReady() {
-		err = errors.Join(err, g.yield(attends))
-	}
-	return g.result(ctx, err)
 }
 
-// yield leaves the sockets to goroutines that poll, unless one of them has called attend since
-// there were so many calls: that one has not seen that the sockets are left to it.
-func (g *gate) yield(attends uint32) error {
-	g.yielding.Store(true)
-	if g.attends.Load() != attends {
+// poll is called when a Poll begins, and again when it ends and has taken its time.
+func (g *gate) poll() {
+	if g.polls.Add(1) >= policy.LeasePolls {
+		g.polled.Store(int64(time.Since(epoch)))
+	}
+}
+
+// leased reports whether goroutines that poll hold the lease.
+func (g *gate) leased() bool {
+	return policy.Leased(time.Duration(g.polled.Load()), time.Since(epoch))
+}
+
+// yield leaves the sockets to the goroutines that hold the lease, and reports whether some do. One
+// that calls attend meanwhile either sees that, or is seen.
+func (g *gate) yield() bool {
+	if !g.leased() {
 		g.yielding.Store(false)
-		return nil
-	}
-	if g.armed { // what comes from now on is for goroutines that spin
-		return g.arm(false)
-	}
-	return nil
-}
-
-// counted is what others have done so far.
-type counted struct {
-	polls, served, work, attends uint32
-	at                           time.Time
-}
-
-// A program that has much to do makes few polls: each moves 1 MiB, or it answers 64 messages after
-// each. It spins, too, if no goroutine has called attend for policy.Quiet, and each
-// policy.LookEvery has enough polls and pieces of work: polls, octets that they have moved, and
-// completions that were taken. Were there fewer polls, streams would wait that the program does not
-// read itself. But policy.ServedPerPoll streams that a poll has served count as another poll: where
-// 1,000 connections are busy, each poll serves policy.Round of them and the program answers as
-// many, so that four do not fit into a millisecond. One such poll is not enough. Where N streams
-// are ready all the time, each waits for N/policy.Round polls. There are two in a millisecond at
-// least.
-
-// spinning reports whether others have spun since the count began, as programs do that have much to
-// do. Then the next count begins, as it does after policy.LookEvery and after a call of attend.
-func (g *gate) spinning() bool {
-	now := counted{g.polls.Load(), g.served.Load(), g.work.Load(), g.attends.Load(), time.Now()}
-	last := &g.counted
-	if now.attends != last.attends {
-		*last, g.quietSince = now, now.at
 		return false
 	}
-	long := now.at.Sub(last.at)
-	times := uint64(max(long/policy.LookEvery, 1))
-	polls := uint64(now.polls-last.polls) + uint64(now.served-last.served)/policy.ServedPerPoll
-	spins := now.at.Sub(g.quietSince) > policy.Quiet && polls >= policy.PollsLeast*times &&
-		polls+uint64(now.work-last.work) >= policy.WorkLeast*times
-	if spins || long >= policy.LookEvery {
-		*last = now
+	g.yielding.Store(true)
+	if g.leased() {
+		return true
 	}
-	return spins
+	g.yielding.Store(false)
+	return false
 }
 
-// count counts what a poll has done: it has served so many streams, with so many octets. Those of
-// the queue come in addition to policy.Round, and some of them turn out not to be ready.
-func (g *gate) count(served, spent int) {
-	g.served.Add(uint32(min(served, policy.Round)))
-	if spent >= policy.SpinOctets {
-		g.work.Add(uint32(spent / policy.SpinOctets))
-	}
-}
-
-// attend ends the yielding. The count is for a Wait that is about to begin with
-// it: that one sees the count if attend does not see it yielding.
+// attend ends the lease.
 func (g *gate) attend() {
-	g.attends.Add(1)
+	g.polls.Store(0)
+	g.polled.Store(0)
 	if g.yielding.Load() && g.yielding.Swap(false) {
 		g.wake()
 	}
@@ -285,19 +238,18 @@ func (g *gate) admitSockets(fd uintptr) {
 	g.admit.err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.sockets.fd, &ev))
 }
 
-// sleep parks until something came through the gate or the deadline passes, and
-// counts the polls of others meanwhile.
-func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
+// sleep parks until something came through the gate or the deadline passes.
+func (g *gate) sleep(deadline time.Time) error {
+	g.gotWake, g.gotSockets = false, false
 	if g.hasDeadline || !deadline.IsZero() {
 		if err := g.file.SetReadDeadline(deadline); err != nil {
-			return 0, err
+			return err
 		}
 		g.hasDeadline = !deadline.IsZero()
 	}
-	before := g.polls.Load()
 	g.looked = false
 	if err := g.rc.Read(g.look); err != nil {
-		return g.polls.Load() - before, err
+		return err
 	}
 	if g.gotSockets {
 		g.armed = false
@@ -307,7 +259,7 @@ func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 		_, _ = unix.Read(g.wakeFD.fd, count[:])
 		g.wakeFD.release()
 	}
-	return g.polls.Load() - before, nil
+	return nil
 }
 
 // peek takes from the gate what came through. When it is called once more, the
@@ -327,16 +279,6 @@ func (g *gate) peek(fd uintptr) bool {
 		g.gotWake = g.gotWake || ev.Fd == gateWake
 		g.gotSockets = g.gotSockets || ev.Fd == gateSockets
 	}
-	return n > 0
-}
-
-func (g *gate) socketsReady() bool {
-	if !g.sockets.acquire() {
-		return true // closed: arm says so
-	}
-	defer g.sockets.release()
-	var events [1]unix.EpollEvent
-	n := epollNow(g.sockets.fd, events[:])
 	return n > 0
 }
 

@@ -161,41 +161,31 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 
 // Poll implements Poller.
 func (p *tcpPoller) Poll() int {
-	p.gate.polls.Add(1)
-	served, spent := p.poll()
+	p.gate.poll()
+	served := p.Serve()
 	if served > 0 {
-		p.gate.count(served, spent)
+		p.gate.poll()
 	}
 	return served
 }
 
-// Spin implements Poller.
-func (p *tcpPoller) Spin(n int) { p.gate.work.Add(uint32(n)) }
-
 // Serve implements Poller.
 func (p *tcpPoller) Serve() int {
-	served, _ := p.poll()
-	return served
-}
-
-// poll calls the handlers of streams that are ready. It returns how many, and how many octets their
-// turns have used.
-func (p *tcpPoller) poll() (served, spent int) {
 	if !p.ep.acquire() {
-		return 0, 0
+		return 0
 	}
 	var events [policy.Round]unix.EpollEvent
 	n := epollNow(p.ep.fd, events[:])
 	p.ep.release()
 	if n == 0 {
-		return 0, 0
+		return 0
 	}
 	return p.serve(events[:n])
 }
 
-// serve is poll for what epoll has reported. Streams beyond those of one Poll are first in the
+// serve is Serve for what epoll has reported. Streams beyond those of one round are first in the
 // next: epoll sees to that.
-func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
+func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 	var ready [policy.Round]*registration
 	var round turns.Round
 	round.Begin(&p.sharing)
@@ -220,8 +210,7 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
 		round.Done(i, used, more)
 		served++
 	}
-	served += p.serveQueue(&round)
-	return served, round.Spent()
+	return served + p.serveQueue(&round)
 }
 
 // enqueueLong puts the long streams among ready into the queue, and returns how many streams

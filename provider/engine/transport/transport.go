@@ -130,18 +130,14 @@ type Poller interface {
 	// number of goroutines may poll at once.
 	Poll() int
 
-	// Serve is Poll for the goroutine that waits: Wait does not take it for spinning.
+	// Serve is Poll for a goroutine that will not go on with it: it takes no lease.
 	Serve() int
-
-	// Spin counts n pieces of work that a goroutine has done which polls: Wait takes one that has
-	// much to do for spinning, although it polls more rarely than others.
-	Spin(n int)
 
 	// Wait parks until a stream may be ready, Wake was called since the last
 	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
-	// a time may wait: EBUSY otherwise. While other goroutines spin on Poll, it
-	// leaves the streams to them and looks itself only every millisecond, if they
-	// look rarely, until they stop or one says Attend.
+	// a time may wait: EBUSY otherwise. Goroutines that call Poll again and again
+	// hold a lease: Wait leaves the streams to them until they stop or one says
+	// Attend.
 	Wait(ctx context.Context) error
 
 	// Wake makes the Wait in progress, or the next one, return nil.

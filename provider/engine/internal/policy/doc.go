@@ -29,6 +29,28 @@
 // have few of their work requests reported. While a QP is late, or its program is in no run, each
 // post leaves in the call that posts it.
 //
+// # Who serves a stream
+//
+// Each lane of a device has one epoll instance and one progress goroutine. Whoever polls a lane
+// serves its streams. The progress goroutine serves those of a program that sleeps, or is the
+// target of one-sided operations and knows nothing of them; beside a program that polls it would
+// take a CPU from the program or from the peer, and serve what the program would have served. So a
+// program that polls has a lease ([Leased]), for as long as it goes on:
+//
+//	                 LeasePolls Polls in a row            each Poll, as it begins and as it ends
+//	progress goroutine -----------------------> program ------------------------+
+//	        ^                                    |  |  ^                        |
+//	        |      LeaseTime over since the last |  |  +------------------------+
+//	        +------------------------------------+  |
+//	        |      a CQ is armed, or a goroutine    |
+//	        +------ is about to sleep --------------+
+//
+// A Poll is a look at all streams of the lane. A program with few QPs looks at their streams, and
+// at all after as many looks or octets as [Looks] says. One that polls rarely, because each Poll
+// moves a MiB or because it answers 64 messages after each, keeps the lease: its Polls are long,
+// and the time between them is short. One that polls now and then, or that sleeps between events,
+// has none.
+//
 // # How much at once
 //
 // A turn is what a stream moves before others have theirs. [TurnOfLook], [TurnOfPost],

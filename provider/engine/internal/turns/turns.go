@@ -57,11 +57,7 @@ type Round struct {
 	shorts  int    // how many short streams were added
 	begun   bool   // the turns of the long streams have begun
 	left    int    // of policy.TurnsShort, and then of policy.TurnLong
-	spent   int
 }
-
-// Spent returns how many octets the turns have used so far.
-func (r *Round) Spent() int { return r.spent }
 
 // Begin begins a round of s.
 func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, policy.TurnsShort }
@@ -119,7 +115,6 @@ func (r *Round) Queued(s *State) (turn int) {
 
 // DoneQueued is Done for a turn of Queued.
 func (r *Round) DoneQueued(s *State, spent int, more bool) {
-	r.spent += spent
 	r.left -= max(spent, policy.CallCost)
 	s.setLong(more)
 }
@@ -167,7 +162,6 @@ func (r *Round) serve(s *State) {
 // Done records how many octets the turn of a stream has used, and whether the turn ended
 // before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
-	r.spent += spent
 	r.left -= max(spent, policy.CallCost)
 	r.states[number].setLong(more)
 }

@@ -1,0 +1,36 @@
+package policy
+
+import (
+	"testing"
+	"time"
+)
+
+// TestLeased: a lease lasts for LeaseTime after a Poll.
+func TestLeased(t *testing.T) {
+	for _, c := range []struct {
+		polled, now time.Duration
+		want        bool
+	}{
+		{0, 0, false},
+		{0, time.Hour, false},
+		{1, 1, true},
+		{time.Hour, time.Hour + LeaseTime - 1, true},
+		{time.Hour, time.Hour + LeaseTime, false},
+		{time.Hour, time.Hour - 1, true}, // the Poll began after now was asked for
+	} {
+		if got := Leased(c.polled, c.now); got != c.want {
+			t.Errorf("polled %v, now %v: %v", c.polled, c.now, got)
+		}
+	}
+}
+
+// TestLooks: Round looks that find nothing, and TurnLong octets, count the same.
+func TestLooks(t *testing.T) {
+	for moved, want := range map[int]uint64{
+		0: 1, 1: 1, TurnLong/Round - 1: 1, TurnLong / Round: 2, TurnLong: Round + 1, 4 * TurnLong: 4*Round + 1,
+	} {
+		if got := Looks(moved); got != want {
+			t.Errorf("%d octets: %d, want %d", moved, got, want)
+		}
+	}
+}
