@@ -138,7 +138,7 @@ func (c *streamCmd) Run(ctx context.Context, k *kong.Context, out *output) (err 
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if c.Bench {
-		return c.bench(ctx, k, out, vctx, next)
+		return c.bench(ctx, c.phases(k), out, vctx, next)
 	}
 	conn, err := next(ctx)
 	if err != nil {

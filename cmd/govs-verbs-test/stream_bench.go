@@ -86,8 +86,8 @@ type streamRow struct {
 }
 
 // bench does all tests, each phase over a connection of its own.
-func (c *streamCmd) bench(ctx context.Context, k *kong.Context, out *output, vctx *ibverbs.Context,
-	next func(context.Context) (*rsocket.Conn, error),
+func (c *streamCmd) bench(ctx context.Context, phases [][]rstream.Test, out *output,
+	vctx *ibverbs.Context, next func(context.Context) (*rsocket.Conn, error),
 ) error {
 	rep := streamReport{Role: "client", Provider: vctx.Provider(), Device: vctx.Name(),
 		Results: []streamRow{}}
@@ -95,7 +95,7 @@ func (c *streamCmd) bench(ctx context.Context, k *kong.Context, out *output, vct
 	if c.Listen != "" {
 		rep.Role, end.Accepted = "server", true
 	}
-	for _, tests := range c.phases(k) {
+	for _, tests := range phases {
 		conn, err := next(ctx)
 		if err != nil {
 			return err

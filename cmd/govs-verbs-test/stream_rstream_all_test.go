@@ -39,15 +39,12 @@ func TestStreamWithRstreamAll(t *testing.T) {
 	}
 }
 
-// TestStreamSizesOfRstream has both go through rstream's four sizes without options, over a
-// connection for round trips and one for bandwidth: 100,000 messages of 64 octets each way, which
-// are more than an rsocket has numbers for.
-func TestStreamSizesOfRstream(t *testing.T) {
-	if testing.Short() {
-		t.Skip("111,000 round trips: make check leaves them out")
-	}
+// TestStreamManyTransfers: 70,000 messages each way are more than an rsocket has numbers for.
+// rstream's four sizes without options, which are 111,000 round trips and as many messages each
+// way, are among those of TestStreamWithRstreamAll.
+func TestStreamManyTransfers(t *testing.T) {
 	b := newBridged(t)
-	rstreamCase{flags: "-T v -T b", ours: "--verify", slow: true,
-		says: "1m_bw     1m      100     1       200m", row: "  1048576          200 "}.
-		weDial(t, "127.0.0.1", b.of(t).launch, onEngine...)
+	c := rstreamCase{flags: "-T v -T b -S 64 -C 70000 -I 1", ours: "--verify -S 64 -C 70000 -I 1",
+		says: "custom    64      70k     1", row: "       64       140000 "}
+	c.weDial(t, "127.0.0.1", b.of(t).launch, onEngine...)
 }

@@ -1,17 +1,25 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rstream"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // streamServer starts stream with --listen, in the test's process, and returns it with its address.
@@ -208,6 +216,51 @@ func TestStreamBench(t *testing.T) {
 		client.want(t, exitPassed, parts(tc.row, tc.headings), nil)
 		server.want(t, exitPassed, parts(tc.row, strings.Replace(tc.headings, "client", "server", 1)),
 			nil)
+	}
+}
+
+// TestStreamBenchPhases: a run without options has a connection for round trips and another for one
+// direction after the other, each with all of rstream's sizes. Here the numbers are smaller.
+func TestStreamBenchPhases(t *testing.T) {
+	whole := (&streamBenchFlags{}).phases(new(kong.Context))
+	var want [2][]rstream.Test
+	for _, size := range rstream.Sizes(false) {
+		want[0] = append(want[0], rstream.LatencyOf(size))
+		want[1] = append(want[1], rstream.BandwidthOf(size))
+	}
+	if len(whole) != 2 || !slices.Equal(whole[0], want[0]) || !slices.Equal(whole[1], want[1]) {
+		t.Errorf("a run without options has %+v", whole)
+	}
+	for _, tests := range whole {
+		for i := range tests {
+			tests[i].Transfers = min(tests[i].Transfers, 5)
+			tests[i].Iterations = min(tests[i].Iterations, 5)
+		}
+	}
+	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
+	defer vctx.Close()
+	begin := func(c *streamCmd, addr string) (said *transcript, done chan error) {
+		said, done = new(transcript), make(chan error, 1)
+		c.Timeout, c.Verify, c.Bench = patience, true, true
+		out := &output{stdout: said, errors: said, stop: func() {}}
+		go func() {
+			next, stop, err := c.connector(t.Context(), out, vctx, netip.MustParseAddrPort(addr))
+			if err == nil {
+				err = errors.Join(c.bench(t.Context(), whole, out, vctx, next), stop())
+			}
+			done <- err
+		}()
+		return said, done
+	}
+	atServer, served := begin(&streamCmd{Listen: "127.0.0.1:0"}, "127.0.0.1:0")
+	addr := atServer.await(t, `listening on (\S+)\n`)[1]
+	atClient, ended := begin(&streamCmd{}, addr)
+	testkit.OK(t, <-ended)
+	testkit.OK(t, <-served)
+	for role, said := range map[string]*transcript{"client": atClient, "server": atServer} {
+		wantText(t, role, said.String(), parts("stream-lat: block; "+role, "       64            5 ",
+			"  1048576            5 ", "stream-bw: block; "+role, "       64           10 ",
+			"  1048576           10 "))
 	}
 }
 
