@@ -148,7 +148,7 @@ func TestStreamPeerGone(t *testing.T) {
 // TestStreamLostOutput: an end whose output is closed ends, and the other one, whose input was not
 // taken, has an error.
 func TestStreamLostOutput(t *testing.T) {
-	input, _ := file(t, 50_000_000, 7)
+	input, _ := file(t, 20_000_000, 7) // more than the rsockets have room for
 	r, w := testkit.Must2(os.Pipe())(t)
 	cmd := exec.Command(testkit.Must(os.Executable())(t), "stream", "--provider", "engine",
 		"--listen", "127.0.0.1:0")
