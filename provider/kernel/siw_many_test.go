@@ -36,10 +36,13 @@ func resources(t *testing.T) string {
 // More queues than libsiw can create without help, made by several goroutines at
 // once, with sizes that leave gaps in the numbering of their pages. See
 // siwkeys.go.
-func testManyQueues(t *testing.T) {
+func testManyQueues(t *testing.T) { testQueues(t, 100) }
+
+// testQueues has goroutines make as many CQs and QPs each, of up to 512 entries.
+func testQueues(t *testing.T, each int) {
 	before := resources(t)
 	s := newSide(t)
-	const makers, each = 5, 100
+	const makers = 5
 	var mu sync.Mutex
 	var cqs, qps []closer
 	var wg sync.WaitGroup
@@ -81,9 +84,10 @@ func testManyQueues(t *testing.T) {
 	}
 }
 
-func testManyEnds(t *testing.T) {
+func testManyEnds(t *testing.T) { testEnds(t, 50) }
+
+func testEnds(t *testing.T, pairs int) {
 	before := resources(t)
-	const pairs = 50
 	var sides []*side
 	for i := range pairs {
 		a, p := newSide(t), newSide(t)
