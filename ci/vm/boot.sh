@@ -7,12 +7,18 @@ share() { # share TAG PATH OPTIONS
 
 # start_guest starts qemu in the background and sets qemu to its process id.
 start_guest() {
-	local clock=''
+	local clock='' khz
 	# All emulated processors have the host's TSC, but the kernel takes them for unsynchronized, as the emulation does not
 	# call it invariant. Each look at the clock would be a system call that reads an emulated HPET, and take a third of
 	# the guest's processor time. On a busy host no tick of the timer may come while the kernel counts them to see whether
 	# the timer works, and it panics.
-	[[ " ${machine[*]} " != *" tcg,"* ]] || clock=' tsc=reliable no_timer_check'
+	# What it would find for the frequency of the TSC may be far off, too, and its clock then runs many times too fast. So
+	# it is told: twice its MHz are the host's bogomips.
+	if [[ " ${machine[*]} " == *" tcg,"* ]]; then
+		clock=' tsc=reliable no_timer_check'
+		khz=$(awk '/^bogomips/ { printf "%d", $3 * 500; exit }' /proc/cpuinfo)
+		[ -z "$khz" ] || clock+=" tsc_early_khz=$khz"
+	fi
 	rm -f "$control/started" "$work/console"
 	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
 	# It ends with this script, also if that is killed and can't end it.
