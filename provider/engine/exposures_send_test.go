@@ -65,7 +65,7 @@ func (s *side) interruptWith(before func(), fails func() error) {
 	st.txMu.Lock()
 	defer st.rxMu.Unlock()
 	defer st.txMu.Unlock()
-	st.conn, st.records, st.looker = &interrupted{st.conn, before, fails}, nil, nil
+	st.conn, st.records = &interrupted{st.conn, before, fails}, nil
 }
 
 // thirdParty is a peer of another QP, which writes to the side's memory.
@@ -89,7 +89,7 @@ func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
 	testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 	x.st = q.stream.Load()
 	x.st.rxMu.Lock()
-	x.st.conn, x.st.records, x.st.looker = x.in, nil, nil
+	x.st.conn, x.st.records = x.in, nil
 	x.st.rxMu.Unlock()
 	t.Cleanup(func() {
 		testkit.OK(t, q.Close())

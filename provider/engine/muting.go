@@ -28,16 +28,6 @@ type muting struct {
 	timer   *time.Timer
 }
 
-// looks is how often s, which is muted, is looked at in one Poll: once if it has something to send.
-// The goroutine goes on with that then, and looking eight times took 6 % of the time of one that
-// sends messages of 1 MiB (a profile).
-func (s *stream) looks() int {
-	if s.blocked.Load() {
-		return 1
-	}
-	return policy.LooksPerPoll
-}
-
 // mute takes s out of what is watched. No lock of s is held.
 func (m *muting) mute(s *stream) {
 	m.mu.Lock()

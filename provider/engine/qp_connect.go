@@ -44,7 +44,6 @@ func (q *qp) begin(
 	s.inbound.Init(roundDepth(params.IRD))
 	s.outstanding.Init(outboundDepth(params))
 	s.records, _ = conn.(transport.RecordWriter)
-	s.looker, _ = conn.(transport.Looker)
 	s.rx.init(s)
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)

@@ -32,7 +32,6 @@ type stream struct {
 	onDown func(error)
 
 	records transport.RecordWriter // conn, nil if it knows no records
-	looker  transport.Looker       // conn, nil if it is none
 
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops

@@ -58,7 +58,7 @@ func (s *side) replaceConn() *nowhere {
 	defer st.rxMu.Unlock()
 	defer st.txMu.Unlock()
 	c := &nowhere{Conn: st.conn}
-	st.conn, st.records, st.looker = c, nil, nil
+	st.conn, st.records = c, nil
 	s.t.Cleanup(func() {
 		st.rxMu.Lock()
 		st.txMu.Lock()

@@ -122,13 +122,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	c := r.c
 	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
 	c.iov[0] = space
-	var n int
-	var err error
-	if s.looker != nil && r.looks >= policy.LooksInRow {
-		n, err = s.looker.ReadLooks(c.iov[:1], s.looks())
-	} else {
-		n, err = s.conn.Readv(c.iov[:1])
-	}
+	n, err := s.conn.Readv(c.iov[:1])
 	if n == 0 {
 		s.readFailed(err)
 		return 0, false

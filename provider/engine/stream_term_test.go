@@ -391,7 +391,7 @@ func TestPanicIsNoHang(t *testing.T) {
 			st := x.qp.stream.Load()
 			st.rxMu.Lock()
 			st.txMu.Lock()
-			st.conn, st.records, st.looker = &panicking{st.conn, st}, nil, nil
+			st.conn, st.records = &panicking{st.conn, st}, nil
 			st.txMu.Unlock()
 			st.rxMu.Unlock()
 			got := make(chan any, 1)

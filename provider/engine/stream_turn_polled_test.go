@@ -7,7 +7,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
-	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it has
@@ -97,33 +96,6 @@ func (s *side) connected(network *memnet.Network, crc bool) *raw {
 // writeAll is a Write of the first n octets of r to nowhere.
 func (r *region) writeAll(n int) provider.SendWR {
 	return provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{r.sge(0, n)}}
-}
-
-// TestLooksOnceWhileSending: a goroutine that polls looks eight times for arrivals on a stream, but
-// once while that has something to send.
-func TestLooksOnceWhileSending(t *testing.T) {
-	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
-		s.connected(network, true)
-		st := s.qp.stream.Load()
-		var looks countedLooks
-		st.looker, st.rx.looks = &looks, policy.LooksInRow
-		st.receive()
-		st.blocked.Store(true)
-		st.receive()
-		st.blocked.Store(false)
-		if len(looks) != 2 || looks[0] != policy.LooksPerPoll || looks[1] != 1 {
-			s.t.Errorf("looks %v, want %d, and 1 while there is something to send",
-				looks, policy.LooksPerPoll)
-		}
-	})
-}
-
-// countedLooks is a Looker on which nothing arrives.
-type countedLooks []int
-
-func (c *countedLooks) ReadLooks(_ [][]byte, looks int) (int, error) {
-	*c = append(*c, looks)
-	return 0, transport.ErrWouldBlock
 }
 
 // TestCopiesShortenBatches: a batch in which payload is copied before it is sent is no longer

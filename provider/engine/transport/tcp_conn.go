@@ -62,10 +62,7 @@ func (c *tcpConn) LocalAddr() netip.AddrPort { return c.local }
 func (c *tcpConn) RemoteAddr() netip.AddrPort { return c.remote }
 
 // Readv implements Conn.
-func (c *tcpConn) Readv(bufs [][]byte) (int, error) { return c.ReadLooks(bufs, 1) }
-
-// ReadLooks implements Looker.
-func (c *tcpConn) ReadLooks(bufs [][]byte, looks int) (int, error) {
+func (c *tcpConn) Readv(bufs [][]byte) (int, error) {
 	if !c.ref.acquire() {
 		return 0, os.ErrClosed
 	}
@@ -73,7 +70,7 @@ func (c *tcpConn) ReadLooks(bufs [][]byte, looks int) (int, error) {
 	var errno syscall.Errno
 	switch {
 	case len(bufs) == 1 && len(bufs[0]) > 0:
-		n, errno = c.read(bufs[0], looks)
+		n, errno = c.read(bufs[0])
 	case c.rd.load(bufs) > 0:
 		n, errno = c.readv()
 		c.rd.clear()
@@ -105,14 +102,9 @@ func (c *tcpConn) ReadLooks(bufs [][]byte, looks int) (int, error) {
 
 // read goes through recvfrom and not read, which passes through the kernel's
 // layers for files first: up to 4 % of a round trip over loopback.
-func (c *tcpConn) read(b []byte, looks int) (int, syscall.Errno) {
+func (c *tcpConn) read(b []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.ref.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
-		if errno == unix.EAGAIN {
-			if looks--; looks > 0 {
-				continue
-			}
-		}
 		if errno != unix.EINTR {
 			return int(n), errno
 		}

@@ -5,7 +5,6 @@ package transport_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -249,42 +248,6 @@ func TestTapSeesReset(t *testing.T) {
 	}
 	if got, want := rec.story(false), "<open >reset"; got != want {
 		t.Errorf("accepting end: %s\nwant %s", got, want)
-	}
-}
-
-// TestReadLooks: looking several times is reading once, whatever the first look
-// finds.
-func TestReadLooks(t *testing.T) {
-	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
-	c := p.Accepted.Conn.(transport.Looker)
-	var b [8]byte
-	if n, err := c.ReadLooks([][]byte{b[:]}, 5); n != 0 || !errors.Is(err, transport.ErrWouldBlock) {
-		t.Errorf("nothing was sent: %d octets, %v", n, err)
-	}
-	p.Dialed.Send([]byte{1, 2, 3})
-	for deadline := time.Now().Add(patience); ; {
-		n, err := c.ReadLooks([][]byte{b[:]}, 5)
-		if n == 3 && err == nil && b == [8]byte{1, 2, 3} {
-			break
-		}
-		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
-			t.Fatalf("%d octets, %v, %v", n, err, b)
-		}
-	}
-	if n, err := c.ReadLooks(nil, 5); n != 0 || err != nil {
-		t.Errorf("into nothing: %d octets, %v", n, err)
-	}
-	if err := p.Dialed.Conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(patience); ; {
-		n, err := c.ReadLooks([][]byte{b[:]}, 5)
-		if n == 0 && errors.Is(err, io.EOF) {
-			return
-		}
-		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
-			t.Fatalf("after a FIN: %d octets, %v", n, err)
-		}
 	}
 }
 

@@ -77,12 +77,6 @@ type UnsentLimiter interface {
 	LimitUnsent(octets int) error
 }
 
-// Looker is a Conn that can be polled several times in one call.
-type Looker interface {
-	// ReadLooks is Readv, and asks up to looks times before it returns ErrWouldBlock.
-	ReadLooks(bufs [][]byte, looks int) (n int, err error)
-}
-
 // Handler is called when a stream can be read or written. Ready runs on whatever
 // goroutine called Poll, and may run on several at once for the same stream:
 // an implementation that is busy with the stream on another goroutine returns

@@ -69,11 +69,6 @@ const (
 	// goroutine that looks before it sleeps stops where no clock moves. They take a millisecond.
 	LooksInRow = 4096
 
-	// LooksPerPoll is how often such a stream is looked at in one Poll: what comes during a look is
-	// handled with warm caches. Measured: 5 % of a round trip, for a Poll of 1.5 us
-	// instead of 0.3.
-	LooksPerPoll = 8
-
 	// BusyWait is the default of Options.BusyWait, for how long a wait begins with looking: CPU for
 	// the 20 to 100 us that waking takes. Measured: with 50 us, streams of rsocket moved half.
 	BusyWait = 250 * time.Microsecond
