@@ -147,7 +147,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 			return nil
 		}
 		vain = true
-		ch.dev.attend() // streams may have been muted since the CQ was armed
+		ch.dev.poller.Attend() // the looks may have begun a lease
 	}
 	err := ch.wake.wait(ctx)
 	if short := time.Since(began) < look; !short || err == nil { // what ctx ends was no short wait

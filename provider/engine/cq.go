@@ -318,7 +318,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	}
 	if c.sink != nil { // which knows what the program waits for
 		c.ringAll()
-		c.dev.attend()
+		c.dev.poller.Attend()
 		return nil
 	}
 	if c.ch == nil {
@@ -334,7 +334,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.ringAll()
 	// The caller is about to sleep: the progress goroutine, which leaves the
 	// streams to whoever polls, takes them over without delay.
-	c.dev.attend()
+	c.dev.poller.Attend()
 	return nil
 }
 

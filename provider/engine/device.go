@@ -57,7 +57,6 @@ type device struct {
 	async  asyncQueue
 	poller lanes
 	prog   progressState // of progress.go
-	muting muting
 	stalls stalls
 	chunks bufPool // copies of payload that is being sent
 

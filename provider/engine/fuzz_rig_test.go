@@ -169,11 +169,8 @@ func newRig(t testing.TB, opts Options) *rig {
 	for i := range rigSpecs {
 		r.register(i)
 	}
-	// The holder has a CQ of its own. Otherwise polls of the other CQ would look at its stream,
-	// which would be muted and keep a context.
-	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 8}))(t).(*cq)
-	r.holder = r.newQP(false)
 	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
+	r.holder = r.newQP(false)
 	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil,
 		func(error) {}))
 	for i, typ := range []provider.MWType{provider.MWType2, provider.MWType2, provider.MWType1} {

@@ -238,10 +238,6 @@ func TestGivenBackIdle(t *testing.T) {
 		c := contexts.Get()
 		dirty(c)
 		panics("a context with "+what, func() { contexts.Put(c) })
-		s := &stream{dev: p.dev}
-		s.rx.c = c
-		s.keeps.Store(true)
-		panics("a context that is kept, with "+what, s.rxPark)
 	}
 	for what, dirty := range map[string]func(b *txBatch){
 		"a use":    func(b *txBatch) { b.use(m, useLocal) },

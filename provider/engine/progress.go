@@ -23,7 +23,7 @@ type progressState struct {
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // looks of pollers at some streams (policy.Looks)
-	ready atomic.Bool   // other streams than an outside poller's own had something at its last look
+	ready atomic.Bool   // at an outside poller's last look at all streams some had something
 	steps chan struct{} // capacity policy.StepsAtOnce
 	woken atomic.Bool   // a goroutine of a connection's start-up was, and may not have run yet
 
@@ -183,7 +183,6 @@ func (d *device) progress(c *cq) {
 		}
 	}
 	if d.prog.dueAll(moved) || all {
-		// What is looked at directly is not watched by the poller (muting).
 		if found := d.poller.Poll() > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
 		}

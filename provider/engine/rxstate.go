@@ -17,11 +17,9 @@ type rxState struct {
 
 	store *objectStore // what has to arrive at an object before anything else is taken
 
-	looks   uint32       // of pollers since a goroutine was about to sleep (see muting.go)
-	attends uint32       // when looks was 0
-	taken   uint32       // FPDUs so far
-	need    uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense   policy.Dense // the last reads have cost little more than 2^dense times their octets at most
+	taken uint32       // FPDUs so far
+	need  uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
+	dense policy.Dense // the last reads have cost little more than 2^dense times their octets at most
 
 	kept     bool // this stream counts against policy.ContextsKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store

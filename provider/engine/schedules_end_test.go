@@ -218,7 +218,7 @@ func init() {
 			},
 		},
 		protocol{
-			name: "an object stores, and the stream is unmuted", preemptions: 2,
+			name: "an object stores, and nothing is ready meanwhile", preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 				var others atomic.Int32
@@ -239,7 +239,6 @@ func init() {
 					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
 				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
 				b.recv(provider.RecvWR{WRID: 5})
-				b.dev.muting.mute(b.qp.stream.Load())
 				src := a.reg(8, 0)
 				wr := signalled(provider.WRRDMAWrite, 1)
 				wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, 8)}, om.stag, om.base
@@ -251,14 +250,12 @@ func init() {
 							a.send(signalled(provider.WRSend, 2))
 							end()
 						},
-						func() { b.dev.attend(); end() },
+						func() { b.dev.poller.Poll(); end() },
 					}, func() error {
 						if spins > 0 {
 							return fmt.Errorf("the poller has the stream ready %d times while its "+
 								"object stores", spins)
 						}
-						b.dev.muting.watch() // the timer
-						b.dev.muting.watch()
 						w.serve()
 						return b.wantSuccesses(5)
 					}

@@ -59,7 +59,7 @@ var scheduleMutants = []scheduleMutant{
 				"\ts.txMu.Unlock()\n",
 			},
 		},
-		protocol: "post while a stream is unmuted",
+		protocol: "post while counts are read",
 	},
 	{
 		name: "a peer's first Write does not wait for what is being sent",
@@ -131,11 +131,11 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "Writes and a Send come while an object stores",
 	},
 	{
-		name: "the end of one reason against watching a stream ends all others",
+		name: "a stream is watched while its object stores",
 		edits: []edit{
-			{"stream_watch.go", "if s.unwatched &^= why; on {", "if s.unwatched = 0; on {"},
+			{"stream_store.go", "s.unwatch(readStoring, true)", "s.unwatch(readStoring, false)"},
 		},
-		protocol: "an object stores, and the stream is unmuted",
+		protocol: "an object stores, and nothing is ready meanwhile",
 	},
 	{
 		name: "a transmit turn ends without a look at the note",

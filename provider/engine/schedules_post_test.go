@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -16,16 +16,6 @@ import (
 
 func signalled(op provider.WROpcode, wrid uint64) provider.SendWR {
 	return provider.SendWR{WRID: wrid, Opcode: op, Flags: provider.SendSignaled}
-}
-
-// spinMute mutes the side's stream, as a program that spins does, and has it keep a batch.
-func (s *side) spinMute() {
-	st := s.qp.stream.Load()
-	s.dev.muting.mute(st)
-	if st.unwatched&readMuted == 0 || !st.keeps.Load() {
-		s.t.Fatal("the stream is not muted, or keeps nothing")
-	}
-	s.send(provider.SendWR{Opcode: provider.WRRDMAWrite}) // it takes a batch, and keeps it
 }
 
 func init() {
@@ -43,6 +33,14 @@ func init() {
 					}
 					return b.wantSuccesses(0, 0)
 				}
+		}},
+		protocol{name: "post while counts are read", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+			b.recv(provider.RecvWR{})
+			return []func(){
+				func() { a.send(signalled(provider.WRSend, 1)) },
+				func() { testkit.Must(a.qp.Stats())(w.t) },
+			}, func() error { return a.wantSuccesses(1) }
 		}},
 		protocol{name: "post while a connection begins", preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {
@@ -73,34 +71,6 @@ func init() {
 						return b.wantSuccesses(make([]uint64, len(sent))...)
 					}
 			}},
-		protocol{name: "post while a stream is unmuted", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			a.spinMute()
-			return []func(){
-				func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
-				a.dev.attend,
-				func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
-			}, func() error { return a.wantSuccesses(1, 1) }
-		}},
-		protocol{
-			name: "arrival while a stream is muted and unmuted", preemptions: 2,
-			begin: func(w *stage) ([]func(), func() error) {
-				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-				b.recv(provider.RecvWR{}, provider.RecvWR{})
-				st := b.qp.stream.Load()
-				st.rx.looks = policy.LooksInRow - 1
-				return []func(){
-						func() { b.dev.progress(b.cq); b.dev.progress(b.cq) },
-						func() { a.send(signalled(provider.WRSend, 1)) },
-						b.dev.attend,
-					}, func() error {
-						b.dev.muting.watch() // the timer
-						b.dev.muting.watch()
-						w.serve()
-						return b.wantSuccesses(0)
-					}
-			},
-		},
 		protocol{
 			name: "a socket that fills and has room", preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {

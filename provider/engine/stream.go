@@ -20,7 +20,7 @@ import (
 // the device's progress. Each has a lock. A turn only tries it: a goroutine that
 // does not get txMu sets txWork and leaves the work to the holder, and one that does
 // not get rxMu leaves the reading to the holder. Code that needs the side's state
-// waits for the lock: begin, finish, giveBack, withTxError, and what follows the call
+// waits for the lock: begin, finish, withTxError, and what follows the call
 // of an object's method. A fault found by either side is recorded with fail, and once
 // that side's lock is released settle takes the QP to ERR.
 type stream struct {
@@ -55,10 +55,9 @@ type stream struct {
 	sole    sched.Bool // during a poll of the program: it polls for no other stream (see sendTurn)
 	tx      txState
 
-	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
-	mutedAt   uint32     // rx.looks when that was last asked for
-	admitted  bool       // admission counts it
-	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
+	watchMu   sched.Mutex[locks.Watch]
+	unwatched unwatched // why the poller does not watch it for arrivals
+	admitted  bool      // admission counts it
 
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
@@ -161,13 +160,6 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 	return s.receiveTurn(turn)
 }
 
-// lookTurn is rxTurn for a poll. It reports whether the stream is to be muted.
-func (s *stream) lookTurn(turn int) (used int, mute bool) {
-	defer s.rxMu.Unlock()
-	used, _ = s.receiveTurn(turn)
-	return used, s.looked()
-}
-
 // pollRx receives what has arrived, unless another goroutine is at it. Readiness is
 // level triggered, so that nothing is lost then.
 func (s *stream) pollRx(turn int) (used int, more bool) {
@@ -185,10 +177,7 @@ func (s *stream) look(turn int) (used int, ok bool) {
 	if !s.rxMu.TryLock() {
 		return 0, false
 	}
-	used, mute := s.lookTurn(turn)
-	if mute {
-		s.dev.muting.mute(s)
-	}
+	used, _ = s.rxTurn(turn)
 	s.settle()
 	return used, true
 }
@@ -222,7 +211,6 @@ func (s *stream) settle() {
 		return
 	}
 	s.lane.leave()
-	s.dev.muting.end(s)
 	s.startLinger(e, from)
 	s.down(e)
 }
@@ -237,7 +225,6 @@ func (s *stream) down(e *ending) {
 // finish has both sides give back what they hold, and detaches the stream from its QP. It
 // returns the phase before. rxMu and txMu are held.
 func (s *stream) finish(e *ending) (from phase) {
-	s.keeps.Store(false)
 	s.rx.stop(s)
 	s.linger.out = s.tx.stop(s, e)
 	s.dev.countEnd(s, e, len(s.linger.out) > 0)

@@ -54,7 +54,7 @@ func (s *stream) readPart() (int, bool) {
 // held.
 func (s *stream) unkeep() {
 	r := &s.rx
-	if !r.kept || r.c == nil || s.keeps.Load() {
+	if !r.kept || r.c == nil {
 		return
 	}
 	s.toPart()

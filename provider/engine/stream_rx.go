@@ -86,9 +86,6 @@ func (s *stream) rxPark() {
 	if !r.c.idle() {
 		panic("engine: a receive context is parked with a region in use")
 	}
-	if s.keeps.Load() {
-		return
-	}
 	if n := r.w - r.r; n > 0 {
 		if n > policy.PartSmall && (r.kept || s.dev.prog.keepContext()) {
 			r.kept = true

@@ -52,10 +52,10 @@ func (s *stream) unsent() bool {
 	return t.task != taskNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
 }
 
-// putBatch gives back a batch that has nothing to send, unless the stream keeps it.
+// putBatch gives back a batch that has nothing to send.
 func (s *stream) putBatch() {
 	t := &s.tx
-	if t.b != nil && !s.keeps.Load() {
+	if t.b != nil {
 		s.dev.prog.batches.Put(t.b)
 		t.b = nil
 	}

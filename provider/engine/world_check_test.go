@@ -219,12 +219,9 @@ func (q *qp) ringInOrder() error {
 // listed returns how many QPs and streams are in the device's lists, and one more if the watch
 // over stalls was not stopped.
 func (d *device) listed() int {
-	m, l, st := &d.muting, &d.leaving, &d.stalls
-	m.mu.Lock()
-	n := len(m.streams)
-	m.mu.Unlock()
+	l, st := &d.leaving, &d.stalls
 	l.mu.Lock()
-	n += len(l.places)
+	n := len(l.places)
 	l.mu.Unlock()
 	d.qpnMu.Lock()
 	n += len(d.qpns)

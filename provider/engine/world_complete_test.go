@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // Completions: there is one for each work request, in order, and what it promises is so.
@@ -75,7 +74,7 @@ func (p *proc) keyed(key uint32) *right {
 	return nil
 }
 
-// poll is a call that polls a queue once or several times, and may mute its streams.
+// poll is a call that polls a queue once or several times.
 func (w *world) poll(c *complQueue) *call {
 	if c == nil || c.closed {
 		return nil
@@ -83,15 +82,11 @@ func (w *world) poll(c *complQueue) *call {
 	d := w.d
 	wc := make([]provider.WC, d.in(1, 8))
 	times := one(d, []int{1, 1, 2, 5, 20})
-	mute := d.oneIn(3)
 	var got []polled
 	return &call{
-		name: fmt.Sprintf("%s polls a CQ %d times, mute %v", c.p, times, mute),
+		name: fmt.Sprintf("%s polls a CQ %d times", c.p, times),
 		rank: rankPoll,
 		run: func() {
-			if mute {
-				c.nearlyMute()
-			}
 			for range times {
 				got, _ = c.take(w, wc, got)
 			}
@@ -100,21 +95,7 @@ func (w *world) poll(c *complQueue) *call {
 	}
 }
 
-// nearlyMute makes it as if a program had spun on a CQ: its streams are muted at the next
-// look.
-func (c *complQueue) nearlyMute() {
-	for _, q := range *c.cq.direct.Load() {
-		s := q.stream.Load()
-		if s == nil || !s.rxMu.TryLock() {
-			continue
-		}
-		s.rx.attends, s.rx.looks = s.dev.muting.attends.Load(), policy.LooksInRow-1
-		s.rxMu.Unlock()
-		s.settle()
-	}
-}
-
-// spin is a call that again and again mutes the streams of a queue and then is about to sleep.
+// spin is a call that again and again polls a queue and then is about to sleep.
 func (w *world) spin(c *complQueue) *call {
 	if c == nil || c.closed {
 		return nil
@@ -123,17 +104,16 @@ func (w *world) spin(c *complQueue) *call {
 	times := w.d.in(1, 40)
 	var got []polled
 	return &call{
-		name: fmt.Sprintf("%s mutes a CQ's streams and arms it %d times", c.p, times),
+		name: fmt.Sprintf("%s polls a CQ twice and arms it, %d times", c.p, times),
 		rank: rankPoll,
 		run: func() {
 			for range times {
-				c.nearlyMute()
 				got, _ = c.take(w, wc, got)
 				got, _ = c.take(w, wc, got)
 				if err := c.cq.ReqNotify(false); err != nil {
 					w.failLater("arming a CQ: %v", err)
 				}
-				c.p.dev.attend() // as that does if it has a channel
+				c.p.dev.poller.Attend() // as that does if it has a channel
 			}
 		},
 		finish: func() { w.completed(c, got) },

@@ -60,7 +60,7 @@ const (
 	kindPlain   worldKind = iota
 	kindMemory            // windows and registrations
 	kindObjects           // regions of objects
-	kindMute              // polling and sleeping
+	kindSpin              // polling and sleeping
 	kindEnds              // connections that come and go
 )
 
@@ -310,7 +310,7 @@ func (w *world) newCQ(p *proc) {
 	if len(p.cqs) > 0 && d.oneIn(10) {
 		c.tiny, init.CQE = true, d.in(1, 4)
 	}
-	if d.oneIn(2) || w.kind == kindMute {
+	if d.oneIn(2) || w.kind == kindSpin {
 		ch, err := p.dev.CreateCompChannel()
 		w.need("a completion channel", err)
 		c.ch = ch.(*compChannel)
@@ -396,7 +396,7 @@ func (w *world) round() {
 	d := w.d
 	weights := []int{18, 14, 8, 3, 6, 1, 1, 1, 1, 1, 1, 1, 1}
 	switch w.kind {
-	case kindMute:
+	case kindSpin:
 		weights[0], weights[3], weights[12] = 20, 12, 20
 	case kindEnds:
 		weights[4], weights[5], weights[6], weights[10] = 12, 8, 3, 3

@@ -202,7 +202,7 @@ func (w *world) held(p *proc) {
 		"CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()), "MWs": int(d.mws.n.Load()),
 		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()),
 		"STags": d.stags.live + d.stags.byIndex.live,
-		"muted or lingering streams, QP numbers, and watches over stalls": d.listed(),
+		"lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {
 		if n != 0 {
 			w.fail("%s: everything is closed, but it has %s: %d", p, what, n)

@@ -137,7 +137,7 @@ func (g *gate) wait(ctx context.Context) error {
 	for {
 		var until time.Time // it sleeps without a limit
 		if g.yield() {
-			until = time.Now().Add(policy.LookEvery)
+			until = time.Now().Add(policy.LeaseTime)
 		}
 		if on := until.IsZero(); g.armed != on {
 			if err := g.arm(on); err != nil {

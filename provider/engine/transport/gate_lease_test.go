@@ -83,7 +83,7 @@ func TestWaitLeavesStreamsToTheLease(t *testing.T) {
 	p, a := watched(t, &calls{})
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
 	testkit.OK(t, p.Wait(t.Context())) // it has arrived
-	const long = 20 * policy.LookEvery
+	const long = 20 * policy.LeaseTime
 	start := time.Now()
 	lease(p, long)
 	testkit.OK(t, p.Wait(t.Context()))
@@ -98,7 +98,7 @@ func TestArrivalsAreForTheLease(t *testing.T) {
 	p, a := watched(t, &calls{})
 	parked := make(chan error)
 	go func() { parked <- p.Wait(t.Context()) }()
-	time.Sleep(20 * policy.LookEvery) // most often it has parked then; if not, it finds the lease
+	time.Sleep(20 * policy.LeaseTime) // most often it has parked then; if not, it finds the lease
 	lease(p, patience)
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
 	for end := time.Now().Add(patience); !p.yielding.Load(); time.Sleep(time.Millisecond) {

@@ -293,7 +293,7 @@ func epollNow(ep int, events []unix.EpollEvent) int {
 }
 
 // epollLast is epollNow for a goroutine that parks if there is nothing, in the netpoller or for
-// policy.LookEvery. With one P the scheduler does see the call, as it sees those of a net.Conn.
+// policy.LeaseTime. With one P the scheduler does see the call, as it sees those of a net.Conn.
 // That keeps the runtime's monitor thread from falling asleep, and with its timers, it is inferred,
 // a CPU from halting for so long that it is woken late: round trips of ends that sleep took 1.24
 // times as long as over a net.Conn, and take 1.05. With several Ps a call that the scheduler sees

@@ -28,8 +28,8 @@ type (
 	TX       struct{ sched.After[RX] }       // stream.txMu
 	Linger   struct{ sched.After[TX] }       // linger.mu
 	Farewell struct{ sched.After[Linger] }   // farewell.mu
-	Muting   struct{ sched.After[Farewell] } // muting.mu, of a device
-	Stalls   struct{ sched.After[Muting] }   // stalls.mu, of a device
+	Watch    struct{ sched.After[Farewell] } // stream.watchMu
+	Stalls   struct{ sched.After[Watch] }    // stalls.mu, of a device
 )
 
 // A queue pair's and its queues', and those of what its work requests name.

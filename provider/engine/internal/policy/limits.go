@@ -50,23 +50,19 @@ const (
 	// 1,000 QPs. It is 64 at most: a round has a bit for each.
 	Round = 64
 
-	// LookEvery is how often the progress goroutine looks whether a program still holds the lease
-	// (Leased), and a device whether its muted streams are still looked at: rarely costs peers time
-	// when the program stops, and often costs it a CPU. Not measured.
-	LookEvery = time.Millisecond
-
 	// LeasePolls is how many Polls in a row, with no goroutine about to sleep in between, begin a
 	// lease. A program that sleeps until an event makes one or two. Measured with 64: ends that
 	// look before they sleep had 1.74 (0.81 to 2.39) of the round trip: the lease came late.
 	LeasePolls = 4
 
-	// LeaseTime is how long a lease lasts after a Poll: longer than a program takes for what a Poll
-	// of Round streams has brought. Not measured by itself.
-	LeaseTime = LookEvery
+	// LeaseTime is how long a lease lasts after a Poll, and how often the progress goroutine looks
+	// whether a program still holds one (Leased). It is longer than a program takes for what a Poll
+	// of Round streams has brought. More costs peers time when the program stops, and less costs it
+	// a CPU. Not measured by itself.
+	LeaseTime = time.Millisecond
 
-	// LooksInRow is after how many looks at a stream, with no goroutine about to sleep in between,
-	// epoll does not watch it any more (5 % of a round trip, measured), and after how many a
-	// goroutine that looks before it sleeps stops where no clock moves. They take a millisecond.
+	// LooksInRow is after how many looks a goroutine that looks before it sleeps stops where no
+	// clock moves. They take a millisecond. Not measured.
 	LooksInRow = 4096
 
 	// BusyWait is the default of Options.BusyWait, for how long a wait begins with looking: CPU for
@@ -194,8 +190,7 @@ const (
 	Kept = 64
 
 	// ContextsKept is how many streams of a device keep the receive context between turns, of 512
-	// KiB each: those that a program spins on, and those of whose last FPDU a part has come. Beyond
-	// that the part is moved. Not measured.
+	// KiB each, because a part of an FPDU has come. Beyond that the part is moved. Not measured.
 	ContextsKept = 32
 
 	// ContextOctets are those of a receive context: a read and the FPDU before it.
