@@ -63,6 +63,7 @@ type Session struct {
 	waiting    map[uint64]chan reply
 	lastNumber uint64
 	gone       error // why the session has ended
+	closing    bool  // Close was called: the agent hangs up before end is reached, or after
 	objects    map[uint32]any
 
 	mem      sync.Mutex
@@ -234,6 +235,9 @@ func (c *Session) Close() error {
 	if err := c.usable(); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
 	c.conn.bye("the run is over")
 	_ = c.end(os.ErrClosed)
 	c.beats.Wait()
@@ -250,6 +254,9 @@ func (c *Session) end(why error) error {
 	defer c.mu.Unlock()
 	if c.gone != nil {
 		return c.gone
+	}
+	if c.closing {
+		why = os.ErrClosed
 	}
 	c.gone = why
 	_ = c.conn.nc.Close()
