@@ -32,8 +32,8 @@ type Agent struct {
 	// Patience is as in [Options].
 	Patience time.Duration
 
-	// MaxMemory bounds the memory that a client can have the agent hold for its regions, in
-	// octets; 0 means 1 GiB.
+	// MaxMemory bounds the memory that a client can have the agent hold for its regions and for
+	// the queues of its CQs, QPs and SRQs together, in bytes; 0 means 1 GiB.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with what a person who watches the agent wants to know.
@@ -209,7 +209,9 @@ type served struct {
 
 	mem   sync.Mutex
 	twins map[uint32]*twin
-	held  uint64 // octets of them
+	held  uint64 // bytes of them, and of the queues of objects
+
+	sizing sync.Mutex // held while the size of a queue changes
 
 	recordings map[uint16]func() ([]byte, error) // by port, under mu
 }
@@ -218,7 +220,8 @@ type served struct {
 type thing struct {
 	device uint32 // that it belongs to
 	rank   int    // in which turn it is closed when the session ends
-	object any
+	object any    // nil if it is closed
+	cost   uint64 // bytes of its queues that count in served.held
 	slot   uint16 // of a device: the upper half of the numbers of its blocks
 }
 

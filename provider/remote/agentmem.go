@@ -39,18 +39,17 @@ func (s *served) take(body []byte) error {
 
 // newTwin makes a copy within what a client may have.
 func (s *served) newTwin(n uint64, off uint32) *twin {
-	limit := s.agent.MaxMemory
-	if limit == 0 {
-		limit = defaultBytes
-	}
 	cost := n + 4*pageBytes
-	if n > limit || cost > limit || s.held > limit-cost {
-		return &twin{err: fmt.Errorf("the agent holds %d octets for regions, and %d more exceed its "+
-			"limit of %d: %w", s.held, n, limit, syscall.ENOMEM)}
+	if cost < n {
+		cost = n
+	}
+	if err := s.chargeLocked(cost); err != nil {
+		return &twin{err: err}
 	}
 	t := newTwin(n, off)
-	if t.err == nil {
-		s.held += cost
+	if t.err != nil {
+		s.held -= cost
+	} else {
 		t.cost = cost
 	}
 	return t
@@ -180,6 +179,9 @@ func (s *served) closeObjects(end int) (left []error, safe bool) {
 	safe = true
 	for _, things := range byRank {
 		for _, t := range things {
+			if t.object == nil {
+				continue
+			}
 			if err := closed(t.object); err != nil {
 				left = append(left, err)
 				safe = safe && t.rank != rankMR && t.rank != rankDevice
@@ -226,13 +228,18 @@ func (s *served) add(device uint32, rank int, create func(h uint32) (any, error)
 
 // drop forgets a device, which is closed, and all that it had.
 func (s *served) drop(device uint32) {
+	s.sizing.Lock()
+	defer s.sizing.Unlock()
+	var freed uint64
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for h, t := range s.objects {
 		if t.device == device {
+			freed += t.cost
 			delete(s.objects, h)
 		}
 	}
+	s.mu.Unlock()
+	s.refund(freed)
 }
 
 // occupy gives device h a slot, unless it is another's or none, or the device is closed.

@@ -48,18 +48,23 @@ func (h handler) moving() handler {
 	return h
 }
 
-// find returns an object by its number. One that is not there was closed with its device.
+// find returns an object by its number. One that is not there was
+// closed, alone or with its device.
 func find[O any](s *served, op string, h uint32) (target[O], error) {
 	s.mu.Lock()
+	var object any
 	t := s.objects[h]
+	if t != nil {
+		object = t.object
+	}
 	s.mu.Unlock()
-	if t == nil {
+	if object == nil {
 		return target[O]{}, &provider.Error{Op: op, Object: fmt.Sprintf("object %d", h),
 			Err: os.ErrClosed}
 	}
-	o, ok := t.object.(O)
+	o, ok := object.(O)
 	if !ok {
-		return target[O]{}, fmt.Errorf("%s: %w: object %d is a %T", op, errFrame, h, t.object)
+		return target[O]{}, fmt.Errorf("%s: %w: object %d is a %T", op, errFrame, h, object)
 	}
 	return target[O]{o, h, t.device}, nil
 }

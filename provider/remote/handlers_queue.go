@@ -17,12 +17,13 @@ var queueVerbs = map[string]handler{
 		if err != nil {
 			return made{}, err
 		}
-		return s.made(t.device, rankCQ, func(h uint32) (any, error) {
+		h, err := s.costly(t.device, rankCQ, cqCost(a.CQE), func(h uint32) (any, error) {
 			return t.o.CreateCQ(provider.CQInitAttr{CQE: a.CQE, Channel: ch, CompVector: a.Vector,
 				Cookie: h})
 		})
+		return made{Handle: h}, err
 	}),
-	"ibv_destroy_cq": simple(provider.CQ.Close),
+	"ibv_destroy_cq": ending(provider.CQ.Close),
 	"ibv_poll_cq": on(func(_ context.Context, _ *served, t target[provider.CQ],
 		a numberArgs) (polled, error) {
 		if a.N < 0 {
@@ -35,8 +36,11 @@ var queueVerbs = map[string]handler{
 	"ibv_req_notify_cq": given(func(q provider.CQ, a notifyArgs) error {
 		return q.ReqNotify(a.Solicited)
 	}),
-	"ibv_resize_cq": given(func(q provider.CQ, a numberArgs) error { return q.Resize(a.N) }),
-	verbCQE:         asked(func(q provider.CQ) (int, error) { return q.CQE(), nil }),
+	"ibv_resize_cq": on(func(_ context.Context, s *served, t target[provider.CQ],
+		a numberArgs) (none, error) {
+		return none{}, s.resize(t.h, cqCost(a.N), func() error { return t.o.Resize(a.N) })
+	}),
+	verbCQE: asked(func(q provider.CQ) (int, error) { return q.CQE(), nil }),
 	"ibv_get_cq_event": on(func(ctx context.Context, _ *served, t target[provider.CompChannel],
 		_ none) (made, error) {
 		q, err := t.o.Next(ctx)
@@ -48,13 +52,26 @@ var queueVerbs = map[string]handler{
 
 	"ibv_create_srq": on(func(_ context.Context, s *served, t target[provider.PD],
 		a srqArgs) (made, error) {
-		return s.made(t.device, rankSRQ, func(h uint32) (any, error) {
+		h, err := s.costly(t.device, rankSRQ, srqCost(a.Attr), func(h uint32) (any, error) {
 			return t.o.CreateSRQ(provider.SRQInitAttr{Attr: a.Attr, Cookie: h})
 		})
+		return made{Handle: h}, err
 	}),
-	"ibv_destroy_srq": simple(provider.SRQ.Close),
-	"ibv_modify_srq":  given(func(q provider.SRQ, a srqArgs) error { return q.Modify(a.Attr, a.Mask) }),
-	"ibv_query_srq":   asked(provider.SRQ.Query),
+	"ibv_destroy_srq": ending(provider.SRQ.Close),
+	"ibv_modify_srq": on(func(_ context.Context, s *served, t target[provider.SRQ],
+		a srqArgs) (none, error) {
+		change := func() error { return t.o.Modify(a.Attr, a.Mask) }
+		if a.Mask&provider.SRQAttrMaxWR == 0 {
+			return none{}, change()
+		}
+		now, err := t.o.Query() // which says how many SGEs a receive has
+		if err != nil {
+			return none{}, err
+		}
+		now.MaxWR = a.Attr.MaxWR
+		return none{}, s.resize(t.h, srqCost(now), change)
+	}),
+	"ibv_query_srq": asked(provider.SRQ.Query),
 	"ibv_post_srq_recv": on(func(_ context.Context, _ *served, t target[provider.SRQ],
 		a recvArgs) (posted, error) {
 		n, err := t.o.PostRecv(a.WRs)
@@ -65,7 +82,7 @@ var queueVerbs = map[string]handler{
 		a qpArgs) (made, error) {
 		return s.newQP("ibv_create_qp", t.device, a, t.o.CreateQP)
 	}),
-	"ibv_destroy_qp": simple(provider.QP.Close).moving(),
+	"ibv_destroy_qp": ending(provider.QP.Close).moving(),
 	"ibv_post_send": on(func(_ context.Context, _ *served, t target[provider.QP],
 		a sendArgs) (posted, error) {
 		n, err := t.o.PostSend(a.WRs)
@@ -114,7 +131,7 @@ func (s *served) newQP(op string, device uint32, a qpArgs,
 		return made{}, err
 	}
 	var q provider.QP
-	h, err := s.add(device, rankQP, func(h uint32) (any, error) {
+	h, err := s.costly(device, rankQP, qpCost(a.Cap), func(h uint32) (any, error) {
 		init.Cookie = h
 		var err error
 		q, err = create(init)

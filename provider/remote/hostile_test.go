@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -85,5 +86,69 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 	if err := s.take(body); !errors.Is(err, errFrame) || len(s.twins) != maxObjects {
 		t.Errorf("%d blocks: %v", len(s.twins), err)
+	}
+}
+
+// TestQueuesAreBounded: the queues of CQs, QPs and SRQs count in MaxMemory, from when they are made
+// or resized until they are closed.
+func TestQueuesAreBounded(t *testing.T) {
+	s := newServed(&Agent{MaxMemory: 4 << 20, Open: func(string, []string) (provider.Provider, error) {
+		return engine.New(nil), nil
+	}}, nil)
+	defer func() { _ = s.free() }()
+	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
+	pd := testkit.Must(asks[made](t, s, "ibv_alloc_pd", d.Handle, none{}))(t)
+	small := testkit.Must(asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 16}))(t)
+	srq := testkit.Must(asks[made](t, s, "ibv_create_srq", pd.Handle,
+		srqArgs{Attr: provider.SRQAttr{MaxWR: 16, MaxSGE: 16}}))(t)
+	before := s.held
+	for name, one := range map[string]struct {
+		verb  string
+		on    uint32
+		args  any
+		close string
+	}{
+		"CQ": {"ibv_create_cq", d.Handle, cqArgs{CQE: 8192}, "ibv_destroy_cq"},
+		"SRQ": {"ibv_create_srq", pd.Handle, srqArgs{Attr: provider.SRQAttr{MaxWR: 2048, MaxSGE: 16}},
+			"ibv_destroy_srq"},
+		"QP": {"ibv_create_qp", pd.Handle, qpArgs{SendCQ: small.Handle, RecvCQ: small.Handle,
+			Type: provider.QPTypeRC, Cap: provider.QPCap{MaxSendWR: 1024, MaxRecvWR: 1024,
+				MaxSendSGE: 16, MaxRecvSGE: 16, MaxInlineData: 512}}, "ibv_destroy_qp"},
+	} {
+		for range 2 {
+			var got []made
+			var err error
+			for range 64 {
+				var m made
+				if m, err = asks[made](t, s, one.verb, one.on, one.args); err != nil {
+					break
+				}
+				got = append(got, m)
+			}
+			if len(got) == 0 || !errors.Is(err, syscall.ENOMEM) {
+				t.Fatalf("%s: %d were made: %v, want ENOMEM", name, len(got), err)
+			}
+			for _, m := range got {
+				_ = testkit.Must(asks[none](t, s, one.close, m.Handle, none{}))(t)
+			}
+			if s.held != before {
+				t.Errorf("%s: %d bytes are held after all are closed, want %d", name, s.held, before)
+			}
+		}
+	}
+	_, err := asks[none](t, s, "ibv_resize_cq", small.Handle, numberArgs{1 << 20})
+	_, err2 := asks[none](t, s, "ibv_modify_srq", srq.Handle,
+		srqArgs{Attr: provider.SRQAttr{MaxWR: 1 << 18}, Mask: provider.SRQAttrMaxWR})
+	if !errors.Is(err, syscall.ENOMEM) || !errors.Is(err2, syscall.ENOMEM) || s.held != before {
+		t.Errorf("resizing: %v and %v, want ENOMEM; %d bytes are held, want %d", err, err2, s.held, before)
+	}
+	_ = testkit.Must(asks[none](t, s, "ibv_resize_cq", small.Handle, numberArgs{32}))(t)
+	if s.held != before+16*wcBytes {
+		t.Errorf("%d bytes are held, want %d", s.held, before+16*wcBytes)
+	}
+	_ = testkit.Must(asks[none](t, s, "ibv_destroy_srq", srq.Handle, none{}))(t)
+	_ = testkit.Must(asks[none](t, s, "ibv_destroy_cq", small.Handle, none{}))(t)
+	if s.held != 0 {
+		t.Errorf("%d bytes are held, and no queue", s.held)
 	}
 }

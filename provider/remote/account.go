@@ -1,0 +1,126 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// What an entry of a queue and an object take, in bytes: at least what the engine allocates.
+const (
+	objectBytes = 4096
+	wcBytes     = 48
+	sendBytes   = 128
+	recvBytes   = 32
+	sgeBytes    = 16
+)
+
+// entries returns how many entries a queue has for which n were asked. Providers refuse negative
+// and huge numbers.
+func entries(n int) uint64 {
+	n = min(max(n, 1), 1<<30)
+	return 1 << bits.Len(uint(n-1))
+}
+
+func cqCost(cqe int) uint64 { return objectBytes + entries(cqe)*wcBytes }
+
+func recvCost(wrs, sges int) uint64 { return entries(wrs) * (recvBytes + entries(sges)*sgeBytes) }
+
+func srqCost(a provider.SRQAttr) uint64 { return objectBytes + recvCost(a.MaxWR, a.MaxSGE) }
+
+func qpCost(c provider.QPCap) uint64 {
+	send := entries(c.MaxSendWR) * (sendBytes + entries(c.MaxSendSGE)*sgeBytes + entries(c.MaxInlineData))
+	return objectBytes + send + recvCost(c.MaxRecvWR, c.MaxRecvSGE)
+}
+
+// charge counts bytes that a client has the agent hold, unless they exceed what it may have.
+func (s *served) charge(n uint64) error {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	return s.chargeLocked(n)
+}
+
+func (s *served) chargeLocked(n uint64) error {
+	limit := s.agent.MaxMemory
+	if limit == 0 {
+		limit = defaultBytes
+	}
+	if n > limit || s.held > limit-n {
+		return fmt.Errorf("the agent holds %d bytes for this run, and %d more exceed its limit of "+
+			"%d: %w", s.held, n, limit, syscall.ENOMEM)
+	}
+	s.held += n
+	return nil
+}
+
+func (s *served) refund(n uint64) {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	s.held -= n
+}
+
+// costly is made for an object that takes memory.
+func (s *served) costly(device uint32, rank int, cost uint64,
+	create func(h uint32) (any, error)) (uint32, error) {
+	if err := s.charge(cost); err != nil {
+		return 0, err
+	}
+	h, err := s.add(device, rank, create)
+	if err != nil {
+		s.refund(cost)
+		return 0, err
+	}
+	s.sizing.Lock()
+	defer s.sizing.Unlock()
+	s.setCost(h, cost)
+	return h, nil
+}
+
+// setCost replaces what an object costs, and gives back what it cost before. s.sizing is held. An
+// object that was closed meanwhile, with its device, costs nothing.
+func (s *served) setCost(h uint32, cost uint64) {
+	s.mu.Lock()
+	old := cost
+	if t := s.objects[h]; t != nil && t.object != nil {
+		old, t.cost = t.cost, cost
+	}
+	s.mu.Unlock()
+	s.refund(old)
+}
+
+// resize changes the size of a queue. The old memory and the new exist at the same time.
+func (s *served) resize(h uint32, cost uint64, change func() error) error {
+	s.sizing.Lock() // so that the last cost is that of the last change
+	defer s.sizing.Unlock()
+	if err := s.charge(cost); err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		s.refund(cost)
+		return err
+	}
+	s.setCost(h, cost)
+	return nil
+}
+
+// ending makes a handler that closes an object with a cost. The session lets go of the object,
+// which may hold its memory for as long as it is referred to.
+func ending[O any](f func(O) error) handler {
+	return on(func(_ context.Context, s *served, t target[O], _ none) (none, error) {
+		if err := f(t.o); err != nil {
+			return none{}, err
+		}
+		s.sizing.Lock()
+		defer s.sizing.Unlock()
+		s.setCost(t.h, 0)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if x := s.objects[t.h]; x != nil {
+			x.object = nil
+		}
+		return none{}, nil
+	})
+}
