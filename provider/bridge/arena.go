@@ -12,7 +12,8 @@ import (
 // offset, so that the program maps it as it maps siw's. The bridge has mappings of its own, because
 // the program may unmap a queue that is in use.
 type arena struct {
-	fd int // the bridge's duplicate
+	fd   int   // the bridge's duplicate
+	size int64 // of the file
 
 	mu   sync.Mutex
 	used int64 // from the beginning; what is freed is not used again: the program may still map it
@@ -25,7 +26,7 @@ func newArena(flags int) (a *arena, program int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	err = lengthen(program, arenaSize)
+	size, err := lengthen(program, arenaSize)
 	if err == nil { // a program that shortened the file would make the bridge's accesses fault
 		_, err = unix.FcntlInt(uintptr(program), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 	}
@@ -37,31 +38,31 @@ func newArena(flags int) (a *arena, program int, err error) {
 		_ = unix.Close(program)
 		return nil, -1, err
 	}
-	return &arena{fd: fd, used: int64(pageSize)}, program, nil
+	return &arena{fd: fd, size: size, used: int64(pageSize)}, program, nil
 }
 
-// arenaSize is the size of the file in octets. It has only the pages that are in use. As offsets
-// are not used again, there is room for 2^35 CQs of the largest size, one after the other.
+// arenaSize is the size of the file in bytes, unless the program may not have such a long one. The
+// file has only the pages that are in use. As offsets are not used again, there is room for 2^35
+// CQs of the largest size, one after the other.
 const arenaSize = 1 << 62
 
-// lengthen sets the size of a new file in memory. The limit of the size of files, which would end
-// the program with SIGXFSZ, is for files on disks, and is raised for that moment.
-func lengthen(fd int, size int64) error {
+// lengthen sets the size of a new file in memory, and returns it. The limit of the size of files,
+// which would end the program with SIGXFSZ, is for files on disks, and is raised for that moment.
+// What the program may not raise it to, the file does not have.
+func lengthen(fd int, size int64) (int64, error) {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, nil, &limit); err != nil {
-		return err
+		return 0, err
 	}
 	if limit.Cur < uint64(size) {
-		if limit.Max < uint64(size) {
-			return unix.EFBIG
-		}
+		size = int64(min(uint64(size), limit.Max&^uint64(pageSize-1)))
 		raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
 		if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &raised, nil); err != nil {
-			return err
+			return 0, err
 		}
 		defer func() { _ = unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, nil) }()
 	}
-	return unix.Ftruncate(fd, size)
+	return size, unix.Ftruncate(fd, size)
 }
 
 var pageSize = unix.Getpagesize()
@@ -82,7 +83,7 @@ func (a *arena) alloc(n int) (*queueMemory, error) {
 	if at == abi.SiwInvalidKey { // which libsiw takes for a failure
 		at += int64(pageSize)
 	}
-	if at+int64(n) > arenaSize {
+	if int64(n) > a.size-at {
 		return nil, unix.ENOMEM
 	}
 	a.used = at + int64(n)
