@@ -33,6 +33,12 @@ static dev_t number(enum kind kind)
 			errno = EACCES; /* what sysfs has is read only */                                    \
 			return NULL;                                                                         \
 		}                                                                                            \
+		if (place.kind && strchr(mode, 'x')) {                                                       \
+			errno = EEXIST;                                                                      \
+			return NULL;                                                                         \
+		}                                                                                            \
+		if (place.kind) /* to write would change the file that stands for the device */              \
+			mode = strchr(mode, 'e') ? "re" : "r";                                               \
 		return real(path, mode);                                                                     \
 	}
 FOPEN(fopen)

@@ -30,7 +30,6 @@ enum {
 	page = 4096,
 	known_pages = 16,
 	longest_path = 4096,
-	longest = 128, // path that exec has a file for, and the part of a longer one that its start needs
 };
 
 // Pages that were readable: programs name one file after the other, and to ask the kernel about each name would double
@@ -225,10 +224,12 @@ static const char *below(const char *path) { return begins(path, "/sys") ? path 
 __attribute__((noinline)) static int look(int dir, const char *path, struct place *p, char *room)
 {
 	const char *root = settings()->sysfs;
-	size_t size = root ? strlen(root) + longest : 1;
+	if (!root || !near(dir, path))
+		return 0;
+	size_t size = strlen(root) + longest_path; // the folder that a relative path begins at may be as long
 	char text[size];
 	struct spelling s = {.from = {.at = (uintptr_t)path, .left = longest_path}, .text = text, .size = size};
-	if (!root || !near(dir, path) || collapse(dir, &s, root) < 0)
+	if (collapse(dir, &s, root) < 0)
 		return 0;
 	seen(text, root);
 	int stand = stands(text);

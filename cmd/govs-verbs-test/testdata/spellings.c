@@ -91,6 +91,51 @@ static int count(const char *pattern)
 	return n;
 }
 
+// written opens a device as a stream, which truncates nothing.
+static void written(const char *path)
+{
+	struct stat before, after;
+	FILE *f;
+	static const char *const modes[] = {"w", "w+", "a", "r+", "we"};
+	want("stat", path, stat(path, &before) == 0);
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		want("fopen", modes[i], (f = fopen(path, modes[i])) != NULL);
+		if (!f)
+			continue;
+		want("fputs", modes[i], fputs("no command", f) == EOF || fflush(f) == EOF);
+		fclose(f);
+	}
+	want("fopen, new", path, !fopen(path, "wx") && errno == EEXIST);
+	want("stat", path, stat(path, &after) == 0 && before.st_ino == after.st_ino &&
+		before.st_mtim.tv_sec == after.st_mtim.tv_sec && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
+}
+
+// longer names the device by a path that repeats a part which stands for nothing.
+static void longer(const char *part, int times)
+{
+	char path[PATH_MAX] = "/dev";
+	while (times--)
+		strcat(path, part);
+	device(NULL, strcat(path, "/infiniband/uverbs0"));
+}
+
+// deep names the device from a folder with a long name.
+static void deep(void)
+{
+	char name[200], path[PATH_MAX] = "/tmp/spellings-XXXXXX", up[PATH_MAX] = "../..";
+	want("mkdtemp", path, mkdtemp(path) != NULL && chdir(path) == 0);
+	memset(name, 'a', sizeof name);
+	name[sizeof name - 1] = 0;
+	for (int i = 0; i < 3; i++) {
+		want("mkdir", name, mkdir(name, 0700) == 0 && chdir(name) == 0);
+		strcat(up, "/..");
+	}
+	device(NULL, strcat(up, "/dev/infiniband/uverbs0"));
+	for (int i = 0; i < 3; i++)
+		want("rmdir", name, chdir("..") == 0 && rmdir(name) == 0);
+	want("rmdir", path, chdir("/") == 0 && rmdir(path) == 0);
+}
+
 int main(void)
 {
 	if (chdir("/") < 0)
@@ -108,6 +153,13 @@ int main(void)
 	device("/dev/infiniband/", "./uverbs0");
 	device("dev/infiniband", "../infiniband/uverbs0");
 	device("/dev/infiniband", "/dev/infiniband/uverbs0");
+	longer("/.", 1000);
+	longer("//", 1000);
+	longer("/infiniband/..", 200);
+	longer("/../sys/class/../../dev", 100);
+	deep();
+	written("/dev/infiniband/uverbs0");
+	written("/dev/infiniband/rdma_cm");
 	attribute(NULL, "/sys/class/infiniband/siw0/node_type");
 	attribute(NULL, "/sys/class//infiniband/./siw0/ports/../node_type");
 	attribute(NULL, "sys/class/infiniband/siw0/node_type");
