@@ -25,15 +25,52 @@ func entries(n int) uint64 {
 	return 1 << bits.Len(uint(n-1))
 }
 
-func cqCost(cqe int) uint64 { return objectBytes + entries(cqe)*wcBytes }
+// A cost is how many bytes a queue takes on a device. One that no queue of the device can have
+// costs no more than the object, because the device refuses it, with an error that says why.
+type cost func(a *provider.DeviceAttr) uint64
 
-func recvCost(wrs, sges int) uint64 { return entries(wrs) * (recvBytes + entries(sges)*sgeBytes) }
+func cqCost(cqe int) cost {
+	return func(a *provider.DeviceAttr) uint64 {
+		if cqe > a.MaxCQE {
+			return objectBytes
+		}
+		return objectBytes + entries(cqe)*wcBytes
+	}
+}
 
-func srqCost(a provider.SRQAttr) uint64 { return objectBytes + recvCost(a.MaxWR, a.MaxSGE) }
+func recvBytesOf(wrs, sges int) uint64 { return entries(wrs) * (recvBytes + entries(sges)*sgeBytes) }
 
-func qpCost(c provider.QPCap) uint64 {
-	send := entries(c.MaxSendWR) * (sendBytes + entries(c.MaxSendSGE)*sgeBytes + entries(c.MaxInlineData))
-	return objectBytes + send + recvCost(c.MaxRecvWR, c.MaxRecvSGE)
+func srqCost(q provider.SRQAttr) cost {
+	return func(a *provider.DeviceAttr) uint64 {
+		if q.MaxWR > a.MaxSRQWR || q.MaxSGE > a.MaxSGE {
+			return objectBytes
+		}
+		return objectBytes + recvBytesOf(q.MaxWR, q.MaxSGE)
+	}
+}
+
+func qpCost(c provider.QPCap) cost {
+	return func(a *provider.DeviceAttr) uint64 {
+		if max(c.MaxSendWR, c.MaxRecvWR) > a.MaxQPWR || max(c.MaxSendSGE, c.MaxRecvSGE) > a.MaxSGE ||
+			c.MaxInlineData > a.MaxInline {
+			return objectBytes
+		}
+		send := entries(c.MaxSendWR) * (sendBytes + entries(c.MaxSendSGE)*sgeBytes + entries(c.MaxInlineData))
+		return objectBytes + send + recvBytesOf(c.MaxRecvWR, c.MaxRecvSGE)
+	}
+}
+
+// on returns what c is on a device.
+func (s *served) on(device uint32, c cost) (uint64, error) {
+	d, err := find[provider.Device](s, "ibv_query_device", device)
+	if err != nil {
+		return 0, err
+	}
+	attr, err := d.o.Query()
+	if err != nil {
+		return 0, err
+	}
+	return c(&attr), nil
 }
 
 // charge counts bytes that a client has the agent hold, unless they exceed what it may have.
@@ -63,19 +100,23 @@ func (s *served) refund(n uint64) {
 }
 
 // costly is made for an object that takes memory.
-func (s *served) costly(device uint32, rank int, cost uint64,
+func (s *served) costly(device uint32, rank int, c cost,
 	create func(h uint32) (any, error)) (uint32, error) {
-	if err := s.charge(cost); err != nil {
+	bytes, err := s.on(device, c)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.charge(bytes); err != nil {
 		return 0, err
 	}
 	h, err := s.add(device, rank, create)
 	if err != nil {
-		s.refund(cost)
+		s.refund(bytes)
 		return 0, err
 	}
 	s.sizing.Lock()
 	defer s.sizing.Unlock()
-	s.setCost(h, cost)
+	s.setCost(h, bytes)
 	return h, nil
 }
 
@@ -92,17 +133,21 @@ func (s *served) setCost(h uint32, cost uint64) {
 }
 
 // resize changes the size of a queue. The old memory and the new exist at the same time.
-func (s *served) resize(h uint32, cost uint64, change func() error) error {
+func (s *served) resize(device, h uint32, c cost, change func() error) error {
+	bytes, err := s.on(device, c)
+	if err != nil {
+		return err
+	}
 	s.sizing.Lock() // so that the last cost is that of the last change
 	defer s.sizing.Unlock()
-	if err := s.charge(cost); err != nil {
+	if err := s.charge(bytes); err != nil {
 		return err
 	}
 	if err := change(); err != nil {
-		s.refund(cost)
+		s.refund(bytes)
 		return err
 	}
-	s.setCost(h, cost)
+	s.setCost(h, bytes)
 	return nil
 }
 

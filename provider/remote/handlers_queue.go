@@ -38,7 +38,7 @@ var queueVerbs = map[string]handler{
 	}),
 	"ibv_resize_cq": on(func(_ context.Context, s *served, t target[provider.CQ],
 		a numberArgs) (none, error) {
-		return none{}, s.resize(t.h, cqCost(a.N), func() error { return t.o.Resize(a.N) })
+		return none{}, s.resize(t.device, t.h, cqCost(a.N), func() error { return t.o.Resize(a.N) })
 	}),
 	verbCQE: asked(func(q provider.CQ) (int, error) { return q.CQE(), nil }),
 	"ibv_get_cq_event": on(func(ctx context.Context, _ *served, t target[provider.CompChannel],
@@ -69,7 +69,7 @@ var queueVerbs = map[string]handler{
 			return none{}, err
 		}
 		now.MaxWR = a.Attr.MaxWR
-		return none{}, s.resize(t.h, srqCost(now), change)
+		return none{}, s.resize(t.device, t.h, srqCost(now), change)
 	}),
 	"ibv_query_srq": asked(provider.SRQ.Query),
 	"ibv_post_srq_recv": on(func(_ context.Context, _ *served, t target[provider.SRQ],
