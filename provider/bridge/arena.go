@@ -43,19 +43,24 @@ func newArena(flags int) (a *arena, program int, err error) {
 
 // arenaSize is the size of the file in bytes, unless the program may not have such a long one. The
 // file has only the pages that are in use. As offsets are not used again, there is room for 2^35
-// CQs of the largest size, one after the other.
-const arenaSize = 1 << 62
+// CQs of the largest size, one after the other. With less than arenaLeast there is no device.
+const (
+	arenaSize  = 1 << 62
+	arenaLeast = 1 << 20
+)
 
 // lengthen sets the size of a new file in memory, and returns it. The limit of the size of files,
 // which would end the program with SIGXFSZ, is for files on disks, and is raised for that moment.
-// What the program may not raise it to, the file does not have.
+// What the program may not raise it to, the file does not have. Less than arenaLeast is EFBIG.
 func lengthen(fd int, size int64) (int64, error) {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, nil, &limit); err != nil {
 		return 0, err
 	}
 	if limit.Cur < uint64(size) {
-		size = int64(min(uint64(size), limit.Max&^uint64(pageSize-1)))
+		if size = int64(min(uint64(size), limit.Max&^uint64(pageSize-1))); size < arenaLeast {
+			return 0, unix.EFBIG
+		}
 		raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
 		if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &raised, nil); err != nil {
 			return 0, err
