@@ -49,10 +49,17 @@ const (
 	arenaLeast = 1 << 20
 )
 
+// lengthening is held while the limit of the size of files may be raised. Another thread would take
+// the raised limit for that of the program, and leave it so, or lengthen its file just after the
+// limit is restored.
+var lengthening sync.Mutex
+
 // lengthen sets the size of a new file in memory, and returns it. The limit of the size of files,
 // which would end the program with SIGXFSZ, is for files on disks, and is raised for that moment.
 // What the program may not raise it to, the file does not have. Less than arenaLeast is EFBIG.
 func lengthen(fd int, size int64) (int64, error) {
+	lengthening.Lock()
+	defer lengthening.Unlock()
 	var limit unix.Rlimit
 	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, nil, &limit); err != nil {
 		return 0, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -31,14 +32,9 @@ func TestArenaLasts(t *testing.T) {
 }
 
 // TestArenaWithinALimit: a program whose files may not be longer than its limit, which it can't
-// raise, opens the device. The limit is of a process, so that the test has one of its own.
+// raise, opens the device.
 func TestArenaWithinALimit(t *testing.T) {
-	if os.Getenv("ARENA_LIMIT") == "" {
-		c := exec.Command(testkit.Must(os.Executable())(t), "-test.run", "^TestArenaWithinALimit$")
-		c.Env = append(os.Environ(), "ARENA_LIMIT=1", "GOCOVERDIR="+t.TempDir())
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !alone(t) {
 		return
 	}
 	const limit = 1<<20 + 1
@@ -53,9 +49,54 @@ func TestArenaWithinALimit(t *testing.T) {
 	q.free()
 	a.close()
 	_ = unix.Close(fd)
+	wantLimit(t, 4096)
+}
+
+// TestArenasAtOnce: threads may open the device at the same time under a limit of the size of files,
+// which is afterwards what it was.
+func TestArenasAtOnce(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	testkit.OK(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: 1 << 40}))
+	var threads sync.WaitGroup
+	for range 4 {
+		threads.Go(func() {
+			for range 2000 {
+				a, fd, err := newArena(unix.MFD_CLOEXEC)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				a.close()
+				_ = unix.Close(fd)
+			}
+		})
+	}
+	threads.Wait()
+	wantLimit(t, 4096)
+}
+
+// alone has the test run in a process of its own, and reports whether this is that one: limits are
+// those of a process.
+func alone(t *testing.T) bool {
+	if os.Getenv("ARENA_LIMIT") != "" {
+		return true
+	}
+	c := exec.Command(testkit.Must(os.Executable())(t), "-test.run", "^"+t.Name()+"$")
+	c.Env = append(os.Environ(), "ARENA_LIMIT=1", "GOCOVERDIR="+t.TempDir())
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return false
+}
+
+// wantLimit checks the limit of the size of files.
+func wantLimit(t *testing.T, want uint64) {
+	t.Helper()
 	var now unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &now))
-	if now.Cur != 4096 {
-		t.Errorf("the limit is %d now, want 4096", now.Cur)
+	if now.Cur != want {
+		t.Errorf("the limit is %d now, want %d", now.Cur, want)
 	}
 }
