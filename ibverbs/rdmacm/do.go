@@ -492,13 +492,25 @@ func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool)
 		return true, nil
 	default:
 	}
-	if over, err := r.afterLoss(!early); over || err != nil {
+	over, soon, err := r.afterLoss(!early)
+	if over || err != nil {
 		return false, err
 	}
-	if early {
-		return r.pollUntil(ctx, ready)
+	look := ctx
+	if soon {
+		var cancel func()
+		look, cancel = context.WithTimeout(ctx, lossLook)
+		defer cancel()
 	}
-	return false, r.poll(ctx)
+	if early {
+		got, err = r.pollUntil(look, ready)
+	} else {
+		err = r.poll(look)
+	}
+	if look.Err() != nil && ctx.Err() == nil {
+		err = nil // it is time to look again
+	}
+	return got, err
 }
 
 // handOver gives the token of lead to the next one that waits.

@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
@@ -10,30 +11,34 @@ import (
 // the program's own work excludes that: a QP in ERR completes each work request at once, so that
 // any number of them may be in the CQ before somebody polls.
 
+// lossLook is after how long one that polls looks again after a loss, as long as something that was
+// posted is under way: the end of unsignalled work wakes nobody.
+const lossLook = 10 * time.Millisecond
+
 // afterLoss is called, by the one that has the token of lead, before a poll that may sleep. If
 // the CQ has lost completions and everything that was posted is complete, it takes what is in the
 // CQ. When that was all, a completion that has not come is lost: afterLoss ends the calls that were
 // given up and whose completions are lost, and if the caller waits for one, too, it returns
-// an error. over says that the caller has to look again.
-func (r *router) afterLoss(waits bool) (over bool, err error) {
+// an error. over says that the caller has to look again, and soon that it may sleep for lossLook.
+func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 	cq, err := r.c.sendCQ.Stats()
 	if err != nil || cq.Lost == 0 {
-		return false, nil // or the device does not count
+		return false, false, nil // or the device does not count
 	}
 	gone := r.givenUp()
 	if qp, err := r.c.qp.Stats(); err == nil && qp.SendsPosted > 0 {
-		return false, nil
+		return false, true, nil
 	}
 	n, err := r.cq.Poll(r.wcs[:])
 	r.handOut(r.wcs[:n])
 	if n > 0 || err != nil {
-		return true, err
+		return true, false, err
 	}
 	r.endLost(gone)
 	if !waits {
-		return false, nil
+		return false, false, nil
 	}
-	return true, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
+	return true, false, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
 		"the send CQ has room for %d completions and has lost %s, of a call among others: "+
 			"post less that nobody waits for, and nothing after the end of the connection",
 		cq.CQE, object.Count(cq.Lost, "completion"))
