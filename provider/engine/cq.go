@@ -52,12 +52,12 @@ type cq struct {
 	ring   []provider.WC
 	head   int // oldest
 	count  int
-	arm    armState
-	full   bool   // a completion was lost and none was polled since
-	losses uint64 // completions lost for want of room
-	pushed uint64 // completions that have been in the ring
-	errors uint64 // those of them that report a failure
-	most   int    // the highest count since the ring was made
+	arm    armState // with a sink only armAny, until something comes: see lookAtAll
+	full   bool     // a completion was lost and none was polled since
+	losses uint64   // completions lost for want of room
+	pushed uint64   // completions that have been in the ring
+	errors uint64   // those of them that report a failure
+	most   int      // the highest count since the ring was made
 
 	passed provider.WC // what the sink is just given
 
@@ -225,7 +225,7 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 		c.lose(1)
 		return
 	}
-	c.full = false
+	c.full, c.arm = false, armNone
 	c.pushed++
 	if wc.Status != provider.WCSuccess {
 		c.errors++
@@ -317,6 +317,9 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 		return failClosed("ibv_req_notify_cq", "cq")
 	}
 	if c.sink != nil { // which knows what the program waits for
+		c.mu.Lock()
+		c.arm = armAny // until something comes
+		c.mu.Unlock()
 		c.ringAll()
 		c.dev.poller.Attend()
 		return nil

@@ -183,7 +183,7 @@ func (d *device) progress(c *cq) {
 		}
 	}
 	if d.prog.dueAll(moved) || all {
-		if found := d.poller.Poll() > 0; c.sink != nil && found != ready {
+		if found := d.lookAtAll(c) > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
 		}
 	}
@@ -193,6 +193,20 @@ func (d *device) progress(c *cq) {
 	if c.sink != nil {
 		d.prog.lendP()
 	}
+}
+
+// lookAtAll looks at all streams on behalf of a poller of c, and returns how many had something. If
+// c is armed, this is the last look of a program that is about to sleep, and takes no lease. A look
+// of a program outside of Go is several, and goroutines may arm their CQs at the same time: their
+// looks would be a lease that nobody holds.
+func (d *device) lookAtAll(c *cq) int {
+	c.mu.Lock()
+	armed := c.arm != armNone
+	c.mu.Unlock()
+	if armed {
+		return d.poller.Serve()
+	}
+	return d.poller.Poll()
 }
 
 // dueAll counts a look at some streams that has moved so many octets, and reports whether a look at

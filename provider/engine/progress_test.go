@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -15,11 +16,45 @@ import (
 type countedPoller struct {
 	transport.Poller
 	polls, ready int
+	serves       int
 }
 
 func (p *countedPoller) Poll() int {
 	p.polls++
 	return p.ready
+}
+
+func (p *countedPoller) Serve() int { p.serves++; return p.ready }
+func (p *countedPoller) Attend()    {}
+
+// TestLastLookTakesNoLease: a program that arms its CQ and looks once more before it sleeps takes no
+// lease. A look of a program outside of Go is several, and many goroutines may arm at the same time:
+// if their looks were polls, the progress goroutine would leave the streams to those that sleep.
+func TestLastLookTakesNoLease(t *testing.T) {
+	p := new(countedPoller)
+	d := &device{poller: lanes{all: []*lane{{poller: p}}}}
+	inGo := &cq{dev: d, ch: &compChannel{dev: d}, ring: make([]provider.WC, 1)}
+	inGo.ch.wake.init()
+	for name, c := range map[string]*cq{"in Go": inGo, "outside": {dev: d, sink: discard{}}} {
+		c.direct.Store(&[]*qp{}) // as with many QPs
+		look := func(what string, polls, serves int) {
+			p.polls, p.serves = 0, 0
+			if n, err := c.Poll(make([]provider.WC, 1)); n != 0 || err != nil {
+				t.Fatalf("%s, %s: %d completions, %v", name, what, n, err)
+			}
+			if p.polls != polls || p.serves != serves {
+				t.Errorf("%s, %s: %d polls and %d others, want %d and %d", name, what,
+					p.polls, p.serves, polls, serves)
+			}
+		}
+		look("not armed", 1, 0)
+		testkit.OK(t, c.ReqNotify(false))
+		look("armed", 0, 1)
+		look("armed still", 0, 1)
+		c.push(provider.WC{}, false) // wakes the program
+		c.take(make([]provider.WC, 1))
+		look("awake", 1, 0)
+	}
 }
 
 // TestPollerServesOthers: a poller of a CQ with few QPs looks at the device's other streams each

@@ -45,11 +45,11 @@
 //	        |      a CQ is armed, or a goroutine    |
 //	        +------ is about to sleep --------------+
 //
-// A Poll is a look at all streams of the lane. A program with few QPs looks at their streams, and
-// at all after as many looks or octets as [Looks] says. One that polls rarely, because each Poll
-// moves a MiB or because it answers 64 messages after each, keeps the lease: its Polls are long,
-// and the time between them is short. One that polls now and then, or that sleeps between events,
-// has none.
+// A Poll is a look at all streams of the lane, but for the looks of a program whose CQ is armed,
+// which is about to sleep. A program with few QPs looks at their streams, and at all after as many
+// looks or octets as [Looks] says. One that polls rarely, because each Poll moves a MiB or because
+// it answers 64 messages after each, keeps the lease: its Polls are long, and the time between them
+// is short. One that polls now and then, or that sleeps between events, has none.
 //
 // # How much at once
 //
