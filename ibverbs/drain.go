@@ -212,8 +212,8 @@ func (qp *QP) overflow() error {
 	if err != nil || cq.Lost == 0 {
 		return nil // or the device does not count
 	}
-	if st, err := qp.Stats(); err == nil && st.SendsPosted > 0 {
-		return nil
+	if st, err := qp.Stats(); err != nil || st.SendsPosted > 0 {
+		return nil // after an error the QP is being closed, which ends the marker
 	}
 	return qp.sendCQ.obj.Errorf("ibv_poll_cq", syscall.EOVERFLOW,
 		"it has room for %d completions and has lost %s, that of Drain among them: make it larger",

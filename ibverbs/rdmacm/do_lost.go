@@ -26,8 +26,8 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 		return false, false, nil // or the device does not count
 	}
 	gone := r.givenUp()
-	if qp, err := r.c.qp.Stats(); err == nil && qp.SendsPosted > 0 {
-		return false, true, nil
+	if qp, err := r.c.qp.Stats(); err != nil || qp.SendsPosted > 0 {
+		return false, true, nil // after an error the QP is being closed, and the CQ will be
 	}
 	n, err := r.cq.Poll(r.wcs[:])
 	r.handOut(r.wcs[:n])

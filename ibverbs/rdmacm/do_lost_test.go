@@ -1,7 +1,9 @@
 package rdmacm_test
 
 import (
+	"context"
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +23,6 @@ func TestLostCompletions(t *testing.T) {
 	const places = 2
 	a, _ := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}}, nil)
 	ctx := timeout(t)
-	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 	testkit.OK(t, a.Do(ctx, empty))
 	testkit.OK(t, a.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
 	for name, call := range map[string]func() error{
@@ -45,56 +46,116 @@ func TestLostCompletions(t *testing.T) {
 // TestLostBeforeUnsignalled: the completion of a call is lost while unsignalled work that was posted
 // after it is under way. Nothing reports the end of that, and the call fails all the same.
 func TestLostBeforeUnsignalled(t *testing.T) {
-	if onKernel() {
-		t.Skip("its CQs don't count what they lose")
-	}
-	polled, goOn := make(chan struct{}), make(chan struct{})
-	a, b := pair(t, &rdmacm.ConnConfig{OnSend: func(wc *ibverbs.WC) {
-		if wc.WRID == 1 { // nobody polls until goOn is closed
-			close(polled)
-			<-goOn
-		}
-	}}, nil)
-	ctx := timeout(t)
-	slow := &slowObject{asked: make(chan struct{}), answer: make(chan struct{})}
-	object := testkit.Must(b.PD().RegObject(slow, 8, ibverbs.AccessRemoteRead))(t)
-	t.Cleanup(func() { testkit.OK(t, object.Close()) })
-	there := testkit.Must(object.Remote(0, 8))(t)
-	here, _ := memory(t, a, 8)
-
-	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
-	own := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, WRID: 1}
-	testkit.OK(t, a.QP().PostSend(own))
-	first, lost := make(chan error), make(chan error)
-	go func() { first <- a.Do(ctx, empty) }()
-	<-polled
-	own.WRID = 2
-	stats := func() ibverbs.CQStats { return testkit.Must(a.SendCQ().Stats())(t) }
-	for stats().Waiting < a.SendCQ().CQE() {
-		if err := a.QP().PostSend(own); err != nil && !errors.Is(err, syscall.ENOMEM) {
-			t.Fatal(err)
-		}
-	}
-	go func() { lost <- a.Do(ctx, empty) }()
-	for stats().Lost == 0 {
-		testkit.OK(t, ctx.Err())
-		time.Sleep(time.Millisecond)
-	}
-	testkit.OK(t, a.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMARead,
-		SGList: []ibverbs.SGE{sge(t, here, 0, 8)}, RemoteAddr: there.Addr, RKey: there.RKey}))
-	<-slow.asked
-	close(goOn)
-	testkit.OK(t, <-first)
-	for stats().Waiting > 0 {
-		testkit.OK(t, ctx.Err())
-		time.Sleep(time.Millisecond)
-	}
+	w := newLossWorld(t)
+	lost := make(chan error)
+	go func() { lost <- w.a.Do(w.ctx, empty) }()
+	w.until(func() bool { return w.stats().Lost > 0 })
+	testkit.OK(t, w.a.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMARead,
+		SGList: []ibverbs.SGE{w.here}, RemoteAddr: w.there.Addr, RKey: w.there.RKey}))
+	<-w.slow.asked
+	testkit.OK(t, w.poll())
+	w.until(func() bool { return w.stats().Waiting == 0 })
 	time.Sleep(20 * time.Millisecond) // most often the call sleeps then
-	close(slow.answer)
+	close(w.slow.answer)
 	if err := <-lost; !errors.Is(err, syscall.EOVERFLOW) {
 		t.Errorf("the call whose completion is lost: %v", err)
 	}
-	testkit.OK(t, a.Do(ctx, empty))
+	testkit.OK(t, w.a.Do(w.ctx, empty))
+}
+
+// TestLostAndClosed: a QP that is closed has completions to come, which need not find room. After a
+// loss, what closes the Conn ends the calls that wait, as it does without one.
+func TestLostAndClosed(t *testing.T) {
+	w := newLossWorld(t)
+	defer close(w.slow.answer)
+	testkit.OK(t, w.a.QP().PostSend(own(2))) // is lost
+	w.until(func() bool { return w.stats().Lost > 0 })
+	read := make(chan error)
+	go func() { read <- w.a.Read(w.ctx, w.here, w.there) }()
+	<-w.slow.asked
+	testkit.OK(t, w.a.QP().Close())
+	testkit.OK(t, w.poll())
+	select {
+	case err := <-read:
+		t.Errorf("Read, and the Conn is open: %v", err)
+	case <-time.After(50 * time.Millisecond):
+		testkit.OK(t, w.a.Close())
+		if err := <-read; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Read: %v", err)
+		}
+	}
+}
+
+// lossWorld is a connection whose send CQ is full of the program's own completions, which nobody
+// polls before the test says so, with a region at the peer that is slow.
+type lossWorld struct {
+	t     *testing.T
+	ctx   context.Context
+	a     *rdmacm.Conn
+	slow  *slowObject
+	there ibverbs.RemoteRegion
+	here  ibverbs.SGE
+	first chan error
+	goOn  chan struct{}
+}
+
+var empty = ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
+
+// own is signalled work of the program.
+func own(wrid uint64) ibverbs.SendWR {
+	return ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, WRID: wrid}
+}
+
+func newLossWorld(t *testing.T) *lossWorld {
+	t.Helper()
+	if onKernel() {
+		t.Skip("its CQs don't count what they lose")
+	}
+	w := &lossWorld{t: t, ctx: timeout(t), first: make(chan error), goOn: make(chan struct{}),
+		slow: &slowObject{asked: make(chan struct{}), answer: make(chan struct{})}}
+	polled := make(chan struct{})
+	a, b := pair(t, &rdmacm.ConnConfig{OnSend: func(wc *ibverbs.WC) {
+		if wc.WRID == 1 {
+			close(polled)
+			<-w.goOn
+		}
+	}}, nil)
+	w.a = a
+	object := testkit.Must(b.PD().RegObject(w.slow, 8, ibverbs.AccessRemoteRead))(t)
+	t.Cleanup(func() { testkit.OK(t, object.Close()) })
+	w.there = testkit.Must(object.Remote(0, 8))(t)
+	here, _ := memory(t, a, 8)
+	w.here = sge(t, here, 0, 8)
+
+	testkit.OK(t, a.QP().PostSend(own(1)))
+	go func() { w.first <- a.Do(w.ctx, empty) }()
+	<-polled
+	for w.stats().Waiting < a.SendCQ().CQE() {
+		if err := a.QP().PostSend(own(2)); err != nil && !errors.Is(err, syscall.ENOMEM) {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// poll lets the call go on that polls.
+func (w *lossWorld) poll() error {
+	close(w.goOn)
+	return <-w.first
+}
+
+func (w *lossWorld) stats() ibverbs.CQStats {
+	w.t.Helper()
+	return testkit.Must(w.a.SendCQ().Stats())(w.t)
+}
+
+// until waits for a condition.
+func (w *lossWorld) until(holds func() bool) {
+	w.t.Helper()
+	for !holds() {
+		testkit.OK(w.t, w.ctx.Err())
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // slowObject has no octets until answer is closed.
