@@ -13,7 +13,7 @@ import (
 const (
 	objectBytes = 4096
 	wcBytes     = 48
-	sendBytes   = 128
+	sendBytes   = 160 // with the operands of an atomic operation, and of work on our own memory
 	recvBytes   = 32
 	sgeBytes    = 16
 )

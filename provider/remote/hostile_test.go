@@ -3,6 +3,7 @@ package remote
 import (
 	"encoding/json"
 	"errors"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -151,4 +152,42 @@ func TestQueuesAreBounded(t *testing.T) {
 	if s.held != 0 {
 		t.Errorf("%d bytes are held, and no queue", s.held)
 	}
+}
+
+// TestQueueOfAllKinds: a QP costs at least what its queues take once there has been work of each
+// kind in them.
+func TestQueueOfAllKinds(t *testing.T) {
+	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
+		return engine.New(&engine.Options{Extensions: true}), nil
+	}}, nil)
+	defer func() { _ = s.free() }()
+	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
+	pd := testkit.Must(asks[made](t, s, "ibv_alloc_pd", d.Handle, none{}))(t)
+	cq := testkit.Must(asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 16}))(t)
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	charged, before := s.held, heap()
+	q := testkit.Must(asks[made](t, s, "ibv_create_qp", pd.Handle, qpArgs{SendCQ: cq.Handle,
+		RecvCQ: cq.Handle, Type: provider.QPTypeRC,
+		Cap: provider.QPCap{MaxSendWR: 1 << 14, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	_ = testkit.Must(asks[none](t, s, "ibv_modify_qp", q.Handle,
+		modifyArgs{Attr: provider.QPAttr{State: provider.QPErr}, Mask: provider.QPAttrState}))(t)
+	for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRLocalInv, provider.WRAtomicFetchAdd} {
+		wr := provider.SendWR{Opcode: op}
+		if op == provider.WRAtomicFetchAdd {
+			wr.SGList = []provider.SGE{{Length: 8}}
+		}
+		if _, err := asks[posted](t, s, "ibv_post_send", q.Handle, sendArgs{[]provider.SendWR{wr}}); err != nil {
+			t.Errorf("opcode %d: %v", op, err)
+		}
+	}
+	takes := heap() - before
+	if cost := s.held - charged; cost < takes {
+		t.Errorf("a QP that takes %d bytes costs %d", takes, cost)
+	}
+	runtime.KeepAlive(s)
 }
