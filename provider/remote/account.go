@@ -101,23 +101,38 @@ func (s *served) refund(n uint64) {
 
 // costly is made for an object that takes memory.
 func (s *served) costly(device uint32, rank int, c cost,
-	create func(h uint32) (any, error)) (uint32, error) {
+	create func(h uint32) (any, error)) (h uint32, err error) {
 	bytes, err := s.on(device, c)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.charge(bytes); err != nil {
-		return 0, err
-	}
-	h, err := s.add(device, rank, create)
+	err = s.paying(bytes, func() error {
+		h, err = s.add(device, rank, create)
+		return err
+	})
 	if err != nil {
-		s.refund(bytes)
 		return 0, err
 	}
 	s.sizing.Lock()
 	defer s.sizing.Unlock()
 	s.setCost(h, bytes)
 	return h, nil
+}
+
+// paying charges for what f makes, and gives the charge back if f fails or panics.
+func (s *served) paying(cost uint64, f func() error) error {
+	if err := s.charge(cost); err != nil {
+		return err
+	}
+	made := false
+	defer func() {
+		if !made {
+			s.refund(cost)
+		}
+	}()
+	err := f()
+	made = err == nil
+	return err
 }
 
 // setCost replaces what an object costs, and gives back what it cost before. s.sizing is held. An
@@ -140,11 +155,7 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	}
 	s.sizing.Lock() // so that the last cost is that of the last change
 	defer s.sizing.Unlock()
-	if err := s.charge(bytes); err != nil {
-		return err
-	}
-	if err := change(); err != nil {
-		s.refund(bytes)
+	if err := s.paying(bytes, change); err != nil {
 		return err
 	}
 	s.setCost(h, bytes)

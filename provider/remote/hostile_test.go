@@ -191,3 +191,42 @@ func TestQueueOfAllKinds(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
+
+// panics is a provider whose devices' CQs panic in each call.
+type panics struct{ provider.Provider }
+
+type panicsDevice struct{ provider.Device }
+
+type panicsCQ struct{ provider.CQ }
+
+func (p panics) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return panicsDevice{d}, err
+}
+
+func (d panicsDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	if init.CQE == 1 {
+		panic("no CQ")
+	}
+	q, err := d.Device.CreateCQ(init)
+	return panicsCQ{q}, err
+}
+
+func (panicsCQ) Resize(int) error { panic("no other size") }
+
+// TestPanicsCostNothing: what a provider has not made because it panicked is not counted.
+func TestPanicsCostNothing(t *testing.T) {
+	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
+		return panics{engine.New(nil)}, nil
+	}}, nil)
+	defer func() { _ = s.free() }()
+	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
+	cq := testkit.Must(asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 16}))(t)
+	before := s.held
+	if _, err := asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 1}); err == nil || s.held != before {
+		t.Errorf("CreateCQ: %v, and %d bytes are held, want %d", err, s.held, before)
+	}
+	if _, err := asks[none](t, s, "ibv_resize_cq", cq.Handle, numberArgs{32}); err == nil || s.held != before {
+		t.Errorf("Resize: %v, and %d bytes are held, want %d", err, s.held, before)
+	}
+}
