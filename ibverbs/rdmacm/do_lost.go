@@ -11,15 +11,16 @@ import (
 // the program's own work excludes that: a QP in ERR completes each work request at once, so that
 // any number of them may be in the CQ before somebody polls.
 
-// lossLook is after how long one that polls looks again after a loss, as long as something that was
-// posted is under way: the end of unsignalled work wakes nobody.
+// lossLook is after how long one that polls looks again after a loss. Nothing else may wake it: not
+// the end of unsignalled work, and not another call, whose completions are lost and which has the
+// places that it waits for.
 const lossLook = 10 * time.Millisecond
 
 // afterLoss is called, by the one that has the token of lead, before a poll that may sleep. If
 // the CQ has lost completions and everything that was posted is complete, it takes what is in the
 // CQ. When that was all, a completion that has not come is lost: afterLoss ends the calls that were
 // given up and whose completions are lost, and if the caller waits for one, too, it returns
-// an error. over says that the caller has to look again, and soon that it may sleep for lossLook.
+// an error. over says that the caller has to look again at once, and soon after lossLook.
 func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 	cq, err := r.c.sendCQ.Stats()
 	if err != nil || cq.Lost == 0 {
@@ -35,8 +36,8 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 		return true, false, err
 	}
 	r.endLost(gone)
-	if !waits {
-		return false, false, nil
+	if !waits { // for completions, but for places, which one may have that does
+		return false, true, nil
 	}
 	return true, false, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
 		"the send CQ has room for %d completions and has lost %s, of a call among others: "+

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -86,6 +87,24 @@ func TestLostAndClosed(t *testing.T) {
 	}
 }
 
+// TestLostBesideOneThatWaits: a call whose completions are lost has the places that another call
+// waits for. The other one polls last, and does not keep the first from finding the loss.
+func TestLostBesideOneThatWaits(t *testing.T) {
+	w := newLossWorld(t)
+	lost, waits := make(chan error), make(chan error)
+	all := slices.Repeat([]ibverbs.SendWR{empty}, lossPlaces)
+	go func() { lost <- w.a.Do(w.ctx, all[1:]...) }() // the call that polls has one place
+	w.until(func() bool { return w.stats().Lost == lossPlaces-1 })
+	time.Sleep(20 * time.Millisecond) // most often it waits then
+	go func() { waits <- w.a.Do(w.ctx, all...) }()
+	time.Sleep(20 * time.Millisecond)
+	testkit.OK(t, w.poll())
+	if err := <-lost; !errors.Is(err, syscall.EOVERFLOW) {
+		t.Errorf("the call whose completions are lost: %v", err)
+	}
+	testkit.OK(t, <-waits)
+}
+
 // lossWorld is a connection whose send CQ is full of the program's own completions, which nobody
 // polls before the test says so, with a region at the peer that is slow.
 type lossWorld struct {
@@ -98,6 +117,8 @@ type lossWorld struct {
 	first chan error
 	goOn  chan struct{}
 }
+
+const lossPlaces = 4 // of the send queue
 
 var empty = ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 
@@ -114,12 +135,13 @@ func newLossWorld(t *testing.T) *lossWorld {
 	w := &lossWorld{t: t, ctx: timeout(t), first: make(chan error), goOn: make(chan struct{}),
 		slow: &slowObject{asked: make(chan struct{}), answer: make(chan struct{})}}
 	polled := make(chan struct{})
-	a, b := pair(t, &rdmacm.ConnConfig{OnSend: func(wc *ibverbs.WC) {
-		if wc.WRID == 1 {
-			close(polled)
-			<-w.goOn
-		}
-	}}, nil)
+	a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: lossPlaces},
+		OnSend: func(wc *ibverbs.WC) {
+			if wc.WRID == 1 {
+				close(polled)
+				<-w.goOn
+			}
+		}}, nil)
 	w.a = a
 	object := testkit.Must(b.PD().RegObject(w.slow, 8, ibverbs.AccessRemoteRead))(t)
 	t.Cleanup(func() { testkit.OK(t, object.Close()) })
