@@ -44,8 +44,8 @@ func TestLostCompletions(t *testing.T) {
 	}
 }
 
-// TestLostBeforeUnsignalled: the completion of a call is lost while unsignalled work that was posted
-// after it is under way. Nothing reports the end of that, and the call fails all the same.
+// TestLostBeforeUnsignalled: the completion of a call is lost while unsignalled work that was
+// posted after it is under way. Nothing reports the end of that, and the call fails all the same.
 func TestLostBeforeUnsignalled(t *testing.T) {
 	w := newLossWorld(t)
 	lost := make(chan error)

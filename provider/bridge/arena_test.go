@@ -52,8 +52,8 @@ func TestArenaWithinALimit(t *testing.T) {
 	wantLimit(t, 4096)
 }
 
-// TestArenasAtOnce: threads may open the device at the same time under a limit of the size of files,
-// which is afterwards what it was.
+// TestArenasAtOnce: threads may open the device at the same time under a limit of the size of
+// files, which is afterwards what it was.
 func TestArenasAtOnce(t *testing.T) {
 	if !alone(t) {
 		return

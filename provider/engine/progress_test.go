@@ -27,9 +27,10 @@ func (p *countedPoller) Poll() int {
 func (p *countedPoller) Serve() int { p.serves++; return p.ready }
 func (p *countedPoller) Attend()    {}
 
-// TestLastLookTakesNoLease: a program that arms its CQ and looks once more before it sleeps takes no
-// lease. A look of a program outside of Go is several, and many goroutines may arm at the same time:
-// if their looks were polls, the progress goroutine would leave the streams to those that sleep.
+// TestLastLookTakesNoLease: a program that arms its CQ and looks once more before it sleeps takes
+// no lease. A look of a program outside of Go is several, and many goroutines may arm at the same
+// time: if their looks were polls, the progress goroutine would leave the streams to those that
+// sleep.
 func TestLastLookTakesNoLease(t *testing.T) {
 	p := new(countedPoller)
 	d := &device{poller: lanes{all: []*lane{{poller: p}}}}
