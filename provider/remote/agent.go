@@ -32,8 +32,9 @@ type Agent struct {
 	// Patience is as in [Options].
 	Patience time.Duration
 
-	// MaxMemory bounds the memory that a client can have the agent hold for its regions and for
-	// the queues of its CQs, QPs and SRQs together, in bytes; 0 means 1 GiB.
+	// MaxMemory bounds the memory that a client can have the agent hold for its regions, each of
+	// which the agent has twice, and for the queues of its CQs, QPs and SRQs together, in bytes; 0
+	// means 1 GiB.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with what a person who watches the agent wants to know.

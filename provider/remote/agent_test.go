@@ -370,7 +370,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if ibverbs.Errno(err) != syscall.ENOMEM || !strings.Contains(err.Error(), "its limit of 1048576") {
 		t.Errorf("%v, want ENOMEM", err)
 	}
-	mr := testkit.Must(pd.RegMR(make([]byte, 1<<19), ibverbs.AccessLocalWrite))(t)
+	mr := testkit.Must(pd.RegMR(make([]byte, 1<<18), ibverbs.AccessLocalWrite))(t)
 	testkit.OK(t, mr.Close())
 	testkit.OK(t, pd.Close())
 	testkit.OK(t, vctx.Close())

@@ -3,6 +3,7 @@ package remote
 import (
 	"errors"
 	"fmt"
+	"math"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -39,9 +40,9 @@ func (s *served) take(body []byte) error {
 
 // newTwin makes a copy within what a client may have.
 func (s *served) newTwin(n uint64, off uint32) *twin {
-	cost := n + 4*pageBytes
-	if cost < n {
-		cost = n
+	cost := uint64(math.MaxUint64) // which is refused, as n is that has no such cost
+	if n <= math.MaxInt64/4 {
+		cost = 2*n + 4*pageBytes // pages and agreed
 	}
 	if err := s.chargeLocked(cost); err != nil {
 		return &twin{err: err}

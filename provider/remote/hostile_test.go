@@ -90,6 +90,23 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 }
 
+// TestBlocksCostWhatTheyTake: the agent has each block twice, and pages beside one of the two.
+func TestBlocksCostWhatTheyTake(t *testing.T) {
+	s := newServed(&Agent{}, nil)
+	testkit.OK(t, s.take(appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 1 << 20, n: 4095})))
+	b := s.twins[1<<16]
+	if takes := uint64(len(b.pages) + len(b.agreed)); s.held < takes {
+		t.Errorf("a block that takes %d bytes costs %d", takes, s.held)
+	}
+	testkit.OK(t, s.take(appendRecord(nil, record{what: recordBlock, block: 1<<16 | 1, at: 1<<63 + 1})))
+	if b := s.twins[1<<16|1]; !errors.Is(b.err, syscall.ENOMEM) {
+		t.Errorf("a block of 2^63 + 1 bytes: %v", b.err)
+	}
+	if s.forget(1); s.held != 0 {
+		t.Errorf("%d bytes are held, and no block", s.held)
+	}
+}
+
 // TestQueuesAreBounded: the queues of CQs, QPs and SRQs count in MaxMemory, from when they are made
 // or resized until they are closed.
 func TestQueuesAreBounded(t *testing.T) {
