@@ -162,12 +162,19 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	return nil
 }
 
-// ending makes a handler that closes an object with a cost. The session lets go of the object,
-// which may hold its memory for as long as it is referred to.
+// ending makes a handler that closes an object with a cost, unless it is closed. The session lets go
+// of the object, which may hold its memory for as long as it is referred to.
 func ending[O any](f func(O) error) handler {
-	return on(func(_ context.Context, s *served, t target[O], _ none) (none, error) {
-		if err := f(t.o); err != nil {
-			return none{}, err
+	return handler{do: func(_ context.Context, s *served, r *request) (any, error) {
+		if s.isClosed(r.On) {
+			return none{}, nil
+		}
+		t, err := find[O](s, r.Verb, r.On)
+		if err == nil {
+			err = f(t.o)
+		}
+		if err != nil {
+			return nil, err
 		}
 		s.sizing.Lock()
 		defer s.sizing.Unlock()
@@ -178,5 +185,13 @@ func ending[O any](f func(O) error) handler {
 			x.object = nil
 		}
 		return none{}, nil
-	})
+	}}
+}
+
+// isClosed reports whether there is an object of this number whose device is open and which is not.
+func (s *served) isClosed(h uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.objects[h]
+	return t != nil && t.object == nil
 }
