@@ -162,8 +162,8 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	return nil
 }
 
-// ending makes a handler that closes an object with a cost, unless it is closed. The session lets go
-// of the object, which may hold its memory for as long as it is referred to.
+// ending makes a handler that closes an object with a cost, unless it is closed. The session lets
+// go of the object, which may hold its memory for as long as it is referred to.
 func ending[O any](f func(O) error) handler {
 	return handler{do: func(_ context.Context, s *served, r *request) (any, error) {
 		if s.isClosed(r.On) {
