@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -101,6 +100,10 @@ func (ls *listening) readBefore(a *arrival) {
 	}
 }
 
+// overtakenMost is how many later connections of its peer may have their Requests before that of a
+// connection, until these are no longer looked for on it.
+const overtakenMost = 64
+
 // overtake is for a connection whose peer has sent the Request of a later one. After a number of
 // these the Request is no longer looked for, so that silent connections cost each Request that
 // comes no more than a call of the socket, however many there are.
@@ -110,7 +113,7 @@ func (ls *listening) overtake(b *arrival) {
 		ls.settle(b, r, err)
 		return
 	}
-	if b.overtook++; b.overtook == policy.Overtaken {
+	if b.overtook++; b.overtook == overtakenMost {
 		ls.unorder(b)
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -270,7 +269,7 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 		goroutines:  c.pending + slackGoroutines,
 		descriptors: c.open + c.pending + c.closing + slackDescriptors,
 		octets: int64(c.open*4+(c.ids-c.open)*3+c.pending*3+c.closing*3)<<10 +
-			int64(contexts*policy.ContextOctets) + 1<<20,
+			int64(contexts*contextOctets) + 1<<20,
 		// The runtime keeps stacks that were in use.
 		stacks: int64(min(n, o.MaxPending)*boundsStack) + 1<<20,
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -441,7 +440,7 @@ func leavesNothing(t *testing.T) {
 func (s *boundsServer) holding() held {
 	h := holding(s.t)
 	for _, d := range []*device{s.dev, s.w.active.dev} {
-		h.octets -= int64(d.prog.contexts.Made()) * policy.ContextOctets
+		h.octets -= int64(d.prog.contexts.Made()) * contextOctets
 	}
 	return h
 }

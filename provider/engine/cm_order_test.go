@@ -7,7 +7,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -81,7 +80,7 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 		defer l.listening.mu.Unlock()
 		return len(l.listening.silent) == 1
 	})
-	for range 2 * policy.Overtaken {
+	for range 2 * overtakenMost {
 		p := w.dialRaw(l.LocalAddr())
 		p.send(rawRequest(nil))
 		r, _ := w.server.wantRequest("a request after the silent connection", l)

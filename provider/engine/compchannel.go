@@ -13,6 +13,10 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
+// looksInRow is after how many looks a goroutine that looks before it sleeps stops where no clock
+// moves.
+const looksInRow = 4096
+
 // compChannel is a completion channel: a queue of CQs that have fired. A CQ is
 // in the queue once, with a count, so that the queue needs no memory of its
 // own.
@@ -195,7 +199,7 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 		return false
 	}
 	defer endLook()
-	for range policy.LooksInRow {
+	for range looksInRow {
 		ch.dev.poller.Poll()
 		if ch.wake.take() {
 			return true
@@ -260,7 +264,7 @@ func (c *cq) Look(ctx context.Context) bool {
 	}
 	defer endLook()
 	began := time.Now()
-	for range policy.LooksInRow {
+	for range looksInRow {
 		if ctx.Err() != nil {
 			return false
 		}

@@ -249,7 +249,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if c.unlooked.Load() >= policy.Round && c.seen.Load() > 0 {
+	if c.unlooked.Load() >= policy.SomeMost && c.seen.Load() > 0 {
 		c.lookFirst()
 	}
 	if c.bells.some.Load() && c.seen.Load() > 0 {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -102,7 +101,7 @@ func (q *qp) sendQueueFull(tail uint32) error {
 	if st := q.stream.Load(); st != nil {
 		e.awaiting = !st.maySend.Load()
 	}
-	if q.init.SQSigAll || e.places > policy.ScanMost {
+	if q.init.SQSigAll || e.places > 1024 {
 		return e
 	}
 	e.silent = true

@@ -10,7 +10,6 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -108,7 +107,7 @@ func (ls *listening) acceptAll() {
 		}
 		<-ls.places
 		select {
-		case <-time.After(policy.AcceptPause):
+		case <-time.After(20 * time.Millisecond):
 		case <-ls.ctx.Done():
 			return
 		}

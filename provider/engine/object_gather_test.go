@@ -10,7 +10,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -83,7 +82,7 @@ func TestStoresTogether(t *testing.T) {
 			return all
 		}, []string{"2000 at 0"}},
 		{"more than a store has", func(x *gathering) (all [][]byte) {
-			for i := range 2*policy.Round + 1 {
+			for i := range 2*storeSegments + 1 {
 				all = append(all, x.to(x.o, i, i+1, true))
 			}
 			return all

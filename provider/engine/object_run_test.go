@@ -194,7 +194,7 @@ func TestFreeListsKeepFew(t *testing.T) {
 			t.Errorf("%d %s are kept, want 1 to %d", n, what, kept)
 		}
 	}
-	octets := made["contexts"]*(policy.ContextOctets+int(unsafe.Sizeof(rxContext{}))) +
+	octets := made["contexts"]*(contextOctets+int(unsafe.Sizeof(rxContext{}))) +
 		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(txBatch{})) +
 		made["parts"]*int(unsafe.Sizeof(rxPart{}))
 	if octets > most {

@@ -82,7 +82,7 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 		if first {
 			d.prog.isAwake()
 		}
-		for busy := 0; busy < policy.Round && poller.Serve() > 0; busy++ {
+		for busy := 0; busy < servesInRow && poller.Serve() > 0; busy++ {
 			// A goroutine that a completion has woken goes first. And a stream
 			// that remains ready may be in the hands of a goroutine that lost
 			// its P in the middle of a turn: it has to get one back.
@@ -93,6 +93,9 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 		}
 	}
 }
+
+// servesInRow is after how many calls of Serve the end of ctx is looked for.
+const servesInRow = 64
 
 // isAwake has a goroutine that breathes go on.
 func (p *progressState) isAwake() {
@@ -148,10 +151,10 @@ func (p *progressState) lendP() {
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
 //
-// All streams of the device are looked at after policy.Round calls or policy.TurnLong octets only,
-// because the answers to a well-behaved peer would wait beside one with much traffic: p99 of its
-// round trips was 1.5 times as long (perf victim, kinds reader and tiny). A program outside of Go
-// (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
+// All streams of the device are looked at after policy.SomeMost calls or policy.TurnLong octets
+// only, because the answers to a well-behaved peer would wait beside one with much traffic: p99 of
+// its round trips was 1.5 times as long (perf victim, kinds reader and tiny). A program outside of
+// Go (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
 // something: it may spin on one CQ and be the target of Writes on other QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()
@@ -213,7 +216,7 @@ func (d *device) lookAtAll(c *cq) int {
 // all of them is due.
 func (p *progressState) dueAll(moved int) bool {
 	looks := policy.Looks(moved)
-	return p.turns.Add(looks)%policy.Round < looks
+	return p.turns.Add(looks)%policy.SomeMost < looks
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }

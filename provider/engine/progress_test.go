@@ -76,7 +76,7 @@ func TestPollerServesOthers(t *testing.T) {
 		}
 		return p.polls - before
 	}
-	if n := polls(10 * policy.Round); n != 10 {
+	if n := polls(10 * policy.SomeMost); n != 10 {
 		t.Errorf("%d looks at other streams, which have nothing; want 10", n)
 	}
 	p.ready = 1
@@ -88,43 +88,43 @@ func TestPollerServesOthers(t *testing.T) {
 	inGo := &cq{dev: d}
 	inGo.direct.Store(&[]*qp{{}})
 	before := p.polls
-	for range 10 * policy.Round {
+	for range 10 * policy.SomeMost {
 		d.progress(inGo)
 	}
 	if n := p.polls - before; n != 10 {
 		t.Errorf("a goroutine looks %d times at other streams, which have something; want 10", n)
 	}
 	p.ready = 0
-	if n := polls(1 + 10*policy.Round); n != 11 {
+	if n := polls(1 + 10*policy.SomeMost); n != 11 {
 		t.Errorf("%d looks at other streams, which have nothing any more; want 11", n)
 	}
 }
 
-// TestDueAll: a look at all streams is due after policy.Round looks at some, and after
+// TestDueAll: a look at all streams is due after policy.SomeMost looks at some, and after
 // policy.TurnLong octets.
 func TestDueAll(t *testing.T) {
 	for moved, want := range map[int]int{
-		0: 10, policy.TurnLong / 2: 10 * policy.Round / 2, policy.TurnLong: 10 * policy.Round,
+		0: 10, policy.TurnLong / 2: 10 * policy.SomeMost / 2, policy.TurnLong: 10 * policy.SomeMost,
 	} {
 		var p progressState
 		due := 0
-		for range 10 * policy.Round {
+		for range 10 * policy.SomeMost {
 			if p.dueAll(moved) {
 				due++
 			}
 		}
 		if due < want || due > want+want/10 {
-			t.Errorf("%d octets a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.Round, want)
+			t.Errorf("%d octets a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.SomeMost, want)
 		}
 	}
 }
 
 // TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
-// looks at the streams of all lanes, once for each policy.Round that it has taken, before it takes
-// more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
+// looks at the streams of all lanes, once for each policy.SomeMost that it has taken, before it
+// takes more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
 func TestPollsThatTakeLook(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	const all = policy.Round
+	const all = policy.SomeMost
 	ones := slices.Repeat([]int{1}, 3*all+1)
 	for _, c := range []struct {
 		name   string
@@ -145,7 +145,7 @@ func TestPollsThatTakeLook(t *testing.T) {
 		pollers := []*countedPoller{new(countedPoller), new(countedPoller)}
 		d := &device{poller: lanes{all: []*lane{{poller: pollers[0]}, {poller: pollers[1]}}}}
 		d.poller.all[1].streams.Store(1)
-		q := &cq{dev: d, ring: make([]provider.WC, 2*policy.Round)}
+		q := &cq{dev: d, ring: make([]provider.WC, 2*policy.SomeMost)}
 		q.direct.Store(&c.direct)
 		for _, want := range c.takes {
 			for range want {
@@ -182,20 +182,20 @@ func TestLooksLoseNothing(t *testing.T) {
 	for name, f := range map[string]func(){
 		"panic": func() { panic("a handler") }, "Goexit": runtime.Goexit,
 	} {
-		q := filled(&funcPoller{f: f}, 2*policy.Round)
-		if n, err := q.Poll(make([]provider.WC, policy.Round)); n != policy.Round || err != nil {
+		q := filled(&funcPoller{f: f}, 2*policy.SomeMost)
+		if n, err := q.Poll(make([]provider.WC, policy.SomeMost)); n != policy.SomeMost || err != nil {
 			t.Fatalf("Poll: %d, %v", n, err)
 		}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			defer func() { _ = recover() }()
-			_, _ = q.Poll(make([]provider.WC, policy.Round))
+			_, _ = q.Poll(make([]provider.WC, policy.SomeMost))
 			t.Errorf("%s: the poll has returned, and so has not looked", name)
 		}()
 		<-ended
-		if n, err := q.Poll(make([]provider.WC, 2*policy.Round)); n != policy.Round || err != nil {
-			t.Errorf("%s: the next poll: %d, %v; want the %d that are left", name, n, err, policy.Round)
+		if n, err := q.Poll(make([]provider.WC, 2*policy.SomeMost)); n != policy.SomeMost || err != nil {
+			t.Errorf("%s: the next poll: %d, %v; want the %d that are left", name, n, err, policy.SomeMost)
 		}
 	}
 }
@@ -205,9 +205,9 @@ func TestLooksLoseNothing(t *testing.T) {
 func TestLooksComeFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	var q *cq
-	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, policy.Round)
-	for i, want := range []int{policy.Round, 1} {
-		n, err := q.Poll(make([]provider.WC, 2*policy.Round))
+	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, policy.SomeMost)
+	for i, want := range []int{policy.SomeMost, 1} {
+		n, err := q.Poll(make([]provider.WC, 2*policy.SomeMost))
 		if n != want || err != nil || q.seen.Load() != 0 {
 			t.Errorf("poll %d: %d, %v, and %d are left; want %d and none", i, n, err, q.seen.Load(), want)
 		}
@@ -216,7 +216,7 @@ func TestLooksComeFirst(t *testing.T) {
 
 // filled returns a CQ with many QPs, whose device has p as its only poller, and n completions.
 func filled(p transport.Poller, n int) *cq {
-	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*policy.Round)}
+	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*policy.SomeMost)}
 	q.direct.Store(new([]*qp))
 	for range n {
 		q.push(provider.WC{}, false)

@@ -241,7 +241,7 @@ func TestLongBatches(t *testing.T) {
 					return tx.batch.Limit(), tx.b.built - tx.b.written
 				}
 				const fpdu = 65_000
-				for range policy.Round {
+				for range policy.WholeBatches {
 					write(100)
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
@@ -261,7 +261,7 @@ func TestLongBatches(t *testing.T) {
 					got += len(p)
 				}
 				s.wantWC("all of it", provider.WC{Opcode: provider.WCRDMAWrite})
-				for range policy.Round {
+				for range policy.WholeBatches {
 					write(100)
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})

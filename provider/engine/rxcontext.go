@@ -5,10 +5,13 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
+// contextOctets are those of a read and of the FPDU before it.
+const contextOctets = 2 * policy.ReadMost
+
 // rxContext is what receiving needs while octets are in flight. It is lent to one
 // stream at a time.
 type rxContext struct {
-	b       []byte // policy.ContextOctets
+	b       []byte
 	scratch []byte // ULPDU without its markers
 
 	iov   [maxSGE + 1][]byte
@@ -26,7 +29,7 @@ type rxContext struct {
 	pieces []objectPiece // instead, where one of the regions is an object
 }
 
-func newRxContext() *rxContext { return &rxContext{b: make([]byte, policy.ContextOctets)} }
+func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets)} }
 
 // resolve makes the n octets at offset off of what the SGEs name ready to be
 // written. With false they can't be.

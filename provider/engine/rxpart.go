@@ -2,9 +2,11 @@ package engine
 
 import (
 	"sync/atomic"
-
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
+
+// partSmall is how much a part keeps without memory of its own: more than a segment of Ethernet has
+// with an MTU of 1500.
+const partSmall = 1600
 
 // rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
 // stops in the middle of one must not hold a whole context. What it makes us hold is
@@ -18,7 +20,7 @@ type rxPart struct {
 	counted int64 // in partOctets
 
 	iov   [1][]byte
-	small [policy.PartSmall]byte
+	small [partSmall]byte
 }
 
 // idle reports whether nothing is in p.
@@ -27,7 +29,7 @@ func (p *rxPart) idle() bool { return p.b == nil && p.iov[0] == nil }
 // fill makes p the part b of an FPDU.
 func (p *rxPart) fill(b []byte, need int) {
 	p.need = max(need, len(b))
-	if len(b) <= policy.PartSmall {
+	if len(b) <= partSmall {
 		p.b = p.small[:copy(p.small[:], b)]
 		return
 	}
@@ -57,4 +59,4 @@ func (p *rxPart) count(all *atomic.Int64) {
 }
 
 // isLong reports whether the rest of the FPDU is to be read to the part itself.
-func (p *rxPart) isLong() bool { return len(p.b) > policy.PartSmall && len(p.b) < p.need }
+func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }

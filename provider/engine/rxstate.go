@@ -57,7 +57,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 
 // inLong reports whether the receive side is inside an FPDU of which so much has come that
 // reading the rest is better than keeping the part.
-func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > policy.PartSmall && !r.storing() }
+func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left.
 func (r *rxState) readLimit(turn int) int {

@@ -6,8 +6,15 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+const (
+	slotsLeast = 64 // a power of two
+
+	// retiredSTags is how many deregistrations an STag stays unused for after its own: a peer that
+	// still holds it must not reach another region.
+	retiredSTags = 1 << 16
 )
 
 // stagTable finds memory regions by STag. lookup takes no lock and may run
@@ -131,7 +138,7 @@ func (t *stagTable) insertByIndex(m *mr) {
 	t.byIndex.add(m)
 }
 
-// remove takes m out; its STag, or its index, is retired for policy.RetiredSTags
+// remove takes m out; its STag, or its index, is retired for retiredSTags
 // deregistrations.
 func (t *stagTable) remove(m *mr) {
 	t.mu.Lock()
@@ -186,7 +193,7 @@ func (t *stagTable) drawAny() uint32 {
 }
 
 func (t *stagSlots) init() {
-	slots := make([]atomic.Pointer[mr], policy.Kept)
+	slots := make([]atomic.Pointer[mr], slotsLeast)
 	t.slots.Store(&slots)
 }
 
@@ -227,7 +234,7 @@ func (t *stagSlots) remove(m *mr) {
 // rebuild replaces the slots by new ones without tombstones, a quarter full at
 // most. Concurrent lookups finish on the old ones, which stay as they are.
 func (t *stagSlots) rebuild() {
-	size := policy.Kept
+	size := slotsLeast
 	for size < 4*(t.live+1) {
 		size *= 2
 	}
@@ -250,7 +257,7 @@ func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
 	slots[i].Store(m)
 }
 
-// retiredKeys are the last policy.RetiredSTags keys that were removed.
+// retiredKeys are the last retiredSTags keys that were removed.
 type retiredKeys struct {
 	set   map[uint32]struct{}
 	order []uint32 // ring of what is in the set, oldest at next
@@ -267,13 +274,13 @@ func (r *retiredKeys) add(key uint32) {
 		r.set = make(map[uint32]struct{})
 	}
 	r.set[key] = struct{}{}
-	if len(r.order) < policy.RetiredSTags {
+	if len(r.order) < retiredSTags {
 		r.order = append(r.order, key)
 		return
 	}
 	delete(r.set, r.order[r.next])
 	r.order[r.next] = key
-	r.next = (r.next + 1) % policy.RetiredSTags
+	r.next = (r.next + 1) % retiredSTags
 }
 
 // wasRetired reports whether stag was that of a region that was closed lately.

@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
 // TestSTagTableModel plays random registrations and deregistrations against a
@@ -46,7 +44,7 @@ func TestSTagTableModel(t *testing.T) {
 				}
 			}
 		}
-		if n := len(*table.slots.Load()); n > policy.Kept && n > 16*(len(model)+table.dead+1) {
+		if n := len(*table.slots.Load()); n > slotsLeast && n > 16*(len(model)+table.dead+1) {
 			t.Fatalf("step %d: %d slots for %d regions", step, n, len(model))
 		}
 	}
@@ -119,7 +117,7 @@ func TestSTagRestEnds(t *testing.T) {
 	table.insert(first)
 	stag := first.stag
 	table.remove(first)
-	for range policy.RetiredSTags {
+	for range retiredSTags {
 		if _, retired := table.retired.set[stag]; !retired {
 			t.Fatal("the rest of an STag ended early")
 		}
@@ -130,9 +128,9 @@ func TestSTagRestEnds(t *testing.T) {
 	if _, retired := table.retired.set[stag]; retired {
 		t.Error("the STag rests for ever")
 	}
-	if len(table.retired.set) != policy.RetiredSTags || len(table.retired.order) != policy.RetiredSTags {
+	if len(table.retired.set) != retiredSTags || len(table.retired.order) != retiredSTags {
 		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set),
-			len(table.retired.order), policy.RetiredSTags)
+			len(table.retired.order), retiredSTags)
 	}
 }
 

@@ -15,6 +15,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
+const (
+	stallsLeast = 64 // streams that a list of them has room for, however few there are
+
+	// turnsToFill is how many turns fill the last third of the buffer of a socket with short
+	// messages.
+	turnsToFill = 8
+)
+
 // A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
 // Its connection, which holds very little otherwise, then holds part of an FPDU, or
 // octets that the socket didn't take. That ends after a time, even if a few octets move now
@@ -82,7 +90,7 @@ func (w *stalls) join(s *stream) {
 	}
 	if len(w.fresh) >= w.prune {
 		w.fresh = slices.DeleteFunc(w.fresh, (*stream).hasFinished)
-		w.prune = max(policy.Kept, 2*len(w.fresh))
+		w.prune = max(stallsLeast, 2*len(w.fresh))
 	}
 	w.fresh = append(w.fresh, s)
 	w.arm(s.dev)
@@ -153,10 +161,10 @@ func (w *stalls) look(d *device) {
 
 // trimmed returns s, copied to less memory if its capacity is far more than its length.
 func trimmed[T any](s []T) []T {
-	if cap(s) <= 4*max(len(s), policy.Kept) {
+	if cap(s) <= 4*max(len(s), stallsLeast) {
 		return s
 	}
-	return append(make([]T, 0, 2*max(len(s), policy.Kept)), s...)
+	return append(make([]T, 0, 2*max(len(s), stallsLeast)), s...)
 }
 
 // shrink ends streams that are still in the FPDU in which an earlier look found them, if

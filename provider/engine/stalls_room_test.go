@@ -182,7 +182,7 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 				storyOn(t, net, Options{}, params(crc), sideOptions{},
 					func(s *side, r *raw) {
 						src := s.reg(size, everything)
-						for range policy.Round {
+						for range policy.WholeBatches {
 							r.ask(src, 100, 1)
 							r.next("a short Read")
 						}
@@ -249,11 +249,11 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		kept := st.rx.c != nil
 		st.rxMu.Unlock()
 		chunks := s.dev.chunks.lent()
-		if !storing || kept != (others == 0) || kept == (part > 0) || part > policy.ContextOctets ||
+		if !storing || kept != (others == 0) || kept == (part > 0) || part > contextOctets ||
 			chunks != 1 {
 			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in "+
 				"a part, %d chunks; want one of both with at most %d octets, and one chunk",
-				others, storing, kept, part, chunks, policy.ContextOctets)
+				others, storing, kept, part, chunks, contextOctets)
 		}
 		time.Sleep(2 * time.Minute)
 		if err := q.Cause(); err != nil {

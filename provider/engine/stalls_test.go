@@ -422,7 +422,7 @@ func TestStallsAreForgotten(t *testing.T) {
 		w.mu.Lock()
 		n = max(cap(w.known), cap(w.fresh))
 		w.mu.Unlock()
-		if n > 4*policy.Kept {
+		if n > 4*stallsLeast {
 			t.Errorf("there is room for %d streams, and none", n)
 		}
 	})

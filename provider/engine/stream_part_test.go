@@ -171,8 +171,8 @@ func TestIdleHoldsNothing(t *testing.T) {
 		r.write(fpdu[11:])
 		s.poll()
 		want("the other half", 0, 0)
-		fpdu = r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 3*policy.PartSmall))
-		r.write(fpdu[:2*policy.PartSmall])
+		fpdu = r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 3*partSmall))
+		r.write(fpdu[:2*partSmall])
 		want("half a long FPDU", 0, 1)
 		time.Sleep(3 * policy.StallLook)
 		want("when it has stood still", 0, 0)
@@ -194,14 +194,14 @@ func TestIdleHoldsNothing(t *testing.T) {
 // TestStalledPeers: many peers that stop inside an FPDU pin few contexts.
 func TestStalledPeers(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
-		fpdu := r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 2*policy.PartSmall))
+		fpdu := r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 2*partSmall))
 		for i := range 3 * policy.ContextsKept {
 			q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
 			defer q.Close()
 			mine, theirs := connectTransport(s.t, s.dev.opts.Network, fmt.Sprintf("192.0.2.2:%d", i+1))
 			defer theirs.Close()
 			testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
-			(&raw{t: s.t, c: theirs}).write(fpdu[:policy.PartSmall+1])
+			(&raw{t: s.t, c: theirs}).write(fpdu[:partSmall+1])
 		}
 		time.Sleep(time.Millisecond)
 		if _, c := lent(s.dev); c != policy.ContextsKept {

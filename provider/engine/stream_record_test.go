@@ -170,7 +170,7 @@ func TestRecordsStandTCP(t *testing.T) {
 	})
 }
 
-// TestRecordsOverLoopback: FPDUs without pad extend a record to policy.RecordLeast wherever they
+// TestRecordsOverLoopback: FPDUs without pad extend a record to policy.BatchOctets wherever they
 // begin. After that it goes on as long as they begin segments or end in one.
 func TestRecordsOverLoopback(t *testing.T) {
 	const emss, short = 32_564, 1000
@@ -182,7 +182,7 @@ func TestRecordsOverLoopback(t *testing.T) {
 		}
 	}
 	add(short, 1)
-	add(emss, 9) // none begins a segment; the last goes beyond policy.RecordLeast
+	add(emss, 9) // none begins a segment; the last goes beyond policy.BatchOctets
 	add(emss, 9) // each fills one
 	want := []int{short + 9*emss, 9 * emss}
 	if got := b.records(); !slices.Equal(got, want) {

@@ -87,7 +87,7 @@ func (s *stream) rxPark() {
 		panic("engine: a receive context is parked with a region in use")
 	}
 	if n := r.w - r.r; n > 0 {
-		if n > policy.PartSmall && (r.kept || s.dev.prog.keepContext()) {
+		if n > partSmall && (r.kept || s.dev.prog.keepContext()) {
 			r.kept = true
 			return
 		}

@@ -14,7 +14,7 @@ func (s *stream) watch() {
 // does so late, when a third of its buffer is free, and that may be more than a slow peer
 // takes in SendTimeout. txMu is held.
 func (s *stream) fillSocket() {
-	for range policy.TurnsToFill {
+	for range turnsToFill {
 		s.room.Store(true)
 		s.tx.turn = policy.TurnMost
 		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {

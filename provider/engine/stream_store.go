@@ -10,8 +10,12 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// storeChunks are the buffers of a store, for as much payload as it has at most.
-const storeChunks = policy.StoreMost / policy.Chunk
+const (
+	// storeChunks are the buffers of a store, for as much payload as it has at most.
+	storeChunks = policy.StoreMost / policy.Chunk
+
+	storeSegments = 64 // of a store, at most
+)
 
 // objectStore is payload on its way to an object: that of a segment, and of those that have come
 // with it and go to the octets after it (see gather). The receive side goes on when all has
@@ -120,7 +124,7 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	st := r.store
 	last := &st.segments[len(st.segments)-1]
 	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
-	if err != nil || !last.past || len(st.segments) == policy.Round {
+	if err != nil || !last.past || len(st.segments) == storeSegments {
 		return false
 	}
 	payload := ulpdu[n:]

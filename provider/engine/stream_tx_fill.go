@@ -2,11 +2,13 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
+
+// mssBatches is after how many batches TCP is asked for the MSS again: a system call.
+const mssBatches = 64
 
 // fill puts FPDUs into the batch until it is full or nothing more can be sent.
 // A message that is longer than the batch goes on in the next.
@@ -19,7 +21,7 @@ func (s *stream) fill() {
 		emss := s.conn.MSS()
 		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
 	}
-	t.mssAge = (t.mssAge + 1) % policy.Round
+	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batch.Limit()
 	t.b.extend = extendRecords(int(t.emss))
 	t.b.setTurn(int(t.turn))

@@ -42,7 +42,7 @@ type txBatch struct {
 	nrecs  int
 	extend int // up to which length any FPDU without pad extends a record
 
-	uses  [policy.BatchUses]regionUse
+	uses  [policy.BatchFPDUs / 2]regionUse
 	nuses int
 
 	inPlace bool // something of what is built lies in a region
@@ -62,8 +62,8 @@ type txBatch struct {
 	parts [2 + maxSGE][]byte
 	npart int // with markers: the pieces of the ULPDU
 
-	used  int // of arena
-	arena [policy.ArenaOctets]byte
+	used  int                          // of arena
+	arena [96 * policy.BatchFPDUs]byte // enough for FPDUs of 64 octets
 }
 
 // fpduEnd is where an FPDU of a batch ends, and whether it finishes a WQE.

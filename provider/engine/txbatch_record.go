@@ -52,7 +52,7 @@ func (b *txBatch) addFPDU(e fpduEnd, n int, padded bool, emss int) {
 // extendRecords is up to which length records are extended by any FPDU without pad.
 func extendRecords(emss int) int {
 	if emss > wireSegment && emss%4 == 0 {
-		return policy.RecordLeast
+		return policy.BatchOctets
 	}
 	return 0
 }

@@ -247,7 +247,7 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 // serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end
 // the goroutine; others serve the stream then.
 func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
-	used, more := policy.LookAgain, false
+	used, more := 2*policy.CallCost, false // finding a stream not ready takes two system calls
 	defer func() {
 		round.DoneQueued(&reg.turns, used, more)
 		if more {

@@ -19,11 +19,13 @@ type mmsghdr struct {
 	len uint32
 }
 
+const recordsMost = policy.BatchFPDUs / 2
+
 // recordVec describes records to the kernel.
 type recordVec struct {
 	iov   [iovMax]unix.Iovec
 	used  int // of iov
-	msg   [policy.RecordsMost]mmsghdr
+	msg   [recordsMost]mmsghdr
 	nmsgs int
 }
 
@@ -67,7 +69,7 @@ func (v *recordVec) load(bufs [][]byte, records []int) {
 		if left == 0 {
 			continue
 		}
-		if v.nmsgs == policy.RecordsMost || v.used == iovMax {
+		if v.nmsgs == recordsMost || v.used == iovMax {
 			return
 		}
 		first := v.used

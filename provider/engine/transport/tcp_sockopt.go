@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"golang.org/x/sys/unix"
 )
 
@@ -161,9 +160,9 @@ func (o *TCPOptions) setTimers(fd, _ int) error {
 		option int
 		value  int
 	}{
-		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(cmp.Or(k.Idle, policy.KeepTime) / time.Second)},
-		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(cmp.Or(k.Interval, policy.KeepTime) / time.Second)},
-		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, cmp.Or(k.Count, policy.KeepCount)},
+		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(cmp.Or(k.Idle, 15*time.Second) / time.Second)},
+		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(cmp.Or(k.Interval, 15*time.Second) / time.Second)},
+		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, cmp.Or(k.Count, 9)},
 	} {
 		if err := setInt(fd, unix.IPPROTO_TCP, v.option, v.name, v.value); err != nil {
 			return err

@@ -42,7 +42,7 @@ func TurnOfBatch(left int) int { return max(left, BatchLeast) }
 type Batch struct {
 	apt   int32 // what the socket is likely to take
 	since int32 // what it took since it was full, BatchOctets at most
-	whole uint8 // batches in a row that it took whole, Round at most
+	whole uint8 // batches in a row that it took whole, WholeBatches at most
 }
 
 // NewBatch is that of a socket that has not been full.
@@ -54,10 +54,10 @@ func (b *Batch) Took(n int, whole bool) {
 	if n >= int(b.apt) {
 		b.apt = min(2*b.apt, BatchOctets)
 	}
-	if b.whole = min(b.whole+1, Round); !whole {
+	if b.whole = min(b.whole+1, WholeBatches); !whole {
 		b.whole = 0
 	}
-	if b.whole == Round {
+	if b.whole == WholeBatches {
 		b.apt = BatchOctets // the batches may have been short, but the socket took all
 	}
 }
@@ -70,7 +70,7 @@ func (b *Batch) Full() {
 
 // Limit is how many octets the next batch may have.
 func (b *Batch) Limit() uint64 {
-	if b.whole < Round {
+	if b.whole < WholeBatches {
 		return uint64(b.apt)
 	}
 	return BatchMost

@@ -51,14 +51,14 @@ func TestDenseFirst(t *testing.T) {
 }
 
 // TestBatch plays all that a socket does in up to four calls, from all numbers of whole batches
-// before them: a batch is never shorter than BatchSlow, longer than BatchOctets only after Round
-// that were taken whole, and after a full socket at most twice what it took before.
+// before them: a batch is never shorter than BatchSlow, longer than BatchOctets only after
+// WholeBatches, and after a full socket at most twice what it took before.
 func TestBatch(t *testing.T) {
 	var play func(b Batch, left, row, since int)
 	plays := 0
 	check := func(b Batch, row int) {
 		limit := b.Limit()
-		if row >= Round && limit != BatchMost || row < Round && (limit < BatchSlow || limit > BatchOctets) {
+		if row >= WholeBatches && limit != BatchMost || row < WholeBatches && (limit < BatchSlow || limit > BatchOctets) {
 			t.Fatalf("%d octets after %d whole batches: %+v", limit, row, b)
 		}
 	}
@@ -73,7 +73,7 @@ func TestBatch(t *testing.T) {
 				if next.Took(n, whole); whole {
 					again = row + 1
 				}
-				if next.apt < b.apt || n < int(b.apt) && next.apt > b.apt && row+1 < Round {
+				if next.apt < b.apt || n < int(b.apt) && next.apt > b.apt && row+1 < WholeBatches {
 					t.Fatalf("%d octets of %+v: %+v", n, b, next)
 				}
 				play(next, left-1, again, since+n)
@@ -87,18 +87,18 @@ func TestBatch(t *testing.T) {
 		play(next, left-1, 0, 0)
 	}
 	b := NewBatch()
-	for row := range Round + 2 {
+	for row := range WholeBatches + 2 {
 		play(b, 4, row, row)
 		b.Took(1, true)
 	}
-	if want := (Round + 2) * (1 + 9 + 81 + 729 + 6561); plays != want {
+	if want := (WholeBatches + 2) * (1 + 9 + 81 + 729 + 6561); plays != want {
 		t.Errorf("%d plays, want %d", plays, want)
 	}
 }
 
 // TestTurns: whatever others do, a turn is bounded, and a stream that has one can go on.
 func TestTurns(t *testing.T) {
-	for n := 1; n <= Round; n++ {
+	for n := 1; n <= WholeBatches; n++ {
 		if turn := TurnOfShort(n); turn <= 0 || turn > TurnOne || (n-1)*turn > TurnsShort {
 			t.Errorf("one of %d short streams has %d", n, turn)
 		}

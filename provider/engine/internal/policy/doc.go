@@ -57,12 +57,12 @@
 // [TurnOfShort] and [TurnOfLong] say how long it is, from how many streams there are and what is
 // left. What goes out in one call is a [Batch]. It follows what the socket takes:
 //
-//	      full: twice what it took before            Round batches whole, one after the other
+//	      full: twice what it took before            WholeBatches, one after the other
 //	slow <------------------------------- usual -----------------------------------------> long
 //	from BatchSlow on                     BatchOctets                                 BatchMost
 //	----------------------------------------> <-------------------------------------------
 //	  twice as much after each batch of that          taken in part (a full socket is slow)
-//	  length, or Round batches whole
+//	  length, or WholeBatches
 //
 // How many short records a socket may hold that TCP can't send yet is bounded by [Unsent], from
 // how long records are on average.

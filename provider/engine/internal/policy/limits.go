@@ -7,48 +7,51 @@ import "time"
 // docs/benchmarks/limits.md, or in the history of this repository.
 
 // # Posts
+//
+// Not measured, where nothing else is said.
 const (
 	// RunTime is how long after a program has taken completions a post of it may wait for others:
 	// longer makes calls fewer, and late posts later. A program in a run posts within a few
-	// microseconds. Other values were not measured.
+	// microseconds.
 	RunTime = 100 * time.Microsecond
 
 	// WaitMost is how long a post waits. The next post or poll of the program notices that it is
 	// over; where the program makes neither, a timer does, after at most one and a half times
 	// WaitTimer. Starting a timer wakes a thread, so that it is started rarely: with one for each
 	// wait, a round trip of ends that sleep took 1.3 times as long (measured).
-	WaitMost  = RunTime
+	WaitMost  = 100 * time.Microsecond
 	WaitTimer = 500 * time.Microsecond
 
 	// LatePause is for how long a QP's posts don't wait after time has ended the wait of some
 	// twice within as long: the program does other things between its posts. It bounds what waits
-	// in vain to two posts in LatePause. Other values were not measured.
+	// in vain to two posts in LatePause.
 	LatePause = time.Second
 
 	// MostOctets is how much waits at most, counted as in a turn, so that short posts are at most
 	// 511. Measured with 1,000 QPs: 0.99, 1.12, 1.12 and 1.16 with 64, 128, 256 and 512 KiB.
-	MostOctets = TurnLong
+	MostOctets = 256 << 10
 
 	// CopyMost is up to which length payload is copied next to its header, where that is cheaper
-	// than an entry of the vector on either side. Not measured; an entry costs 0.04 us with
-	// its region and its CRC.
+	// than an entry of the vector on either side: 0.04 us with its region and its CRC.
 	CopyMost = 1 << 10
 )
 
 // # Who serves a stream
+//
+// Not measured, where nothing else is said.
 const (
 	// Few is how many streams are asked one by one where it is a call for each: the QPs of a CQ by
 	// its poller, and the streams that wait for a long turn by epoll, which has to be told when
-	// they wait elsewhere. It is an estimate: for more than that, one call that asks which of them
-	// have something is cheaper. Not measured.
+	// they wait elsewhere. For more, one call that asks which of them have something is cheaper.
 	Few = 8
 
-	// Round is how many things are done at a time before others have their turn: streams served in
-	// a Poll, Polls before a progress goroutine parks, completions taken and looks made before all
-	// streams are looked at, batches before the MSS is asked for, segments stored, records that a
-	// socket may hold. Streams were measured: 16 instead of 64 gained 1.00 (0.45 to 1.59) with
-	// 1,000 QPs. It is 64 at most: a round has a bit for each.
+	// Round is how many streams a Poll serves: 64 at most, because a round has a bit for each.
+	// Measured: 16 instead of 64 gained 1.00 (0.45 to 1.59) with 1,000 QPs.
 	Round = 64
+
+	// SomeMost is how many completions may be taken, and how many looks at some streams made,
+	// before all streams are looked at.
+	SomeMost = 64
 
 	// LeasePolls is how many Polls in a row, with no goroutine about to sleep in between, begin a
 	// lease. A program that sleeps until an event makes one or two. Measured with 64: ends that
@@ -58,12 +61,8 @@ const (
 	// LeaseTime is how long a lease lasts after a Poll, and how often the progress goroutine looks
 	// whether a program still holds one (Leased). It is longer than a program takes for what a Poll
 	// of Round streams has brought. More costs peers time when the program stops, and less costs it
-	// a CPU. Not measured by itself.
+	// a CPU.
 	LeaseTime = time.Millisecond
-
-	// LooksInRow is after how many looks a goroutine that looks before it sleeps stops where no
-	// clock moves. They take a millisecond. Not measured.
-	LooksInRow = 4096
 
 	// BusyWait is the default of Options.BusyWait, for how long a wait begins with looking: CPU for
 	// the 20 to 100 us that waking takes. Measured: with 50 us, streams of rsocket moved half.
@@ -78,42 +77,46 @@ const (
 	BreathEvery = 200 * time.Microsecond
 
 	// MostLanes is how many progress goroutines a device has by default at most. One that looks at
-	// all of a device asks each lane. Not measured: no machine with more than two CPUs was there.
+	// all of a device asks each lane. No machine with more than two CPUs was there.
 	MostLanes = 16
 
 	// StepsAtOnce is how many connections that come or go take a step at a time. The others are not
-	// runnable meanwhile, so that any goroutine of the process waits for these few only. Other
-	// values were not measured.
+	// runnable meanwhile, so that any goroutine of the process waits for these few only.
 	StepsAtOnce = 2
 )
 
 // # How much at once
 //
 // In octets of a turn (see Dense): longer is cheaper for an octet, and other streams wait for
-// longer.
+// longer. Not measured, where nothing else is said.
 const (
 	// TurnSole is the turn of a stream that is the only one of the CQ that the program polls, of
-	// what has come and of what the program has posted; and what goes out with one call where the
-	// socket takes everything. Measured: Writes of 1 MiB have 1.09 of what they have with 256 KiB.
+	// what has come and of what the program has posted; and BatchMost what goes out with one call
+	// where the socket takes everything. Measured: Writes of 1 MiB have 1.09 of what they have
+	// with 256 KiB.
 	TurnSole  = 1 << 20
-	BatchMost = TurnSole
+	BatchMost = 1 << 20
 
 	// TurnMost is the turn of a post, so that a message of 1 MiB and what is before it goes out at
-	// once. Not measured.
+	// once.
 	TurnMost = TurnSole + TurnSole/4
 
 	// TurnLong is what one long turn may use, and what all long turns of a round may use together,
-	// about 0.1 ms; the last may exceed it by a quarter. It is also what makes a call about as
-	// cheap for an octet as longer ones: of a batch, a record, a read and a store. Measured: reads
-	// of 128 KiB had 0.80 with Writes of 64 KiB; long turns of 1 MiB had 1.23 with Reads on 1,000
-	// QPs, and others would wait for four times as long.
-	TurnLong    = 256 << 10
-	BatchOctets = TurnLong
-	RecordLeast = TurnLong
-	StoreMost   = TurnLong
-	ReadMost    = TurnLong // beyond the rest of an FPDU whose length is known
+	// about 0.1 ms; the last may exceed it by a quarter. Measured: long turns of 1 MiB had 1.23
+	// with Reads on 1,000 QPs, and others would wait for four times as long.
+	TurnLong = 256 << 10
 
-	// TurnsShort is what the short turns of a round may use together: about 0.2 ms. Not measured.
+	// ReadMost is what a read takes beyond the rest of an FPDU whose length is known. Measured:
+	// 128 KiB had 0.80 with Writes of 64 KiB.
+	ReadMost = 256 << 10
+
+	// BatchOctets is what one call usually sends, and the length of its records where the path has
+	// long segments; StoreMost is what goes to an object at once. Longer ones are hardly cheaper
+	// for an octet.
+	BatchOctets = 256 << 10
+	StoreMost   = 256 << 10
+
+	// TurnsShort is what the short turns of a round may use together: about 0.2 ms.
 	TurnsShort = 2 * TurnLong
 
 	// TurnOne is the turn of a stream that is one of several that a poller reads directly, and what
@@ -122,28 +125,26 @@ const (
 	TurnOne = 128 << 10
 
 	// TurnLeast is the turn of a stream that is closed at once, and of posts that have waited: the
-	// longest FPDU. Not measured.
-	TurnLeast = Chunk
+	// longest FPDU.
+	TurnLeast = 64 << 10
 
 	// TurnEnd is the turn of a stream that has just ended, in addition to the turn in which it
 	// ended: enough to see the FIN of a peer that sends nothing more. A read of less may be the end
-	// of a turn (see Dense.Spent). Not measured.
+	// of a turn (see Dense.Spent).
 	TurnEnd = 4 << 10
 
 	// BatchLeast is what a batch may have when little is left of a turn, and BatchSlow for a socket
-	// that takes very little. Not measured.
+	// that takes very little.
 	BatchLeast = 16 << 10
-	BatchSlow  = BatchLeast / 2
+	BatchSlow  = 8 << 10
+
+	// WholeBatches is how many batches in a row a socket takes whole until it gets BatchMost.
+	WholeBatches = 64
 
 	// BatchFPDUs is how many FPDUs, and entries of its vector, a batch has; it uses half as many
 	// regions at a time, and one call sends half as many records. Memory of a batch, about 80 KiB,
-	// for fewer calls. Not measured.
-	BatchFPDUs  = 512
-	BatchUses   = BatchFPDUs / 2
-	RecordsMost = BatchFPDUs / 2
-
-	// ArenaOctets are the headers, trailers and short payload of a batch, for FPDUs of 64 octets.
-	ArenaOctets = 96 * BatchFPDUs
+	// for fewer calls.
+	BatchFPDUs = 512
 
 	// FPDUCost, RecordCost and EndCost are what an FPDU, a record, and the end of a stream with all
 	// that follows count as, in addition to their octets. Measured: 50 to 80 ns, 600 to 850 ns in
@@ -152,109 +153,65 @@ const (
 	RecordCost = 8 << 10
 	EndCost    = 128 << 10
 
-	// CallCost is the least that a turn counts: the cost of calling the handler. Not measured.
+	// CallCost is the least that a turn counts: the cost of calling the handler.
 	CallCost = 1 << 10
 
-	// LookAgain is about what it costs to find a stream of the queue not ready, and to watch it
-	// again: two system calls.
-	LookAgain = 2 * CallCost
-
 	// ReadLeast is what a read may take in any case, and ReadAhead what it takes beyond the rest of
-	// the last FPDU of a turn: the header of the next one. Not measured.
+	// the last FPDU of a turn: the header of the next one.
 	ReadLeast = 1 << 10
-	ReadAhead = ReadLeast / 2
+	ReadAhead = 512
 
 	// RecordSegment is the longest segment on connections with CRC, where a link like loopback has
 	// longer ones: a multiple of four with and without time stamps, two of which are one packet.
 	// Measured: one QP without it 0.92 with 64 KiB, 1,000 QPs 1.05 to 1.12.
 	RecordSegment = 32_576
 
-	// UnsentRecords is about how many records a socket may hold that TCP can't send yet. The
-	// average length of UnsentSample decides; a limit above UnsentMost is none. Records of their
-	// own cost 2 to 3 us each, in whatever call acknowledgements come. Measured: calls of 12 ms
-	// without.
-	UnsentRecords = Round
-	UnsentSample  = 2 * UnsentRecords
-	UnsentMost    = TurnLong
+	// UnsentRecords is about how many records a socket may hold that TCP can't send yet. Their
+	// average length decides; a limit above UnsentMost is none. Records of their own cost 2 to
+	// 3 us each, in whatever call acknowledgements come. Measured: calls of 12 ms without.
+	UnsentRecords = 64
+	UnsentMost    = 256 << 10
 )
 
 // # Memory
+//
+// Not measured, where nothing else is said.
 const (
 	// Chunk is the length of a pooled buffer, which the longest FPDU with its markers fits into; of
-	// a piece of an object; and what a stream has to move for a time limit to begin anew. Not
-	// measured.
+	// a piece of an object; and what a stream has to move for a time limit to begin anew.
 	Chunk = 64 << 10
 
-	// Kept is how many objects and buffers lists keep for the next use, and the least for which
-	// they have room; a power of two. More are left to the garbage collector. Not measured.
+	// Kept is how many objects a list keeps for the next use. More are left to the garbage
+	// collector.
 	Kept = 64
 
 	// ContextsKept is how many streams of a device keep the receive context between turns, of 512
-	// KiB each, because a part of an FPDU has come. Beyond that the part is moved. Not measured.
+	// KiB each, because a part of an FPDU has come. Beyond that the part is moved.
 	ContextsKept = 32
 
-	// ContextOctets are those of a receive context: a read and the FPDU before it.
-	ContextOctets = 2 * ReadMost
-
-	// PartSmall is how much of an FPDU a part keeps without memory of its own: more than a segment
-	// of Ethernet with an MTU of 1500 has. Not measured.
-	PartSmall = 1600
-
 	// PartsMost is what the long parts of a device may have together. Beyond that streams end that
-	// do not finish their FPDU, those of the peers that have most first. Not measured: a bound on
-	// what peers can make a device hold (docs/bounds.md).
+	// do not finish their FPDU, those of the peers that have most first: a bound on what peers can
+	// make a device hold (docs/bounds.md).
 	PartsMost = 64 << 20
 
 	// AheadMost is how many pieces of objects the streams of a device together may have beyond the
-	// one that each needs next: 16 MiB. Not measured, but that four pieces for a stream
-	// make Reads of an object that takes 1 ms for each 3 times as fast as one.
+	// one that each needs next: 16 MiB. Measured: four pieces for a stream make Reads of an object
+	// that takes 1 ms for each 3 times as fast as one.
 	AheadMost = 256
 
-	// RetiredSTags is how many deregistrations an STag stays unused for after its own: a peer that
-	// still holds it must not reach another region. Not measured.
-	RetiredSTags = 1 << 16
-
 	// ProbeMost is up to what length the kernel is asked to fault a region's pages in when it is
-	// registered. The pages of a longer one may be meant to stay unused. Not measured.
+	// registered. The pages of a longer one may be meant to stay unused.
 	ProbeMost = 1 << 20
 
 	// LocalReceiveBuffer and LocalSendBuffer are the buffers of connections within this host. The
 	// kernel lets them grow to 32 and 4 MiB, and what waits there has left the caches when it is
 	// read. Measured: 1.16 to 1.32 with 1,000 and 64 QPs, 0.97 to 1.01 with one.
 	LocalReceiveBuffer = 2 << 20
-	LocalSendBuffer    = BatchOctets
-)
+	LocalSendBuffer    = 256 << 10
 
-// # Times and peers
-const (
 	// StallLook is the longest time between two looks at stalled streams, and how long one keeps
-	// more memory than it needs. Not measured.
-	StallLook = time.Second
-
-	// LooksPerLimit is how many looks there are at least in a time limit of a peer, so that no
-	// limit is exceeded by much. Not measured.
+	// more memory than it needs. There are at least LooksPerLimit of them in a time limit of a
+	// peer, so that no limit is exceeded by much.
+	StallLook     = time.Second
 	LooksPerLimit = 8
-
-	// TurnsToFill is how many turns fill the last third of a socket's buffer, of which TCP says
-	// late that it has room, if messages are short. Not measured.
-	TurnsToFill = 8
-
-	// Overtaken is how many later connections of its peer may have their Requests before that of a
-	// connection, until these are no longer looked for on it: a call of the socket for each. Not
-	// measured.
-	Overtaken = Round
-
-	// AcceptPause is how long a listener pauses after Accept failed, because descriptors or memory
-	// have run out. Connections stay in the backlog. Not measured: 50 calls a second cost nothing.
-	AcceptPause = 20 * time.Millisecond
-
-	// ScanMost is up to how many places a full send queue is searched for a signalled work request,
-	// for the text of the error: programs fill queues on purpose. Not measured.
-	ScanMost = 1 << 10
-
-	// KeepTime and KeepCount are the defaults of TCP's keep-alives, as package net has them: when
-	// they begin and their interval, and how many without an answer end the connection. Not
-	// measured: a peer that is gone is noticed after two and a half minutes.
-	KeepTime  = 15 * time.Second
-	KeepCount = 9
 )

@@ -2,6 +2,8 @@ package policy
 
 import "math/bits"
 
+const unsentSample = 2 * UnsentRecords // records that the average length is taken of
+
 // Unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
 // because each stream has one.
 //
@@ -30,7 +32,7 @@ func (u *Unsent) Limit() int {
 func (u *Unsent) Count(records, octets int) bool {
 	u.records += uint16(records)
 	u.octets += int32(octets)
-	if u.records < UnsentSample && u.octets < UnsentSample/UnsentRecords*UnsentMost {
+	if u.records < unsentSample && u.octets < unsentSample/UnsentRecords*UnsentMost {
 		return false
 	}
 	was := u.power

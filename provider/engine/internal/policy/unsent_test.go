@@ -9,7 +9,7 @@ func TestUnsent(t *testing.T) {
 		for at := 1; at <= BatchFPDUs; at *= 2 {
 			var u Unsent
 			records, changed := 0, false
-			for records < UnsentSample && records*length < UnsentSample/UnsentRecords*UnsentMost {
+			for records < unsentSample && records*length < unsentSample/UnsentRecords*UnsentMost {
 				if changed {
 					t.Fatalf("%d records of %d decide", records, length)
 				}
