@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
@@ -48,6 +49,9 @@ func (l *limit) take() error {
 
 func (l *limit) give() { l.n.Add(-1) }
 
+// chunk is a pooled buffer.
+type chunk [policy.Chunk]byte
+
 // device is an open device, the root of everything else. Its children count
 // themselves with refs.Hold.
 type device struct {
@@ -58,7 +62,7 @@ type device struct {
 	poller lanes
 	prog   progressState // of progress.go
 	stalls stalls
-	chunks bufPool // copies of payload that is being sent
+	chunks freelist.List[chunk] // copies of payload that is being sent
 
 	tally tally
 	log   logger
@@ -92,7 +96,8 @@ func openDevice(opts Options) (*device, error) {
 	}
 	d.async.init(maxAsync)
 	d.log.open(opts.Logger)
-	d.chunks.octets = policy.Chunk
+	d.chunks.New = func() *chunk { return new(chunk) }
+	d.chunks.Idle = func(*chunk) bool { return true } // what is in one has no meaning
 	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead

@@ -10,7 +10,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -150,38 +149,6 @@ func TestQPN(t *testing.T) {
 			t.Errorf("QPN %#x, want %#x", got, want)
 		}
 	}
-}
-
-func TestBufPool(t *testing.T) {
-	p := bufPool{octets: policy.Chunk}
-	var lent []*buf
-	for range policy.Kept + 5 {
-		b := p.get()
-		if len(b.b) != policy.Chunk {
-			t.Fatalf("%d octets", len(b.b))
-		}
-		lent = append(lent, b)
-	}
-	for i, b := range lent {
-		for _, other := range lent[:i] {
-			if b == other {
-				t.Fatal("a buffer was lent twice")
-			}
-		}
-		p.put(b)
-	}
-	if p.n != policy.Kept {
-		t.Errorf("%d buffers kept, want %d", p.n, policy.Kept)
-	}
-	if n := testing.AllocsPerRun(100, func() { p.put(p.get()) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a buffer of the wrong size was taken back")
-		}
-	}()
-	p.put(&buf{b: make([]byte, policy.Chunk/2)})
 }
 
 // TestDeviceCloseWaitsForTheEndOfStreams: when Close returns nobody is at work for a connection

@@ -141,7 +141,7 @@ func TestStoresTogether(t *testing.T) {
 				if !bytes.Equal(o.b, want) {
 					t.Error("other octets")
 				}
-				if n := s.dev.chunks.lent(); n != 0 {
+				if n := s.dev.chunks.Lent(); n != 0 {
 					t.Errorf("%d chunks are lent", n)
 				}
 			})
@@ -164,7 +164,7 @@ func TestStoresBound(t *testing.T) {
 			most := 0
 			for stores := true; stores; {
 				synctest.Wait()
-				most = max(most, s.dev.chunks.lent())
+				most = max(most, s.dev.chunks.Lent())
 				select {
 				case o.gate <- struct{}{}:
 				default:

@@ -61,13 +61,13 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 					h.closeID(server)
 					served++
 				}
-				if n := h.dev.chunks.lent(); n != limit || served != tc.served {
+				if n := h.dev.chunks.Lent(); n != limit || served != tc.served {
 					t.Errorf("%d calls for %d connections, which have ended, want %d for %d",
 						n, served, limit, tc.served)
 				}
 				time.Sleep(takes)
 				synctest.Wait()
-				if n := h.dev.chunks.lent(); n != 0 {
+				if n := h.dev.chunks.Lent(); n != 0 {
 					t.Errorf("%d calls are not over", n)
 				}
 				h.wantPending("all are over", l, 1, 0, 0, 0)

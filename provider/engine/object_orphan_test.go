@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	s := &stream{dev: d, conn: conn, admitted: true}
 	m := new(messageFetches)
 	for m.n < len(m.pieces) {
-		f := &objectFetch{payload: d.chunks.get(), ahead: m.n > 0}
+		f := &objectFetch{payload: d.chunks.Get(), ahead: m.n > 0}
 		f.state.Store(fetchDone)
 		if f.ahead {
 			d.prog.ahead.Add(1)
@@ -50,7 +51,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	}
 	d.accepted.mu.Unlock()
 	<-ended
-	if n, ahead := d.chunks.lent(), d.prog.ahead.Load(); n != 0 || ahead != 0 || d.accepted.all != 0 {
+	if n, ahead := d.chunks.Lent(), d.prog.ahead.Load(); n != 0 || ahead != 0 || d.accepted.all != 0 {
 		t.Errorf("%d chunks are lent, %d pieces are ahead, %d are counted", n, ahead, d.accepted.all)
 	}
 }
@@ -70,13 +71,19 @@ func TestDeviceCloseWaitsForObjectCalls(t *testing.T) {
 			if writes {
 				wr.Opcode = provider.WRRDMAWrite
 			}
+			var putting sync.Mutex
+			b.dev.chunks.Idle = func(*chunk) bool {
+				putting.Lock()
+				defer putting.Unlock()
+				return true
+			}
 			bs := b.qp.stream.Load()
 			a.send(wr)
 			<-o.began
 			testkit.OK(t, b.qp.Close())                  // flushes; the call goes on
 			lock, unlock := bs.rxMu.Lock, bs.rxMu.Unlock // what it takes after it has released the region
 			if !writes {
-				lock, unlock = b.dev.chunks.mu.Lock, b.dev.chunks.mu.Unlock
+				lock, unlock = putting.Lock, putting.Unlock
 			}
 			release := lockElsewhere(lock, unlock)
 			defer release()

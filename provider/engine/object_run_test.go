@@ -187,7 +187,7 @@ func TestFreeListsKeepFew(t *testing.T) {
 		"contexts": lendMany(3*kept, p.contexts.Get, p.contexts.Put, p.contexts.Made),
 		"batches":  lendMany(3*kept, p.batches.Get, p.batches.Put, p.batches.Made),
 		"parts":    lendMany(3*kept, p.parts.Get, p.parts.Put, p.parts.Made),
-		"chunks":   lendMany(3*kept, d.chunks.get, d.chunks.put, func() int { return d.chunks.made }),
+		"chunks":   lendMany(3*kept, d.chunks.Get, d.chunks.Put, d.chunks.Made),
 	}
 	for what, n := range made {
 		if n == 0 || n > kept {

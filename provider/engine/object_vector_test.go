@@ -77,7 +77,7 @@ func wantWholeStores(t *testing.T, s *side, o *vectored) {
 	most := 0
 	for {
 		synctest.Wait()
-		n, chunks := o.last, s.dev.chunks.lent()
+		n, chunks := o.last, s.dev.chunks.Lent()
 		select {
 		case o.gate <- struct{}{}:
 		default:
@@ -124,8 +124,8 @@ func TestVectorAnswers(t *testing.T) {
 			defer func() { testkit.OK(t, m.Close()) }()
 			b := octets(size)
 			st := &objectStore{pieces: []objectPiece{{m: m, n: size}}, n: size}
-			for i, chunk := range slices.Collect(slices.Chunk(b, policy.Chunk)) {
-				st.chunks[i] = &buf{slices.Grow(chunk, policy.Chunk)[:policy.Chunk]}
+			for i, part := range slices.Collect(slices.Chunk(b, policy.Chunk)) {
+				st.chunks[i] = (*chunk)(slices.Grow(part, policy.Chunk)[:policy.Chunk])
 			}
 			for range size / segment {
 				st.segments = append(st.segments, storedSegment{a: rdmap.Action{Len: segment}})

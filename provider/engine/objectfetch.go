@@ -18,7 +18,7 @@ const objectReads = policy.BatchOctets / policy.Chunk
 
 // objectFetch is payload on its way from an object: n octets.
 type objectFetch struct {
-	payload *buf
+	payload *chunk
 	n       uint32
 	sent    uint32 // octets that are in FPDUs; txMu guards it
 	ahead   bool   // it counts against policy.AheadMost
@@ -85,7 +85,7 @@ func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, 
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	p = f.payload.b[f.sent:][:seg.Len]
+	p = f.payload[f.sent:][:seg.Len]
 	f.sent += uint32(seg.Len)
 	return seg, p, true, nil
 }
@@ -103,7 +103,7 @@ func (t *txState) dropFetched(d *device) {
 
 // giveFetch gives back what f has.
 func (d *device) giveFetch(f *objectFetch) {
-	d.chunks.put(f.payload)
+	d.chunks.Put(f.payload)
 	f.payload = nil
 	if f.ahead {
 		d.prog.ahead.Add(-1)

@@ -117,7 +117,7 @@ var scheduleMutants = []scheduleMutant{
 				"\tpieces := c.pieces\n"},
 			{
 				"stream_store.go", "\t\tdone, err := st.write()\n",
-				"\t\tst.pieces = moveMemory(st.pieces, st.chunks[0].b[:st.n], false)\n" +
+				"\t\tst.pieces = moveMemory(st.pieces, st.chunks[0][:st.n], false)\n" +
 					"\t\tdone, err := st.write()\n",
 			},
 		},

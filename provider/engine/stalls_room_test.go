@@ -248,7 +248,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		}
 		kept := st.rx.c != nil
 		st.rxMu.Unlock()
-		chunks := s.dev.chunks.lent()
+		chunks := s.dev.chunks.Lent()
 		if !storing || kept != (others == 0) || kept == (part > 0) || part > contextOctets ||
 			chunks != 1 {
 			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in "+

@@ -43,13 +43,13 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 
 // startFetch has the n octets that pieces name read.
 func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectFetch {
-	f := &objectFetch{payload: s.dev.chunks.get(), n: n, ahead: ahead}
-	if pieces = moveMemory(pieces, f.payload.b[:n], true); len(pieces) == 0 {
+	f := &objectFetch{payload: s.dev.chunks.Get(), n: n, ahead: ahead}
+	if pieces = moveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {
 		f.state.Store(fetchDone)
 		return f
 	}
 	s.dev.spawn(func() {
-		f.err = readPieces(pieces, f.payload.b[:n])
+		f.err = readPieces(pieces, f.payload[:n])
 		releasePieces(pieces)
 		s.objectAnswered()
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {

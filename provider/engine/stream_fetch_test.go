@@ -163,7 +163,7 @@ func TestObjectReadAhead(t *testing.T) {
 						t.Error("other octets")
 					}
 					x.wantGiven("it is sent")
-					if n := x.a.dev.chunks.n; n < objectReads {
+					if n := len(x.a.dev.chunks.All()); n < objectReads {
 						t.Errorf("%d chunks are back", n)
 					}
 				})
@@ -261,7 +261,7 @@ func TestObjectReadAheadEnds(t *testing.T) {
 				}
 				testkit.OK(t, <-closed)
 				x.wantGiven("the stream has ended")
-				if n := x.a.dev.chunks.n; n < objectReads {
+				if n := len(x.a.dev.chunks.All()); n < objectReads {
 					t.Errorf("%d chunks are back", n)
 				}
 			})

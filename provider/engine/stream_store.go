@@ -21,8 +21,8 @@ const (
 // with it and go to the octets after it (see gather). The receive side goes on when all has
 // arrived there.
 type objectStore struct {
-	pieces   []objectPiece     // one, if there is more than one segment
-	chunks   [storeChunks]*buf // n octets of payload, the first of them full
+	pieces   []objectPiece       // one, if there is more than one segment
+	chunks   [storeChunks]*chunk // n octets of payload, the first of them full
 	n        int
 	vector   [storeChunks][]byte // the octets of chunks, while they are written in one call
 	segments []storedSegment
@@ -68,9 +68,9 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	for len(payload) > 0 {
 		i, at := st.n/policy.Chunk, st.n%policy.Chunk
 		if at == 0 {
-			st.chunks[i] = s.dev.chunks.get()
+			st.chunks[i] = s.dev.chunks.Get()
 		}
-		n := copy(st.chunks[i].b[at:], payload)
+		n := copy(st.chunks[i][at:], payload)
 		payload, st.n = payload[n:], st.n+n
 	}
 }
@@ -179,7 +179,7 @@ func (s *stream) storeAll(st *objectStore) {
 		done, err := st.write()
 		for _, b := range st.chunks {
 			if b != nil {
-				s.dev.chunks.put(b) // before releasePieces: after that Close of the device may have begun
+				s.dev.chunks.Put(b) // before releasePieces: after that Close of the device may have begun
 			}
 		}
 		releasePieces(st.pieces)
@@ -198,7 +198,7 @@ func (st *objectStore) write() (done int, err error) {
 		}
 	}
 	for _, chunk := range st.chunks[:(st.n+policy.Chunk-1)/policy.Chunk] {
-		b := chunk.b[:min(policy.Chunk, st.n-done)]
+		b := chunk[:min(policy.Chunk, st.n-done)]
 		pieces := st.pieces
 		if len(b) < st.n { // then there is one
 			part := st.pieces[0]
@@ -217,7 +217,7 @@ func (st *objectStore) write() (done int, err error) {
 func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err error) {
 	v := st.vector[:0]
 	for left := st.n; left > 0; left -= policy.Chunk {
-		v = append(v, st.chunks[len(v)].b[:min(policy.Chunk, left)])
+		v = append(v, st.chunks[len(v)][:min(policy.Chunk, left)])
 	}
 	p := &st.pieces[0]
 	if done, err = w.WriteVectorAt(v, int64(p.off)); err == nil && done >= st.n {

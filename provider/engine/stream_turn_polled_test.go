@@ -102,7 +102,7 @@ func (r *region) writeAll(n int) provider.SendWR {
 // than what a cache keeps, whatever it was permitted.
 func TestCopiesShortenBatches(t *testing.T) {
 	for _, limit := range []uint64{policy.BatchMost, policy.BatchSlow} {
-		b := &txBatch{pool: &bufPool{octets: policy.Chunk}, limit: limit}
+		b := &txBatch{pool: &unwired(t).chunks, limit: limit}
 		b.addCopy(make([]byte, 2*policy.CopyMost), &txState{crc: true})
 		if want := min(limit, policy.BatchOctets); b.limit != want {
 			t.Errorf("a batch of at most %d octets may have %d after a copy, want %d",

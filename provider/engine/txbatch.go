@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -19,7 +20,7 @@ const fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + m
 // first (see copyPending). So a region can be deregistered at any time without tearing
 // an FPDU in two.
 type txBatch struct {
-	pool *bufPool // of chunks
+	pool *freelist.List[chunk]
 
 	iov         [policy.BatchFPDUs][]byte
 	first, last int    // iov[first:last] is still to be written
@@ -52,8 +53,8 @@ type txBatch struct {
 	exposed bool           // peers may write what the spans name
 	pieces  [maxSGE][]byte // scratch
 
-	chunks    []*buf // copies of payload
-	chunkUsed int    // octets of the last one
+	chunks    []*chunk // copies of payload
+	chunkUsed int      // octets of the last one
 
 	// The FPDU being built.
 	open  int    // length of its ULPDU
@@ -118,7 +119,7 @@ func (b *txBatch) reset() {
 	b.release()
 	clear(b.iov[:b.last])
 	for _, c := range b.chunks {
-		b.pool.put(c)
+		b.pool.Put(c)
 	}
 	clear(b.chunks)
 	b.chunks = b.chunks[:0]
@@ -197,17 +198,17 @@ func (b *txBatch) copyPending() {
 	var chunks [2 + 2*policy.BatchMost/policy.Chunk][]byte
 	n := 0
 	old := len(b.chunks)
-	b.chunkUsed = b.pool.octets // leave the chunks in use alone
+	b.chunkUsed = policy.Chunk // leave the chunks in use alone
 	for _, p := range b.pending() {
 		for len(p) > 0 {
-			if b.chunkUsed == b.pool.octets {
-				b.chunks = append(b.chunks, b.pool.get())
+			if b.chunkUsed == policy.Chunk {
+				b.chunks = append(b.chunks, b.pool.Get())
 				b.chunkUsed = 0
-				chunks[n] = b.chunks[len(b.chunks)-1].b[:0]
+				chunks[n] = b.chunks[len(b.chunks)-1][:0]
 				n++
 			}
 			c := &chunks[n-1]
-			took := min(len(p), b.pool.octets-len(*c))
+			took := min(len(p), policy.Chunk-len(*c))
 			*c = append(*c, p[:took]...)
 			b.chunkUsed += took
 			p = p[took:]
@@ -216,7 +217,7 @@ func (b *txBatch) copyPending() {
 	clear(b.iov[:b.last])
 	b.first, b.last, b.inArena = 0, copy(b.iov[:], chunks[:n]), false
 	for _, c := range b.chunks[:old] {
-		b.pool.put(c)
+		b.pool.Put(c)
 	}
 	b.chunks = b.chunks[:copy(b.chunks, b.chunks[old:])]
 	b.inPlace = false

@@ -121,11 +121,11 @@ func (b *txBatch) addCopy(p []byte, t *txState) {
 // short: the kernel copies them again, from the cache while they are not more than that keeps.
 func (b *txBatch) chunkRoom(n int) []byte {
 	b.limit = min(b.limit, policy.BatchOctets)
-	if len(b.chunks) == 0 || b.chunkUsed+n > b.pool.octets {
-		b.chunks = append(b.chunks, b.pool.get())
+	if len(b.chunks) == 0 || b.chunkUsed+n > policy.Chunk {
+		b.chunks = append(b.chunks, b.pool.Get())
 		b.chunkUsed = 0
 	}
-	c := b.chunks[len(b.chunks)-1].b
+	c := b.chunks[len(b.chunks)-1]
 	p := c[b.chunkUsed : b.chunkUsed+n : b.chunkUsed+n]
 	b.chunkUsed += n
 	return p

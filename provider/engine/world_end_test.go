@@ -194,7 +194,7 @@ func (w *world) held(p *proc) {
 	w.quietly()
 	d := p.dev
 	for what, n := range map[string]int{
-		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.lent(),
+		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.Lent(),
 		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
 		"exposed intervals": p.mem.exposed(),
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),

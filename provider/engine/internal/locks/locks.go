@@ -101,12 +101,8 @@ type (
 		sched.After[Dropping]
 		sched.Leaf
 	}
-	Chunks struct { // bufPool.mu
-		sched.After[FreeList]
-		sched.Leaf
-	}
 	Tally struct { // tally.mu, of a device
-		sched.After[Chunks]
+		sched.After[FreeList]
 		sched.Leaf
 	}
 	Log struct { // logger.mu, of a device
