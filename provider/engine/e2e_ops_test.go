@@ -185,30 +185,6 @@ func TestE2EOrder(t *testing.T) {
 	}
 }
 
-// TestE2EFence: without an outstanding Read a fence does
-// nothing, and a fenced Read waits, too.
-func TestE2EFence(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		src := b.filled(100, allRights, 1)
-		sink := a.region(100, allRights)
-		var wrs []provider.SendWR
-		for i := range 20 {
-			wrs = append(wrs, provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, i*5, 5)},
-				RemoteAddr: src.Addr() + uint64(i*5), RKey: src.RKey(), Flags: provider.SendSignaled | provider.SendFence})
-		}
-		if n, err := a.q.PostSend(wrs); n != len(wrs) || err != nil {
-			t.Fatal(n, err)
-		}
-		for i, wc := range a.wait(a.scq, len(wrs)) {
-			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || wc.ByteLen != 5 {
-				t.Errorf("completion %d is %+v", i, wc)
-			}
-		}
-		checkMessage(t, "read", sink, 0, src.buf)
-	})
-}
-
 // TestE2ESolicited: a CQ armed for solicited completions is not woken by others.
 //
 //rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
@@ -278,17 +254,6 @@ func TestE2EReadDepth(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestE2ENoReadDepth: with an ORD of 0 a Read is refused when it is posted.
-func TestE2ENoReadDepth(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		a, _ := newE2EPair(t, w, e2eSetup{depth: -1})
-		_, err := a.q.PostSend([]provider.SendWR{{Opcode: provider.WRRDMARead}})
-		if provider.Errno(err) == 0 {
-			t.Errorf("a Read with ORD 0: %v", err)
-		}
-	})
 }
 
 // Writes that are gathered from as many places as can be fill a batch with

@@ -2,14 +2,12 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"strconv"
 	"syscall"
 	"testing"
 	"testing/synctest"
 
-	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -272,38 +270,4 @@ func TestLongBatches(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSolicited: a CQ armed for solicited completions fires for a Send with
-// solicited event, not for one without.
-//
-//rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
-func TestSolicited(t *testing.T) {
-	story(t, Options{}, params(true), func(s *side, r *raw) {
-		ch := testkit.Must(s.dev.CreateCompChannel())(s.t)
-		defer ch.Close()
-		armed := testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 4, Channel: ch}))(s.t)
-		defer armed.Close()
-		q := testkit.Must(newQP(s.pd,
-			provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed,
-				Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
-		defer q.Close()
-		mine, theirs := connectTransport(s.t, s.dev.opts.Network, "192.0.2.2:1")
-		defer theirs.Close()
-		testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
-		two := &raw{t: s.t, c: theirs, sendMSN: 1}
-		two.framer, two.d = newFraming(true)
-		testkit.Must(q.PostRecv(make([]provider.RecvWR, 4)))(t)
-		testkit.OK(t, armed.ReqNotify(true))
-		two.sendMsg(nil)
-		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-		defer cancel()
-		if c, err := ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a plain Send fires: %v, %v", c, err)
-		}
-		two.send(rdmap.SendHeader(rdmap.OpSendSE, 0, two.sendMSN, 0, true), nil)
-		if c := testkit.Must(ch.Next(s.t.Context()))(t); c != armed {
-			t.Errorf("another CQ fires")
-		}
-	})
 }

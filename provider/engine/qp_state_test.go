@@ -456,20 +456,6 @@ func TestDisconnectWithDribbledAnswers(t *testing.T) {
 	})
 }
 
-// TestAbort resets.
-func TestAbort(t *testing.T) {
-	story(t, Options{}, params(true), func(s *side, r *raw) {
-		s.recv(provider.RecvWR{WRID: 1})
-		s.qp.abort(syscall.ETIMEDOUT)
-		if err := s.wantDown("abort"); err != syscall.ETIMEDOUT {
-			t.Errorf("ended with %v", err)
-		}
-		r.wantReset("a reset")
-		s.wantWC("flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
-		s.qp.abort(nil)
-	})
-}
-
 // TestCloseFlushes: Close sends the FPDU under way to its end, then FIN, and all
 // that was posted completes before it returns.
 func TestCloseFlushes(t *testing.T) {

@@ -35,41 +35,6 @@ func (s *side) spin(n int) {
 	}
 }
 
-// TestNoAllocations: from post to completion nothing is allocated on either side.
-func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Log("the race detector allocates; the numbers are for normal builds")
-	}
-	for _, crc := range []bool{false, true} {
-		for _, size := range []int{0, 64, 4096, 200000} {
-			t.Run(fmt.Sprintf("crc %v, %d octets", crc, size), func(t *testing.T) {
-				a, b := tcpPair(t, Options{}, crc, sideOptions{})
-				src := a.reg(max(size, 1), provider.AccessLocalWrite)
-				dst := b.reg(max(size, 1), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead)
-				recv := []provider.RecvWR{{SGList: []provider.SGE{dst.sge(0, size)}}}
-				sges := []provider.SGE{src.sge(0, size)}
-				wrs := []provider.SendWR{
-					{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
-					{Opcode: provider.WRSend, SGList: sges},
-					{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
-				}
-				round := func() {
-					b.recv(recv...)
-					a.send(wrs...)
-					b.spin(1)
-					a.spin(1)
-				}
-				for range 20 {
-					round()
-				}
-				if n := testing.AllocsPerRun(100, round); n != 0 && !raceEnabled {
-					t.Errorf("%v allocations per round", n)
-				}
-			})
-		}
-	}
-}
-
 // BenchmarkPingPong is the round trip of a Send and its answer. Both ends spin.
 func BenchmarkPingPong(b *testing.B) {
 	for _, crc := range []bool{false, true} {

@@ -62,15 +62,18 @@ func TestORD(t *testing.T) {
 	})
 }
 
-// TestFence: a fenced work request waits for all earlier Reads.
+// TestFence: a fenced work request waits for all earlier Reads, and goes out where there are none.
 //
 //rfc:5040 RDMAP-5.5-02 Fence holds later Send/Write until reads are done
 func TestFence(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(10, provider.AccessLocalWrite)
 		read := provider.SendWR{Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 1)}, RKey: 1}
-		s.send(read, read, provider.SendWR{Opcode: provider.WRSend},
-			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, Flags: provider.SendFence | provider.SendSignaled, RKey: 9})
+		fenced := read
+		fenced.Flags = provider.SendFence
+		s.send(fenced, read, provider.SendWR{Opcode: provider.WRSend},
+			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, Flags: provider.SendFence | provider.SendSignaled, RKey: 9},
+			read, fenced)
 		a := r.wantReadRequest("a Read", 1)
 		b := r.wantReadRequest("a Read", 2)
 		r.want("a Send that does not wait", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
@@ -80,6 +83,10 @@ func TestFence(t *testing.T) {
 		r.answer(b)
 		r.want("and goes out then", rdmap.WriteHeader(9, 0, true))
 		s.wantWC("and completes", provider.WC{WRID: 3, Opcode: provider.WCRDMAWrite})
+		c := r.wantReadRequest("a Read", 3)
+		r.wantIdle("the fenced Read waits")
+		r.answer(c)
+		r.wantReadRequest("and goes out then", 4)
 	})
 }
 
@@ -194,10 +201,12 @@ func TestBadSource(t *testing.T) {
 			"unknown key":  func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
 			"past the end": func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
 			"other PD":     func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
-			"closed": func(s *side,
-				m *region) provider.SGE {
-				testkit.OK(s.t, m.m.Close())
-				return m.sge(0, 1)
+			"closed":       func(s *side, m *region) provider.SGE { testkit.OK(s.t, m.m.Close()); return m.sge(0, 1) },
+			"no right to write, of a Read": func(s *side, m *region) provider.SGE {
+				if op == provider.WRRDMARead {
+					m = s.reg(1, 0)
+				}
+				return m.sge(0, 11)
 			},
 			"before the base": func(s *side, m *region) provider.SGE { return m.sge(-1, 2) },
 		} {
@@ -214,6 +223,9 @@ func TestBadSource(t *testing.T) {
 					s.wantWC("the bad one", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 					s.wantWC("the one after", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
 					s.noWC("that is all")
+					for _, want := range []provider.AsyncEventType{provider.EventSQDrained, provider.EventQPFatal} {
+						s.wantEvent("the events", want)
+					}
 				})
 			})
 		}

@@ -422,15 +422,21 @@ func TestPeerCloses(t *testing.T) {
 //rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
 //rfc:5040 RDMAP-4.8-09 No DDP header for Local Catastrophic
 func TestBadReceive(t *testing.T) {
-	story(t, Options{}, params(true), func(s *side, r *raw) {
-		m := s.reg(10, provider.AccessRemoteRead)
-		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 10)}})
-		r.sendMsg([]byte("hello"))
-		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
-		s.wantWC("the receive", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		s.wantEvent("the event", provider.EventQPAccessErr)
-		m.untouched(0, 0)
-	})
+	for _, access := range []provider.Access{provider.AccessRemoteRead, provider.AccessLocalWrite} {
+		story(t, Options{}, params(true), func(s *side, r *raw) {
+			m := s.reg(10, access)
+			s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 10)}}, provider.RecvWR{WRID: 2})
+			if access == provider.AccessLocalWrite {
+				testkit.OK(t, m.m.Close()) // it is checked when octets come for it
+			}
+			r.sendMsg([]byte("hello"))
+			r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
+			s.wantWC("the receive", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+			s.wantWC("the next one", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+			s.wantEvent("the event", provider.EventQPAccessErr)
+			m.untouched(0, 0)
+		})
+	}
 }
 
 // TestInvalidate: a Send with Invalidate ends the remote use of a region that
