@@ -414,8 +414,7 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 		id.mu.Lock() // as ResolveAddr and ResolveRoute would leave it, but without their events
 		id.local, id.remote, id.state = src, dst, idRouted
 		id.mu.Unlock()
-		_, err := h.end(id)
-		testkit.OK(h.t, err)
+		testkit.Must(h.end(id))(h.t)
 		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}
 	for end := time.Now().Add(patience); complete.Load() < int64(n) && time.Now().Before(end); {

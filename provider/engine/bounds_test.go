@@ -35,10 +35,7 @@ func holding(t testing.TB) held {
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testkit.Must(os.ReadDir("/proc/self/fd"))(t)
 	return held{runtime.NumGoroutine(), len(entries), int64(m.HeapAlloc), int64(m.StackInuse)}
 }
 

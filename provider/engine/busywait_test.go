@@ -89,8 +89,7 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 		time.AfterFunc(after, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		_, err := b.ch.Next(ctx)
-		testkit.OK(t, err)
+		testkit.Must(b.ch.Next(ctx))(t)
 		took := time.Since(began)
 		b.spin(1)
 		return took

@@ -274,8 +274,7 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 		p.wantFrame("accepted", mpa.KindReply)
 		header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
 		framer := mpa.NewFramer(false, true)
-		fpdu, err := framer.AppendFPDU(nil, header.AppendTo(nil))
-		testkit.OK(w.t, err)
+		fpdu := testkit.Must(framer.AppendFPDU(nil, header.AppendTo(nil)))(w.t)
 		p.send(fpdu) // nothing is posted to receive it
 		p.wantFPDU(false)
 		w.server.want("established", server, provider.CMEstablished, 0)

@@ -77,8 +77,7 @@ func TestCQOrderAndWrap(t *testing.T) {
 			c.push(provider.WC{WRID: pushed}, false)
 			pushed++
 		}
-		n, err := c.Poll(wc[:1+round%5])
-		testkit.OK(t, err)
+		n := testkit.Must(c.Poll(wc[:1+round%5]))(t)
 		if want := min(1+round%5, int(pushed-polled)); n != want {
 			t.Fatalf("round %d: polled %d, want %d", round, n, want)
 		}
@@ -340,8 +339,7 @@ func TestNoLostWakeup(t *testing.T) {
 		for seen := 0; seen < pushers*each; {
 			testkit.OK(t, c.ReqNotify(false))
 			for {
-				n, err := c.Poll(wc)
-				testkit.OK(t, err)
+				n := testkit.Must(c.Poll(wc))(t)
 				if seen += n; n == 0 {
 					break
 				}

@@ -106,8 +106,7 @@ func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 	t.Helper()
 	seen := map[uint64]provider.WCStatus{}
 	var wc [8]provider.WC
-	n, err := a.scq.Poll(wc[:])
-	testkit.OK(t, err)
+	n := testkit.Must(a.scq.Poll(wc[:]))(t)
 	for _, c := range wc[:n] {
 		if _, twice := seen[c.WRID]; twice {
 			t.Errorf("work request %d completed twice", c.WRID)

@@ -24,8 +24,7 @@ import (
 //rfc:5040 RDMAP-8.1.1-11-01 Cap on outstanding reads
 func TestE2EHugeReadRequest(t *testing.T) {
 	const size = 1<<32 - 1
-	huge, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
-	testkit.OK(t, err)
+	huge := testkit.Must(syscall.Mmap(-1, 0, size, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	defer syscall.Munmap(huge)
 	synctest.Test(t, func(t *testing.T) {
 		w := e2eWire{net: memnet.Options{Seed: 1}}
@@ -41,8 +40,7 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		h := rdmap.ReadRequestHeader(1)
 		r := rdmap.ReadRequest{SinkSTag: 1, Size: size, SourceSTag: m.RKey(), SourceTO: m.Addr()}
 		framer := mpa.NewFramer(false, true)
-		request, err := framer.AppendFPDU(nil, r.AppendTo(h.AppendTo(nil)))
-		testkit.OK(t, err)
+		request := testkit.Must(framer.AppendFPDU(nil, r.AppendTo(h.AppendTo(nil))))(t)
 
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

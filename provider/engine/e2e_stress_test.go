@@ -328,8 +328,7 @@ func (s *soup) unspoilt(t *testing.T) {
 func drain(t *testing.T, c *cq) []provider.WC {
 	t.Helper()
 	wc := make([]provider.WC, c.CQE())
-	n, err := c.Poll(wc)
-	testkit.OK(t, err)
+	n := testkit.Must(c.Poll(wc))(t)
 	return wc[:n]
 }
 
@@ -476,8 +475,7 @@ func TestE2EConcurrent(t *testing.T) {
 			polling.Go(func() {
 				wc := make([]provider.WC, 3)
 				for {
-					k, err := a.scq.Poll(wc)
-					testkit.OK(t, err)
+					k := testkit.Must(a.scq.Poll(wc))(t)
 					completed.Add(int64(k))
 					for _, c := range wc[:k] {
 						if c.Err() != nil {

@@ -7,16 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
 // TestNoRouteTexts: the event about a link-local address without a route says what the
 // address lacks.
 func TestNoRouteTexts(t *testing.T) {
-	dev, err := New(nil).Open("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dev := testkit.Must(New(nil).Open(""))(t)
 	defer func() { _ = dev.Close() }()
 	for addr, want := range map[string][]string{
 		"[fe80::1]:7471": {"route to fe80::1: invalid argument",
@@ -24,26 +22,14 @@ func TestNoRouteTexts(t *testing.T) {
 		"[fe80::1%no-such-if]:7471": {"no such device",
 			"has this machine an interface no-such-if?"},
 	} {
-		ch, err := dev.CreateEventChannel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, err := ch.CreateID(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ch := testkit.Must(dev.CreateEventChannel())(t)
+		id := testkit.Must(ch.CreateID(nil))(t)
 		bound := id.BindAddr(netip.MustParseAddrPort(addr))
 		if bound == nil || !strings.Contains(bound.Error(), want[1]) {
 			t.Errorf("bind to %s: %v does not say %q", addr, bound, want[1])
 		}
-		err = id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ev, err := ch.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second))
+		ev := testkit.Must(ch.Next(t.Context()))(t)
 		if ev.Type != provider.CMAddrError || ev.Cause == nil ||
 			ev.Status != -int(syscall.EINVAL) && ev.Status != -int(syscall.ENODEV) {
 			t.Errorf("%s: %v, status %d, cause %v", addr, ev.Type, ev.Status, ev.Cause)

@@ -111,9 +111,7 @@ func TestEthernetToSiw(t *testing.T) {
 			cmd.Env = append(os.Environ(), farVar+"="+l.Addr().String())
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, cmd.Start())
 			defer func() {
 				err := cmd.Wait()
 				if err != nil || t.Failed() || !strings.Contains(out.String(), "--- PASS: TestEthernetToSiw ") {
@@ -181,15 +179,10 @@ func exchange(t *testing.T, seed uint64, connect func(context.Context, *rdmacm.C
 		}
 		return nil
 	}
-	c, private, err := connect(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, private := testkit.Must2(connect(ctx, cfg))(t)
 	defer func() { _ = c.Close(); _ = local.Close(); _ = remote.Close() }()
 	var window ibverbs.RemoteRegion
-	if err := window.UnmarshalBinary(private); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, window.UnmarshalBinary(private))
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for i := range local.Bytes() {
 		local.Bytes()[i] = byte(rnd.Uint32())
@@ -267,9 +260,7 @@ func shell(t *testing.T, script string) {
 func record(t *testing.T, file string) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", "far", "dumpcap", "-q", "-P", "-B", "256", "-i", "far", "-w", file)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, cmd.Start())
 	stop = func() {
 		time.Sleep(500 * time.Millisecond)
 		_ = cmd.Process.Signal(os.Interrupt)

@@ -65,9 +65,7 @@ func TestWindowE2E(t *testing.T) {
 				fillPattern(memory, uint64(round))
 				testkit.OK(t, fast.Map(memory[off:off+n]))
 				wrs := []provider.SendWR{regWR(10, fast, provider.AccessLocalWrite|both|provider.AccessRemoteInvalidate), keyWR(11, incRKey(fast.RKey()))}
-				if _, err := a.q.PostSend(wrs); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(a.q.PostSend(wrs))(t)
 				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
 				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
 					t.Fatalf("the region says %d octets, keys %#x and %#x, rights %s", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())

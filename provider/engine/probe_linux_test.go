@@ -95,10 +95,7 @@ func BenchmarkRegMR(b *testing.B) {
 			p := testPD(b, unwired(b))
 			buf := make([]byte, n)
 			for b.Loop() {
-				m, err := p.RegMR(buf, provider.AccessLocalWrite)
-				if err != nil {
-					b.Fatal(err)
-				}
+				m := testkit.Must(p.RegMR(buf, provider.AccessLocalWrite))(b)
 				m.Close()
 			}
 		})

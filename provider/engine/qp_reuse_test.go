@@ -40,8 +40,7 @@ func (s *side) reset() {
 	synctest.Wait()
 	var wc [16]provider.WC
 	for {
-		n, err := s.cq.Poll(wc[:])
-		testkit.OK(s.t, err)
+		n := testkit.Must(s.cq.Poll(wc[:]))(s.t)
 		if n == 0 {
 			return
 		}

@@ -102,8 +102,7 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 	sink.untouched(0, 40)
 	seen := make(map[uint64]int)
 	var wc [16]provider.WC
-	n, err := s.cq.Poll(wc[:])
-	testkit.OK(t, err)
+	n := testkit.Must(s.cq.Poll(wc[:]))(t)
 	for _, c := range wc[:n] {
 		seen[c.WRID]++
 		if c.Status == provider.WCSuccess && c.WRID >= 3 {

@@ -188,8 +188,7 @@ func (s *side) poll() provider.WC {
 	s.t.Helper()
 	var wc [1]provider.WC
 	for end := time.Now().Add(patience); ; {
-		n, err := s.cq.Poll(wc[:])
-		testkit.OK(s.t, err)
+		n := testkit.Must(s.cq.Poll(wc[:]))(s.t)
 		if n == 1 {
 			return wc[0]
 		}

@@ -457,8 +457,7 @@ func TestTurnOfDropping(t *testing.T) {
 		st.fail(&ending{cause: errors.New("the test ends it")})
 		st.settle()
 		mine, theirs := connectTransport(t, network, memAddr)
-		w, err := newWire(s.dev, mine)
-		testkit.OK(t, err)
+		w := testkit.Must(newWire(s.dev, mine))(t)
 		s.dev.leave(w, []byte("the end"))
 		for range octets {
 			r.write([]byte{0})

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -166,10 +167,7 @@ func (s *soak) take() uint64 {
 func (s *soak) run(t *testing.T, cpu int) {
 	now := func(uint64) {}
 	if *worldsNow != "" {
-		f, err := os.OpenFile(*worldsNow, os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testkit.Must(os.OpenFile(*worldsNow, os.O_CREATE|os.O_WRONLY, 0o600))(t)
 		defer f.Close()
 		now = func(seed uint64) { _, _ = f.WriteAt(fmt.Appendf(nil, "%20d\n", seed), int64(cpu)*21) }
 	}

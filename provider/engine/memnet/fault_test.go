@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
@@ -164,15 +165,10 @@ func TestReach(t *testing.T) {
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New(nil)
-		l, err := n.Listen(netip.MustParseAddrPort("[::]:7471"), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(n.Listen(netip.MustParseAddrPort("[::]:7471"), 1))(t)
 		dst := netip.MustParseAddrPort("192.0.2.2:7471")
 		first, err := n.Dial(t.Context(), netip.AddrPort{}, dst)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := n.Dial(ctx, netip.AddrPort{}, dst); !errors.Is(err, context.DeadlineExceeded) {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
@@ -37,20 +38,12 @@ func (h *told) Ready(readable, writable bool) {
 // pairs makes n connections of network.
 func pairs(t *testing.T, network *memnet.Network, n int) (dialed, accepted []transport.Conn) {
 	t.Helper()
-	l, err := network.Listen(netip.MustParseAddrPort("192.0.2.1:7471"), n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(network.Listen(netip.MustParseAddrPort("192.0.2.1:7471"), n))(t)
 	defer l.Close()
 	for range n {
 		d, err := network.Dial(t.Context(), netip.AddrPort{}, l.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := l.Accept(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
+		a := testkit.Must(l.Accept(t.Context()))(t)
 		t.Cleanup(func() { _, _ = d.Close(), a.Close() })
 		dialed, accepted = append(dialed, d), append(accepted, a)
 	}
@@ -80,15 +73,11 @@ func TestShuffle(t *testing.T) {
 					list = append(list, i)
 					_ = p.WantRead(c, false)
 				}
-				if err := p.Add(c, h); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, p.Add(c, h))
 				_, _ = dialed[i].Writev([][]byte{{1}})
 			}
 			for len(list) < len(accepted) {
-				if err := p.Wait(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, p.Wait(t.Context()))
 				p.Poll()
 			}
 		})
@@ -118,9 +107,7 @@ func TestMaxWake(t *testing.T) {
 		p, _ := network.NewPoller()
 		defer p.Close()
 		h := &told{}
-		if err := p.Add(accepted[0], h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, p.Add(accepted[0], h))
 		late := 0
 		for range 100 {
 			begin := time.Now()
@@ -151,9 +138,7 @@ func TestSpurious(t *testing.T) {
 		p, _ := network.NewPoller()
 		defer p.Close()
 		h := &told{}
-		if err := p.Add(accepted[0], h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, p.Add(accepted[0], h))
 		for range 300 {
 			if n := p.Poll(); n != 0 {
 				t.Fatalf("Poll has served %d, and nothing is ready", n)
@@ -195,9 +180,7 @@ func TestOnSpin(t *testing.T) {
 					_, _ = accepted[0].Readv([][]byte{make([]byte, 1)})
 				}
 			}}
-			if err := p.Add(accepted[0], h); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, p.Add(accepted[0], h))
 			for range 7000 {
 				if reads {
 					_, _ = dialed[0].Writev([][]byte{{1}})
@@ -251,9 +234,7 @@ func TestPollTellsWhoIsReady(t *testing.T) {
 		defer p.Close()
 		var h [2]told
 		for i, c := range accepted {
-			if err := p.Add(c, &h[i]); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, p.Add(c, &h[i]))
 		}
 		_, _ = dialed[1].Writev([][]byte{{1}})
 		n := p.Poll()

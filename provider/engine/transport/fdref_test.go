@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
@@ -22,9 +24,7 @@ var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 func TestFdRef(t *testing.T) {
 	for range 200 {
 		var pipe [2]int
-		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 		r := fdRef{fd: pipe[0]}
 		var closes, uses atomic.Int64
 		var wg sync.WaitGroup
@@ -61,24 +61,12 @@ func TestFdRef(t *testing.T) {
 // TestCloseWhileInUse closes streams under the hands of their reader and writer.
 func TestCloseWhileInUse(t *testing.T) {
 	network := NewTCP(nil)
-	l, err := network.Listen(loopback, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(network.Listen(loopback, 0))(t)
 	defer func() { _ = l.Close() }()
 	for range 50 {
-		c, err := network.Dial(t.Context(), loopback, l.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		peer, err := l.Accept(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := network.NewPoller()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
+		peer := testkit.Must(l.Accept(t.Context()))(t)
+		p := testkit.Must(network.NewPoller())(t)
 		if err := p.Add(c, nothing{}); err != nil {
 			t.Fatal(err)
 		}
@@ -113,15 +101,9 @@ func (nothing) Ready(bool, bool) {}
 // TestResetBeforeItIsLookedAt: a peer that resets what it has just accepted is one
 // that reset the connection, and not one that was never there.
 func TestResetBeforeItIsLookedAt(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	addr := l.Addr().(*net.TCPAddr).AddrPort()
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: addr.Addr().As4(), Port: int(addr.Port())}); err != nil {
 		t.Fatal(err)
@@ -130,9 +112,7 @@ func TestResetBeforeItIsLookedAt(t *testing.T) {
 	if err == nil {
 		err = errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()) // RST
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := NewTCP(nil).newConn(fd, true); err != syscall.ECONNRESET {
 		t.Errorf("error %v, want ECONNRESET", err)
 	}

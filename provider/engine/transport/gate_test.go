@@ -47,9 +47,7 @@ func newReader(t *testing.T) (*transporttest.Pair, *reader) {
 	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
 	p.Poller.Remove(p.Accepted.Conn)
 	r := &reader{conn: p.Accepted.Conn}
-	if err := p.Poller.Add(r.conn, r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, p.Poller.Add(r.conn, r))
 	return p, r
 }
 
@@ -205,10 +203,7 @@ func testWaitHoldsNoThread(t *testing.T) {
 	h := harness("127.0.0.1", nil)
 	before := threads(t)
 	for range 100 {
-		p, err := h.Network.NewPoller()
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := testkit.Must(h.Network.NewPoller())(t)
 		t.Cleanup(func() { _ = p.Close() })
 		background(t, p)
 	}
@@ -220,15 +215,9 @@ func testWaitHoldsNoThread(t *testing.T) {
 
 func threads(t *testing.T) int {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.Must(os.ReadFile("/proc/self/status"))(t)
 	_, rest, _ := strings.Cut(string(b), "Threads:")
 	line, _, _ := strings.Cut(rest, "\n")
-	n, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := testkit.Must(strconv.Atoi(strings.TrimSpace(line)))(t)
 	return n
 }

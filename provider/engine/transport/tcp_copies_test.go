@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // A child between fork and exec has a copy of each descriptor, and one of a C program may have it
@@ -20,33 +22,20 @@ import (
 
 func copyOf(t *testing.T, fd int) {
 	t.Helper()
-	dup, err := unix.Dup(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dup := testkit.Must(unix.Dup(fd))(t)
 	t.Cleanup(func() { _ = unix.Close(dup) })
 }
 
 // copied makes a connection whose dialling end has a copy elsewhere, and returns both ends.
 func copied(t *testing.T) (*tcpConn, *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	c, err := NewTCP(nil).Dial(t.Context(), netip.AddrPort{}, l.Addr().(*net.TCPAddr).AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	peer := testkit.Must(l.Accept())(t)
 	t.Cleanup(func() { _ = peer.Close() })
-	if err := peer.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, peer.SetDeadline(time.Now().Add(patience)))
 	conn := c.(*tcpConn)
 	copyOf(t, conn.ref.fd)
 	return conn, peer.(*net.TCPConn)
@@ -58,27 +47,20 @@ func TestClosedLeavesThePoller(t *testing.T) {
 	for name, end := range map[string]func(*tcpConn) error{"Close": (*tcpConn).Close, "Abort": (*tcpConn).Abort} {
 		t.Run(name, func(t *testing.T) {
 			c, peer := copied(t)
-			made, err := NewTCP(nil).NewPoller()
-			if err != nil {
-				t.Fatal(err)
-			}
+			made := testkit.Must(NewTCP(nil).NewPoller())(t)
 			defer made.Close()
 			p := made.(*tcpPoller)
 			if err := p.Add(c, handlerFunc(func() {})); err != nil {
 				t.Fatal(err)
 			}
 			var events [1]unix.EpollEvent
-			if _, err := peer.Write([]byte("unread")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(peer.Write([]byte("unread")))(t)
 			for end := time.Now().Add(patience); epollNow(p.ep.fd, events[:]) == 0; {
 				if time.Now().After(end) {
 					t.Fatal("epoll does not report the stream")
 				}
 			}
-			if err := end(c); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, end(c))
 			if n := epollNow(p.ep.fd, events[:]); n != 0 {
 				t.Error("epoll reports a stream that is closed")
 			}
@@ -107,16 +89,12 @@ func TestCloseReachesThePeer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			conn, peer := copied(t)
 			if c.unread {
-				if _, err := peer.Write([]byte("unread")); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(peer.Write([]byte("unread")))(t)
 				for n := 0; n == 0; {
 					n, _ = unix.IoctlGetInt(conn.ref.fd, unix.SIOCINQ)
 				}
 			}
-			if err := c.end(conn); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, c.end(conn))
 			_, err := peer.Read(make([]byte, 1))
 			if c.want == unix.ECONNRESET && err == io.EOF { // the FIN was first
 				_, err = peer.Write([]byte("x"))
@@ -138,19 +116,14 @@ func TestCloseReachesThePeer(t *testing.T) {
 // its descriptor: it would take connections that nobody serves.
 func TestClosedListenerRefuses(t *testing.T) {
 	tcp := NewTCP(nil)
-	l, err := tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0))(t)
 	copyOf(t, l.(*tcpListener).fd)
 	accepted := make(chan error, 1)
 	go func() {
 		_, err := l.Accept(context.Background())
 		accepted <- err
 	}()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.Close())
 	if _, err := tcp.Dial(t.Context(), netip.AddrPort{}, l.Addr()); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("dialling it: %v, want ECONNREFUSED", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
 )
@@ -23,10 +24,7 @@ import (
 // addresses.
 func socketOf(t *testing.T, local, remote netip.AddrPort) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testkit.Must(os.ReadDir("/proc/self/fd"))(t)
 	same := func(sa unix.Sockaddr, want netip.AddrPort) bool {
 		switch sa := sa.(type) {
 		case *unix.SockaddrInet4:
@@ -69,20 +67,12 @@ func TestKeepAlive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tcp := transport.NewTCP(&transport.TCPOptions{KeepAlive: tc.keep})
-			l, err := tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testkit.Must(tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0))(t)
 			defer func() { _ = l.Close() }()
 			dialed, err := tcp.Dial(t.Context(), netip.AddrPort{}, l.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer func() { _ = dialed.Close() }()
-			accepted, err := l.Accept(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			accepted := testkit.Must(l.Accept(t.Context()))(t)
 			defer func() { _ = accepted.Close() }()
 			for _, c := range []transport.Conn{dialed, accepted} {
 				fd := socketOf(t, c.LocalAddr(), c.RemoteAddr())
@@ -121,24 +111,14 @@ func TestSocketsHaveTheOptions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tcp := transport.NewTCP(&opts)
-			if err := tcp.Check(); err != nil {
-				t.Fatal(err)
-			}
-			l, err := tcp.Listen(netip.MustParseAddrPort(at.listen), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, tcp.Check())
+			l := testkit.Must(tcp.Listen(netip.MustParseAddrPort(at.listen), 0))(t)
 			defer func() { _ = l.Close() }()
 			to := netip.AddrPortFrom(netip.MustParseAddr(at.dial), l.Addr().Port())
 			c, err := tcp.Dial(t.Context(), netip.AddrPort{}, to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer func() { _ = c.Close() }()
-			a, err := l.Accept(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := testkit.Must(l.Accept(t.Context()))(t)
 			defer func() { _ = a.Close() }()
 			for end, conn := range map[string]transport.Conn{"dialled": c, "accepted": a} {
 				wantOptions(t, end, socketOf(t, conn.LocalAddr(), conn.RemoteAddr()))
@@ -175,10 +155,7 @@ func wantOptions(t *testing.T, end string, fd int) {
 		t.Errorf("%s socket: device %q, %v", end, dev, err)
 	}
 	level, option := unix.IPPROTO_IP, unix.IP_TOS
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sa := testkit.Must(unix.Getsockname(fd))(t)
 	if sa6, ok := sa.(*unix.SockaddrInet6); ok && !netip.AddrFrom16(sa6.Addr).Is4In6() {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
 	}
@@ -226,15 +203,9 @@ func TestOptionsThatCannotBe(t *testing.T) {
 // TestBufferAboveTheLimit: root may have more than the system's limit, others are
 // told which limit it is.
 func TestBufferAboveTheLimit(t *testing.T) {
-	text, err := os.ReadFile("/proc/sys/net/core/wmem_max")
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = transport.NewTCP(&transport.TCPOptions{SendBuffer: limit + 1}).Check()
+	text := testkit.Must(os.ReadFile("/proc/sys/net/core/wmem_max"))(t)
+	limit := testkit.Must(strconv.Atoi(strings.TrimSpace(string(text))))(t)
+	err := transport.NewTCP(&transport.TCPOptions{SendBuffer: limit + 1}).Check()
 	if err != nil && (!errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "net.core.wmem_max")) {
 		t.Errorf("%v; want nil for root, EPERM that names the limit for others", err)
 	}
@@ -268,18 +239,10 @@ func TestMaxSegment(t *testing.T) {
 	for _, tc := range []struct{ listening, dialing int }{
 		{1000, 0}, {0, 1000}, {1000, 32767}, {32767, 1000},
 	} {
-		l, err := tcp(tc.listening).Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(tcp(tc.listening).Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0))(t)
 		dialed, err := tcp(tc.dialing).Dial(t.Context(), netip.AddrPort{}, l.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		accepted, err := l.Accept(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
+		accepted := testkit.Must(l.Accept(t.Context()))(t)
 		for _, c := range []transport.Conn{dialed, accepted} {
 			const timestamps = 12
 			if got := c.MSS(); got != 1000 && got != 1000-timestamps {
@@ -294,18 +257,13 @@ func TestMaxSegment(t *testing.T) {
 // TestV6Only: a listener that is IPv6's only leaves the port to IPv4.
 func TestV6Only(t *testing.T) {
 	tcp := transport.NewTCP(&transport.TCPOptions{V6Only: true})
-	l, err := tcp.Listen(netip.MustParseAddrPort("[::]:0"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(tcp.Listen(netip.MustParseAddrPort("[::]:0"), 0))(t)
 	defer func() { _ = l.Close() }()
 	if _, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("over IPv4: %v, want ECONNREFUSED", err)
 	}
 	c, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_ = c.Close()
 	other, err := tcp.Listen(netip.AddrPortFrom(netip.MustParseAddr("0.0.0.0"), l.Addr().Port()), 0)
 	if err != nil {
@@ -318,9 +276,7 @@ func TestV6Only(t *testing.T) {
 func TestWith(t *testing.T) {
 	tcp := transport.NewTCP(&transport.TCPOptions{CongestionControl: "reno"})
 	other, err := tcp.With(func(o *transport.TCPOptions) { o.DSCP = 10 })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if o := other.(*transport.TCP).Options(); o.CongestionControl != "reno" || o.DSCP != 10 || tcp.Options().DSCP != 0 {
 		t.Errorf("options %+v, and %+v before", o, tcp.Options())
 	}

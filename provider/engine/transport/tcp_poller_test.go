@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // calls records how a handler is called.
@@ -33,16 +35,10 @@ func (c *calls) Ready(readable, writable bool) {
 // streams that have left stand among them, and one that leaves meanwhile is not called.
 func TestServe(t *testing.T) {
 	network := NewTCP(nil)
-	poller, err := network.NewPoller()
-	if err != nil {
-		t.Fatal(err)
-	}
+	poller := testkit.Must(network.NewPoller())(t)
 	defer poller.Close()
 	p := poller.(*tcpPoller)
-	l, err := network.Listen(loopback, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(network.Listen(loopback, 0))(t)
 	defer l.Close()
 	const streams = 5
 	var conns [streams]Conn
@@ -51,14 +47,9 @@ func TestServe(t *testing.T) {
 	for i, what := range []uint32{
 		unix.EPOLLIN, unix.EPOLLIN, unix.EPOLLHUP, unix.EPOLLERR | unix.EPOLLOUT, unix.EPOLLIN,
 	} {
-		c, err := network.Dial(context.Background(), loopback, l.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testkit.Must(network.Dial(context.Background(), loopback, l.Addr()))(t)
 		defer c.Close()
-		if err := p.Add(c, &told[i]); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, p.Add(c, &told[i]))
 		ev := *c.(*tcpConn).reg.event(what)
 		conns[i], events = c, append(events, ev)
 	}

@@ -49,21 +49,13 @@ func TestContract(t *testing.T) {
 func TestDualStackListenerReportsIPv4AsIPv4(t *testing.T) {
 	for _, any := range []netip.AddrPort{{}, netip.MustParseAddrPort("[::]:0")} {
 		h := harness("127.0.0.1", nil)
-		l, err := h.Network.Listen(any, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(h.Network.Listen(any, 0))(t)
 		defer func() { _ = l.Close() }()
 		for _, dst := range []string{"127.0.0.1", "::1"} {
 			to := netip.AddrPortFrom(netip.MustParseAddr(dst), l.Addr().Port())
 			c, err := h.Network.Dial(t.Context(), netip.AddrPort{}, to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := l.Accept(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
+			a := testkit.Must(l.Accept(t.Context()))(t)
 			if a.LocalAddr() != to || a.RemoteAddr() != c.LocalAddr() {
 				t.Errorf("dialled %s from %s, accepted on %s from %s", to, c.LocalAddr(), a.LocalAddr(), a.RemoteAddr())
 			}
@@ -74,15 +66,9 @@ func TestDualStackListenerReportsIPv4AsIPv4(t *testing.T) {
 
 func TestFileDescriptorsRunOut(t *testing.T) {
 	h := harness("127.0.0.1", nil)
-	l, err := h.Network.Listen(h.Local, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(h.Network.Listen(h.Local, 0))(t)
 	defer func() { _ = l.Close() }()
-	waiting, err := h.Network.Dial(t.Context(), h.Local, l.Addr()) // stays in the backlog
-	if err != nil {
-		t.Fatal(err)
-	}
+	waiting := testkit.Must(h.Network.Dial(t.Context(), h.Local, l.Addr()))(t) // stays in the backlog
 	defer func() { _ = waiting.Close() }()
 
 	restore := exhaustFDs(t)
@@ -109,27 +95,18 @@ func TestFileDescriptorsRunOut(t *testing.T) {
 func exhaustFDs(t *testing.T) (restore func()) {
 	t.Helper()
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	low := old
 	low.Cur = 0
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
 	return func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
 	}
 }
 
 func TestDialToAFullBacklogEndsWithItsContext(t *testing.T) {
 	h := harness("127.0.0.1", nil)
-	l, err := h.Network.Listen(h.Local, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(h.Network.Listen(h.Local, 1))(t)
 	defer func() { _ = l.Close() }()
 	for range 10 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -148,10 +125,7 @@ func TestDialToAFullBacklogEndsWithItsContext(t *testing.T) {
 
 func TestDialDoesNotConnectToItself(t *testing.T) {
 	h := harness("127.0.0.1", nil)
-	b, err := h.Network.Bind(h.Local)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testkit.Must(h.Network.Bind(h.Local))(t)
 	if c, err := b.Dial(t.Context(), b.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("%v, %v; want ECONNREFUSED", c, err)
 	}
@@ -235,9 +209,7 @@ func TestTapSeesReset(t *testing.T) {
 	var rec recorder
 	p := transporttest.NewPair(t, harness("127.0.0.1", &transport.TCPOptions{Tap: &rec}))
 	p.Dialed.Send([]byte(":unread"))
-	if err := p.Poller.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, p.Poller.Wait(t.Context()))
 	_ = p.Accepted.Close()
 	if err := p.Dialed.ReadError(); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read: %v", err)
@@ -260,9 +232,7 @@ func TestLimitUnsent(t *testing.T) {
 	if !ok {
 		t.Fatalf("%T has no LimitUnsent", p.Dialed.Conn)
 	}
-	if err := l.LimitUnsent(limit); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.LimitUnsent(limit))
 	fd := socketOf(t, p.Dialed.LocalAddr(), p.Dialed.RemoteAddr())
 	record := make([]byte, 1000)
 	sent := 0
@@ -288,15 +258,11 @@ func TestLimitUnsent(t *testing.T) {
 	p.Dialed.Send(record) // which waits for room
 	p.Accepted.Receive(len(record))
 
-	if err := l.LimitUnsent(0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.LimitUnsent(0))
 	if got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT); got != 0 || err != nil {
 		t.Errorf("without a limit TCP_NOTSENT_LOWAT is %d, %v", got, err)
 	}
-	if err := p.Dialed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, p.Dialed.Close())
 	if err := l.LimitUnsent(limit); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("LimitUnsent after Close: %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestLimits: there are at most 50 constants of tuning, each with a comment of its own or of the
@@ -13,9 +15,7 @@ import (
 func TestLimits(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "limits.go", nil,
 		parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	numbers := 0
 	for _, d := range file.Decls {
 		decl := d.(*ast.GenDecl)

@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // NoMoreFDs counts the file descriptors of the process, and returns what fails the test
@@ -25,9 +27,6 @@ func NoMoreFDs(t testing.TB) func() {
 
 func openFDs(t testing.TB) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := testkit.Must(os.ReadDir("/proc/self/fd"))(t)
 	return len(entries)
 }

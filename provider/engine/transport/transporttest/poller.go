@@ -59,8 +59,7 @@ func testAddRefuses(t *testing.T, h Harness) {
 	if err := p.Poller.Add(p.Dialed.Conn, p.Dialed); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("second Add: %v, want EEXIST", err)
 	}
-	other, err := h.Network.NewPoller()
-	testkit.OK(t, err)
+	other := testkit.Must(h.Network.NewPoller())(t)
 	defer func() { _ = other.Close() }()
 	if err := other.Add(p.Dialed.Conn, p.Dialed); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("Add to a second poller: %v, want EEXIST", err)
@@ -126,14 +125,12 @@ func testClosedPoller(t *testing.T, h Harness) {
 	p.Poller.Wake()
 	p.Poller.Attend()
 	p.Poller.Remove(p.Dialed.Conn)
-	other, err := h.Network.NewPoller()
-	testkit.OK(t, err)
+	other := testkit.Must(h.Network.NewPoller())(t)
 	defer func() { _ = other.Close() }()
 	testkit.OK(t, other.Add(p.Accepted.Conn, p.Accepted)) // forgotten by the closed one
 	p.Accepted.poller = other
 	p.Accepted.await(true)
-	third, err := h.Network.NewPoller()
-	testkit.OK(t, err)
+	third := testkit.Must(h.Network.NewPoller())(t)
 	testkit.OK(t, third.Close())
 	other.Remove(p.Accepted.Conn)
 	if err := third.Add(p.Accepted.Conn, p.Accepted); !errors.Is(err, os.ErrClosed) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -134,9 +135,7 @@ func testRecords(t *testing.T, h Harness) {
 	if n, err := w.WriteRecords([][]byte{{}, {}}, []int{0}); n != 0 || err != nil {
 		t.Errorf("WriteRecords of an empty record: %d, %v", n, err)
 	}
-	if err := p.Dialed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, p.Dialed.Close())
 	if _, err := w.WriteRecords([][]byte{{0}}, []int{1}); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("WriteRecords after Close: %v", err)
 	}
