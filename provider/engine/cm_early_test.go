@@ -205,24 +205,6 @@ func TestFPDUsAfterTheReply(t *testing.T) {
 	}
 }
 
-// TestFPDUsAfterTheReplySeparately sends the Reply alone, and the FPDU when it was taken.
-func TestFPDUsAfterTheReplySeparately(t *testing.T) {
-	for name, tc := range earlyCases() {
-		t.Run(name, func(t *testing.T) {
-			onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-				opts := tc.opts
-				opts.Network = w.net
-				c := tc.early(t, w.host(opts), 1, 64)
-				c.peer.send(tc.reply.AppendTo(nil))
-				c.wantEstablished("the Reply alone")
-				c.peer.send(tc.fpdus(t, earlySend(1, "later")))
-				c.wantReceived("an FPDU later", "later")
-				c.end("the peer leaves")
-			})
-		})
-	}
-}
-
 // TestEndAfterTheReply has the peer end its direction in the segment with the Reply and a Send. The
 // message is received, and the events are those of a connection that has been.
 func TestEndAfterTheReply(t *testing.T) {

@@ -96,8 +96,7 @@ func TestPeerFailsAfterTheReply(t *testing.T) {
 			"reset":               func(p *rawPeer) error { return p.w.conn.Abort() },
 			"garbage for an FPDU": func(p *rawPeer) error { p.trySend(make([]byte, 64)); return nil },
 		} {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			server, _ := w.server.wantRequest("the Request arrives", l)
 			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)

@@ -299,6 +299,14 @@ func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
 	return w.raw(conn)
 }
 
+// request connects to the listener l and sends a Request.
+func (w *cmWorld) request(l *cmID) *rawPeer {
+	w.t.Helper()
+	p := w.dialRaw(l.LocalAddr())
+	p.send(rawRequest(nil))
+	return p
+}
+
 func (w *cmWorld) raw(conn transport.Conn) *rawPeer {
 	w.t.Helper()
 	p := &rawPeer{t: w.t, w: testkit.Must(newWire(w.active.dev, conn))(w.t)}

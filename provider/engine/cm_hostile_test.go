@@ -101,8 +101,7 @@ func TestOctetsBehindARequest(t *testing.T) {
 func TestLateOctetsBehindARequest(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		server, _ := w.server.wantRequest("the Request is legal", l)
 		p.send([]byte{0})
 		wantLeft(t, server)
@@ -234,8 +233,7 @@ func TestPeerLeavesBeforeTheAnswer(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		for name, end := range leave {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			server, _ := w.server.wantRequest(name, l)
 			testkit.OK(t, end(p))
 			wantLeft(t, server)

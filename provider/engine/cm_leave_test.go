@@ -66,8 +66,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 	onWholeNetworks(t, opts, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		comeAndGo := func() {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			waitFor(t, "a request has come", func() bool { return w.server.ch.events() == 1 })
 			p.w.close()
 			waitFor(t, "it is withdrawn", func() bool { return w.server.ch.events() == 0 })
@@ -79,16 +78,14 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 
 		var fetched []*cmID
 		for range limit {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			id, _ := w.server.wantRequest("a request", l)
 			fetched = append(fetched, id)
 			p.w.close()
 			wantLeft(t, id)
 		}
 		w.server.wantPending("all fetched, all gone", l, limit, 0, limit, limit)
-		waiting := w.dialRaw(l.LocalAddr())
-		waiting.send(rawRequest(nil))
+		w.request(l)
 		w.server.wantPending("the next one waits", l, limit, 0, limit, limit)
 		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.ECONNRESET)
 		server, _ := w.server.wantRequest("Accept gives a place back", l)
@@ -108,8 +105,7 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		w.moment()
 		taken := w.server.ch.take(l) // as Migrate does
 		p.w.close()
@@ -128,18 +124,9 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
 	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
 	l := w.server.listen()
-	p := w.dialRaw(l.LocalAddr())
-	p.send(rawRequest(nil))
+	p := w.request(l)
 	waitFor(t, "the request", func() bool { return w.server.ch.events() == 1 })
-	held, release := make(chan struct{}), make(chan struct{})
-	defer close(release)
-	go func() { // a goroutine of its own, because locks have an order
-		w.server.dev.accepted.mu.Lock() // the goroutine of the request stops here
-		defer w.server.dev.accepted.mu.Unlock()
-		close(held)
-		<-release
-	}()
-	<-held
+	defer lockElsewhere(w.server.dev.accepted.mu.Lock, w.server.dev.accepted.mu.Unlock)() // it stops there
 	p.w.close()
 	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
 	testkit.OK(t, l.Close())
@@ -154,8 +141,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 		log := new(recorder)
 		w.server.dev.log.to = slog.New(log)
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		server, _ := w.server.wantRequest("the request", l)
 		for range policy.StepsAtOnce { // the goroutine of the request has to wait before it notes that the peer left
 			w.server.dev.prog.steps <- struct{}{}
@@ -208,8 +194,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
 	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
 	h, l := w.server, w.server.listen()
-	p := w.dialRaw(l.LocalAddr())
-	p.send(rawRequest(nil))
+	p := w.request(l)
 	waitFor(t, "the request", func() bool { return h.ch.events() == 1 })
 	release := lockElsewhere(h.dev.accepted.mu.Lock, h.dev.accepted.mu.Unlock) // it stops there
 	defer release()
@@ -416,8 +401,7 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 		patient := w.dialRaw(l.LocalAddr())
 		leavings["refused"](w, l, patient)
 		for range 3 {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			server, _ := w.server.wantRequest("a request", l)
 			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
@@ -447,8 +431,7 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 				w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxClosing: limit}, true)
 				l := w.server.listen()
 				reject := func() *rawPeer {
-					p := w.dialRaw(l.LocalAddr())
-					p.send(rawRequest(nil))
+					p := w.request(l)
 					server, _ := w.server.wantRequest("a request", l)
 					testkit.OK(t, server.Reject(octets(200)))
 					synctest.Wait()
@@ -463,13 +446,12 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 				ctx, cancel := first.context()
 				defer cancel()
 				time.Sleep(2 * time.Second)
-				for {
-					if _, err := first.w.read(ctx, b); err != nil {
-						if !errors.Is(err, syscall.ECONNRESET) {
-							t.Errorf("the end is %v", err)
-						}
-						break
-					}
+				var err error
+				for err == nil {
+					_, err = first.w.read(ctx, b)
+				}
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the end is %v", err)
 				}
 				if d := time.Since(start); d > 3*time.Second {
 					t.Errorf("after %s", d)
@@ -486,8 +468,7 @@ func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{}, true)
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		server, _ := w.server.wantRequest("a request", l)
 		testkit.OK(t, server.Reject(octets(200)))
 		synctest.Wait()
@@ -652,8 +633,7 @@ func TestReplyThatNobodyTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 13}), "192.0.2.1:0", Options{}, true)
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		server, _ := w.server.wantRequest("a request", l)
 		start := time.Now()
 		testkit.OK(t, server.Accept(provider.ConnParam{}))
@@ -669,13 +649,12 @@ func TestReplyThatNobodyTakes(t *testing.T) {
 		w.server.wantPending("it is over", l, 1, 0, 1, 0)
 		ctx, cancel := p.context()
 		defer cancel()
-		for b := make([]byte, 100); ; {
-			if _, err := p.w.read(ctx, b); err != nil {
-				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("the end is %v", err)
-				}
-				break
-			}
+		var err error
+		for b := make([]byte, 100); err == nil; {
+			_, err = p.w.read(ctx, b)
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the end is %v", err)
 		}
 	})
 }

@@ -81,8 +81,7 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 		return len(l.listening.silent) == 1
 	})
 	for range 2 * overtakenMost {
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		r, _ := w.server.wantRequest("a request after the silent connection", l)
 		p.w.abort()
 		testkit.OK(t, r.qp.Close())
@@ -102,8 +101,7 @@ func TestAnsweredWithinTheCall(t *testing.T) {
 	const calls = 100
 	late := 0 // on a busy host the kernel may leave a packet to another thread
 	for i := range calls {
-		p := w.dialRaw(l.LocalAddr())
-		p.send(rawRequest(nil))
+		p := w.request(l)
 		r, _ := w.server.wantRequest("a request", l)
 		if i%2 == 0 {
 			testkit.OK(t, r.Accept(provider.ConnParam{}))

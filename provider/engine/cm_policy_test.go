@@ -395,8 +395,7 @@ func TestMaxAccepted(t *testing.T) {
 				testkit.OK(t, server.Reject(nil))
 				w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 
-				gone := w.dialRaw(l.LocalAddr())
-				gone.send(rawRequest(nil))
+				gone := w.request(l)
 				server, _ = w.server.wantRequest("its peer leaves", l)
 				gone.w.close()
 				wantLeft(t, server)

@@ -63,8 +63,7 @@ func TestStepsAtOnce(t *testing.T) {
 		}
 		event := func() bool { return w.server.ch.events() > 0 }
 		come := func() *rawPeer {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			return p
 		}
 		var p *rawPeer

@@ -27,8 +27,7 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 		}
 		var peers []*rawPeer
 		for range places {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			peers = append(peers, p)
 		}
 		first, _ := w.server.wantRequest("the one place", l)

@@ -84,8 +84,7 @@ func TestTurnsOfEnds(t *testing.T) {
 		var conns []transport.Conn
 		var servers []*cmID
 		for range peers {
-			p := w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
+			p := w.request(l)
 			server, _ := w.server.wantRequest("a request", l)
 			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)

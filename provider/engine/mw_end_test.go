@@ -118,10 +118,6 @@ func TestMemoryWorkFlushed(t *testing.T) {
 
 // TestMemoryWorkAllocs: giving and taking back a window or region allocates nothing.
 func TestMemoryWorkAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Log("the race detector allocates; the test is for a build without it")
-		return
-	}
 	onWires(t, func(w e2eWire) bool { return w.name == "TCP" }, func(t *testing.T, w e2eWire) {
 		a, _ := newE2EPair(t, w, e2eSetup{})
 		m := a.region(4096, bindable)
@@ -149,10 +145,7 @@ func TestMemoryWorkAllocs(t *testing.T) {
 				}
 			}
 		}
-		round()
-		if n := testing.AllocsPerRun(200, round); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
+		wantNoAllocs(t, round)
 	})
 }
 

@@ -201,23 +201,3 @@ func TestInvalidateRemote(t *testing.T) {
 	m.release()
 	testkit.OK(t, m.Close())
 }
-
-func TestAccessAllocs(t *testing.T) {
-	p := testPD(t, unwired(t))
-	m := testMR(t, p, 100, allRights)
-	peer := ofPD(p)
-	sges := []provider.SGE{sge(m, 0, 10), sge(m, 10, 10)}
-	spans := make([]span, 0, 4)
-	pieces := make([][]byte, 0, 4)
-	if n := testing.AllocsPerRun(100, func() {
-		s, _ := resolveLocal(p, sges, provider.AccessLocalWrite, spans)
-		appendSpans(pieces, s, 5, 10)
-		releaseSpans(s)
-		use, _, _ := writeTarget(peer, m.stag, m.base, 10)
-		use.releaseRemote()
-		writeTarget(peer, m.stag+1, m.base, 10)
-		readSource(peer, m.stag, m.base, 1000)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

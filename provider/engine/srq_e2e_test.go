@@ -65,10 +65,6 @@ func TestSRQE2E(t *testing.T) {
 
 // TestSRQAllocs: receiving from an SRQ allocates nothing either.
 func TestSRQAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Log("the race detector allocates; the test is for a build without it")
-		return
-	}
 	w := e2eWires[len(e2eWires)-4]
 	if !w.real {
 		t.Fatalf("%s is not TCP", w.name)
@@ -82,7 +78,6 @@ func TestSRQAllocs(t *testing.T) {
 	e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, in, make(chan error, 1), make(chan error, 1))
 	src, dst := a.region(200000, 0), b.region(200000, provider.AccessLocalWrite)
 	recvs := []provider.RecvWR{{SGList: []provider.SGE{sge(dst.mr, 0, 200000)}}}
-	var wc [1]provider.WC
 	for _, n := range []int{0, 64, 200000} {
 		sends := []provider.SendWR{{Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, n)}, Flags: provider.SendSignaled}}
 		round := func() {
@@ -92,22 +87,9 @@ func TestSRQAllocs(t *testing.T) {
 			if _, err := a.q.PostSend(sends); err != nil {
 				t.Fatal(err)
 			}
-			for left := 2; left > 0; {
-				for _, c := range []*cq{a.scq, b.rcq} {
-					k, err := c.Poll(wc[:])
-					if err != nil || k > 0 && wc[0].Status != provider.WCSuccess {
-						t.Fatalf("%+v: %v", wc[0], err)
-					}
-					left -= k
-				}
-			}
+			pollBoth(t, a.scq, b.rcq)
 		}
-		for range 50 {
-			round()
-		}
-		if got := testing.AllocsPerRun(200, round); got != 0 {
-			t.Errorf("%d octets: %v allocations per round", n, got)
-		}
+		wantNoAllocs(t, round)
 	}
 }
 

@@ -428,10 +428,6 @@ func TestImmediateEndToEnd(t *testing.T) {
 
 // TestImmediateAllocs: nothing is allocated for it, on either side.
 func TestImmediateAllocs(t *testing.T) {
-	if raceEnabled {
-		t.Log("the race detector allocates; the test is for a build without it")
-		return
-	}
 	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
 	src, dst := a.reg(64, 0), b.reg(64, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	wrs := []provider.SendWR{
@@ -445,12 +441,7 @@ func TestImmediateAllocs(t *testing.T) {
 		a.spin(1)
 		b.spin(2)
 	}
-	for range 50 {
-		round()
-	}
-	if n := testing.AllocsPerRun(200, round); n != 0 {
-		t.Errorf("%v allocations per round", n)
-	}
+	wantNoAllocs(t, round)
 }
 
 // TestImmediateTakesFromSRQ: one receive each, as from a queue of the QP's own.

@@ -113,20 +113,6 @@ func TestArrivalsAreForTheLease(t *testing.T) {
 	}
 	p.Attend()
 	testkit.OK(t, <-parked)
-}
-
-// TestAttendEndsYielding: a goroutine that is about to sleep wakes the one that waits.
-func TestAttendEndsYielding(t *testing.T) {
-	p := testkit.Must(NewTCP(nil).NewPoller())(t).(*tcpPoller)
-	defer p.Close()
-	lease(p, patience)
-	parked := make(chan error)
-	go func() { parked <- p.Wait(t.Context()) }()
-	for !p.yielding.Load() {
-		time.Sleep(time.Millisecond)
-	}
-	p.Attend()
-	testkit.OK(t, <-parked)
 	if p.yielding.Load() || p.leased() {
 		t.Errorf("yielding is %v, leased %v", p.yielding.Load(), p.leased())
 	}
