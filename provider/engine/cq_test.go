@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"runtime"
@@ -562,24 +561,4 @@ func TestAsyncQueue(t *testing.T) {
 		}
 		d.raise(provider.AsyncEvent{}) // late ones are dropped
 	})
-}
-
-// BenchmarkCQ is a completion that goes through a CQ: alone, and with others in
-// one poll.
-func BenchmarkCQ(b *testing.B) {
-	for _, batch := range []int{1, 64} {
-		b.Run(fmt.Sprint(batch), func(b *testing.B) {
-			c := testCQ(b, unwired(b), 128, nil)
-			wcs := make([]provider.WC, batch)
-			b.ReportAllocs()
-			for b.Loop() {
-				for range batch {
-					c.push(provider.WC{WRID: 1}, false)
-				}
-				if n, err := c.Poll(wcs); n != batch || err != nil {
-					b.Fatal(n, err)
-				}
-			}
-		})
-	}
 }

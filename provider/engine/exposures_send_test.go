@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
 
@@ -234,6 +235,32 @@ func TestThirdPartyWrites(t *testing.T) {
 	}
 }
 
+// duringSend has first, and then second if it is not nil, called when src is sent for the first
+// time. While it is being sent none of ends may be closed, and no octet of it may change.
+func (s *side) duringSend(src *region, first, second func(), ends ...chan struct{}) {
+	s.interrupt(sync.OnceFunc(func() {
+		before := bytes.Clone(src.b)
+		go first()
+		for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
+			time.Sleep(10 * time.Microsecond)
+		}
+		if second != nil {
+			go second()
+		}
+		time.Sleep(20 * time.Millisecond)
+		for i, c := range ends {
+			select {
+			case <-c:
+				s.t.Errorf("call %d has not waited until the memory was sent", i+1)
+			default:
+			}
+		}
+		if !bytes.Equal(src.b, before) {
+			s.t.Error("the memory has changed while it was being sent")
+		}
+	}))
+}
+
 // TestExposureWaitsForSend: what lets a peer change memory waits until the memory is not being
 // sent any more. From then on a copy of it is sent, until the right is gone.
 func TestExposureWaitsForSend(t *testing.T) {
@@ -271,26 +298,7 @@ func TestExposureWaitsForSend(t *testing.T) {
 			}
 			expose, end := prepare(t, a, src)
 			exposed := make(chan struct{})
-			begun := false
-			a.interrupt(func() {
-				if begun {
-					return
-				}
-				begun = true
-				before := bytes.Clone(src.b)
-				go func() { expose(); close(exposed) }()
-				for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
-					time.Sleep(10 * time.Microsecond)
-				}
-				select {
-				case <-exposed:
-					t.Error("the memory was exposed while it was being sent")
-				case <-time.After(20 * time.Millisecond):
-				}
-				if !bytes.Equal(src.b, before) {
-					t.Error("the memory has changed while it was being sent")
-				}
-			})
+			a.duringSend(src, func() { expose(); close(exposed) }, nil, exposed)
 			write("a Write meanwhile")
 			<-exposed
 			if isStill(src.m) {
@@ -308,6 +316,43 @@ func TestExposureWaitsForSend(t *testing.T) {
 			if !bytes.Equal(src.b, dst.b) {
 				t.Error("the octets that arrived are not those that were sent")
 			}
+		})
+	}
+}
+
+// TestWriteWaitsForRegionThatIsClosed: while memory is being sent without a copy, the region that
+// the work request names is closed, or registered anew, and a peer writes to the memory by way of
+// another region. The Write waits as long as the close does.
+func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
+	const size = 100000
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	for how, end := range map[string]func(t *testing.T, m *mr){
+		"Close": func(t *testing.T, m *mr) { testkit.OK(t, m.Close()) },
+		"Rereg": func(t *testing.T, m *mr) {
+			n := testkit.Must(m.Rereg(provider.ReregAccess, nil, nil, provider.AccessLocalWrite))(t)
+			t.Cleanup(func() { testkit.OK(t, n.Close()) })
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{},
+				sideOptions{}, params(true))
+			src, dst := a.reg(size, open), b.reg(size, open)
+			other := testkit.Must(a.pd.RegMR(src.b, open))(t).(*mr)
+			t.Cleanup(func() { testkit.OK(t, other.Close()) })
+			third := newThirdParty(t, a, a.pd)
+			ended, written := make(chan struct{}), make(chan struct{})
+			a.duringSend(src, func() { end(t, src.m); close(ended) },
+				func() { third.write(other.stag, other.base, 100); close(written) }, ended, written)
+			a.send(provider.SendWR{
+				WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
+				SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+			})
+			a.wantWC("the Write", provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
+			<-ended
+			<-written
+			b.recv(provider.RecvWR{WRID: 2})
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
 		})
 	}
 }

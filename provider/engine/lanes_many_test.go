@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -217,22 +216,5 @@ func TestManyLanes(t *testing.T) {
 				t.Errorf("%d goroutines: p99 of a connection is %v, want %v at most", n, most, limit)
 			}
 		})
-	}
-}
-
-// BenchmarkLanes measures how fast progress goroutines take Writes with CRC of 32 connections,
-// without the system calls.
-func BenchmarkLanes(b *testing.B) {
-	for _, size := range []int{64, 4096, 60000} {
-		for _, n := range []int{1, 2, 4} {
-			b.Run(fmt.Sprintf("size=%d/goroutines=%d", size, n), func(b *testing.B) {
-				const batch = 64 // a counter that all share would be the slowest part
-				_, run := supplied(b, new(supply), n, 32, size, batch)
-				b.SetBytes(int64(size))
-				b.ResetTimer()
-				run((int64(b.N) + batch - 1) / batch * batch)
-				b.StopTimer()
-			})
-		}
 	}
 }

@@ -88,16 +88,3 @@ func resident(t *testing.T) int {
 	t.Fatal("no VmRSS")
 	return 0
 }
-
-func BenchmarkRegMR(b *testing.B) {
-	for name, n := range map[string]int{"4KiB": 4 << 10, "4MiB": 4 << 20} {
-		b.Run(name, func(b *testing.B) {
-			p := testPD(b, unwired(b))
-			buf := make([]byte, n)
-			for b.Loop() {
-				m := testkit.Must(p.RegMR(buf, provider.AccessLocalWrite))(b)
-				m.Close()
-			}
-		})
-	}
-}

@@ -176,21 +176,6 @@ func TestSTagLookupWhileChanging(t *testing.T) {
 	wg.Wait()
 }
 
-func BenchmarkSTagLookup(b *testing.B) {
-	table := newSTagTable()
-	var stags [1024]uint32
-	for i := range stags {
-		m := new(mr)
-		table.insert(m)
-		stags[i] = m.stag
-	}
-	for i := 0; b.Loop(); i++ {
-		if table.lookup(stags[i%len(stags)]) == nil {
-			b.Fatal("not found")
-		}
-	}
-}
-
 // TestSTagIndexes: an index is either one region's for all its keys, or of STags of
 // regions that have one each.
 func TestSTagIndexes(t *testing.T) {

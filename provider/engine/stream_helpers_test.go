@@ -285,3 +285,27 @@ func (s *side) arrives(n int64) {
 		}
 	}
 }
+
+// tcpPair connects two sides over TCP on loopback.
+func tcpPair(t testing.TB, opts Options, crc bool, so sideOptions) (a, b *side) {
+	t.Helper()
+	cubic := Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}
+	return pair(t, testkit.Must(tcpNetwork(cubic))(t), tcpAddr, opts, so, params(crc))
+}
+
+// spin polls until n completions have come, all of them successes.
+func (s *side) spin(n int) {
+	wc := &s.wc
+	for n > 0 {
+		k, err := s.cq.Poll(wc[:min(n, len(wc))])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for i := range wc[:k] {
+			if wc[i].Status != provider.WCSuccess {
+				s.t.Fatalf("completion %+v, the connection: %v", wc[i], s.qp.Cause())
+			}
+		}
+		n -= k
+	}
+}

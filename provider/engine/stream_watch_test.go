@@ -132,29 +132,21 @@ func pow(n, e int) int {
 // anything from its peer any more.
 func TestCannotWatch(t *testing.T) {
 	refused := errors.New("no room for watches")
-	for name, lose := range map[string]func(w *watching, s *side, r *raw){
-		"an object has stored": func(w *watching, s *side, r *raw) {
-			o := &store{b: make([]byte, 1), gate: make(chan struct{})}
-			om := testkit.Must(s.pd.RegObject(o, 1,
-				provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-			r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
-			synctest.Wait()
-			w.refuseOn(refused)
-			o.gate <- struct{}{}
-			synctest.Wait()
-			testkit.OK(t, om.Close())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			watchedSide(t, func(w *watching, s *side, r *raw) {
-				lose(w, s, r)
-				if err := s.wantDown(name); !errors.Is(err, refused) {
-					t.Errorf("ended with %v", err)
-				}
-				r.wantReset("the peer's end")
-			})
-		})
-	}
+	watchedSide(t, func(w *watching, s *side, r *raw) {
+		o := &store{b: make([]byte, 1), gate: make(chan struct{})}
+		om := testkit.Must(s.pd.RegObject(o, 1,
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
+		synctest.Wait()
+		w.refuseOn(refused)
+		o.gate <- struct{}{}
+		synctest.Wait()
+		testkit.OK(t, om.Close())
+		if err := s.wantDown("an object has stored"); !errors.Is(err, refused) {
+			t.Errorf("ended with %v", err)
+		}
+		r.wantReset("the peer's end")
+	})
 }
 
 // TestTxMuIsGivenBack: only functions that then look for work that was left to the holder

@@ -303,9 +303,9 @@ type object struct {
 
 var errObject = fmt.Errorf("the test has the object fail")
 
-// begin takes the time of a call, and returns an error if it fails. It returns with
-// m.objects held.
-func (o *object) begin() error {
+// begin takes the time of a call for n octets at off, and returns the memory from there on, or an
+// error if the call fails: short if there is not so much. It returns with m.objects held.
+func (o *object) begin(n int, off int64, short error) ([]byte, error) {
 	o.m.objects.Lock()
 	o.busy++
 	var d time.Duration
@@ -316,34 +316,24 @@ func (o *object) begin() error {
 	o.m.objects.Unlock()
 	time.Sleep(d)
 	o.m.objects.Lock()
-	if fails {
-		return errObject
+	o.busy--
+	switch {
+	case fails:
+		return nil, errObject
+	case off < 0 || o.lo+int(off)+n > o.hi:
+		return nil, short
 	}
-	return nil
+	return o.m.b[o.lo+int(off) : o.hi], nil
 }
 
 func (o *object) ReadAt(b []byte, off int64) (int, error) {
-	err := o.begin()
+	m, err := o.begin(len(b), off, io.EOF)
 	defer o.m.objects.Unlock()
-	o.busy--
-	if err != nil {
-		return 0, err
-	}
-	if off < 0 || o.lo+int(off)+len(b) > o.hi {
-		return 0, io.EOF
-	}
-	return copy(b, o.m.b[o.lo+int(off):o.hi]), nil
+	return copy(b, m), err
 }
 
 func (o *object) WriteAt(b []byte, off int64) (int, error) {
-	err := o.begin()
+	m, err := o.begin(len(b), off, io.ErrShortWrite)
 	defer o.m.objects.Unlock()
-	o.busy--
-	if err != nil {
-		return 0, err
-	}
-	if off < 0 || o.lo+int(off)+len(b) > o.hi {
-		return 0, io.ErrShortWrite
-	}
-	return copy(o.m.b[o.lo+int(off):o.hi], b), nil
+	return copy(m, b), err
 }

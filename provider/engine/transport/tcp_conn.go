@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -129,15 +130,20 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 	before := c.tap.Before()
 	raceSending()
 	n, errno := c.write(bufs, 0)
+	return c.wrote(before, bufs, n, errno)
+}
+
+// wrote ends a call that has written n octets of bufs.
+func (c *tcpConn) wrote(before time.Time, bufs [][]byte, n int, errno syscall.Errno) (int, error) {
 	c.ref.release()
-	if errno == unix.EAGAIN {
+	switch errno {
+	case 0:
+		c.tap.Sent(before, bufs, n)
+		return n, nil
+	case unix.EAGAIN:
 		return 0, ErrWouldBlock
 	}
-	if errno != 0 {
-		return 0, errno
-	}
-	c.tap.Sent(before, bufs, n)
-	return n, nil
+	return 0, errno
 }
 
 // write goes through sendto and sendmsg, because write and writev raise SIGPIPE.

@@ -50,15 +50,7 @@ func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 		v.clear()
 		recordPool.Put(v)
 	}
-	c.ref.release()
-	if errno == unix.EAGAIN {
-		return 0, ErrWouldBlock
-	}
-	if errno != 0 {
-		return 0, errno
-	}
-	c.tap.Sent(before, bufs, n)
-	return n, nil
+	return c.wrote(before, bufs, n, errno)
 }
 
 // load describes as many of the records as there is room for. The last one may be
