@@ -94,31 +94,3 @@ func TestRequestOfOptions(t *testing.T) {
 		})
 	}
 }
-
-// TestStartupAgrees runs every combination of what two ends want of MPA.
-//
-//rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)
-//rfc:5044 MPA-7.1.1-09 C=1 on either: both generate and check
-func TestStartupAgrees(t *testing.T) {
-	each := []Options{{}, {CRC: CRCOff}, {Markers: true}, {CRC: CRCOff, Markers: true}, {Revision: 1}}
-	for _, active := range each {
-		for _, responder := range each {
-			inMemory(t, active, func(t *testing.T, w *cmWorld) {
-				responder.Network = w.net
-				w.server = w.host(responder)
-				client, server := w.established()
-				for _, id := range []*cmID{client, server} {
-					p := id.qp.stream.Load().params
-					crc := active.CRC == CRCOn || responder.CRC == CRCOn
-					tx, rx := responder.Markers, active.Markers
-					if id == server {
-						tx, rx = rx, tx
-					}
-					if p.CRC != crc || p.MarkersTx != tx || p.MarkersRx != rx || p.Enhanced != (active.Revision != 1) || p.WaitFirstFPDU != (id == server) {
-						t.Errorf("%+v with %+v: %+v", active, responder, p)
-					}
-				}
-			})
-		}
-	}
-}

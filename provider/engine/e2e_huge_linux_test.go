@@ -50,8 +50,7 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		synctest.Wait()
 		room, total := make([]byte, 64<<10), 0
 		for range 100 { // some of it is taken, so that more is sent
-			n, err := peer.Readv([][]byte{room})
-			testkit.OK(t, err)
+			n := testkit.Must(peer.Readv([][]byte{room}))(t)
 			total += n
 			synctest.Wait()
 		}

@@ -94,8 +94,7 @@ func TestE2EIsolation(t *testing.T) {
 		for i := range as {
 			as[i], bs[i] = newE2EEnd(t, w, network, s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i].q, bs[i], down, down)
-			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i)}})
-			testkit.OK(t, err)
+			testkit.Must(bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i)}}))(t)
 		}
 		for i, a := range as {
 			if i%2 == 0 {

@@ -371,12 +371,10 @@ func TestE2EManyConnections(t *testing.T) {
 		for i := range conns {
 			as[i], bs[i] = a.newQP(s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i], bs[i], down, down)
-			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)}})
-			testkit.OK(t, err)
+			testkit.Must(bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)}}))(t)
 		}
 		for i, q := range as {
-			_, err := q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}})
-			testkit.OK(t, err)
+			testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}}))(t)
 		}
 		seen := map[uint64]bool{}
 		for _, wc := range b.wait(b.rcq, conns) {

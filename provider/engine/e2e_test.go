@@ -310,8 +310,7 @@ func (e *e2eEnd) spin(c *cq, n int) []provider.WC {
 	got := make([]provider.WC, n)
 	have := 0
 	for begin := time.Now(); have < n; {
-		k, err := c.Poll(got[have:])
-		testkit.OK(e.t, err)
+		k := testkit.Must(c.Poll(got[have:]))(e.t)
 		have += k
 		if time.Since(begin) > patience {
 			e.t.Fatalf("%d of %d completions in time (QP %s: %v)", have, n, e.q.getState(), e.q.Cause())

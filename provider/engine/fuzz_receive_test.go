@@ -366,8 +366,7 @@ func (x *execution) finish() {
 // completions compares the completions of both queues, each in its order.
 func (x *execution) completions() {
 	var wc [64]provider.WC
-	n, err := x.cq.Poll(wc[:])
-	testkit.OK(x.t, err)
+	n := testkit.Must(x.cq.Poll(wc[:]))(x.t)
 	recvs, sends := x.m.recvWCs, x.m.sendWCs
 	flushedRecv, flushedSend := uint64(len(recvs)+1), uint64(1000+len(sends))
 	for _, got := range wc[:n] {

@@ -277,14 +277,6 @@ func TestBadImmediate(t *testing.T) {
 			s.wantTerm("the QP ends", false, 1, 2, 2)
 		})
 	})
-	t.Run("off", func(t *testing.T) {
-		story(t, Options{}, params(true), func(s *side, r *raw) {
-			s.recv(provider.RecvWR{WRID: 1})
-			h := r.imm(true, 1)
-			r.wantTerminate("a reserved opcode", fault{0, 2, 6}, &h, 8, nil)
-			s.wantWC("the receive is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
-		})
-	})
 }
 
 // TestImmediateToPeerWithout: it ends the connection at both, and says why.

@@ -73,8 +73,7 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 		most := 0
 		for i := range 100 {
 			for left := each; left > 0; {
-				n, err := r.c.Readv([][]byte{buf[:left]})
-				testkit.OK(t, err)
+				n := testkit.Must(r.c.Readv([][]byte{buf[:left]}))(t)
 				left -= n
 			}
 			s.dev.poller.Poll()

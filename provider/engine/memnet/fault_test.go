@@ -167,8 +167,7 @@ func TestBacklog(t *testing.T) {
 		n := memnet.New(nil)
 		l := testkit.Must(n.Listen(netip.MustParseAddrPort("[::]:7471"), 1))(t)
 		dst := netip.MustParseAddrPort("192.0.2.2:7471")
-		first, err := n.Dial(t.Context(), netip.AddrPort{}, dst)
-		testkit.OK(t, err)
+		first := testkit.Must(n.Dial(t.Context(), netip.AddrPort{}, dst))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := n.Dial(ctx, netip.AddrPort{}, dst); !errors.Is(err, context.DeadlineExceeded) {

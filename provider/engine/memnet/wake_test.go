@@ -41,8 +41,7 @@ func pairs(t *testing.T, network *memnet.Network, n int) (dialed, accepted []tra
 	l := testkit.Must(network.Listen(netip.MustParseAddrPort("192.0.2.1:7471"), n))(t)
 	defer l.Close()
 	for range n {
-		d, err := network.Dial(t.Context(), netip.AddrPort{}, l.Addr())
-		testkit.OK(t, err)
+		d := testkit.Must(network.Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
 		a := testkit.Must(l.Accept(t.Context()))(t)
 		t.Cleanup(func() { _, _ = d.Close(), a.Close() })
 		dialed, accepted = append(dialed, d), append(accepted, a)

@@ -69,24 +69,19 @@ func TestKeepAlive(t *testing.T) {
 			tcp := transport.NewTCP(&transport.TCPOptions{KeepAlive: tc.keep})
 			l := testkit.Must(tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0))(t)
 			defer func() { _ = l.Close() }()
-			dialed, err := tcp.Dial(t.Context(), netip.AddrPort{}, l.Addr())
-			testkit.OK(t, err)
+			dialed := testkit.Must(tcp.Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
 			defer func() { _ = dialed.Close() }()
 			accepted := testkit.Must(l.Accept(t.Context()))(t)
 			defer func() { _ = accepted.Close() }()
 			for _, c := range []transport.Conn{dialed, accepted} {
 				fd := socketOf(t, c.LocalAddr(), c.RemoteAddr())
 				var got [4]int
-				if got[0], err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE); err != nil {
-					t.Fatal(err)
-				}
+				got[0] = testkit.Must(unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE))(t)
 				for i, option := range []int{unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT} {
 					if got[0] == 0 {
 						break
 					}
-					if got[i+1], err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option); err != nil {
-						t.Fatal(err)
-					}
+					got[i+1] = testkit.Must(unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option))(t)
 				}
 				if got != tc.want {
 					t.Errorf("%v, want %v", got, tc.want)
@@ -115,8 +110,7 @@ func TestSocketsHaveTheOptions(t *testing.T) {
 			l := testkit.Must(tcp.Listen(netip.MustParseAddrPort(at.listen), 0))(t)
 			defer func() { _ = l.Close() }()
 			to := netip.AddrPortFrom(netip.MustParseAddr(at.dial), l.Addr().Port())
-			c, err := tcp.Dial(t.Context(), netip.AddrPort{}, to)
-			testkit.OK(t, err)
+			c := testkit.Must(tcp.Dial(t.Context(), netip.AddrPort{}, to))(t)
 			defer func() { _ = c.Close() }()
 			a := testkit.Must(l.Accept(t.Context()))(t)
 			defer func() { _ = a.Close() }()
@@ -240,8 +234,7 @@ func TestMaxSegment(t *testing.T) {
 		{1000, 0}, {0, 1000}, {1000, 32767}, {32767, 1000},
 	} {
 		l := testkit.Must(tcp(tc.listening).Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0))(t)
-		dialed, err := tcp(tc.dialing).Dial(t.Context(), netip.AddrPort{}, l.Addr())
-		testkit.OK(t, err)
+		dialed := testkit.Must(tcp(tc.dialing).Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
 		accepted := testkit.Must(l.Accept(t.Context()))(t)
 		for _, c := range []transport.Conn{dialed, accepted} {
 			const timestamps = 12
@@ -262,8 +255,7 @@ func TestV6Only(t *testing.T) {
 	if _, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("over IPv4: %v, want ECONNREFUSED", err)
 	}
-	c, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port()))
-	testkit.OK(t, err)
+	c := testkit.Must(tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port())))(t)
 	_ = c.Close()
 	other, err := tcp.Listen(netip.AddrPortFrom(netip.MustParseAddr("0.0.0.0"), l.Addr().Port()), 0)
 	if err != nil {
@@ -275,8 +267,7 @@ func TestV6Only(t *testing.T) {
 // TestWith: options of one socket are those of the network with a change.
 func TestWith(t *testing.T) {
 	tcp := transport.NewTCP(&transport.TCPOptions{CongestionControl: "reno"})
-	other, err := tcp.With(func(o *transport.TCPOptions) { o.DSCP = 10 })
-	testkit.OK(t, err)
+	other := testkit.Must(tcp.With(func(o *transport.TCPOptions) { o.DSCP = 10 }))(t)
 	if o := other.(*transport.TCP).Options(); o.CongestionControl != "reno" || o.DSCP != 10 || tcp.Options().DSCP != 0 {
 		t.Errorf("options %+v, and %+v before", o, tcp.Options())
 	}

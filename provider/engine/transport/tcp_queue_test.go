@@ -279,7 +279,7 @@ func TestQueueFollowsWants(t *testing.T) {
 }
 
 // TestQueueForgetsWhoLeaves: a stream that was removed or closed in the queue, or in its turn, is
-// not called again, and one that is added again is watched.
+// not called again, and one that is added again, also in its turn, is watched for its last handler.
 func TestQueueForgetsWhoLeaves(t *testing.T) {
 	const streams = 20
 	c := newCrew(t, streams)
@@ -309,36 +309,20 @@ func TestQueueForgetsWhoLeaves(t *testing.T) {
 	if n := c.p.queue.count.Load(); n != streams-4 {
 		t.Errorf("the queue counts %d streams, want %d", n, streams-4)
 	}
-	again := new(laborer)
+	again, inTurn := new(laborer), new(laborer)
 	testkit.OK(t, c.p.Add(c.conns[0], again))
-	for range 2 {
-		c.p.Poll()
+	c.workers[4].work, c.workers[4].then = 1, func() {
+		c.p.Remove(c.conns[4])
+		testkit.OK(t, c.p.Add(c.conns[4], inTurn))
 	}
-	if again.turns == 0 {
-		t.Error("a stream that was added again is not served")
-	}
-}
-
-// TestQueueLeavesNewcomersAlone: a stream that was removed and added again while it had its turn is
-// watched for the handler that it was added with last.
-func TestQueueLeavesNewcomersAlone(t *testing.T) {
-	const streams = 20
-	c := newCrew(t, streams)
-	c.toil(streams)
-	again := new(laborer)
-	w := c.workers[0]
-	w.work, w.then = 1, func() {
-		c.p.Remove(c.conns[0])
-		testkit.OK(t, c.p.Add(c.conns[0], again))
-	}
-	for had := w.turns; w.turns == had; {
+	for n := c.workers[4].turns; c.workers[4].turns == n; {
 		c.p.Poll()
 	}
 	for range 2 {
 		c.p.Poll()
 	}
-	if again.turns == 0 {
-		t.Error("the stream is not watched for its last handler")
+	if again.turns == 0 || inTurn.turns == 0 {
+		t.Errorf("streams that were added again have %d turns, and %d if that was in a turn", again.turns, inTurn.turns)
 	}
 }
 

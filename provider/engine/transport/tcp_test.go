@@ -53,8 +53,7 @@ func TestDualStackListenerReportsIPv4AsIPv4(t *testing.T) {
 		defer func() { _ = l.Close() }()
 		for _, dst := range []string{"127.0.0.1", "::1"} {
 			to := netip.AddrPortFrom(netip.MustParseAddr(dst), l.Addr().Port())
-			c, err := h.Network.Dial(t.Context(), netip.AddrPort{}, to)
-			testkit.OK(t, err)
+			c := testkit.Must(h.Network.Dial(t.Context(), netip.AddrPort{}, to))(t)
 			a := testkit.Must(l.Accept(t.Context()))(t)
 			if a.LocalAddr() != to || a.RemoteAddr() != c.LocalAddr() {
 				t.Errorf("dialled %s from %s, accepted on %s from %s", to, c.LocalAddr(), a.LocalAddr(), a.RemoteAddr())
