@@ -63,8 +63,7 @@ func TestBindAddr(t *testing.T) {
 		if wild.DeviceName() != "" || wild.LocalAddr().Port() == 0 {
 			t.Errorf("bound to all addresses: device %q, %s", wild.DeviceName(), wild.LocalAddr())
 		}
-		_, err = wild.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP})
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(wild.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP})), syscall.EINVAL)
 		if _, port := w.addr, wild.LocalAddr().Port(); w.addr.Addr().Is4() {
 			testkit.OK(t, wild.ResolveAddr(netip.AddrPort{}, id.LocalAddr(), 0))
 			h.want("resolved", wild, provider.CMAddrResolved, 0)
@@ -192,21 +191,16 @@ func TestCreateQPOfAnID(t *testing.T) {
 		h := w.active
 		init := provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}
 		id := h.id()
-		_, err := id.CreateQP(h.pd, init)
-		wantErr(t, err, syscall.EINVAL) // bound to no device
+		wantErr(t, errOf(id.CreateQP(h.pd, init)), syscall.EINVAL) // bound to no device
 		testkit.OK(t, id.BindAddr(w.addr))
-		_, err = id.CreateQP(w.server.pd, init)
-		wantErr(t, err, syscall.EINVAL) // of another device
-		_, err = id.CreateQP(nil, init)
-		wantErr(t, err, syscall.EINVAL)
-		_, err = id.CreateQP(h.pd, provider.QPInitAttr{})
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(id.CreateQP(w.server.pd, init)), syscall.EINVAL) // of another device
+		wantErr(t, errOf(id.CreateQP(nil, init)), syscall.EINVAL)
+		wantErr(t, errOf(id.CreateQP(h.pd, provider.QPInitAttr{})), syscall.EINVAL)
 		q := h.qp(id)
 		if q.getState() != provider.QPInit {
 			t.Errorf("QP in %s", q.getState())
 		}
-		_, err = id.CreateQP(h.pd, init)
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(id.CreateQP(h.pd, init)), syscall.EINVAL)
 		wantErr(t, id.Close(), syscall.EBUSY)
 		testkit.OK(t, q.Close())
 		h.qp(id) // another in its place
@@ -342,8 +336,7 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		_, err := w.active.ch.Next(ctx)
-		wantErr(t, err, context.DeadlineExceeded)
+		wantErr(t, errOf(w.active.ch.Next(ctx)), context.DeadlineExceeded)
 	})
 }
 

@@ -45,10 +45,8 @@ func TestE2EDisconnect(t *testing.T) {
 			e.flushed(e.rcq, 30, 1)
 			e.flushed(e.scq, 31, 1)
 			testkit.OK(t, e.q.Close())
-			_, err := e.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
-			wantErr(t, err, os.ErrClosed)
-			_, err = e.q.PostRecv([]provider.RecvWR{{}})
-			wantErr(t, err, os.ErrClosed)
+			wantErr(t, errOf(e.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})), os.ErrClosed)
+			wantErr(t, errOf(e.q.PostRecv([]provider.RecvWR{{}})), os.ErrClosed)
 			e.none(e.scq)
 			e.none(e.rcq)
 		}

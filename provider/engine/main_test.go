@@ -90,6 +90,9 @@ func wantErr(t testing.TB, err, want error) {
 	}
 }
 
+// errOf is the error of a call that returns something beside it.
+func errOf[T any](_ T, err error) error { return err }
+
 // unwired opens a device on noNetwork and closes it when the test ends.
 func unwired(t testing.TB) *device {
 	t.Helper()

@@ -255,10 +255,8 @@ func TestPDCloseOrder(t *testing.T) {
 	testkit.OK(t, m.Close())
 	testkit.OK(t, p.Close())
 	testkit.OK(t, p.Close())
-	_, err := p.RegMR(make([]byte, 1), 0)
-	wantErr(t, err, os.ErrClosed)
-	_, err = p.CreateQP(provider.QPInitAttr{})
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), os.ErrClosed)
+	wantErr(t, errOf(p.CreateQP(provider.QPInitAttr{})), os.ErrClosed)
 }
 
 func TestMRLimit(t *testing.T) {
@@ -267,11 +265,9 @@ func TestMRLimit(t *testing.T) {
 	d.mrs.max = 2
 	a := testMR(t, p, 1, 0)
 	testMR(t, p, 1, 0)
-	_, err := p.RegMR(make([]byte, 1), 0)
-	wantErr(t, err, syscall.ENOMEM)
+	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), syscall.ENOMEM)
 	testkit.OK(t, a.Close())
 	testkit.OK(t, a.Close())
 	testMR(t, p, 1, 0)
-	_, err = p.RegMR(make([]byte, 1), 0)
-	wantErr(t, err, syscall.ENOMEM)
+	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), syscall.ENOMEM)
 }

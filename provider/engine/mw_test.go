@@ -42,17 +42,14 @@ func TestAllocMWArguments(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
 	for _, typ := range []provider.MWType{0, 3, 1 << 31} {
-		_, err := p.AllocMW(typ)
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(p.AllocMW(typ)), syscall.EINVAL)
 	}
 	for _, n := range []uint64{0, maxMRSize + 1} {
-		_, err := p.AllocFastRegMR(n)
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(p.AllocFastRegMR(n)), syscall.EINVAL)
 	}
 	d.mws.max = 1
 	w := testMW(t, p, provider.MWType1)
-	_, err := p.AllocMW(provider.MWType1)
-	wantErr(t, err, syscall.ENOMEM)
+	wantErr(t, errOf(p.AllocMW(provider.MWType1)), syscall.ENOMEM)
 	wantErr(t, p.Close(), syscall.EBUSY)
 	testkit.OK(t, w.Close())
 	testkit.OK(t, w.Close())
@@ -331,8 +328,7 @@ func TestWindowKeepsRegion(t *testing.T) {
 	} {
 		testkit.OK(t, w.bind(q, incRKey(w.view.stag), part(m, 0, 10, provider.AccessRemoteWrite)))
 		wantErr(t, m.Close(), syscall.EBUSY)
-		_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
-		wantErr(t, err, syscall.EBUSY)
+		wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), syscall.EBUSY)
 		if p.dev.stags.lookup(m.stag) != m || m.local.IsShut() {
 			t.Fatalf("%s: the region has gone after all", name)
 		}

@@ -97,11 +97,9 @@ func TestRegObjectArguments(t *testing.T) {
 	if m.Addr() != 0 || m.Len() != 1<<40 {
 		t.Errorf("%d octets at %#x", m.Len(), m.Addr())
 	}
-	_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
-	wantErr(t, err, errors.ErrUnsupported)
+	wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), errors.ErrUnsupported)
 	testkit.OK(t, m.Close())
-	_, err = m.Rereg(provider.ReregAccess, nil, nil, 0)
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), os.ErrClosed)
 }
 
 // objectPieces finds the same octets that resolveLocal and appendSpans do.

@@ -76,10 +76,8 @@ func TestCreateQPArguments(t *testing.T) {
 	_, _, err := q.Query()
 	wantErr(t, err, os.ErrClosed)
 	wantErr(t, q.Modify(provider.QPAttr{}, 0), os.ErrClosed)
-	_, err = q.PostSend([]provider.SendWR{{}})
-	wantErr(t, err, os.ErrClosed)
-	_, err = q.PostRecv([]provider.RecvWR{{}})
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(q.PostSend([]provider.SendWR{{}})), os.ErrClosed)
+	wantErr(t, errOf(q.PostRecv([]provider.RecvWR{{}})), os.ErrClosed)
 }
 
 // TestStatesUnconnected walks all edges that need no connection.
@@ -117,8 +115,7 @@ func TestStatesUnconnected(t *testing.T) {
 			continue
 		}
 		if now != provider.QPErr {
-			_, err = s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
-			wantErr(t, err, syscall.EINVAL)
+			wantErr(t, errOf(s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})), syscall.EINVAL)
 		}
 	}
 }

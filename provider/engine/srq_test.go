@@ -55,8 +55,7 @@ func TestCreateSRQArguments(t *testing.T) {
 	for _, a := range []provider.SRQAttr{
 		{}, {MaxWR: -1, MaxSGE: 1}, {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1}, {MaxWR: 1, MaxSGE: -1}, {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
 	} {
-		_, err := p.CreateSRQ(provider.SRQInitAttr{Attr: a})
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(p.CreateSRQ(provider.SRQInitAttr{Attr: a})), syscall.EINVAL)
 	}
 	r := testSRQ(t, p, 5, 2)
 	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8,
@@ -71,8 +70,7 @@ func TestCreateSRQArguments(t *testing.T) {
 	}
 	closed := testkit.Must(d.AllocPD())(t)
 	testkit.OK(t, closed.Close())
-	_, err := closed.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(closed.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})), os.ErrClosed)
 }
 
 func TestSRQPost(t *testing.T) {
@@ -198,14 +196,12 @@ func TestQPWithSRQ(t *testing.T) {
 	wantErr(t, r.Close(), syscall.EBUSY)
 	testkit.OK(t, q.Close())
 	testkit.OK(t, r.Close())
-	_, err = p.CreateQP(init)
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(p.CreateQP(init)), os.ErrClosed)
 
 	other := testSRQ(t, testPD(t, unwired(t)), 4, 1)
 	for _, foreign := range []provider.SRQ{other, (*srq)(nil)} {
 		init.SRQ = foreign
-		_, err = p.CreateQP(init)
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(p.CreateQP(init)), syscall.EINVAL)
 	}
 	// A QP that could not be made holds nothing.
 	closed := testCQ(t, d, 1, nil)
