@@ -39,7 +39,8 @@ func TestE2EProtection(t *testing.T) {
 		{"wraps", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1<<64 - 2 }, code{1, 1, 3}, code{0, 1, 4}},
 		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},
 		{"the other right", 0, nil, code{1, 1, 0}, code{0, 1, 2}},
-		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { testkit.OK(b.t, m.Close()) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { testkit.OK(b.t, m.Close()) },
+			code{1, 1, 0}, code{0, 1, 0}},
 		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) {
 			testkit.OK(b.t, invalidateRemote(ofPD(b.pd), m.stag))
 		}, code{1, 1, 0}, code{0, 1, 0}},

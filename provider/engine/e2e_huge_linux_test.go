@@ -24,7 +24,8 @@ import (
 //rfc:5040 RDMAP-8.1.1-11-01 Cap on outstanding reads
 func TestE2EHugeReadRequest(t *testing.T) {
 	const size = 1<<32 - 1
-	huge := testkit.Must(syscall.Mmap(-1, 0, size, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	huge := testkit.Must(syscall.Mmap(-1, 0, size, syscall.PROT_READ,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	defer syscall.Munmap(huge)
 	synctest.Test(t, func(t *testing.T) {
 		w := e2eWire{net: memnet.Options{Seed: 1}}

@@ -371,10 +371,13 @@ func TestE2EManyConnections(t *testing.T) {
 		for i := range conns {
 			as[i], bs[i] = a.newQP(s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i], bs[i], down, down)
-			testkit.Must(bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)}}))(t)
+			testkit.Must(bs[i].PostRecv([]provider.RecvWR{
+				{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)},
+			}))(t)
 		}
 		for i, q := range as {
-			testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}}))(t)
+			testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend,
+				Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}}))(t)
 		}
 		seen := map[uint64]bool{}
 		for _, wc := range b.wait(b.rcq, conns) {

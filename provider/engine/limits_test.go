@@ -157,7 +157,9 @@ func TestLimitsOfMessages(t *testing.T) {
 	if string(src.b) != string(long[:a.MaxInline]) {
 		t.Error("the Send brought something else")
 	}
-	wantErr(t, errOf(x.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long}})), syscall.EINVAL)
+	wantErr(t, errOf(x.qp.PostSend([]provider.SendWR{
+		{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long},
+	})), syscall.EINVAL)
 }
 
 // TestTables: the tables have the lengths that the port's attributes have.
@@ -225,7 +227,9 @@ func TestQPsBeyondLimitUnderReads(t *testing.T) {
 			numbers[q.qpn] = true
 			made = append(made, q)
 		}
-		wantErr(t, errOf(y.pd.CreateQP(provider.QPInitAttr{SendCQ: y.cq, RecvCQ: y.cq, Cap: provider.QPCap{MaxSendWR: 1}})), syscall.ENOMEM)
+		wantErr(t, errOf(y.pd.CreateQP(provider.QPInitAttr{
+			SendCQ: y.cq, RecvCQ: y.cq, Cap: provider.QPCap{MaxSendWR: 1},
+		})), syscall.ENOMEM)
 		for _, q := range made {
 			testkit.OK(t, q.Close())
 		}

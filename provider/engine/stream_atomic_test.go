@@ -316,7 +316,8 @@ func TestAtomicRightAndCap(t *testing.T) {
 //rfc:7306 EXT-8.2-04 8-octet range check TO..TO+7, no wrap, for atomics
 func TestBadAtomicRequests(t *testing.T) {
 	type target struct{ m, readable, foreign, closed *mr }
-	bad := func(name string, f fault, event provider.AsyncEventType, off Options, request func(x target) rdmap.AtomicRequest) {
+	bad := func(name string, f fault, event provider.AsyncEventType, off Options,
+		request func(x target) rdmap.AtomicRequest) {
 		t.Run(name, func(t *testing.T) {
 			story(t, off, params(true), func(s *side, r *raw) {
 				m, w := s.words(4, atomicRights)
@@ -353,19 +354,24 @@ func TestBadAtomicRequests(t *testing.T) {
 		return rdmap.FetchAdd(1, m.stag, m.base+uint64(off), ^uint64(0), 0)
 	}
 	for off := 1; off < 8; off++ {
-		bad(fmt.Sprintf("FetchAdd %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, off) })
-		bad(fmt.Sprintf("CmpSwap %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
+		bad(fmt.Sprintf("FetchAdd %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on,
+			func(x target) rdmap.AtomicRequest { return add(x.m, off) })
+		name := fmt.Sprintf("CmpSwap %d octets off", off)
+		bad(name, fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
 			return rdmap.CmpSwap(1, x.m.stag, x.m.base+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
 		})
 	}
 	bad("half of it after the region", fault{0, 1, 1}, provider.EventQPAccessErr, on,
 		func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
-	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
+	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on,
+		func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
 	bad("over the end of the numbers", fault{0, 1, 4}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest {
 		return rdmap.FetchAdd(1, x.m.stag, ^uint64(7), 1, 0)
 	})
-	bad("no right", fault{0, 1, 2}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.readable, 0) })
-	bad("another PD", fault{0, 1, 3}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.foreign, 0) })
+	bad("no right", fault{0, 1, 2}, provider.EventQPAccessErr, on,
+		func(x target) rdmap.AtomicRequest { return add(x.readable, 0) })
+	bad("another PD", fault{0, 1, 3}, provider.EventQPAccessErr, on,
+		func(x target) rdmap.AtomicRequest { return add(x.foreign, 0) })
 	bad("a closed region", fault{0, 1, 0}, 0, on, func(x target) rdmap.AtomicRequest { return add(x.closed, 0) })
 	for _, op := range []rdmap.AtomicOp{1, 3, 15} {
 		bad(op.String(), fault{0, 2, 6}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
@@ -387,10 +393,13 @@ func TestBadAtomicResponses(t *testing.T) {
 		msn uint32
 		bad func(id uint32) []byte
 	}{
-		"another identifier": {fault{0, 2, 0xff}, 1, func(id uint32) []byte { r := rdmap.AtomicResponse{ID: id + 1}; return r.AppendTo(nil) }},
-		"short":              {fault{0, 2, 0xff}, 1, func(uint32) []byte { return make([]byte, 11) }},
-		"long":               {fault{1, 2, 5}, 1, func(uint32) []byte { return make([]byte, 32) }},
-		"another MSN":        {fault{1, 2, 3}, 2, func(uint32) []byte { return make([]byte, 12) }},
+		"another identifier": {fault{0, 2, 0xff}, 1, func(id uint32) []byte {
+			r := rdmap.AtomicResponse{ID: id + 1}
+			return r.AppendTo(nil)
+		}},
+		"short":       {fault{0, 2, 0xff}, 1, func(uint32) []byte { return make([]byte, 11) }},
+		"long":        {fault{1, 2, 5}, 1, func(uint32) []byte { return make([]byte, 32) }},
+		"another MSN": {fault{1, 2, 3}, 2, func(uint32) []byte { return make([]byte, 12) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, extended(Options{}), params(true), func(s *side, r *raw) {
@@ -426,7 +435,8 @@ func TestBadAtomicResponses(t *testing.T) {
 //rfc:7306 EXT-1.1-01 Use of extensions agreed at ULP level
 func TestAtomicsRefusedAtPost(t *testing.T) {
 	for _, op := range []provider.WROpcode{
-		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd,
+		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd,
+		provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd,
 	} {
 		refused := func(s *side, what string, wr provider.SendWR, errno error, words string) {
 			t.Helper()
@@ -442,7 +452,8 @@ func TestAtomicsRefusedAtPost(t *testing.T) {
 		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 			m := s.reg(64, provider.AccessLocalWrite)
 			refused(s, "no sink", provider.SendWR{}, syscall.EINVAL, "8 octets")
-			refused(s, "a small sink", provider.SendWR{SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}}, syscall.EINVAL, "8 octets")
+			refused(s, "a small sink", provider.SendWR{SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}},
+				syscall.EINVAL, "8 octets")
 			refused(s, "inline", provider.SendWR{Flags: provider.SendInline, Inline: m.b[:8]}, syscall.EINVAL, "inline")
 			refused(s, "too many SGEs", provider.SendWR{SGList: make([]provider.SGE, 5)}, syscall.EINVAL, "SGEs")
 			readonly := s.reg(8, 0)

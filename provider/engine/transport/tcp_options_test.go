@@ -255,7 +255,8 @@ func TestV6Only(t *testing.T) {
 	if _, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("over IPv4: %v, want ECONNREFUSED", err)
 	}
-	c := testkit.Must(tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port())))(t)
+	at := netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port())
+	c := testkit.Must(tcp.Dial(t.Context(), netip.AddrPort{}, at))(t)
 	_ = c.Close()
 	other, err := tcp.Listen(netip.AddrPortFrom(netip.MustParseAddr("0.0.0.0"), l.Addr().Port()), 0)
 	if err != nil {
