@@ -7,9 +7,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// A full CQ loses completions, and a call would wait for ever for one that was lost. No bound on
-// the program's own work excludes that: a QP in ERR completes each work request at once, so that
-// any number of them may be in the CQ before somebody polls.
+// A full CQ loses completions, and a call whose completion is lost must not wait for it. A QP in
+// ERR completes each work request at once, so a program that goes on posting can fill any CQ before
+// somebody polls.
 
 // lossLook is after how long one that polls looks again after a loss. Nothing else may wake it: not
 // the end of unsignalled work, and not another call, whose completions are lost and which has the

@@ -118,8 +118,8 @@ func TestSpinnersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestRarePollersHaveNoLease: where a program polls now and then, the other goroutine takes what
-// arrives.
+// TestRarePollersHaveNoLease: where a program pauses between its Polls, the other goroutine takes
+// what arrives.
 func TestRarePollersHaveNoLease(t *testing.T) {
 	p, _ := newReader(t)
 	wakes := background(t, p.Poller)

@@ -49,7 +49,7 @@
 // which is about to sleep. A program with few QPs looks at their streams, and at all after as many
 // looks or octets as [Looks] says. One that polls rarely, because each Poll moves a MiB or because
 // it answers 64 messages after each, keeps the lease: its Polls are long, and the time between them
-// is short. One that polls now and then, or that sleeps between events, has none.
+// is short. One that pauses for LeaseTime, or that sleeps between events, has none.
 //
 // # How much at once
 //
