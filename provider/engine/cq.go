@@ -46,6 +46,7 @@ type cq struct {
 	bells    doorbells
 	run      atomic.Int64  // the policy.Run of the program
 	taken    atomic.Uint32 // what use.Taken has returned last
+	came     atomic.Int64  // when use was given a completion last, as a time since epoch
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -229,6 +230,9 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	c.pushed++
 	if wc.Status != provider.WCSuccess {
 		c.errors++
+	}
+	if c.use != nil {
+		c.came.Store(int64(sinceEpoch()))
 	}
 	c.mu.Unlock()
 	if due {

@@ -32,9 +32,10 @@ type deferral struct {
 	bell doorbell
 }
 
-// program returns what is known of the program that takes the CQ's completions. Of one with a Sink,
-// which must not be asked at other times, it is only known at its next post that it has taken some,
-// so its run begins then. sq.mu of a QP of the CQ is held.
+// program returns what is known of the program that takes the CQ's completions. A Sink must not be
+// asked at other times than a post, so that it is not known when its program took some. The run
+// begins when the last of them came: a program that takes them much later is in none. sq.mu of a QP
+// of the CQ is held.
 func (c *cq) program() policy.Run {
 	if c.use != nil {
 		returned := false
@@ -43,7 +44,7 @@ func (c *cq) program() policy.Run {
 		returned = true
 		if taken != c.taken.Load() {
 			c.taken.Store(taken)
-			c.run.Store(int64(policy.Took(sinceEpoch())))
+			c.run.Store(int64(policy.Took(time.Duration(c.came.Load()))))
 		}
 	}
 	return policy.Run(c.run.Load())

@@ -26,9 +26,11 @@ type oneSided struct {
 	took     []time.Duration
 }
 
-func newOneSided(t *testing.T, opts Options) *oneSided {
+func newOneSided(t *testing.T, opts Options, sink provider.CompletionSink) *oneSided {
 	t.Helper()
-	a, b := pair(t, transport.NewTCP(nil), tcpAddr, opts, sideOptions{}, params(true))
+	opts.Network = transport.NewTCP(nil)
+	a, b := newSide(t, opts, sideOptions{sink: sink}), newSide(t, opts, sideOptions{})
+	a.join(b, opts.Network, tcpAddr, params(true))
 	return &oneSided{a: a, b: b, src: a.reg(1, provider.AccessLocalWrite),
 		dst: b.reg(1, provider.AccessLocalWrite|provider.AccessRemoteWrite)}
 }
@@ -72,8 +74,26 @@ func (p *oneSided) call(flags provider.SendFlags) {
 	p.took = append(p.took, time.Since(began))
 }
 
+// ringOutside is the ring of a program outside of Go, which takes completions from it by itself.
+type ringOutside struct{ came, taken atomic.Uint32 }
+
+func (r *ringOutside) Complete(*provider.WC, bool) (stored, due bool) {
+	r.came.Add(1)
+	return true, false
+}
+func (r *ringOutside) Notify()       {}
+func (r *ringOutside) Taken() uint32 { return r.taken.Load() }
+func (r *ringOutside) Waits() bool   { return false }
+
 // reap takes n completions.
 func (p *oneSided) reap(n int) {
+	if r, ok := p.a.cq.sink.(*ringOutside); ok {
+		for r.came.Load()-r.taken.Load() < uint32(n) {
+			testkit.Must(p.a.cq.Poll(nil))(p.a.t)
+		}
+		r.taken.Add(uint32(n))
+		return
+	}
 	for wc := make([]provider.WC, 4); n > 0; {
 		n -= testkit.Must(p.a.cq.Poll(wc))(p.a.t)
 	}
@@ -100,11 +120,12 @@ func (p *oneSided) reapElsewhere(n int64) (taken *atomic.Int64, wait func()) {
 // transmitted as early as with TransmitAtOnce, in the same run and in turns with that.
 func TestCallsLikeAtOnce(t *testing.T) {
 	for _, tc := range []struct {
-		name  string
-		calls int
-		begin func(p *oneSided) (call func(i int))
+		name    string
+		outside bool // of Go
+		calls   int
+		begin   func(p *oneSided) (call func(i int))
 	}{
-		{"a single post, after a burst and a while", 60, func(p *oneSided) func(int) {
+		{"a single post, after a burst and a while", false, 60, func(p *oneSided) func(int) {
 			return func(int) {
 				p.burst(4)
 				p.reap(4)
@@ -116,13 +137,13 @@ func TestCallsLikeAtOnce(t *testing.T) {
 				p.reap(1)
 			}
 		}},
-		{"each call is signalled", 500, func(p *oneSided) func(int) {
+		{"each call is signalled", false, 500, func(p *oneSided) func(int) {
 			return func(int) {
 				p.call(provider.SendSignaled)
 				p.reap(1)
 			}
 		}},
-		{"each 64th call is signalled", 1000, func(p *oneSided) func(int) {
+		{"each 64th call is signalled", false, 1000, func(p *oneSided) func(int) {
 			return func(i int) {
 				if i%64 != 63 {
 					p.call(0)
@@ -132,7 +153,7 @@ func TestCallsLikeAtOnce(t *testing.T) {
 				p.reap(1)
 			}
 		}},
-		{"another goroutine polls", 200, func(p *oneSided) func(int) {
+		{"another goroutine polls", false, 200, func(p *oneSided) func(int) {
 			return func(int) {
 				taken, wait := p.reapElsewhere(5)
 				for p.burst(4); taken.Load() < 4; {
@@ -142,7 +163,7 @@ func TestCallsLikeAtOnce(t *testing.T) {
 				wait()
 			}
 		}},
-		{"another QP is in a run", 500, func(p *oneSided) func(int) {
+		{"another QP is in a run", false, 500, func(p *oneSided) func(int) {
 			busy := p.second()
 			return func(i int) {
 				busy.burst(4)
@@ -154,10 +175,24 @@ func TestCallsLikeAtOnce(t *testing.T) {
 				}
 			}
 		}},
+		{"outside of Go, a single post after a burst and a while", true, 60, func(p *oneSided) func(int) {
+			return func(int) {
+				p.burst(4)
+				p.reap(4)
+				time.Sleep(3 * time.Millisecond)
+				p.call(provider.SendSignaled)
+				p.reap(1)
+			}
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			testkit.Once(t, func() error {
-				waits, once := newOneSided(t, Options{}), newOneSided(t, Options{TransmitAtOnce: true})
+				var sinks [2]provider.CompletionSink
+				if tc.outside {
+					sinks = [2]provider.CompletionSink{&ringOutside{}, &ringOutside{}}
+				}
+				waits := newOneSided(t, Options{}, sinks[0])
+				once := newOneSided(t, Options{TransmitAtOnce: true}, sinks[1])
 				callWaits, callOnce := tc.begin(waits), tc.begin(once)
 				for i := range tc.calls {
 					callWaits(i)

@@ -259,18 +259,20 @@ func (s *usedSink) checkUse() {
 }
 
 // TestPostsWaitWithSink: posts wait if the CQ's sink says what the program takes, and not if it
-// does not.
+// does not, or if the last completion came too long ago.
 func TestPostsWaitWithSink(t *testing.T) {
 	used := &usedSink{}
 	for _, tc := range []struct {
-		name string
-		sink provider.CompletionSink
-		end  func(a *side)
+		name  string
+		sink  provider.CompletionSink
+		later time.Duration // the program takes completions
+		end   func(a *side)
 	}{
-		{"no SinkUse", discard{}, nil},
-		{"its program polls", used, func(a *side) { testkit.Must(a.cq.Poll(nil))(a.t) }},
-		{"its program sleeps", used, func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }},
-		{"its program has asked to be notified", used, func(a *side) {
+		{"no SinkUse", discard{}, 0, nil},
+		{"its program takes completions late", used, 2 * policy.RunTime, nil},
+		{"its program polls", used, 0, func(a *side) { testkit.Must(a.cq.Poll(nil))(a.t) }},
+		{"its program sleeps", used, 0, func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }},
+		{"its program has asked to be notified", used, 0, func(a *side) {
 			a.qp.ring()
 			used.waits = true
 			a.post(2)
@@ -278,28 +280,17 @@ func TestPostsWaitWithSink(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				*used = usedSink{t: t}
-				network := memnet.New(nil)
-				a, b := newSide(t, Options{Network: network}, sideOptions{}),
-					newSide(t, Options{Network: network}, sideOptions{})
-				own := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 64, Sink: tc.sink}))(t)
-				testkit.OK(t, a.qp.Close())
-				none := a.cq
-				a.cq = own.(*cq)
-				a.qp = a.newQP(sideOptions{cap: a.qp.initAttr().Cap})
-				used.q = a.qp
-				t.Cleanup(func() {
-					testkit.OK(t, a.qp.Close())
-					testkit.OK(t, own.Close())
-					a.cq = none
-				})
-				a.join(b, network, memAddr, params(true))
+				opts := Options{Network: memnet.New(nil)}
+				a, b := newSide(t, opts, sideOptions{sink: tc.sink}), newSide(t, opts, sideOptions{})
+				*used = usedSink{t: t, q: a.qp}
+				a.join(b, opts.Network, memAddr, params(true))
 				b.recv(make([]provider.RecvWR, 64)...)
 				a.post(3)
+				time.Sleep(tc.later)
 				used.taken++
 				a.post(2)
 				if tc.end == nil {
-					b.wantReceived("posts with an unknown use", 5)
+					b.wantReceived("all leave at once", 5)
 					return
 				}
 				b.wantReceived("two posts wait", 3)

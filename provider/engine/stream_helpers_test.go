@@ -40,6 +40,8 @@ type sideOptions struct {
 
 	events bool // the CQ has a channel
 	apart  bool // receives complete on a CQ of their own
+
+	sink provider.CompletionSink // of the CQ
 }
 
 // newSide makes a device and a QP on it. All of it is closed when the test ends.
@@ -54,7 +56,7 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 	s := &side{t: t, down: make(chan error, 8)}
 	s.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
 	s.pd = testkit.Must(s.dev.AllocPD())(t).(*pd)
-	init := provider.CQInitAttr{CQE: so.cqe}
+	init := provider.CQInitAttr{CQE: so.cqe, Sink: so.sink}
 	if so.events {
 		s.ch = testChannel(t, s.dev)
 		init.Channel = s.ch
