@@ -247,11 +247,11 @@ var scheduleMutants = []scheduleMutant{
 	},
 }
 
-// TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within a
-// minute.
+// TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within
+// five minutes, because a busy machine takes many times as long as a quiet one.
 func TestSchedulesFindFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the package again, and looks for each fault for up to a minute: ci/test runs it")
+		t.Skip("builds the package again, and looks for each fault: ci/test runs it")
 	}
 	faulty := buildFaulty(t)
 	for i, m := range scheduleMutants {
@@ -259,7 +259,7 @@ func TestSchedulesFindFaults(t *testing.T) {
 			began := time.Now()
 			name := regexp.QuoteMeta(strings.ReplaceAll(m.protocol, " ", "_"))
 			test := exec.Command(faulty, "-test.run", "^TestSchedules$/^"+name+"$", "-test.timeout", "10m",
-				"-schedules.time", "60s")
+				"-schedules.time", "5m")
 			test.Env = append(os.Environ(), fmt.Sprint("GOVS_FAULT=", i+1))
 			out, err := test.CombinedOutput()
 			found := regexp.MustCompile(`schedule \d+, after [0-9.a-zµ]+`).Find(out)
