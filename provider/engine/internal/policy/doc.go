@@ -1,6 +1,7 @@
 // Package policy decides when the engine does things, in pure functions: they take counts and
 // times, and return decisions. Nothing here has a lock, a socket or a clock. Times are those since
-// an epoch of the caller's.
+// an epoch of the caller's. TestTraces of package engine plays recorded programs to it, and says
+// what it decides.
 //
 // # Deferral of posts
 //
