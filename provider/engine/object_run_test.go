@@ -102,14 +102,8 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 			SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1},
 		}))(t)
 		defer func() { testkit.OK(t, otherQP.Close()); testkit.OK(t, other.Close()) }()
-		connect := func(q *qp) *raw {
-			mine, theirs := connectTransport(t, network, memAddr)
-			testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
-			framer, d := newFraming(true)
-			t.Cleanup(func() { theirs.Close() })
-			return &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
-		}
-		first, second := connect(s.qp), connect(otherQP)
+		first := s.connectRaw(network)
+		second := newRaw(t, otherQP, network, memAddr, params(true), func(error) {})
 		// Not the stream's first FPDU: that one never takes the short path.
 		second.send(rdmap.WriteHeader(0, 0, true), nil)
 		o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}

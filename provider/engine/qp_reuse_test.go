@@ -21,16 +21,6 @@ func (s *side) wind(at uint32) {
 	q.rq.head.Store(at)
 }
 
-// connectRaw connects the side's QP to a scripted peer.
-func (s *side) connectRaw(network *memnet.Network) *raw {
-	s.t.Helper()
-	mine, theirs := connectTransport(s.t, network, memAddr)
-	s.start(mine, params(true), nil)
-	s.t.Cleanup(func() { theirs.Close() })
-	framer, d := newFraming(true)
-	return &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
-}
-
 // reset ends the side's connection and makes the QP ready for the next one.
 func (s *side) reset() {
 	s.t.Helper()

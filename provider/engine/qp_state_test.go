@@ -245,9 +245,7 @@ func TestReuse(t *testing.T) {
 		mine, theirs := connectTransport(s.t, network, "192.0.2.2:1")
 		defer theirs.Close()
 		s.start(mine, params(true), nil)
-		r2 := &raw{t: s.t, c: theirs, framer: r.framer, d: r.d, sendMSN: 1}
-		r2.framer, r2.d = newFraming(true)
-		r2.sendMsg(nil)
+		rawOn(s.t, theirs, params(true)).sendMsg(nil)
 		s.wantWC("the second connection begins with MSN 1", provider.WC{WRID: 5, Opcode: provider.WCRecv})
 		if err := s.qp.start(mine, params(true), nil, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("starting twice: %v", err)

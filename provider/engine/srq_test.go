@@ -224,10 +224,7 @@ func srqStory(t *testing.T, peers int, script func(t *testing.T, s *side, r *srq
 		for range peers {
 			q := s.with(r)
 			qs = append(qs, q)
-			mine, theirs := connectTransport(t, network, memAddr)
-			testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
-			framer, d := newFraming(true)
-			raws = append(raws, &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1})
+			raws = append(raws, newRaw(t, q, network, memAddr, params(true), s.ended))
 		}
 		script(t, s, r, qs, raws)
 		for i := range peers {
@@ -403,10 +400,7 @@ func TestSRQProtectionDomain(t *testing.T) {
 		q := testkit.Must(newQP(other,
 			provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r,
 				Cap: provider.QPCap{MaxSendWR: 1}}))(t)
-		mine, wire := connectTransport(t, s.dev.opts.Network, memAddr)
-		testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
-		framer, d := newFraming(true)
-		peer := &raw{t: t, c: wire, framer: framer, d: d, sendMSN: 1}
+		peer := newRaw(t, q, s.dev.opts.Network, memAddr, params(true), s.ended)
 		r.post(t, []provider.SGE{ours.sge(0, 8)}, 1)
 		r.post(t, []provider.SGE{sge(theirs, 0, 8)}, 2)
 		peer.sendMsg([]byte("one"))
@@ -417,7 +411,7 @@ func TestSRQProtectionDomain(t *testing.T) {
 		if string(ours.b[:3]) != "one" || !bytes.Equal(theirs.buf, make([]byte, 8)) {
 			t.Errorf("memory %q and %q", ours.b, theirs.buf)
 		}
-		wire.Close()
+		peer.c.Close()
 		testkit.OK(t, q.Close())
 		testkit.OK(t, theirs.Close())
 		testkit.OK(t, other.Close())

@@ -77,11 +77,7 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 	s := newSide(t, Options{Network: network}, sideOptions{})
 	open, recv, sink := fixedRegion(s, fuzzSTag, 100), s.reg(100, provider.AccessLocalWrite), fixedRegion(s, fuzzSTag+1, 40)
 	s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{recv.sge(20, 60)}}, provider.RecvWR{WRID: 2})
-	mine, theirs := connectTransport(t, network, memAddr)
-	defer theirs.Close()
-	s.start(mine, params(crc), nil)
-	r := &raw{t: t, c: theirs}
-	r.framer, r.d = newFraming(crc)
+	r := newRaw(t, s.qp, network, memAddr, params(crc), s.ended)
 	s.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 40)}},
 		provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendFence})
 	if split := cut * 3; split < len(data) {
@@ -90,7 +86,7 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 		data = data[split:]
 	}
 	r.write(data)
-	testkit.OK(t, theirs.CloseWrite())
+	testkit.OK(t, r.c.CloseWrite())
 	s.wantDown("the peer's FIN at the latest")
 	testkit.OK(t, s.qp.Close())
 

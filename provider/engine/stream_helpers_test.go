@@ -157,8 +157,11 @@ func params(crc bool) mpa.Params {
 
 func (s *side) start(c transport.Conn, p mpa.Params, early []byte) {
 	s.t.Helper()
-	testkit.OK(s.t, s.qp.start(c, p, early, func(err error) { s.down <- err }))
+	testkit.OK(s.t, s.qp.start(c, p, early, s.ended))
 }
+
+// ended is what the engine calls at the end of a connection.
+func (s *side) ended(err error) { s.down <- err }
 
 // pair connects two sides; a is the initiator. p is a's parameters.
 func pair(t testing.TB, network transport.Network, addr string, opts Options, so sideOptions, p mpa.Params) (a, b *side) {

@@ -23,26 +23,10 @@ func (s *side) besides(network *memnet.Network) (*qp, *raw) {
 // besidesAt is besides with a peer that has another address.
 func (s *side) besidesAt(network *memnet.Network, addr string) (*qp, *raw) {
 	s.t.Helper()
-	return s.besidesTo(network, addr, true)
-}
-
-// besidesWith is besides with CRCs or without.
-func (s *side) besidesWith(network *memnet.Network, crc bool) (*qp, *raw) {
-	s.t.Helper()
-	return s.besidesTo(network, memAddr, crc)
-}
-
-func (s *side) besidesTo(network *memnet.Network, addr string, crc bool) (*qp, *raw) {
-	s.t.Helper()
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	mine, theirs := connectTransport(s.t, network, addr)
-	testkit.OK(s.t, q.start(mine, params(crc), nil, func(error) {}))
-	s.t.Cleanup(func() {
-		testkit.OK(s.t, q.Close())
-		_ = theirs.Close()
-	})
-	framer, d := newFraming(crc)
-	return q, &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
+	r := newRaw(s.t, q, network, addr, params(true), func(error) {})
+	s.t.Cleanup(func() { testkit.OK(s.t, q.Close()) })
+	return q, r
 }
 
 // hostile plays a script with a QP that bad peers share a device and a CQ with.
@@ -51,12 +35,7 @@ func hostile(t *testing.T, script func(s *side, good *raw, network *memnet.Netwo
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
 		s := newSide(t, Options{Network: network, SendTimeout: -1}, sideOptions{cqe: 8192})
-		mine, theirs := connectTransport(t, network, memAddr)
-		s.start(mine, params(true), nil)
-		framer, d := newFraming(true)
-		good := &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
-		defer theirs.Close()
-		script(s, good, network)
+		script(s, s.connectRaw(network), network)
 	})
 }
 

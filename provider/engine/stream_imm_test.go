@@ -446,11 +446,7 @@ func TestImmediateTakesFromSRQ(t *testing.T) {
 		r := testSRQ(t, s.pd, 4, 1)
 		q := s.with(r)
 		defer q.Close()
-		mine, theirs := connectTransport(t, network, memAddr)
-		defer theirs.Close()
-		testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
-		framer, d := newFraming(true)
-		peer := &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
+		peer := newRaw(t, q, network, memAddr, params(true), s.ended)
 		r.post(t, nil, 7, 8)
 		peer.imm(false, 5<<32)
 		peer.send(rdmap.WriteHeader(0, 0, true), nil)

@@ -42,15 +42,33 @@ func story(t *testing.T, opts Options, p mpa.Params, script func(s *side, r *raw
 func storyOn(t *testing.T, net memnet.Options, opts Options, p mpa.Params, so sideOptions, script func(s *side, r *raw)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New(&net)
-		opts.Network = network
+		opts.Network = memnet.New(&net)
 		s := newSide(t, opts, so)
-		mine, theirs := connectTransport(t, network, memAddr)
-		s.start(mine, p, nil)
-		r := &raw{t: t, c: theirs, framer: mpa.NewFramer(p.MarkersRx, p.CRC), d: mpa.NewReceiver(p.MarkersTx, p.CRC), sendMSN: 1, readMSN: 1}
-		defer theirs.Close()
+		r := newRaw(t, s.qp, opts.Network, memAddr, p, s.ended)
+		defer r.c.Close()
 		script(s, r)
 	})
+}
+
+// newRaw connects q, whose parameters are p, to a scripted peer, which is closed with the test.
+func newRaw(t testing.TB, q *qp, network transport.Network, addr string, p mpa.Params, onDown func(error)) *raw {
+	t.Helper()
+	mine, theirs := connectTransport(t, network, addr)
+	t.Cleanup(func() { theirs.Close() })
+	testkit.OK(t, q.start(mine, p, nil, onDown))
+	return rawOn(t, theirs, p)
+}
+
+// rawOn is the peer of a QP with parameters p, on the other end of its connection.
+func rawOn(t testing.TB, c transport.Conn, p mpa.Params) *raw {
+	return &raw{t: t, c: c, framer: mpa.NewFramer(p.MarkersRx, p.CRC),
+		d: mpa.NewReceiver(p.MarkersTx, p.CRC), sendMSN: 1, readMSN: 1}
+}
+
+// connectRaw connects the side's QP to a scripted peer.
+func (s *side) connectRaw(network transport.Network) *raw {
+	s.t.Helper()
+	return newRaw(s.t, s.qp, network, memAddr, params(true), s.ended)
 }
 
 // write sends octets as they are.
@@ -211,9 +229,4 @@ func (r *raw) readReq(q rdmap.ReadRequest) ddp.Header {
 	r.send(h, q.AppendTo(nil))
 	r.readMSN++
 	return h
-}
-
-// newFraming is the framing of a connection without markers.
-func newFraming(crc bool) (mpa.Framer, mpa.Receiver) {
-	return mpa.NewFramer(false, crc), mpa.NewReceiver(false, crc)
 }

@@ -200,7 +200,7 @@ func TestBadSource(t *testing.T) {
 		for what, sge := range map[string]func(s *side, m *region) provider.SGE{
 			"unknown key":  func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
 			"past the end": func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
-			"other PD":     func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
+			"other PD":     func(s *side, m *region) provider.SGE { return alien(s, 10).sge(0, 1) },
 			"closed":       func(s *side, m *region) provider.SGE { testkit.OK(s.t, m.m.Close()); return m.sge(0, 1) },
 			"no right to write, of a Read": func(s *side, m *region) provider.SGE {
 				if op == provider.WRRDMARead {
@@ -232,12 +232,12 @@ func TestBadSource(t *testing.T) {
 	}
 }
 
-// alien is a region of another PD of the same device.
-func alien(s *side) *region {
+// alien is a region of n octets of another PD of the same device.
+func alien(s *side, n int) *region {
 	s.t.Helper()
 	other := testkit.Must(s.dev.AllocPD())(s.t).(*pd)
 	s.t.Cleanup(func() { testkit.OK(s.t, other.Close()) })
-	return (&side{t: s.t, pd: other}).reg(10, provider.AccessLocalWrite)
+	return (&side{t: s.t, pd: other}).reg(n, everything)
 }
 
 // TestSourceGoesMidMessage: a region that is deregistered while a message from

@@ -255,10 +255,7 @@ func newScene(s *side, r *raw) *scene {
 		wo:    s.reg(200, provider.AccessLocalWrite|provider.AccessRemoteWrite),
 		local: s.reg(200, provider.AccessLocalWrite),
 	}
-	other := testkit.Must(s.dev.AllocPD())(s.t).(*pd)
-	s.t.Cleanup(func() { testkit.OK(s.t, other.Close()) })
-	alien := &side{t: s.t, pd: other}
-	sc.alien = alien.reg(200, everything)
+	sc.alien = alien(s, 200)
 	gone := s.reg(1, everything)
 	sc.gone = gone.m.stag
 	testkit.OK(s.t, gone.m.Close())
@@ -423,11 +420,7 @@ func TestWriteFailsFirst(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				network := memnet.New(&memnet.Options{})
 				s := newSide(t, Options{Network: interruptible{network}}, sideOptions{})
-				mine, theirs := connectTransport(t, network, memAddr)
-				s.start(mine, params(true), nil)
-				r := &raw{t: t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false,
-					true), sendMSN: 1, readMSN: 1}
-				defer theirs.Close()
+				r := s.connectRaw(network)
 				dst := s.reg(64, provider.AccessLocalWrite)
 				for k := range uint64(3) {
 					s.recv(provider.RecvWR{WRID: k, SGList: []provider.SGE{dst.sge(0, 64)}})

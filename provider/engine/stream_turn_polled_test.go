@@ -28,7 +28,7 @@ func TestTurnOfPolled(t *testing.T) {
 				if tc.shared {
 					s.besides(network)
 				}
-				r := s.connected(network, true)
+				r := s.connectRaw(network)
 				src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
 				if tc.asks {
 					r.ask(src, size, writes)
@@ -62,7 +62,7 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 	const size, window = 4 << 20, 3 << 20
 	net := memnet.Options{Window: window, MSS: 9000}
 	byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
-		r := s.connected(network, true)
+		r := s.connectRaw(network)
 		src := s.reg(size, provider.AccessLocalWrite)
 		wr := src.writeAll(size)
 		testkit.Must(s.qp.PostSend([]provider.SendWR{wr, wr, wr}))(t)
@@ -82,15 +82,6 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 			r.drop()
 		}
 	})
-}
-
-// connected connects the QP of s to a peer.
-func (s *side) connected(network *memnet.Network, crc bool) *raw {
-	mine, theirs := connectTransport(s.t, network, memAddr)
-	s.t.Cleanup(func() { theirs.Close() })
-	s.start(mine, params(crc), nil)
-	framer, d := newFraming(crc)
-	return &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
 }
 
 // writeAll is a Write of the first n octets of r to nowhere.

@@ -78,11 +78,7 @@ func watchedSide(t *testing.T, script func(w *watching, s *side, r *raw)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatching()
 		s := newSide(t, Options{Network: w}, sideOptions{})
-		mine, theirs := connectTransport(t, w, memAddr)
-		s.start(mine, params(true), nil)
-		defer theirs.Close()
-		framer, d := newFraming(true)
-		script(w, s, &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1})
+		script(w, s, s.connectRaw(w))
 	})
 }
 

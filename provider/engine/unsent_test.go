@@ -54,9 +54,7 @@ func segmentsOf(t *testing.T, mss, buffer int, dst netip.AddrPort) (peer *raw, f
 	testkit.OK(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 	testkit.OK(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())}))
 	testkit.OK(t, unix.SetNonblock(fd, true))
-	peer = &raw{t: t, c: plainSocket{fd: fd}, sendMSN: 1, readMSN: 1}
-	peer.framer, peer.d = newFraming(true)
-	return peer, fd
+	return rawOn(t, plainSocket{fd: fd}, params(true)), fd
 }
 
 // socketTo returns the descriptor of this process's socket that is connected to an IPv4
