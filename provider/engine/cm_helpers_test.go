@@ -172,12 +172,18 @@ func (h *cmHost) listen() *cmID {
 func (h *cmHost) routed(dst netip.AddrPort) *cmID {
 	h.t.Helper()
 	id := h.id()
+	h.resolve(id, dst)
+	return id
+}
+
+// resolve makes an id ready to connect to dst, with a QP.
+func (h *cmHost) resolve(id *cmID, dst netip.AddrPort) {
+	h.t.Helper()
 	testkit.OK(h.t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
 	h.want("an address is resolved at once", id, provider.CMAddrResolved, 0)
 	testkit.OK(h.t, id.ResolveRoute(time.Second))
 	h.want("a route is resolved at once", id, provider.CMRouteResolved, 0)
 	h.qp(id)
-	return id
 }
 
 // connect begins a connection to dst.
@@ -276,14 +282,25 @@ func wantLeft(t testing.TB, id *cmID) {
 // established makes a connection.
 func (w *cmWorld) established() (client, server *cmID) {
 	w.t.Helper()
-	l := w.server.listen()
+	return w.acceptedOn(w.server.listen())
+}
+
+// acceptedOn is established with a listener that is there.
+func (w *cmWorld) acceptedOn(l *cmID) (client, server *cmID) {
+	w.t.Helper()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
-	server, param := w.server.wantRequest("the Request arrives", l)
+	return client, w.meet("a connection is made", client, l)
+}
+
+// meet accepts the request of a client that connects to l, with the depths that it asks for.
+func (w *cmWorld) meet(what string, client, l *cmID) (server *cmID) {
+	w.t.Helper()
+	server, param := w.server.wantRequest(what, l)
 	testkit.OK(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources,
 		InitiatorDepth: param.InitiatorDepth}))
-	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
-	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-	return client, server
+	w.server.want(what, server, provider.CMEstablished, 0)
+	w.active.want(what, client, provider.CMEstablished, 0)
+	return server
 }
 
 // rawPeer is a peer that sends what the test says.
@@ -295,8 +312,13 @@ type rawPeer struct {
 // dialRaw connects to dst and says nothing.
 func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
 	w.t.Helper()
-	conn := testkit.Must(w.net.Dial(w.t.Context(), netip.AddrPort{}, dst))(w.t)
-	return w.raw(conn)
+	return w.dialRawFrom(netip.Addr{}, dst)
+}
+
+// dialRawFrom is dialRaw of a peer with this address.
+func (w *cmWorld) dialRawFrom(src netip.Addr, dst netip.AddrPort) *rawPeer {
+	w.t.Helper()
+	return w.raw(testkit.Must(w.net.Dial(w.t.Context(), netip.AddrPortFrom(src, 0), dst))(w.t))
 }
 
 // request connects to the listener l and sends a Request.
@@ -324,6 +346,15 @@ func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
 		w.t.Helper()
 		return w.raw(testkit.Must(l.Accept(w.t.Context()))(w.t))
 	}
+}
+
+// toRaw connects to a scripted peer, and returns the id, the peer, and the Request that has come.
+func (w *cmWorld) toRaw(param provider.ConnParam) (client *cmID, p *rawPeer, request mpa.Frame) {
+	w.t.Helper()
+	dst, accepted := w.listenRaw()
+	client = w.active.connect(dst, param)
+	p = accepted()
+	return client, p, p.wantFrame("the initiator begins", mpa.KindRequest)
 }
 
 // read waits until there is something to read, and reads it.

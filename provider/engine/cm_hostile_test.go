@@ -19,11 +19,7 @@ import (
 // wantServed checks that a listener still serves others.
 func (w *cmWorld) wantServed(l *cmID) {
 	w.t.Helper()
-	client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-	server, _ := w.server.wantRequest("others are still served", l)
-	testkit.OK(w.t, server.Accept(provider.ConnParam{}))
-	w.server.want("others are still served", server, provider.CMEstablished, 0)
-	w.active.want("others are still served", client, provider.CMEstablished, 0)
+	w.meet("others are still served", w.active.connect(l.LocalAddr(), provider.ConnParam{}), l)
 }
 
 // TestIllegalRequests sends what is not a Request. Each time the connection is
@@ -274,10 +270,7 @@ func TestIllegalReplies(t *testing.T) {
 	}
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		for name, b := range cases {
-			dst, accepted := w.listenRaw()
-			client := w.active.connect(dst, provider.ConnParam{})
-			p := accepted()
-			p.wantFrame("the initiator begins", mpa.KindRequest)
+			client, p, _ := w.toRaw(provider.ConnParam{})
 			p.trySend(b)
 			w.active.want(name, client, provider.CMConnectError, syscall.EINVAL)
 			_ = p.wantEnd(name)
@@ -294,10 +287,7 @@ func TestReplyCutShort(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		for n := range reply {
 			for _, reset := range []bool{false, true} {
-				dst, accepted := w.listenRaw()
-				client := w.active.connect(dst, provider.ConnParam{})
-				p := accepted()
-				p.wantFrame("the initiator begins", mpa.KindRequest)
+				client, p, _ := w.toRaw(provider.ConnParam{})
 				p.send(reply[:n])
 				if reset {
 					testkit.OK(t, p.w.conn.Abort())
@@ -338,10 +328,7 @@ func TestTerminateForAReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-				dst, accepted := w.listenRaw()
-				client := w.active.connect(dst, provider.ConnParam{})
-				p := accepted()
-				p.wantFrame("the initiator begins", mpa.KindRequest)
+				client, p, _ := w.toRaw(provider.ConnParam{})
 				p.send(rawReply(tc.reply))
 				w.active.want("we can't", client, provider.CMConnectError, syscall.EINVAL)
 				ulpdu := p.wantFPDU(tc.markers)
@@ -362,25 +349,12 @@ func TestTerminateForAReply(t *testing.T) {
 // wantFPDU reads one FPDU that the peer sends first, with CRC.
 func (p *rawPeer) wantFPDU(markers bool) []byte {
 	p.t.Helper()
-	ctx, cancel := p.context()
-	defer cancel()
-	d := mpa.NewDeframer(markers, true)
-	var fpdu []byte // without markers
-	b := make([]byte, 1)
-	for {
-		if _, err := p.w.read(ctx, b); err != nil {
-			p.t.Fatalf("no FPDU: %v", err)
-		}
-		var done bool
-		var err error
-		if fpdu, _, done, err = d.Feed(fpdu, b); err != nil {
-			p.t.Fatalf("FPDU: %v", err)
-		}
-		if done {
-			n, _, _ := mpa.ParseHeader(fpdu)
-			return fpdu[mpa.HeaderLen:][:n]
-		}
+	r := rawOn(p.t, p.w.conn, mpa.Params{CRC: true, MarkersTx: markers})
+	h, payload := r.next("an FPDU")
+	if len(r.in) > 0 {
+		p.t.Fatalf("after the FPDU came % x", r.in)
 	}
+	return append(h.AppendTo(nil), payload...)
 }
 
 // TestPlaces fills a listener with silent peers.
@@ -390,9 +364,7 @@ func TestPlaces(t *testing.T) {
 	inMemory(t, Options{MaxPending: 8}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		from := func(src string) *rawPeer {
-			conn := testkit.Must(w.net.Dial(t.Context(),
-				netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
-			return w.raw(conn)
+			return w.dialRawFrom(netip.MustParseAddr(src), l.LocalAddr())
 		}
 		for range 4 {
 			from("192.0.2.1")

@@ -119,20 +119,6 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 	})
 }
 
-// TestChannelClosesWhileARequestIsWithdrawn: a program may close the event channel as soon as it
-// has closed the listener, also while the request of a peer that left is being taken back.
-func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
-	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
-	l := w.server.listen()
-	p := w.request(l)
-	waitFor(t, "the request", func() bool { return w.server.ch.events() == 1 })
-	defer lockElsewhere(w.server.dev.accepted.mu.Lock, w.server.dev.accepted.mu.Unlock)() // it stops there
-	p.w.close()
-	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
-	testkit.OK(t, l.Close())
-	testkit.OK(t, w.server.ch.Close())
-}
-
 // TestPeerLeavesWhileItIsAccepted: the event is that of a connection that did not come about, and
 // not that of one that the peer has rejected. The start-up is counted, and logged as one of the
 // listener's.
@@ -177,9 +163,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		log := new(recorder)
 		w.active.dev.log.to = slog.New(log)
-		dst, accept := w.listenRaw()
-		client := w.active.connect(dst, provider.ConnParam{})
-		accept().wantFrame("it connects", mpa.KindRequest)
+		client, _, _ := w.toRaw(provider.ConnParam{})
 		w.active.closeID(client)
 		w.active.dev.log.draining.Wait()
 		if text := log.String(); !strings.Contains(text, "side=dialler") ||
@@ -190,7 +174,8 @@ func TestCloseWhileConnecting(t *testing.T) {
 }
 
 // TestDeviceCloseWaitsForAWithdrawnRequest: when Close of the device has returned, no goroutine of
-// its is left, not even the one that takes back the request of a peer that left.
+// its is left, not even the one that takes back the request of a peer that left. A program may
+// close the listener and then the event channel before that.
 func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
 	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
 	h, l := w.server, w.server.listen()
@@ -279,8 +264,7 @@ func TestDepartures(t *testing.T) {
 			inMemory(t, opts, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
 				from := func(addr string) *rawPeer {
-					src := netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
-					return w.raw(testkit.Must(w.net.Dial(t.Context(), src, l.LocalAddr()))(t))
+					return w.dialRawFrom(netip.MustParseAddr(addr), l.LocalAddr())
 				}
 				patient := from("192.0.2.2")
 				leave(w, l, patient)
@@ -357,8 +341,7 @@ func TestDeparturesAreFair(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.0:0", opts, true)
 		l := w.server.listen()
 		from := func(i int) {
-			conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addr(i), 0), l.LocalAddr()))(t)
-			leavings["refused"](w, l, w.raw(conn))
+			leavings["refused"](w, l, w.dialRawFrom(addr(i), l.LocalAddr()))
 			synctest.Wait() // the next one must not get there first
 		}
 		want := func(what string, want ...int) { // of how many each peer waits
@@ -566,8 +549,7 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 				w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "[2001:db8::1]:0", opts, true)
 				l := w.server.listen()
 				for i, a := range addrs {
-					p := w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0),
-						l.LocalAddr()))(t))
+					p := w.dialRawFrom(a, l.LocalAddr())
 					synctest.Wait()
 					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
 					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {

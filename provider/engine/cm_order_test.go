@@ -34,12 +34,10 @@ func TestConnectOrder(t *testing.T) {
 		}
 		for _, r := range requests {
 			testkit.OK(t, r.Reject(nil))
-			testkit.OK(t, r.qp.Close())
-			testkit.OK(t, r.Close())
+			w.server.closeID(r)
 		}
 		for _, c := range clients {
-			testkit.OK(t, c.qp.Close())
-			testkit.OK(t, c.Close())
+			w.active.closeID(c)
 		}
 		for _, h := range []*cmHost{w.server, w.active} {
 			for more := true; more; {
@@ -84,13 +82,11 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 		p := w.request(l)
 		r, _ := w.server.wantRequest("a request after the silent connection", l)
 		p.w.abort()
-		testkit.OK(t, r.qp.Close())
-		testkit.OK(t, r.Close())
+		w.server.closeID(r)
 	}
 	first.send(rawRequest(nil))
 	r, _ := w.server.wantRequest("the request of the silent connection", l)
-	testkit.OK(t, r.qp.Close())
-	testkit.OK(t, r.Close())
+	w.server.closeID(r)
 }
 
 // TestAnsweredWithinTheCall: when Accept returns, the QP is in RTS and the peer has the Reply, and
@@ -120,8 +116,7 @@ func TestAnsweredWithinTheCall(t *testing.T) {
 			w.server.want("accepted", r, provider.CMEstablished, 0)
 			w.server.want("the peer has left", r, provider.CMDisconnected, 0)
 		}
-		testkit.OK(t, r.qp.Close())
-		testkit.OK(t, r.Close())
+		w.server.closeID(r)
 	}
 	if late > calls/10 {
 		t.Errorf("%d of %d Replies had not come when the call returned", late, calls)

@@ -82,10 +82,8 @@ func TestRequestOfOptions(t *testing.T) {
 		{Options{Revision: 1, CRC: CRCOff, Markers: true}, "\x80\x01\x00\x02" + "hi"},
 	} {
 		inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
-			dst, accepted := w.listenRaw()
-			client := w.active.connect(dst, provider.ConnParam{ResponderResources: 3, InitiatorDepth: 5, PrivateData: []byte("hi")})
-			p := accepted()
-			f := p.wantFrame("the initiator begins", mpa.KindRequest)
+			client, p, f := w.toRaw(provider.ConnParam{ResponderResources: 3, InitiatorDepth: 5,
+				PrivateData: []byte("hi")})
 			if got := string(f.AppendTo(nil)); got != "MPA ID Req Frame"+tc.want {
 				t.Errorf("%+v: Request %q, want %q after the key", tc.opts, got, tc.want)
 			}

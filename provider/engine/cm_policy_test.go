@@ -43,10 +43,8 @@ func TestCRCPolicies(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("policy %d, Reply %v", tc.policy, tc.replies), func(t *testing.T) {
 			inMemory(t, Options{CRC: tc.policy}, func(t *testing.T, w *cmWorld) {
-				dst, accepted := w.listenRaw()
-				client := w.active.connect(dst, provider.ConnParam{})
-				p := accepted()
-				if f := p.wantFrame("the initiator begins", mpa.KindRequest); f.CRC != (tc.policy != CRCOff) {
+				client, p, f := w.toRaw(provider.ConnParam{})
+				if f.CRC != (tc.policy != CRCOff) {
 					t.Errorf("the Request declares %v", f.CRC)
 				}
 				p.send(rawReply(func(f *mpa.Frame) { f.CRC = tc.replies }))
@@ -158,10 +156,7 @@ func TestNoFallback(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onWholeNetworks(t, Options{Fallback: tc.policy}, func(t *testing.T, w *cmWorld) {
-				dst, accepted := w.listenRaw()
-				client := w.active.connect(dst, provider.ConnParam{})
-				p := accepted()
-				p.wantFrame("the first attempt", mpa.KindRequest)
+				client, p, _ := w.toRaw(provider.ConnParam{})
 				tc.act(p)
 				w.active.want("the end", client, tc.want.typ, tc.want.errno)
 			})
@@ -177,11 +172,7 @@ func TestFallbackKeepsTheSourcePort(t *testing.T) {
 		id := w.active.id()
 		testkit.OK(t, id.BindAddr(w.addr))
 		bound := id.LocalAddr()
-		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
-		w.active.want("resolved", id, provider.CMAddrResolved, 0)
-		testkit.OK(t, id.ResolveRoute(0))
-		w.active.want("resolved", id, provider.CMRouteResolved, 0)
-		w.active.qp(id)
+		w.active.resolve(id, dst)
 		testkit.OK(t, id.Connect(provider.ConnParam{}))
 		p := accepted()
 		p.wantFrame("the first attempt", mpa.KindRequest)
@@ -249,7 +240,7 @@ func TestE2EPeerToPeer(t *testing.T) {
 					b := newCMSide(t, network, Options{})
 					a.recv(1)
 					b.recv(2)
-					cmConnect(t, a, b, a.q, b.q, b.listen(addr), depth)
+					cmConnect(t, a, b, b.listen(addr), depth)
 					b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled})
 					a.one(a.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
 					b.one(b.scq, provider.WC{WRID: 3, Opcode: provider.WCSend})
@@ -291,10 +282,7 @@ func TestManualDepths(t *testing.T) {
 		t.Run(fmt.Sprintf("%q", tc.request), func(t *testing.T) {
 			inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
 				param := provider.ConnParam{ResponderResources: 4, InitiatorDepth: 5}
-				dst, accepted := w.listenRaw()
-				client := w.active.connect(dst, param)
-				p := accepted()
-				f := p.wantFrame("the initiator begins", mpa.KindRequest)
+				client, p, f := w.toRaw(param)
 				if got := string(f.AppendTo(nil)[mpa.KeyLen:]); got != tc.request {
 					t.Errorf("Request %q, want %q", got, tc.request)
 				}
@@ -420,17 +408,6 @@ func TestMaxAccepted(t *testing.T) {
 	}
 }
 
-// acceptedOn is established with a listener that is there.
-func (w *cmWorld) acceptedOn(l *cmID) (client, server *cmID) {
-	w.t.Helper()
-	client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
-	server, _ = w.server.wantRequest("the Request arrives", l)
-	testkit.OK(w.t, server.Accept(provider.ConnParam{}))
-	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
-	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-	return client, server
-}
-
 // TestArrivedRequestIsNotSilent: a connection whose Request has arrived by the time that it
 // comes out of the backlog does not count against MaxPendingPerPeer, however many come out at
 // once.
@@ -477,17 +454,13 @@ func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 		network := memnet.New(&memnet.Options{Addrs: addrs})
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxAccepted: 8}, true)
 		l := w.server.listen()
-		from := func(i int) *rawPeer {
-			return w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0),
-				l.LocalAddr()))(t))
-		}
 		for range 8 {
-			for i := 1; i < 3; i++ {
-				from(i)
+			for _, silent := range addrs[1:] {
+				w.dialRawFrom(silent, l.LocalAddr())
 			}
 		}
 		w.moment()
-		honest := from(0)
+		honest := w.dialRawFrom(addrs[0], l.LocalAddr())
 		honest.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("when the time of the silent ones is over", l)
 		testkit.OK(t, server.Reject(nil))

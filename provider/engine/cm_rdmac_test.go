@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,7 +35,12 @@ func TestRDMACNegotiated(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						w.run(t, func(t *testing.T, w e2eWire) {
 							want := ap == mpa.RDMACOnly || bp == mpa.RDMACOnly
-							a, b := rdmacRound(t, w, Options{RDMAC: ap, Revision: revision, CRC: CRCOff}, Options{RDMAC: bp, CRC: CRCOff})
+							network, addr := w.network()
+							a := newCMSide(t, network, Options{RDMAC: ap, Revision: revision, CRC: CRCOff})
+							b := newCMSide(t, network, Options{RDMAC: bp, CRC: CRCOff})
+							cmConnect(t, a, b, b.listen(addr), 4)
+							tryOperations(t, a.e2eEnd, b.e2eEnd, 5000, 1) // the initiator speaks first
+							tryOperations(t, b.e2eEnd, a.e2eEnd, 5000, 3)
 							for _, e := range []*cmSide{a, b} {
 								p := e.q.stream.Load().params
 								if p.RDMAC != want || p.CRC != want || p.MarkersTx != want || p.MarkersRx != want {
@@ -49,48 +53,6 @@ func TestRDMACNegotiated(t *testing.T) {
 			}
 		}
 	}
-}
-
-// rdmacRound connects two engines and moves a message of each kind in each
-// direction. Events report the version to both programs.
-//
-//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
-func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
-	network, addr := w.network()
-	a, b = newCMSide(t, network, ao), newCMSide(t, network, bo)
-	dst := b.listen(addr)
-	aid := a.routed(dst)
-	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4,
-		PrivateData: []byte("hello")}))
-	req := b.event(provider.CMConnectRequest)
-	b.t.Cleanup(func() { closeAll(b.t, "id", req.ID) })
-	if string(req.Param.PrivateData) != "hello" {
-		t.Errorf("the Request brings %q", req.Param.PrivateData)
-	}
-	testkit.OK(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4,
-		InitiatorDepth: 4, PrivateData: []byte("welcome")}))
-	there := b.event(provider.CMEstablished)
-	here := a.event(provider.CMEstablished)
-	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
-		t.Errorf("the events report %v, %v and %v", req.RDMAC, there.RDMAC, here.RDMAC)
-	}
-	if string(here.Param.PrivateData) != "welcome" || here.Param.ResponderResources != 4 || here.Param.InitiatorDepth != 4 {
-		t.Errorf("established with %+v", here.Param)
-	}
-	tryOperations(t, a.e2eEnd, b.e2eEnd, 5000, 1) // the initiator speaks first
-	tryOperations(t, b.e2eEnd, a.e2eEnd, 5000, 3)
-	return a, b
-}
-
-// routed makes an id that is ready to connect to dst.
-func (c *cmSide) routed(dst netip.AddrPort) provider.ID {
-	c.t.Helper()
-	id := c.id()
-	testkit.OK(c.t, id.ResolveAddr(netip.AddrPort{}, dst, patience))
-	c.event(provider.CMAddrResolved)
-	testkit.OK(c.t, id.ResolveRoute(patience))
-	c.event(provider.CMRouteResolved)
-	return id
 }
 
 // TestRDMACRefused: an engine of the IETF's version and one of the RDMA Consortium's
@@ -273,8 +235,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 // has the stream's version, and so has a header that it shows.
 func TestRDMACTerminates(t *testing.T) {
 	terminate := zero(rdmap.TerminateHeader())
-	t.Run("RDMAP version", func(t *testing.T) {
-		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+	for name, end := range map[string]func(s *side, r *raw){
+		"RDMAP version": func(s *side, r *raw) {
 			h := zero(rdmap.WriteHeader(1, 2, true))
 			h.ULPCtl |= rdmap.Version << 6
 			r.send(h, nil)
@@ -283,25 +245,16 @@ func TestRDMACTerminates(t *testing.T) {
 			if got.Layer != iwarp.LayerRDMAP || got.Code != iwarp.RDMAPInvalidVersion || got.DDP != h {
 				t.Errorf("%+v", got)
 			}
-			r.wantFIN("and FIN")
-		})
-	})
-	t.Run("local", func(t *testing.T) {
-		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+		},
+		"local": func(s *side, r *raw) {
 			s.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Addr: 1, Length: 1, LKey: 1}}})
 			r.want("a work request that can't be sent", terminate)
-			r.wantFIN("and FIN")
-		})
-	})
-	t.Run("SQE", func(t *testing.T) {
-		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
-			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPSQE}, provider.QPAttrState))
+		},
+		"SQE": func(s *side, r *raw) {
+			testkit.OK(t, s.modify(provider.QPSQE))
 			r.want("the program ends the stream", terminate)
-			r.wantFIN("and FIN")
-		})
-	})
-	t.Run("source of a Read", func(t *testing.T) {
-		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+		},
+		"source of a Read": func(s *side, r *raw) {
 			h := zero(rdmap.ReadRequestHeader(1))
 			req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: 0x1234500, SourceTO: 0}
 			r.send(h, req.AppendTo(nil))
@@ -310,7 +263,13 @@ func TestRDMACTerminates(t *testing.T) {
 			if !got.HaveDDP || got.DDP != h || !got.HaveRead || got.Read != req {
 				t.Errorf("%+v", got)
 			}
-			r.wantFIN("and FIN")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+				end(s, r)
+				r.wantFIN("and FIN")
+			})
 		})
-	})
+	}
 }

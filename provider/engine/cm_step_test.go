@@ -62,10 +62,7 @@ func TestStepsAtOnce(t *testing.T) {
 			}
 		}
 		event := func() bool { return w.server.ch.events() > 0 }
-		come := func() *rawPeer {
-			p := w.request(l)
-			return p
-		}
+		come := func() *rawPeer { return w.request(l) }
 		var p *rawPeer
 		blocked("a request", func() { p = come() }, event)
 		server, _ := w.server.wantRequest("a request", l)

@@ -13,7 +13,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // octets returns n octets that say where they are.
@@ -249,11 +248,8 @@ func TestUnreachable(t *testing.T) {
 
 func TestNoAnswerInTime(t *testing.T) {
 	inMemory(t, Options{StartupTimeout: 3 * time.Second}, func(t *testing.T, w *cmWorld) {
-		dst, accepted := w.listenRaw()
 		start := time.Now()
-		client := w.active.connect(dst, provider.ConnParam{})
-		peer := accepted()
-		peer.wantFrame("the initiator begins", mpa.KindRequest)
+		client, peer, _ := w.toRaw(provider.ConnParam{})
 		reply := rawReply(nil)
 		for _, octet := range reply[:len(reply)-1] { // one octet each 100 ms does not extend the time
 			if time.Since(start) > 2800*time.Millisecond {

@@ -60,16 +60,9 @@ func TestTypeOfService(t *testing.T) {
 				testkit.OK(t, id.BindAddr(w.addr))
 			}
 			testkit.OK(t, id.SetOption(provider.IDOptionTOS, 10<<2))
-			testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), 0))
-			w.active.want("resolved", id, provider.CMAddrResolved, 0)
-			testkit.OK(t, id.ResolveRoute(0))
-			w.active.want("resolved", id, provider.CMRouteResolved, 0)
-			w.active.qp(id)
+			w.active.resolve(id, l.LocalAddr())
 			testkit.OK(t, id.Connect(provider.ConnParam{}))
-			server, _ := w.server.wantRequest("the Request arrives", l)
-			testkit.OK(t, server.Accept(provider.ConnParam{}))
-			w.server.want("accepted", server, provider.CMEstablished, 0)
-			w.active.want("connected", id, provider.CMEstablished, 0)
+			server := w.meet("connected", id, l)
 			if tos := tosOf(t, id.LocalAddr(), id.RemoteAddr()); tos != 10<<2 {
 				t.Errorf("%s: the initiator has %#x", name, tos)
 			}

@@ -57,15 +57,24 @@ func (c *cmSide) listen(addr netip.AddrPort) netip.AddrPort {
 	return id.LocalAddr()
 }
 
-// cmConnect connects a's QP to b's, through the connection manager of both.
-func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPort, depth int) (aid, bid provider.ID) {
+// resolve makes id ready to connect to dst.
+func (c *cmSide) resolve(id provider.ID, dst netip.AddrPort) {
+	c.t.Helper()
+	testkit.OK(c.t, id.ResolveAddr(netip.AddrPort{}, dst, patience))
+	c.event(provider.CMAddrResolved)
+	testkit.OK(c.t, id.ResolveRoute(patience))
+	c.event(provider.CMRouteResolved)
+}
+
+// cmConnect connects a's QP to b's, through the connection manager of both. Events report the
+// version to both programs.
+//
+//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
+func cmConnect(t testing.TB, a, b *cmSide, dst netip.AddrPort, depth int) (aid, bid provider.ID) {
 	t.Helper()
 	aid = a.id()
-	testkit.OK(t, aid.ResolveAddr(netip.AddrPort{}, dst, time.Second))
-	a.event(provider.CMAddrResolved)
-	testkit.OK(t, aid.ResolveRoute(time.Second))
-	a.event(provider.CMRouteResolved)
-	testkit.OK(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth,
+	a.resolve(aid, dst)
+	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: depth,
 		InitiatorDepth: depth, PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
 	if string(req.Param.PrivateData) != "hello" {
@@ -74,11 +83,15 @@ func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPor
 	bid = req.ID
 	b.t.Cleanup(func() { closeAll(b.t, "id", bid) })
 	// Revision 1 knows no depths: the programs have to agree by other means.
-	testkit.OK(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth,
+	testkit.OK(t, bid.Accept(provider.ConnParam{QP: b.q, ResponderResources: depth,
 		InitiatorDepth: depth, PrivateData: []byte("welcome")}))
-	b.event(provider.CMEstablished)
-	if e := a.event(provider.CMEstablished); string(e.Param.PrivateData) != "welcome" {
-		t.Errorf("private data %q", e.Param.PrivateData)
+	there, here := b.event(provider.CMEstablished), a.event(provider.CMEstablished)
+	if p := here.Param; string(p.PrivateData) != "welcome" ||
+		depth > 0 && (p.ResponderResources != depth || p.InitiatorDepth != depth) {
+		t.Errorf("established with %+v", p)
+	}
+	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
+		t.Errorf("the events report %v, %v and %v", req.RDMAC, there.RDMAC, here.RDMAC)
 	}
 	return aid, bid
 }
@@ -116,7 +129,7 @@ func TestE2ENegotiated(t *testing.T) {
 func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	network, addr := w.network()
 	a, b := newCMSide(t, network, ao), newCMSide(t, network, bo)
-	aid, bid := cmConnect(t, a, b, a.q, b.q, b.listen(addr), 4)
+	aid, bid := cmConnect(t, a, b, b.listen(addr), 4)
 	if aid.RemoteAddr() != bid.LocalAddr() || aid.LocalAddr() != bid.RemoteAddr() {
 		t.Errorf("addresses %s to %s, and %s to %s", aid.LocalAddr(), aid.RemoteAddr(), bid.LocalAddr(), bid.RemoteAddr())
 	}
@@ -158,18 +171,13 @@ func churn(t *testing.T, w e2eWire) {
 	network, addr := w.network()
 	server := newCMSide(t, network, Options{})
 	dst := server.listen(addr)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { serveChurn(ctx, t, server, clients*rounds) })
+	wg.Go(func() { serveChurn(t, server, clients*rounds) })
 	for range clients {
 		c := newCMSide(t, network, Options{})
 		wg.Go(func() {
 			for round := range rounds {
-				if err := c.visit(ctx, dst, round%2 == 0); err != nil {
-					t.Errorf("round %d: %v", round, err)
-					return
-				}
+				c.visit(dst, round%2 == 0)
 			}
 		})
 	}
@@ -183,7 +191,9 @@ var churnCap = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecv
 
 // serveChurn answers each connection with one Send of what came, and closes it
 // when it ends.
-func serveChurn(ctx context.Context, t *testing.T, s *cmSide, conns int) {
+func serveChurn(t *testing.T, s *cmSide, conns int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	for ended := 0; ended < conns; {
 		e, err := s.ec.Next(ctx)
 		if err != nil {
@@ -212,62 +222,21 @@ func serveChurn(ctx context.Context, t *testing.T, s *cmSide, conns int) {
 }
 
 // visit is one connection of a client: a Send there and one back.
-func (c *cmSide) visit(ctx context.Context, dst netip.AddrPort, disconnect bool) error {
-	id, err := c.ec.CreateID(nil)
-	if err != nil {
-		return err
-	}
+func (c *cmSide) visit(dst netip.AddrPort, disconnect bool) {
+	id := testkit.Must(c.ec.CreateID(nil))(c.t)
 	defer id.Close()
-	expect := func(want provider.CMEventType) error {
-		e, err := c.ec.Next(ctx)
-		if err == nil && (e.Type != want || e.ID != id) {
-			err = fmt.Errorf("event %s, status %d; want %s", e.Type, e.Status, want)
-		}
-		return err
-	}
-	if err := id.ResolveAddr(netip.AddrPort{}, dst, 0); err != nil {
-		return err
-	}
-	if err := expect(provider.CMAddrResolved); err != nil {
-		return err
-	}
-	if err := id.ResolveRoute(0); err != nil {
-		return err
-	}
-	if err := expect(provider.CMRouteResolved); err != nil {
-		return err
-	}
-	q, err := id.CreateQP(c.pd, provider.QPInitAttr{SendCQ: c.scq, RecvCQ: c.rcq, Cap: churnCap})
-	if err != nil {
-		return err
-	}
+	c.resolve(id, dst)
+	q := testkit.Must(id.CreateQP(c.pd, provider.QPInitAttr{SendCQ: c.scq, RecvCQ: c.rcq, Cap: churnCap}))(c.t)
 	defer q.Close()
-	if _, err := q.PostRecv([]provider.RecvWR{{WRID: 9}}); err != nil {
-		return err
-	}
-	if err := id.Connect(provider.ConnParam{}); err != nil {
-		return err
-	}
-	if err := expect(provider.CMEstablished); err != nil {
-		return err
-	}
-	if _, err := q.PostSend([]provider.SendWR{{WRID: 8, Opcode: provider.WRSend, Flags: provider.SendSignaled}}); err != nil {
-		return err
-	}
+	testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 9}}))(c.t)
+	testkit.OK(c.t, id.Connect(provider.ConnParam{}))
+	c.event(provider.CMEstablished)
+	testkit.Must(q.PostSend([]provider.SendWR{{WRID: 8, Opcode: provider.WRSend, Flags: provider.SendSignaled}}))(c.t)
 	for _, cq := range []*cq{c.scq, c.rcq} {
-		wc, err := c.collect(ctx, cq, 1)
-		if err != nil {
-			return err
-		}
-		if err := wc[0].Err(); err != nil {
-			return err
-		}
+		testkit.OK(c.t, c.wait(cq, 1)[0].Err())
 	}
-	if !disconnect {
-		return nil // closing does it
+	if disconnect { // otherwise closing does it
+		testkit.OK(c.t, id.Disconnect())
+		c.event(provider.CMDisconnected)
 	}
-	if err := id.Disconnect(); err != nil {
-		return err
-	}
-	return expect(provider.CMDisconnected)
 }
