@@ -153,7 +153,9 @@ func (h *manyHost) poll(done *atomic.Bool, each func(e *manyEnd, index int, got 
 	}
 }
 
-func (h *manyHost) close() {
+// close ends the program and its tasks: the ids first, so that the channel can be closed, which
+// ends the goroutine that waits for events.
+func (h *manyHost) close(tasks *sync.WaitGroup) {
 	h.mu.Lock()
 	ends := h.ends
 	h.mu.Unlock()
@@ -161,8 +163,9 @@ func (h *manyHost) close() {
 		testkit.OK(h.t, e.qp.Close())
 		testkit.OK(h.t, e.id.Close())
 	}
-	testkit.OK(h.t, h.mr.Close())
 	testkit.OK(h.t, h.ch.Close())
+	tasks.Wait()
+	testkit.OK(h.t, h.mr.Close())
 	testkit.OK(h.t, h.cq.Close())
 	testkit.OK(h.t, h.pd.Close())
 	testkit.OK(h.t, h.dev.Close())
@@ -215,23 +218,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	for h.ch.events() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	h.closeAll(&tasks)
-}
-
-// closeAll ends the program: its ids first, so that the channel can be closed, which ends
-// the goroutine that waits for events.
-func (h *manyHost) closeAll(tasks *sync.WaitGroup) {
-	h.mu.Lock()
-	ends := h.ends
-	h.ends = nil
-	h.mu.Unlock()
-	for _, e := range ends {
-		testkit.OK(h.t, e.qp.Close())
-		testkit.OK(h.t, e.id.Close())
-	}
-	testkit.OK(h.t, h.ch.Close())
-	tasks.Wait()
-	h.close()
+	h.close(&tasks)
 }
 
 // manyCount is what a device has at a time.
@@ -256,7 +243,7 @@ func (h *manyHost) count(l *cmID) manyCount {
 func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	h.t.Helper()
 	first := h.count(l)
-	got := holding(h.t)
+	got := holding(h.t).minus(before)
 	then := h.count(l)
 	c := manyCount{max(first.ids, then.ids), max(first.open, then.open),
 		max(first.pending, then.pending), max(first.closing, then.closing)}
@@ -275,24 +262,9 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	}
 	h.t.Logf("%+v; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d "+
 		"receive contexts of 512 KiB; bounds %d with %d, %d, %d",
-		c, got.goroutines-before.goroutines, (got.stacks-before.stacks)>>10,
-		got.descriptors-before.descriptors,
-		(got.octets-before.octets)>>10, contexts, limit.goroutines, limit.stacks>>10, limit.descriptors, limit.octets>>10)
-	if got.goroutines-before.goroutines > limit.goroutines {
-		h.t.Errorf("%d goroutines more, bound %d", got.goroutines-before.goroutines, limit.goroutines)
-	}
-	if got.descriptors-before.descriptors > limit.descriptors {
-		h.t.Errorf("%d descriptors more, bound %d", got.descriptors-before.descriptors, limit.descriptors)
-	}
-	if raceEnabled {
-		return
-	}
-	if got.octets-before.octets > limit.octets {
-		h.t.Errorf("%d octets more, bound %d", got.octets-before.octets, limit.octets)
-	}
-	if got.stacks-before.stacks > limit.stacks {
-		h.t.Errorf("%d octets of stacks more, bound %d", got.stacks-before.stacks, limit.stacks)
-	}
+		c, got.goroutines, got.stacks>>10, got.descriptors, got.octets>>10, contexts,
+		limit.goroutines, limit.stacks>>10, limit.descriptors, limit.octets>>10)
+	got.wantAtMost(h.t, limit)
 }
 
 // peerProcess is the process of the peers.
@@ -360,7 +332,7 @@ func runPeers(t *testing.T, listener string) {
 	fmt.Println("complete")
 	_, _ = os.Stdin.Read(make([]byte, 1)) // returns when the server's process has counted
 	bad.end()
-	h.close()
+	h.close(&tasks)
 }
 
 // work makes n connections, at most 128 at a time in the start-up, has each get its
@@ -417,13 +389,8 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 		testkit.Must(h.end(id))(h.t)
 		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}
-	for end := time.Now().Add(patience); complete.Load() < int64(n) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(h.t, "all connections have all their messages back", func() bool { return complete.Load() == int64(n) })
 	done.Store(true)
-	if got := complete.Load(); got != int64(n) {
-		h.t.Fatalf("%d of %d connections have all their messages back", got, n)
-	}
 	tasks.Wait()
 }
 

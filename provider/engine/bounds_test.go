@@ -39,6 +39,20 @@ func holding(t testing.TB) held {
 	return held{runtime.NumGoroutine(), len(entries), int64(m.HeapAlloc), int64(m.StackInuse)}
 }
 
+// minus is what h holds beside o.
+func (h held) minus(o held) held {
+	return held{h.goroutines - o.goroutines, h.descriptors - o.descriptors, h.octets - o.octets, h.stacks - o.stacks}
+}
+
+// wantAtMost checks that h is within a limit. The race detector takes octets of its own.
+func (h held) wantAtMost(t testing.TB, limit held) {
+	t.Helper()
+	if h.goroutines > limit.goroutines || h.descriptors > limit.descriptors ||
+		!raceEnabled && (h.octets > limit.octets || h.stacks > limit.stacks) {
+		t.Errorf("held are %+v, and should be at most %+v", h, limit)
+	}
+}
+
 // ownAddr is a loopback address of this process alone.
 func ownAddr() netip.Addr {
 	pid := os.Getpid()
@@ -107,7 +121,6 @@ func (p *plainPeers) close(reset bool) {
 type boundsServer struct {
 	*cmHost
 	l     *cmID
-	ends  chan struct{} // closed when no event comes any more
 	mu    sync.Mutex
 	ids   []*cmID
 	ended int // connections that have ended, all of which are in ids
@@ -115,16 +128,17 @@ type boundsServer struct {
 
 // serve calls answer for every event until the channel is closed. If answer is nil, no event
 // is fetched.
-func (s *boundsServer) serve(answer func(e provider.CMEvent)) {
-	s.ends = make(chan struct{})
+func (s *boundsServer) serve(answer func(s *boundsServer, e provider.CMEvent)) {
+	if answer == nil {
+		return
+	}
 	go func() {
-		defer close(s.ends)
-		for answer != nil {
+		for {
 			e, err := s.ch.Next(s.t.Context())
 			if err != nil {
 				return
 			}
-			answer(e)
+			answer(s, e)
 		}
 	}()
 }
@@ -161,12 +175,23 @@ func (s *boundsServer) count() {
 	s.mu.Unlock()
 }
 
+// wantEnded waits until n connections have ended.
+func (s *boundsServer) wantEnded(n int) {
+	waitFor(s.t, "all have ended", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.ended == n
+	})
+}
+
 // bound is a row of the table in docs/bounds.md.
 type bound struct {
 	name  string
 	opts  Options
-	serve func(s *boundsServer) func(provider.CMEvent)
-	come  func(s *boundsServer, p *plainPeers, dst netip.AddrPort)
+	serve func(s *boundsServer, e provider.CMEvent)                // nil: events are not fetched
+	come  func(s *boundsServer, p *plainPeers, dst netip.AddrPort) // nil: 3*boundsLimit that send
+	sends []byte
+	reads int // octets of the answer that each of them reads
 
 	most       int // connections of which something is held, however many come
 	goroutines int // each
@@ -192,35 +217,24 @@ var closingOpts = Options{
 var bounds = []bound{
 	{
 		name: "TCP only", opts: pendingOpts,
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) { p.connect(3*boundsLimit, dst, nil) },
 		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
 	},
 	{
 		name: "TCP only, each peer", opts: Options{MaxPendingPerPeer: boundsLimit},
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) { p.connect(3*boundsLimit, dst, nil) },
 		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
 	},
 	{
-		name: "half a Request", opts: pendingOpts,
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
-			p.connect(3*boundsLimit, dst, rawRequest(nil)[:mpa.KeyLen+3])
-		},
+		name: "half a Request", opts: pendingOpts, sends: rawRequest(nil)[:mpa.KeyLen+3],
 		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
 	},
 	{
-		name: "a Request that nobody fetches", opts: pendingOpts,
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
-			p.connect(3*boundsLimit, dst, longRequest())
-		},
+		name: "a Request that nobody fetches", opts: pendingOpts, sends: longRequest(),
 		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
 	},
 	{
-		name: "a Request that nobody answers", opts: pendingOpts,
-		serve: func(s *boundsServer) func(provider.CMEvent) { return func(e provider.CMEvent) { s.note(e) } },
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
-			p.connect(3*boundsLimit, dst, longRequest())
-		},
-		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+		name: "a Request that nobody answers", opts: pendingOpts, sends: longRequest(),
+		serve: func(s *boundsServer, e provider.CMEvent) { s.note(e) },
+		most:  boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
 	},
 	{
 		name: "a Request whose peer left, fetched by nobody", opts: pendingOpts,
@@ -234,7 +248,7 @@ var bounds = []bound{
 	},
 	{
 		name: "a Request whose peer left, answered by nobody", opts: pendingOpts,
-		serve: func(s *boundsServer) func(provider.CMEvent) { return func(e provider.CMEvent) { s.note(e) } },
+		serve: func(s *boundsServer, e provider.CMEvent) { s.note(e) },
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			for range 3 {
 				p.connect(boundsLimit, dst, longRequest())
@@ -260,24 +274,17 @@ var bounds = []bound{
 	},
 	{
 		name: "refused", opts: closingOpts,
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
-			p.connect(3*boundsLimit, dst, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
-			p.wantAnswers(1)
-		},
+		sends: rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), reads: 1,
 		most: boundsLimit, octets: 2 << 10, files: 1,
 	},
 	{
-		name: "rejected", opts: closingOpts,
-		serve: func(s *boundsServer) func(provider.CMEvent) { return s.reject },
-		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
-			p.connect(3*boundsLimit, dst, longRequest())
-			p.wantAnswers(1)
-		},
-		most: boundsLimit, octets: 2 << 10, files: 1,
+		name: "rejected", opts: closingOpts, sends: longRequest(), reads: 1,
+		serve: (*boundsServer).reject,
+		most:  boundsLimit, octets: 2 << 10, files: 1,
 	},
 	{
 		name: "accepted and silent", opts: Options{MaxAccepted: boundsLimit},
-		serve: func(s *boundsServer) func(provider.CMEvent) { return s.accept },
+		serve: (*boundsServer).accept,
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			p.connect(boundsLimit, dst, longRequest())
 			p.wantAnswers(20)
@@ -287,12 +294,10 @@ var bounds = []bound{
 	},
 	{
 		name: "ended, and the peer doesn't hang up", opts: closingOpts,
-		serve: func(s *boundsServer) func(provider.CMEvent) {
-			return func(e provider.CMEvent) {
-				s.accept(e)
-				if e.Type == provider.CMDisconnected {
-					s.closeID(e.ID.(*cmID))
-				}
+		serve: func(s *boundsServer, e provider.CMEvent) {
+			s.accept(e)
+			if e.Type == provider.CMDisconnected {
+				s.closeID(e.ID.(*cmID))
 			}
 		},
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
@@ -301,11 +306,7 @@ var bounds = []bound{
 			for _, fd := range p.fds {
 				p.send(fd, make([]byte, 64)) // no FPDU
 			}
-			waitFor(s.t, "all have ended", func() bool {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return s.ended == 3*boundsLimit
-			})
+			s.wantEnded(3 * boundsLimit)
 			s.mu.Lock()
 			s.ids = nil
 			s.mu.Unlock()
@@ -315,17 +316,13 @@ var bounds = []bound{
 	{
 		// Only the program bounds these, because it has not closed the ids.
 		name: "ended, and the program doesn't close the id", opts: Options{MaxAccepted: boundsLimit},
-		serve: func(s *boundsServer) func(provider.CMEvent) { return s.accept },
+		serve: (*boundsServer).accept,
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			for i := range 3 {
 				p.connect(boundsLimit, dst, longRequest())
 				p.wantAnswers(20)
 				p.close(false)
-				waitFor(s.t, "all have ended", func() bool {
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					return s.ended == (i+1)*boundsLimit
-				})
+				s.wantEnded((i + 1) * boundsLimit)
 			}
 		},
 		most: 3 * boundsLimit, octets: 3 << 10,
@@ -372,29 +369,27 @@ func TestBounds(t *testing.T) {
 			testkit.OK(t, s.l.BindAddr(w.addr))
 			testkit.OK(t, s.l.Listen(4*boundsLimit)) // those that wait in TCP's backlog are the kernel's
 			p := &plainPeers{t: t}
-			var answer func(provider.CMEvent)
-			if b.serve != nil {
-				answer = b.serve(s)
-			}
 			before := s.holding()
-			s.serve(answer)
-			b.come(s, p, s.l.LocalAddr())
+			s.serve(b.serve)
+			if b.come != nil {
+				b.come(s, p, s.l.LocalAddr())
+			} else {
+				p.connect(3*boundsLimit, s.l.LocalAddr(), b.sends)
+				if b.reads > 0 {
+					p.wantAnswers(b.reads)
+				}
+			}
 			got := s.settled(before, b, len(p.fds))
 			per := max(1, b.most)
 			t.Logf("%d connections: %d goroutines with %d octets of stacks, %d descriptors, %d octets; each %d octets", per,
 				got.goroutines, got.stacks, got.descriptors, got.octets, got.octets/int64(per))
-			if got.goroutines > b.most*b.goroutines+slackGoroutines {
-				t.Errorf("%d goroutines, bound %d of %d each", got.goroutines, b.most, b.goroutines)
+			if got.descriptors < b.most*b.files {
+				t.Errorf("%d descriptors, want %d of %d each", got.descriptors, b.most, b.files)
 			}
-			if got.descriptors != b.most*b.files {
-				t.Errorf("%d descriptors, bound %d of %d each", got.descriptors, b.most, b.files)
-			}
-			if limit := int64(b.most*b.octets + slackOctets); got.octets > limit && !raceEnabled {
-				t.Errorf("%d octets, bound %d", got.octets, limit)
-			}
-			if limit := int64(b.most*b.goroutines*boundsStack + slackStacks); got.stacks > limit && !raceEnabled {
-				t.Errorf("%d octets of stacks, bound %d", got.stacks, limit)
-			}
+			got.wantAtMost(t, held{
+				b.most*b.goroutines + slackGoroutines, b.most * b.files,
+				int64(b.most*b.octets + slackOctets), int64(b.most*b.goroutines*boundsStack + slackStacks),
+			})
 			p.close(true)
 			s.stop()
 		})
@@ -446,11 +441,9 @@ func (s *boundsServer) holding() held {
 // held in addition to before.
 func (s *boundsServer) settled(before held, b bound, peers int) held {
 	more := func() held {
-		now := s.holding()
-		return held{
-			now.goroutines - before.goroutines, now.descriptors - before.descriptors - peers,
-			now.octets - before.octets, now.stacks - before.stacks,
-		}
+		now := s.holding().minus(before)
+		now.descriptors -= peers
+		return now
 	}
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got := more(); got.descriptors == b.most*b.files && got.goroutines <= b.most*b.goroutines+slackGoroutines {
