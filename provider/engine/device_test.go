@@ -105,21 +105,6 @@ func TestDeviceQueries(t *testing.T) {
 	wantErr(t, errOf(d.AsyncEvent(t.Context())), os.ErrClosed)
 }
 
-func TestDeviceLimits(t *testing.T) {
-	d := unwired(t)
-	d.pds.max, d.cqs.max, d.qps.max = 1, 1, 1
-	testPD(t, d)
-	wantErr(t, errOf(d.AllocPD()), syscall.ENOMEM)
-	testCQ(t, d, 1, nil)
-	wantErr(t, errOf(d.CreateCQ(provider.CQInitAttr{CQE: 1})), syscall.ENOMEM)
-	qpn := testkit.Must(d.takeQPN())(t)
-	if _, err := d.takeQPN(); err != syscall.ENOMEM {
-		t.Errorf("second QP: %v", err)
-	}
-	d.giveQPN(qpn)
-	d.giveQPN(testkit.Must(d.takeQPN())(t))
-}
-
 // TestQPN: numbers wrap at 24 bits and pass over what is in use and reserved.
 func TestQPN(t *testing.T) {
 	d := unwired(t)

@@ -52,7 +52,9 @@ func TestLimitsOfObjects(t *testing.T) {
 			}
 			wantErr(t, errOf(l.make()), syscall.ENOMEM)
 			testkit.OK(t, made[0].Close())
-			made[0] = testkit.Must(l.make())(t) // a place that is given back can be used
+			testkit.OK(t, made[0].Close())
+			made[0] = testkit.Must(l.make())(t) // a place that is given back can be used, once
+			wantErr(t, errOf(l.make()), syscall.ENOMEM)
 			for _, m := range made {
 				testkit.OK(t, m.Close())
 			}

@@ -83,20 +83,6 @@ func TestRegMRArguments(t *testing.T) {
 	}
 }
 
-func TestMRZeroBased(t *testing.T) {
-	p := testPD(t, unwired(t))
-	m := testMR(t, p, 16, provider.AccessZeroBased)
-	if m.Addr() != 0 {
-		t.Fatalf("address %#x of a zero based region", m.Addr())
-	}
-	if b, ok := m.slice(15, 1); !ok || &b[0] != &m.buf[15] {
-		t.Error("offset 15 is not the last octet")
-	}
-	if _, ok := m.slice(16, 1); ok {
-		t.Error("offset 16 of 16 octets is inside")
-	}
-}
-
 // TestMRSlice tries every edge of a region, with arithmetic that would wrap if
 // it were done the other way round.
 //
@@ -257,17 +243,4 @@ func TestPDCloseOrder(t *testing.T) {
 	testkit.OK(t, p.Close())
 	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), os.ErrClosed)
 	wantErr(t, errOf(p.CreateQP(provider.QPInitAttr{})), os.ErrClosed)
-}
-
-func TestMRLimit(t *testing.T) {
-	d := unwired(t)
-	p := testPD(t, d)
-	d.mrs.max = 2
-	a := testMR(t, p, 1, 0)
-	testMR(t, p, 1, 0)
-	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), syscall.ENOMEM)
-	testkit.OK(t, a.Close())
-	testkit.OK(t, a.Close())
-	testMR(t, p, 1, 0)
-	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), syscall.ENOMEM)
 }

@@ -243,7 +243,7 @@ func TestInvalidations(t *testing.T) {
 		}
 	}
 	setup()
-	plain := testMR(t, p, 100, allRights)
+	plain, guarded := testMR(t, p, 100, allRights), testMR(t, p, 100, allRights&^provider.AccessRemoteInvalidate)
 	busy := testMR(t, p, 100, allRights|provider.AccessMWBind)
 	onBusy := testMW(t, p, provider.MWType1)
 	testkit.OK(t, onBusy.bind(q, incRKey(onBusy.RKey()), part(busy, 0, 1, 0)))
@@ -266,6 +266,9 @@ func TestInvalidations(t *testing.T) {
 		{"fast region, the wrong key", q, func() uint32 { return incRKey(fast.RKey()) }, cannot, cannot},
 		{"fast region, another PD", foreign, fast.RKey, mayNot, cannot},
 		{"fast region without the right", q, kept.RKey, mayNot, ""},
+		{"region, the wrong key", q, func() uint32 { return plain.stag ^ 1 }, cannot, cannot},
+		{"region, another PD", foreign, func() uint32 { return plain.stag }, mayNot, cannot},
+		{"region without the right", q, func() uint32 { return guarded.stag }, mayNot, cannot},
 		{"region", q, func() uint32 { return plain.stag }, "", cannot},
 		{"region with a window", q, func() uint32 { return busy.stag }, mayNot, cannot},
 		{"zero", q, func() uint32 { return 0 }, cannot, cannot},
@@ -279,6 +282,14 @@ func TestInvalidations(t *testing.T) {
 			t.Errorf("%s, by the peer: %v, want %v", c.name, err, refusals[c.remote])
 		}
 	}
+	if err := invalidateRemote(q, plain.stag); err != rdmap.ErrCannotInvalidate {
+		t.Errorf("region, twice by the peer: %v", err)
+	}
+	if !plain.acquire() || !guarded.acquireRemote() {
+		t.Error("we can't use what the peer has invalidated, or the peer what it may not invalidate")
+	}
+	plain.release()
+	guarded.releaseRemote()
 	setup()
 	for _, x := range []interface{ RKey() uint32 }{two, fast} {
 		testkit.OK(t, invalidateRemote(q, x.RKey()))

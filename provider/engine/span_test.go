@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"math"
 	"testing"
 
@@ -160,44 +159,4 @@ func checkAccess(t *testing.T, name string, m *mr, b []byte, n int, err, want er
 	if m != nil {
 		m.releaseRemote()
 	}
-}
-
-// TestInvalidateRemote: only the region whose owner allows it, only by its
-// exact STag, only through its PD, only once; and it stays ours.
-//
-//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
-//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
-//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
-func TestInvalidateRemote(t *testing.T) {
-	d := unwired(t)
-	p, other := testPD(t, d), testPD(t, d)
-	m := testMR(t, p, 100, allRights)
-	guarded := testMR(t, p, 100, allRights&^provider.AccessRemoteInvalidate)
-	for _, c := range []struct {
-		name string
-		pd   *pd
-		stag uint32
-		want error
-	}{
-		{"key off by one", p, m.stag ^ 1, rdmap.ErrCannotInvalidate},
-		{"zero", p, 0, rdmap.ErrCannotInvalidate},
-		{"other PD", other, m.stag, rdmap.ErrMayNotInvalidate},
-		{"not allowed", p, guarded.stag, rdmap.ErrMayNotInvalidate},
-		{"allowed", p, m.stag, nil},
-		{"twice", p, m.stag, rdmap.ErrCannotInvalidate},
-	} {
-		if err := invalidateRemote(ofPD(c.pd), c.stag); !errors.Is(err, c.want) && err != c.want {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
-	}
-	use, _, err := readSource(ofPD(p), guarded.stag, guarded.base, 1)
-	if err != nil {
-		t.Fatalf("a refused invalidation did something: %v", err)
-	}
-	use.releaseRemote()
-	if !m.acquire() {
-		t.Error("an invalidated region can't be used locally")
-	}
-	m.release()
-	testkit.OK(t, m.Close())
 }
