@@ -256,6 +256,8 @@ func TestCQManyPollers(t *testing.T) {
 }
 
 // TestReqNotify walks through which completion fires the channel.
+//
+//rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
 func TestReqNotify(t *testing.T) {
 	const anyWC, solicited = 0, 1
 	success, failure := provider.WC{}, provider.WC{Status: provider.WCWRFlushErr}
@@ -475,25 +477,23 @@ func TestDirectQPs(t *testing.T) {
 	for range policy.Few + 3 {
 		qps = append(qps, new(qp))
 	}
-	for i, q := range qps {
-		c.attach(q)
-		want := i + 1
-		if want > policy.Few {
+	wantListed := func(n int) {
+		t.Helper()
+		want := n
+		if n > policy.Few {
 			want = 0
 		}
 		if got := len(*c.direct.Load()); got != want {
-			t.Fatalf("%d QPs: %d listed, want %d", i+1, got, want)
+			t.Fatalf("%d QPs: %d listed, want %d", n, got, want)
 		}
 	}
 	for i, q := range qps {
+		c.attach(q)
+		wantListed(i + 1)
+	}
+	for i, q := range qps {
 		c.detach(q)
-		want := len(qps) - i - 1
-		if want > policy.Few {
-			want = 0
-		}
-		if got := len(*c.direct.Load()); got != want {
-			t.Fatalf("%d QPs left: %d listed, want %d", len(qps)-i-1, got, want)
-		}
+		wantListed(len(qps) - i - 1)
 	}
 }
 
@@ -503,15 +503,13 @@ func TestCQAllocs(t *testing.T) {
 	c := testCQ(t, d, 8, ch)
 	wc := make([]provider.WC, 4)
 	ctx := t.Context()
-	if n := testing.AllocsPerRun(100, func() {
+	wantNoAllocs(t, func() {
 		c.ReqNotify(false)
 		c.push(provider.WC{}, false)
 		c.Poll(wc)
 		ch.Next(ctx)
 		c.Poll(wc)
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	})
 }
 
 func TestAsyncQueue(t *testing.T) {

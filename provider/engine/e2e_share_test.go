@@ -54,28 +54,6 @@ func TestE2EFairResponses(t *testing.T) {
 	})
 }
 
-// TestE2EOneSided: Writes and Reads need nothing of the target's program.
-func TestE2EOneSided(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		const n = 300000
-		target := b.region(n, allRights)
-		src, sink := a.filled(n, 0, 1), a.region(n, provider.AccessLocalWrite)
-		for i, m := range []*guarded{src, sink} {
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead}[i],
-				SGList: []provider.SGE{sge(m.mr, 0, n)}, RemoteAddr: target.Addr(), RKey: target.RKey(), Flags: provider.SendSignaled})
-		}
-		if w.real { // a polls all the time, b never
-			a.spin(a.scq, 2)
-		} else {
-			a.wait(a.scq, 2)
-		}
-		checkMessage(t, "read", sink, 0, src.buf)
-		b.none(b.scq)
-		b.none(b.rcq)
-	})
-}
-
 // TestE2EIsolation: what a peer does to its own connection is not felt on others
 // of the same device, PD and CQs.
 //

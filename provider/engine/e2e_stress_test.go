@@ -389,14 +389,8 @@ func TestE2EManyConnections(t *testing.T) {
 			}
 		}
 		a.wait(a.scq, conns)
-		n := runtime.NumGoroutine() - before
-		for deadline := time.Now().Add(patience); n > 0 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond) // a timer's goroutine may be at work
-			n = runtime.NumGoroutine() - before
-		}
-		if n > 0 {
-			t.Errorf("%d connections have %d goroutines", conns, n)
-		}
+		// A timer's goroutine may be at work.
+		waitFor(t, "connections have no goroutines", func() bool { return runtime.NumGoroutine() <= before })
 		for i, q := range as {
 			if q.stream.Load().holdsBuffers() || bs[i].stream.Load().holdsBuffers() {
 				t.Fatalf("connection %d holds a buffer at rest", i)

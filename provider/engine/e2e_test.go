@@ -172,32 +172,12 @@ func newE2EPair(t testing.TB, w e2eWire, s e2eSetup) (a, b *e2eEnd) {
 // e2eConnect connects two QPs as if they had agreed on what w and s say.
 func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, addr netip.AddrPort, a, b *qp, aDown, bDown chan error) {
 	t.Helper()
-	ac, bc := e2eDial(t, network, addr)
+	ac, bc := connectTransport(t, network, addr.String())
 	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, RDMAC: w.rdmac, MarkersRx: w.markers, MarkersTx: w.markers,
 		IRD: s.depth, ORD: s.depth, PeerToPeer: w.rtr, RTR: mpa.RTRWrite}
 	testkit.OK(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
 	p.WaitFirstFPDU = w.rtr
 	testkit.OK(t, b.start(bc, p, nil, func(err error) { bDown <- err }))
-}
-
-// e2eDial makes a connected pair of streams.
-func e2eDial(t testing.TB, network transport.Network, addr netip.AddrPort) (dialed, accepted transport.Conn) {
-	t.Helper()
-	l := testkit.Must(network.Listen(addr, 0))(t)
-	defer l.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	ch := make(chan transport.Conn, 1)
-	go func() {
-		defer close(ch)
-		if c, err := l.Accept(ctx); err != nil {
-			t.Error(err)
-		} else {
-			ch <- c
-		}
-	}()
-	dialed = testkit.Must(network.Dial(ctx, netip.AddrPort{}, l.Addr()))(t)
-	return dialed, <-ch
 }
 
 // guarded is registered memory between canaries.
@@ -302,21 +282,6 @@ func (e *e2eEnd) collect(ctx context.Context, c *cq, n int) ([]provider.WC, erro
 			return got[:have], err
 		}
 	}
-}
-
-// spin returns the next n completions of c without waiting for events.
-func (e *e2eEnd) spin(c *cq, n int) []provider.WC {
-	e.t.Helper()
-	got := make([]provider.WC, n)
-	have := 0
-	for begin := time.Now(); have < n; {
-		k := testkit.Must(c.Poll(got[have:]))(e.t)
-		have += k
-		if time.Since(begin) > patience {
-			e.t.Fatalf("%d of %d completions in time (QP %s: %v)", have, n, e.q.getState(), e.q.Cause())
-		}
-	}
-	return got
 }
 
 // one is wait for a single completion, which must be want.

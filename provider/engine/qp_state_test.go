@@ -452,23 +452,41 @@ func TestDisconnectWithDribbledAnswers(t *testing.T) {
 	})
 }
 
-// TestCloseFlushes: Close sends the FPDU under way to its end, then FIN, and all
-// that was posted completes before it returns.
+// TestCloseFlushes: Close sends the FPDU under way to its end, then FIN, and abort resets the
+// connection. All that was posted completes before either returns, and the cause is theirs.
 func TestCloseFlushes(t *testing.T) {
-	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-		src := s.reg(100_000, 0)
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 100_000)}})
-		s.recv(provider.RecvWR{WRID: 2})
-		testkit.OK(t, s.qp.Close())
-		var wc [4]provider.WC
-		if n, _ := s.cq.Poll(wc[:]); n != 2 || wc[0].WRID != 1 || wc[1].WRID != 2 || wc[0].Status != provider.WCWRFlushErr {
-			t.Errorf("%d completions %+v", n, wc[:n])
-		}
-		s.wantDown("Close")
-		r.next("the FPDU under way")
-		r.wantFIN("then FIN")
-		synctest.Wait()
-	})
+	for _, cause := range []error{os.ErrClosed, syscall.ECONNABORTED} {
+		storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+			src := s.reg(100_000, 0)
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 100_000)}})
+			s.recv(provider.RecvWR{WRID: 2})
+			if cause == os.ErrClosed {
+				testkit.OK(t, s.qp.Close())
+			} else {
+				s.qp.abort(cause)
+				s.qp.abort(nil) // nothing happens
+			}
+			var wc [4]provider.WC
+			if n, _ := s.cq.Poll(wc[:]); n != 2 || wc[0].WRID != 1 || wc[1].WRID != 2 ||
+				wc[0].Status != provider.WCWRFlushErr {
+				t.Errorf("%d completions %+v", n, wc[:n])
+			}
+			if err := s.wantDown("the end"); !errors.Is(err, cause) {
+				t.Errorf("ended with %v, want %v", err, cause)
+			}
+			if cause != os.ErrClosed {
+				for r.read(patience) {
+				}
+				if !errors.Is(r.err, syscall.ECONNRESET) {
+					t.Errorf("the peer of an abort has read %v", r.err)
+				}
+				return
+			}
+			r.next("the FPDU under way")
+			r.wantFIN("then FIN")
+			synctest.Wait()
+		})
+	}
 }
 
 // fullNetwork has pollers whose Add fails.

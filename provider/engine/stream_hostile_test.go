@@ -109,6 +109,9 @@ func TestPeersThatDoNotRead(t *testing.T) {
 // TestFloods: messages without octets are cheap to send. They reach nothing, and
 // do not keep others from being served; those that need a receive or a place among
 // the Reads end the connection when there is none.
+//
+//rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
+//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
 func TestFloods(t *testing.T) {
 	for _, tc := range []struct {
 		name string

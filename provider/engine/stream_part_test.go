@@ -61,28 +61,6 @@ func TestLongFPDU(t *testing.T) {
 	}
 }
 
-// TestLongBadCRC: nothing of a long FPDU whose CRC is wrong is placed.
-//
-//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
-func TestLongBadCRC(t *testing.T) {
-	for _, at := range []int{0, 30, 30_000, 60_000 + 16 + 1} {
-		t.Run(fmt.Sprintf("octet %d", at), func(t *testing.T) {
-			story(t, Options{}, params(true), func(s *side, r *raw) {
-				dst := s.reg(60_000, everything)
-				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
-				fpdu[at] ^= 1 << 1
-				r.write(fpdu)
-				if at == 0 {
-					r.write(make([]byte, 4096)) // the length is wrong: it takes more
-				}
-				r.wantTerminate("a Terminate", fault{2, 0, 2}, nil, 0, nil)
-				s.wantTerm("the QP ends", false, 2, 0, 2)
-				dst.untouched(0, 0)
-			})
-		})
-	}
-}
-
 // TestRegionGoesMidFPDU: a region is deregistered while an FPDU for it arrives.
 // No octet is written afterwards.
 //

@@ -332,20 +332,30 @@ func TestBadCRC(t *testing.T) {
 		if !fr.crc {
 			continue
 		}
+		flips := map[int][]int{60_000: {1, 8*30 + 1, 8*30_000 + 1, 8*(60_000+16) + 9}} // by length of the payload
 		for bit := 8 * mpa.HeaderLen; bit < 8*(2+14+12+4); bit += 13 {
-			t.Run(fmt.Sprintf("%s/bit %d", fr.name, bit), func(t *testing.T) {
-				story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
-					dst := s.reg(12, everything)
-					r.send(rdmap.WriteHeader(0, 0, true), nil) // a good one first
-					fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 12))
-					fpdu[bit/8] ^= 1 << (bit % 8)
-					r.write(fpdu)
-					r.wantTerminate("a Terminate for the CRC", fault{iwarp.LayerLLP, iwarp.MPAErrors, iwarp.MPACRC}, nil, 0, nil)
-					r.wantFIN("FIN after it")
-					s.wantTerm("the QP ends", false, 2, 0, 2)
-					dst.untouched(0, 0)
+			flips[12] = append(flips[12], bit)
+		}
+		for n, bits := range flips {
+			for _, bit := range bits {
+				t.Run(fmt.Sprintf("%s/%d octets, bit %d", fr.name, n, bit), func(t *testing.T) {
+					story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
+						dst := s.reg(n, everything)
+						r.send(rdmap.WriteHeader(0, 0, true), nil) // a good one first
+						fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+						fpdu[bit/8] ^= 1 << (bit % 8)
+						r.write(fpdu)
+						if bit < 8*mpa.HeaderLen {
+							r.write(make([]byte, 4096)) // the length is wrong: it takes more
+						}
+						r.wantTerminate("a Terminate for the CRC",
+							fault{iwarp.LayerLLP, iwarp.MPAErrors, iwarp.MPACRC}, nil, 0, nil)
+						r.wantFIN("FIN after it")
+						s.wantTerm("the QP ends", false, 2, 0, 2)
+						dst.untouched(0, 0)
+					})
 				})
-			})
+			}
 		}
 	}
 }
