@@ -30,7 +30,7 @@ func TestE2EAllocs(t *testing.T) {
 				if _, err := a.q.PostSend(wrs); err != nil {
 					t.Fatal(err)
 				}
-				pollBoth(t, a.scq, b.rcq)
+				pollBoth(t, 2, a.scq, b.rcq)
 			}
 			wantNoAllocs(t, round)
 		}
@@ -49,11 +49,11 @@ func wantNoAllocs(t *testing.T, round func()) {
 	}
 }
 
-// pollBoth polls two CQs until two completions have come: neither end gets on without the other.
-func pollBoth(t *testing.T, cqs ...*cq) {
+// pollBoth polls two CQs until n completions have come: neither end gets on without the other.
+func pollBoth(t *testing.T, n int, cqs ...*cq) {
 	t.Helper()
 	var wc [1]provider.WC
-	for left := 2; left > 0; {
+	for left := n; left > 0; {
 		for _, c := range cqs {
 			k, err := c.Poll(wc[:])
 			if err != nil || k > 0 && wc[0].Status != provider.WCSuccess {

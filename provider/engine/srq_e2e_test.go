@@ -87,7 +87,7 @@ func TestSRQAllocs(t *testing.T) {
 			if _, err := a.q.PostSend(sends); err != nil {
 				t.Fatal(err)
 			}
-			pollBoth(t, a.scq, b.rcq)
+			pollBoth(t, 2, a.scq, b.rcq)
 		}
 		wantNoAllocs(t, round)
 	}

@@ -310,13 +310,13 @@ func TestSRQFlush(t *testing.T) {
 		s.wantDown("the peer has gone")
 		s.wcOf("the half message", qs[0], provider.WC{WRID: 10, Status: provider.WCWRFlushErr})
 		s.noWC("of a QP that has gone")
-		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[0]})
+		s.wantEventOf("of the QP", provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[0]})
 		raws[1].sendMsg([]byte("12345678"))
 		s.wcOf("for the other QP", qs[1], provider.WC{WRID: 11, ByteLen: 8})
 		testkit.OK(t, qs[1].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		s.wantDown("to ERR")
 		s.noWC("the SRQ still has a receive")
-		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[1]})
+		s.wantEventOf("of the QP", provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[1]})
 	})
 }
 
@@ -346,15 +346,6 @@ func TestSRQOfPeersThatBegin(t *testing.T) {
 		raws[2].sendMsg([]byte("12345678"))
 		s.wcOf("and can be posted again", qs[2], provider.WC{WRID: 1, ByteLen: 8})
 	})
-}
-
-func wantEventOf(t *testing.T, s *side, want provider.AsyncEvent) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if e, err := s.dev.AsyncEvent(ctx); err != nil || e != want {
-		t.Fatalf("event %v, QP %p, SRQ %p, error %v; want %v, QP %p, SRQ %p", e.Type, e.QP, e.SRQ, err, want.Type, want.QP, want.SRQ)
-	}
 }
 
 // noEvent checks that there is no asynchronous event.
@@ -453,7 +444,7 @@ func TestSRQLimit(t *testing.T) {
 		noEvent(t, s, "as many as the limit are left")
 		limit(3)
 		take(0)
-		wantEventOf(t, s, want)
+		s.wantEventOf("the limit", want)
 		limit(0)
 		take(1)
 		noEvent(t, s, "not armed again")
@@ -461,7 +452,7 @@ func TestSRQLimit(t *testing.T) {
 		arm(8) // more than there are: at the next receive
 		noEvent(t, s, "nothing was taken")
 		take(0)
-		wantEventOf(t, s, want)
+		s.wantEventOf("the limit", want)
 		arm(1)
 		arm(0)
 		r.post(t, sges, 6)
@@ -472,7 +463,7 @@ func TestSRQLimit(t *testing.T) {
 		arm(1)
 		r.post(t, sges, 7)
 		raws[0].send(rdmap.SendHeader(rdmap.OpSend, 0, raws[0].sendMSN, 0, false), []byte("x"))
-		wantEventOf(t, s, want)
+		s.wantEventOf("the limit", want)
 
 		// An event that nobody took goes with the SRQ.
 		arm(1)

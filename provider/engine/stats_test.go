@@ -36,17 +36,7 @@ func TestStatsTraffic(t *testing.T) {
 				provider.SendWR{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.to(0),
 					RKey: dst.m.stag, Flags: provider.SendSignaled},
 			)
-			b.poll()
-			for end := time.Now().Add(patience); ; { // both ends have to be polled for the Read
-				var wc [1]provider.WC
-				if k := testkit.Must(a.cq.Poll(wc[:]))(t); k == 1 {
-					break
-				}
-				_ = testkit.Must(b.cq.Poll(wc[:]))(t)
-				if time.Now().After(end) {
-					t.Fatal("no completion")
-				}
-			}
+			pollBoth(t, 2, a.cq, b.cq)
 			octets := uint64(n)
 			want := provider.Traffic{
 				Send:        provider.OpCount{Messages: 1, Octets: octets},

@@ -154,18 +154,8 @@ func TestAtomicsAllocateNothing(t *testing.T) {
 		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.base, RKey: m.stag, CompareAdd: 1},
 		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
 	}
-	var wc, none [1]provider.WC
-	round := func() {
+	wantNoAllocs(t, func() {
 		a.send(wrs...)
-		for {
-			if n, err := a.cq.Poll(wc[:]); err != nil || n > 0 {
-				if wc[0].Status != provider.WCSuccess {
-					t.Fatal(wc[0], err)
-				}
-				return
-			}
-			_, _ = b.cq.Poll(none[:]) // neither gets on without the other
-		}
-	}
-	wantNoAllocs(t, round)
+		pollBoth(t, 1, a.cq, b.cq)
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -438,24 +437,18 @@ func TestAtomicsRefusedAtPost(t *testing.T) {
 		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd,
 		provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd,
 	} {
-		refused := func(s *side, what string, wr provider.SendWR, errno error, words string) {
-			t.Helper()
-			wr.Opcode = op
-			n, err := s.qp.PostSend([]provider.SendWR{wr})
-			if n != 0 || !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {
-				t.Errorf("%v, %s: %d posted, %v", op, what, n, err)
-			}
-		}
 		story(t, Options{}, params(true), func(s *side, r *raw) {
-			refused(s, "off", provider.SendWR{}, errors.ErrUnsupported, "engine.Options.Extensions")
+			s.wantRefused("off", provider.SendWR{Opcode: op}, errors.ErrUnsupported, "engine.Options.Extensions")
 		})
 		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 			m := s.reg(64, provider.AccessLocalWrite)
-			refused(s, "no sink", provider.SendWR{}, syscall.EINVAL, "8 octets")
-			refused(s, "a small sink", provider.SendWR{SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}},
+			s.wantRefused("no sink", provider.SendWR{Opcode: op}, syscall.EINVAL, "8 octets")
+			s.wantRefused("a small sink", provider.SendWR{Opcode: op, SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}},
 				syscall.EINVAL, "8 octets")
-			refused(s, "inline", provider.SendWR{Flags: provider.SendInline, Inline: m.b[:8]}, syscall.EINVAL, "inline")
-			refused(s, "too many SGEs", provider.SendWR{SGList: make([]provider.SGE, 5)}, syscall.EINVAL, "SGEs")
+			s.wantRefused("inline", provider.SendWR{Opcode: op, Flags: provider.SendInline, Inline: m.b[:8]},
+				syscall.EINVAL, "inline")
+			s.wantRefused("too many SGEs", provider.SendWR{Opcode: op, SGList: make([]provider.SGE, 5)},
+				syscall.EINVAL, "SGEs")
 			readonly := s.reg(8, 0)
 			s.send(provider.SendWR{WRID: 1, Opcode: op, SGList: []provider.SGE{readonly.sge(0, 8)}})
 			s.wantWC("a sink that may not be written", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
@@ -464,7 +457,8 @@ func TestAtomicsRefusedAtPost(t *testing.T) {
 		p.ORD = 0
 		story(t, extended(Options{}), p, func(s *side, r *raw) {
 			m := s.reg(8, provider.AccessLocalWrite)
-			refused(s, "ORD 0", provider.SendWR{SGList: []provider.SGE{m.sge(0, 8)}}, syscall.EINVAL, "ORD 0")
+			s.wantRefused("ORD 0", provider.SendWR{Opcode: op, SGList: []provider.SGE{m.sge(0, 8)}},
+				syscall.EINVAL, "ORD 0")
 		})
 	}
 }

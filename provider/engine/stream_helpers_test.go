@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -235,6 +236,15 @@ func (s *side) send(wrs ...provider.SendWR) {
 	}
 }
 
+// wantRefused posts a work request that is refused, with an error that says words.
+func (s *side) wantRefused(what string, wr provider.SendWR, want error, words string) {
+	s.t.Helper()
+	n, err := s.qp.PostSend([]provider.SendWR{wr})
+	if n != 0 || !errors.Is(err, want) || !strings.Contains(err.Error(), words) {
+		s.t.Errorf("%s, %s: %d posted, %v", wr.Opcode, what, n, err)
+	}
+}
+
 func (s *side) recv(wrs ...provider.RecvWR) {
 	s.t.Helper()
 	if n, err := s.qp.PostRecv(wrs); n != len(wrs) || err != nil {
@@ -273,11 +283,17 @@ func (s *side) wantTerm(what string, remote bool, layer, etype, code uint8) {
 // wantEvent waits for an asynchronous event of the QP.
 func (s *side) wantEvent(what string, want provider.AsyncEventType) {
 	s.t.Helper()
+	s.wantEventOf(what, provider.AsyncEvent{Type: want, QP: s.qp})
+}
+
+// wantEventOf waits for an asynchronous event of any object.
+func (s *side) wantEventOf(what string, want provider.AsyncEvent) {
+	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	e, err := s.dev.AsyncEvent(ctx)
-	if err != nil || e.Type != want || e.QP != provider.QP(s.qp) {
-		s.t.Fatalf("%s: event %v of %v, error %v; want %v", what, e.Type, e.QP, err, want)
+	if e, err := s.dev.AsyncEvent(ctx); err != nil || e != want {
+		s.t.Fatalf("%s: event %v, QP %p, SRQ %p, error %v; want %v, QP %p, SRQ %p", what, e.Type, e.QP, e.SRQ, err,
+			want.Type, want.QP, want.SRQ)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -286,9 +285,7 @@ func TestImmediateToPeerWithout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
 		a, b := newSide(t, Options{Network: network, Extensions: true}, sideOptions{}), newSide(t, Options{Network: network}, sideOptions{})
-		ca, cb := connectTransport(t, network, memAddr)
-		a.start(ca, params(true), nil)
-		b.start(cb, responder(true), nil)
+		a.join(b, network, memAddr, params(true))
 		b.recv(provider.RecvWR{WRID: 1})
 		a.send(provider.SendWR{WRID: 2, Opcode: provider.WRSendWithImm}, provider.SendWR{WRID: 3, Opcode: provider.WRSendWithImm})
 		b.wantTerm("the one without", false, 0, 2, 6)
@@ -304,27 +301,26 @@ func TestImmediateRefusedAtPost(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		story(t, Options{Extensions: on}, params(true), func(s *side, r *raw) {
 			src := s.reg(8, 0)
-			refused := func(what string, wr provider.SendWR, errno error, words string) {
-				t.Helper()
-				n, err := s.qp.PostSend([]provider.SendWR{wr})
-				if n != 0 || !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {
-					t.Errorf("extensions %v, %s: %d posted, %v", on, what, n, err)
-				}
-			}
 			want := "engine.Options.Extensions"
 			if on {
 				want = "post the Send"
 			}
-			refused("a Send with payload", provider.SendWR{Opcode: provider.WRSendWithImm, SGList: []provider.SGE{src.sge(0, 1)}}, errors.ErrUnsupported, want)
-			refused("inline", provider.SendWR{Opcode: provider.WRSendWithImm, Flags: provider.SendInline, Inline: src.b}, errors.ErrUnsupported, want)
+			s.wantRefused("a Send with payload", provider.SendWR{Opcode: provider.WRSendWithImm,
+				SGList: []provider.SGE{src.sge(0, 1)}}, errors.ErrUnsupported, want)
+			s.wantRefused("inline", provider.SendWR{Opcode: provider.WRSendWithImm,
+				Flags: provider.SendInline, Inline: src.b}, errors.ErrUnsupported, want)
 			if !on {
-				refused("nothing", provider.SendWR{Opcode: provider.WRSendWithImm}, errors.ErrUnsupported, want)
-				refused("a Write", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm}, errors.ErrUnsupported, want)
+				s.wantRefused("nothing", provider.SendWR{Opcode: provider.WRSendWithImm}, errors.ErrUnsupported, want)
+				s.wantRefused("a Write", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm},
+					errors.ErrUnsupported, want)
 				return
 			}
-			refused("SGEs", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm, SGList: make([]provider.SGE, 5)}, syscall.EINVAL, "SGEs")
-			refused("flags", provider.SendWR{Opcode: provider.WRSendWithImm, Flags: 1 << 20}, syscall.EINVAL, "flags")
-			refused("inline and SGE", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm, Flags: provider.SendInline, SGList: make([]provider.SGE, 1)}, syscall.EINVAL, "inline")
+			s.wantRefused("SGEs", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm, SGList: make([]provider.SGE, 5)},
+				syscall.EINVAL, "SGEs")
+			s.wantRefused("flags", provider.SendWR{Opcode: provider.WRSendWithImm, Flags: 1 << 20},
+				syscall.EINVAL, "flags")
+			s.wantRefused("inline and SGE", provider.SendWR{Opcode: provider.WRRDMAWriteWithImm,
+				Flags: provider.SendInline, SGList: make([]provider.SGE, 1)}, syscall.EINVAL, "inline")
 			// Memory that is not there is found when it is used, as for any Write.
 			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWriteWithImm, SGList: []provider.SGE{{LKey: 1, Length: 1}}})
 			s.wantWC("no such memory", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
