@@ -79,6 +79,13 @@ func newCrew(t *testing.T, streams int) *crew {
 	return c
 }
 
+// poll polls n times.
+func (c *crew) poll(n int) {
+	for range n {
+		c.p.Poll()
+	}
+}
+
 // queued is how many of the first n streams are in the queue.
 func (c *crew) queued(n int) (queued int) {
 	for _, conn := range c.conns[:n] {
@@ -178,9 +185,7 @@ func TestQueueIsFirst(t *testing.T) {
 		testkit.OK(t, c.p.WantRead(conn, true))
 		c.workers[queued+i].work = much
 	}
-	for range 2 * (queued + late) {
-		c.p.Poll()
-	}
+	c.poll(2 * (queued + late))
 	for i, w := range c.workers[queued:] {
 		if w.turns > 5 {
 			t.Errorf("stream %d has had %d turns", queued+i, w.turns)
@@ -199,9 +204,7 @@ func TestQueueEnds(t *testing.T) {
 	for _, w := range c.workers {
 		w.work = 1
 	}
-	for range 2 {
-		c.p.Poll()
-	}
+	c.poll(2)
 	if n := c.queued(streams); n > 0 || c.p.queue.count.Load() != 0 {
 		t.Fatalf("%d streams are in the queue, and it counts %d", n, c.p.queue.count.Load())
 	}
@@ -259,20 +262,14 @@ func TestQueueFollowsWants(t *testing.T) {
 	for _, w := range c.workers {
 		w.work = 1
 	}
-	for range 3 {
-		c.p.Poll()
-	}
+	c.poll(3)
 	had := w.turns
-	for range 3 {
-		c.p.Poll()
-	}
+	c.poll(3)
 	if w.turns != had {
 		t.Errorf("a stream that wants nothing was called %d times", w.turns-had)
 	}
 	testkit.OK(t, c.p.WantRead(c.conns[0], true))
-	for range 3 { // there are more than one round serves
-		c.p.Poll()
-	}
+	c.poll(3) // there are more than one round serves
 	if w.turns == had {
 		t.Error("a stream that wants to read again is not watched")
 	}
@@ -298,9 +295,7 @@ func TestQueueForgetsWhoLeaves(t *testing.T) {
 	for i, w := range c.workers {
 		had[i] = w.turns
 	}
-	for range 4 * streams {
-		c.p.Poll()
-	}
+	c.poll(4 * streams)
 	for i, w := range c.workers {
 		if again := w.turns > had[i]; again != (i > 3) {
 			t.Errorf("stream %d: called again: %v", i, again)
@@ -318,9 +313,7 @@ func TestQueueForgetsWhoLeaves(t *testing.T) {
 	for n := c.workers[4].turns; c.workers[4].turns == n; {
 		c.p.Poll()
 	}
-	for range 2 {
-		c.p.Poll()
-	}
+	c.poll(2)
 	if again.turns == 0 || inTurn.turns == 0 {
 		t.Errorf("streams that were added again have %d turns, and %d if that was in a turn", again.turns, inTurn.turns)
 	}
@@ -335,9 +328,7 @@ func TestQueueCloses(t *testing.T) {
 	for _, w := range c.workers {
 		w.then = func() { _ = c.p.Close() }
 	}
-	for range 3 {
-		c.p.Poll()
-	}
+	c.poll(3)
 	total := 0
 	for _, w := range c.workers {
 		w.then = nil

@@ -52,15 +52,11 @@ func lone(t *testing.T, streams int, f func()) (*crew, *busy) {
 	for _, w := range c.workers[1:] {
 		w.work = much
 	}
-	for range 20 {
-		c.p.Poll()
-	}
+	c.poll(20)
 	for _, conn := range c.conns[1:] {
 		testkit.OK(t, conn.Close())
 	}
-	for range 5 {
-		c.p.Poll()
-	}
+	c.poll(5)
 	if in := c.p.queue.count.Load() == 1; in != (streams > policy.Few) {
 		t.Fatalf("the one of %d streams that is left is in the queue: %v", streams, in)
 	}
@@ -152,9 +148,7 @@ func TestQueueOutlivesPanics(t *testing.T) {
 				for _, w := range c.workers {
 					w.work = much
 				}
-				for range 20 {
-					c.p.Poll()
-				}
+				c.poll(20)
 				w := c.workers[0]
 				w.then = func() { w.then = nil; end() }
 				for w.then != nil {
@@ -167,18 +161,14 @@ func TestQueueOutlivesPanics(t *testing.T) {
 					<-done
 				}
 				had := w.turns
-				for range 10 * streams {
-					c.p.Poll()
-				}
+				c.poll(10 * streams)
 				if w.turns == had {
 					t.Error("the stream has no turns any more")
 				}
 				for _, conn := range c.conns {
 					testkit.OK(t, conn.Close())
 				}
-				for range 10 {
-					c.p.Poll()
-				}
+				c.poll(10)
 				if n := c.p.queue.count.Load(); n != 0 || c.ready() {
 					t.Errorf("all streams are closed; the queue counts %d, epoll is ready: %v", n, c.ready())
 				}
@@ -278,9 +268,7 @@ func TestQueueEndsPoll(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 5 {
-			c.p.Poll()
-		}
+		c.poll(5)
 	}()
 	select {
 	case <-done:
