@@ -265,11 +265,10 @@ func (s *side) duringSend(src *region, first, second func(), ends ...chan struct
 // sent any more. From then on a copy of it is sent, until the right is gone.
 func TestExposureWaitsForSend(t *testing.T) {
 	const size = 100000
-	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	// Each returns what exposes the memory of src, and what ends that.
 	for how, prepare := range map[string]func(t *testing.T, a *side, src *region) (expose, end func()){
 		"the first Write by the region's own right": func(t *testing.T, a *side, src *region) (expose, end func()) {
-			m := testkit.Must(a.pd.RegMR(src.b, open))(t).(*mr)
+			m := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*mr)
 			if !isStill(src.m) || !isStill(m) {
 				t.Error("no peer has written the memory, and it is copied")
 			}
@@ -287,7 +286,7 @@ func TestExposureWaitsForSend(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{},
 				sideOptions{}, params(true))
-			src, dst := a.reg(size, bindable), b.reg(size, open)
+			src, dst := a.reg(size, bindable), b.reg(size, writable)
 			write := func(what string) {
 				t.Helper()
 				a.send(provider.SendWR{
@@ -325,7 +324,6 @@ func TestExposureWaitsForSend(t *testing.T) {
 // another region. The Write waits as long as the close does.
 func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
 	const size = 100000
-	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	for how, end := range map[string]func(t *testing.T, m *mr){
 		"Close": func(t *testing.T, m *mr) { testkit.OK(t, m.Close()) },
 		"Rereg": func(t *testing.T, m *mr) {
@@ -336,8 +334,8 @@ func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{},
 				sideOptions{}, params(true))
-			src, dst := a.reg(size, open), b.reg(size, open)
-			other := testkit.Must(a.pd.RegMR(src.b, open))(t).(*mr)
+			src, dst := a.reg(size, writable), b.reg(size, writable)
+			other := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*mr)
 			t.Cleanup(func() { testkit.OK(t, other.Close()) })
 			third := newThirdParty(t, a, a.pd)
 			ended, written := make(chan struct{}), make(chan struct{})

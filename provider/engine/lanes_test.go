@@ -51,6 +51,15 @@ func laneNumber(d *device, q *qp) int {
 	return -1
 }
 
+// link connects two QPs, of which a is the initiator, and closes them when the test ends.
+func link(t *testing.T, network transport.Network, a, b *qp) {
+	t.Helper()
+	ca, cb := connectTransport(t, network, memAddr)
+	testkit.OK(t, a.start(ca, params(true), nil, func(error) {}))
+	testkit.OK(t, b.start(cb, responder(true), nil, func(error) {}))
+	t.Cleanup(func() { closeAll(t, "QP", a, b) })
+}
+
 // TestConnectionsAreSpread: connections are spread over the lanes, those that end make room in
 // theirs, and the others stay where they are.
 func TestConnectionsAreSpread(t *testing.T) {
@@ -62,12 +71,7 @@ func TestConnectionsAreSpread(t *testing.T) {
 		var qps []*qp
 		connect := func() *qp {
 			q, peer := h.newQP(sideOptions{cap: laneQP}), other.newQP(sideOptions{cap: laneQP})
-			ca, cb := connectTransport(t, network, memAddr)
-			testkit.OK(t, q.start(ca, params(true), nil, func(error) {}))
-			p := params(true)
-			p.WaitFirstFPDU = true
-			testkit.OK(t, peer.start(cb, p, nil, func(error) {}))
-			t.Cleanup(func() { closeAll(t, "QP", q, peer) })
+			link(t, network, q, peer)
 			return q
 		}
 		count := func() (n [lanes]int) {
@@ -149,12 +153,7 @@ func TestLanesDoNotWait(t *testing.T) {
 			served := 0
 			for i := range n {
 				q, peer := b.newQP(sideOptions{cap: laneQP}), a.newQP(sideOptions{cap: laneQP})
-				cb, ca := connectTransport(t, net.Network, memAddr)
-				testkit.OK(t, q.start(cb, params(true), nil, func(error) {}))
-				p := params(true)
-				p.WaitFirstFPDU = true
-				testkit.OK(t, peer.start(ca, p, nil, func(error) {}))
-				t.Cleanup(func() { closeAll(t, "QP", q, peer) })
+				link(t, net.Network, q, peer)
 				testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: uint64(i)}, {WRID: uint64(i)}}))(t)
 				testkit.Must(peer.PostRecv([]provider.RecvWR{{}}))(t)
 				// So that peer may send.
@@ -202,11 +201,7 @@ func carry(t *testing.T, net transport.Network, n int) {
 	var wg sync.WaitGroup
 	for i := range 4 * n {
 		x, y := newCarrier(t, a, i), newCarrier(t, b, i)
-		ca, cb := connectTransport(t, net, memAddr)
-		testkit.OK(t, x.q.start(ca, params(true), nil, func(error) {}))
-		p := params(true)
-		p.WaitFirstFPDU = true
-		testkit.OK(t, y.q.start(cb, p, nil, func(error) {}))
+		link(t, net, x.q, y.q)
 		wg.Go(func() { x.run(true) })
 		wg.Go(func() { y.run(false) })
 	}
@@ -234,7 +229,6 @@ func newCarrier(t *testing.T, s *side, number int) *carrier {
 	c.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16, Channel: c.ch}))(t).(*cq)
 	t.Cleanup(func() { closeAll(t, "CQ", c.cq) })
 	c.q = testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: c.cq, RecvCQ: c.cq, Cap: laneQP}))(t)
-	t.Cleanup(func() { closeAll(t, "QP", c.q) })
 	c.in = s.reg(carrierOctets, provider.AccessLocalWrite)
 	c.out = s.reg(carrierOctets, provider.AccessLocalWrite)
 	testkit.Must(c.q.PostRecv(c.recv()))(t)

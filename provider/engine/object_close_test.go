@@ -35,10 +35,7 @@ func (o *sleeper) WriteAt(b []byte, off int64) (int, error) {
 func (s *side) sleeping(n int) (*sleeper, *mr) {
 	o := &sleeper{store{b: make([]byte, n)}, 10 * s.dev.opts.CloseTimeout}
 	pattern(o.b, 1)
-	m := testkit.Must(s.pd.RegObject(o, uint64(n),
-		provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(s.t).(*mr)
-	s.t.Cleanup(func() { testkit.OK(s.t, m.Close()) })
-	return o, m
+	return o, s.object(o, n, everything)
 }
 
 // wantInOrder waits for the end of a connection that we have ended, and the peer after

@@ -116,14 +116,9 @@ func TestStoresTogether(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-				const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
 				o := &written{b: make([]byte, size)}
-				reg := func() *mr {
-					m := testkit.Must(s.pd.RegObject(o, size, rights))(t).(*mr)
-					s.t.Cleanup(func() { testkit.OK(t, m.Close()) })
-					return m
-				}
-				x := &gathering{s, r, reg(), reg(), s.reg(size, rights).m, octets(size)}
+				x := &gathering{s, r, s.object(o, size, writable), s.object(o, size, writable),
+					s.reg(size, writable).m, octets(size)}
 				r.write(bytes.Join(c.fpdus(x), nil))
 				synctest.Wait()
 				if !slices.Equal(o.calls, c.calls) {
@@ -156,10 +151,7 @@ func TestStoresBound(t *testing.T) {
 	for _, fails := range []int{0, 130_000} {
 		storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 			o := &written{b: make([]byte, size), fails: fails, gate: make(chan struct{})}
-			m := testkit.Must(s.pd.RegObject(o, size,
-				provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-			defer func() { testkit.OK(t, m.Close()) }()
-			x := &gathering{s, r, m, nil, nil, octets(size)}
+			x := &gathering{s, r, s.object(o, size, writable), nil, nil, octets(size)}
 			r.write(x.segments(segment))
 			most := 0
 			for stores := true; stores; {
@@ -195,9 +187,7 @@ func TestStoresBeforeFault(t *testing.T) {
 	const size = 300
 	storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		o := &written{b: make([]byte, size)}
-		m := testkit.Must(s.pd.RegObject(o, size,
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		defer func() { testkit.OK(t, m.Close()) }()
+		m := s.object(o, size, writable)
 		x := &gathering{s, r, m, nil, nil, octets(size)}
 		bad := x.to(m, 200, 300, true)
 		bad[len(bad)-1]++

@@ -46,9 +46,7 @@ func TestMixedSinkAfterEnd(t *testing.T) {
 						case "Close":
 							testkit.OK(t, s.qp.Close())
 						case "ERR":
-							testkit.OK(t,
-								s.qp.Modify(provider.QPAttr{State: provider.QPErr},
-									provider.QPAttrState))
+							testkit.OK(t, s.modify(provider.QPErr))
 						default:
 							s.qp.stream.Load().fail(&ending{cause: errPeerClosed})
 							s.qp.stream.Load().settle()

@@ -33,7 +33,6 @@ func closes(t *testing.T, what string, m *mr) {
 // object interrupts that. However the rest of the run ends, no region stays in use.
 func TestRunAfterStore(t *testing.T) {
 	const size = 100
-	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	type script struct {
 		s    *side
 		r    *raw
@@ -68,8 +67,8 @@ func TestRunAfterStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 				o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-				om := testkit.Must(s.pd.RegObject(o, size, rights))(t).(*mr)
-				mm := s.reg(size, rights)
+				om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*mr)
+				mm := s.reg(size, writable)
 				r.write(bytes.Join(c.fpdus(&script{s, r, om, mm.m}), nil))
 				<-o.busy
 				synctest.Wait() // everything has arrived, and waits for the object
@@ -93,7 +92,6 @@ func TestRunAfterStore(t *testing.T) {
 // context, its peer can't write to the region that the stream before has written to last.
 func TestRunAfterStoreAndOthers(t *testing.T) {
 	const size = 100
-	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
 		s := newSide(t, Options{Network: network}, sideOptions{})
@@ -107,8 +105,8 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		// Not the stream's first FPDU: that one never takes the short path.
 		second.send(rdmap.WriteHeader(0, 0, true), nil)
 		o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-		om := testkit.Must(s.pd.RegObject(o, size, rights))(t).(*mr)
-		mm := s.reg(size, rights)
+		om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*mr)
+		mm := s.reg(size, writable)
 		payload := make([]byte, size)
 		var run []byte
 		for _, m := range []*mr{om, mm.m} {

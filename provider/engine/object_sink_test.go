@@ -77,8 +77,7 @@ func TestStoresBeforeTerminate(t *testing.T) {
 	const size = 200
 	storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		o := &written{b: make([]byte, size)}
-		m := testkit.Must(s.pd.RegObject(o, size,
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := s.object(o, size, writable)
 		x := &gathering{s, r, m, nil, nil, octets(size)}
 		r.write(slices.Concat(x.to(m, 0, 100, true), x.to(m, 100, 200, true),
 			r.fpdu(rdmap.TerminateHeader(), []byte{0x20, 0x06, 0x00, 0x00})))

@@ -60,6 +60,17 @@ func (o *store) WriteAt(b []byte, off int64) (int, error) {
 	return copy(o.b[off:], b), nil
 }
 
+// writable are the rights of a region that peers write to.
+const writable = provider.AccessLocalWrite | provider.AccessRemoteWrite
+
+// object registers n octets of an object until the test ends.
+func (s *side) object(o io.ReaderAt, n int, access provider.Access) *mr {
+	s.t.Helper()
+	m := testkit.Must(s.pd.RegObject(o, uint64(n), access))(s.t).(*mr)
+	s.t.Cleanup(func() { testkit.OK(s.t, m.Close()) })
+	return m
+}
+
 type readOnly struct{ io.ReaderAt }
 
 func TestRegObjectArguments(t *testing.T) {

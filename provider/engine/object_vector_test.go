@@ -48,10 +48,7 @@ func TestStoresVectors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 				o := &vectored{written{b: make([]byte, size), gate: make(chan struct{})}, 0, answer}
-				m := testkit.Must(s.pd.RegObject(o, size,
-					provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-				defer func() { testkit.OK(t, m.Close()) }()
-				x := &gathering{s, r, m, nil, nil, octets(size)}
+				x := &gathering{s, r, s.object(o, size, writable), nil, nil, octets(size)}
 				r.write(x.segments(segment))
 				wantWholeStores(t, s, o)
 				if answer == nil {

@@ -125,8 +125,7 @@ func TestReusedSendAfterRead(t *testing.T) {
 	reuse(t, func(s *side, r *raw, sink *region) {
 		const size = 100
 		o := &store{b: make([]byte, size), gate: make(chan struct{})}
-		m := testkit.Must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
-		defer func() { testkit.OK(s.t, m.Close()) }()
+		m := s.object(o, size, 0)
 		s.send(
 			provider.SendWR{
 				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled,

@@ -189,8 +189,7 @@ func init() {
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 				o := &stepObject{b: make([]byte, 8)}
-				om := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite))(w.t).(*mr)
-				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
+				om := b.object(o, 8, provider.AccessLocalWrite)
 				mem := b.reg(8, provider.AccessLocalWrite)
 				object := provider.SGE{Addr: om.base, Length: 8, LKey: om.stag}
 				b.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{object, mem.sge(0, 8)}})
@@ -235,9 +234,7 @@ func init() {
 						spins += b.dev.poller.Poll()
 					}
 				}}
-				om := testkit.Must(b.pd.RegObject(o, 8,
-					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
+				om := b.object(o, 8, writable)
 				b.recv(provider.RecvWR{WRID: 5})
 				src := a.reg(8, 0)
 				wr := signalled(provider.WRRDMAWrite, 1)
@@ -267,9 +264,7 @@ func init() {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 				var early int
 				o := &stepObject{b: make([]byte, 24), then: func() { early += len(b.completions()) }}
-				om := testkit.Must(b.pd.RegObject(o, 24,
-					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
+				om := b.object(o, 24, writable)
 				b.recv(provider.RecvWR{WRID: 5})
 				src := a.reg(24, 0)
 				pattern(src.b, 3)

@@ -188,8 +188,7 @@ func init() {
 func beginFirstWrites(w *stage) ([]func(), func() error) {
 	const size = policy.CopyMost + 8
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
-	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
-	src, dst := a.reg(size, open), b.reg(size, open)
+	src, dst := a.reg(size, writable), b.reg(size, writable)
 	from := b.reg(size, 0)
 	pattern(from.b, 3)
 	var here, there [2]*side
@@ -221,9 +220,8 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
 	const size = policy.CopyMost + 8
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
-	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
-	src, dst := a.reg(size, 0), b.reg(size, open)
-	other := testkit.Must(a.pd.RegMR(src.b, open))(w.t).(*mr)
+	src, dst := a.reg(size, 0), b.reg(size, writable)
+	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*mr)
 	w.t.Cleanup(func() { testkit.OK(w.t, other.Close()) })
 	from := b.reg(8, 0)
 	pattern(from.b, 3)
@@ -284,8 +282,7 @@ func beginContexts(w *stage) ([]func(), func() error) {
 	w.connect(a2, b2)
 
 	o := &stepObject{b: make([]byte, 8)}
-	om := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-	w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
+	om := b.object(o, 8, writable)
 	mem := b.reg(8, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	src, src2 := a.reg(8, 0), a2.reg(8, 0)
 	pattern(src.b, 1)

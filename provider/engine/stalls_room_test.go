@@ -23,16 +23,9 @@ func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
 		r.ask(src, size, 1)
 		for range 100 {
 			time.Sleep(limit / 10)
-			for left := policy.Chunk / 5; left > 0; {
-				n, err := r.c.Readv([][]byte{make([]byte, left)})
-				if left -= n; err != nil {
-					break
-				}
-			}
+			r.take(policy.Chunk / 5)
 		}
-		if err := s.qp.Cause(); err != nil {
-			t.Errorf("a peer that takes twice as much as it has to is cut: %v", err)
-		}
+		s.wantGoesOn("a peer that takes twice as much as it has to")
 	})
 }
 
@@ -45,18 +38,10 @@ func TestSendTimeoutAtLeastRate(t *testing.T) {
 		storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
 			src := s.reg(size, everything)
 			r.ask(src, size, 1)
-			for step := range 10 * steps {
+			for range 10 * steps {
 				time.Sleep(limit / steps)
-				for left := policy.Chunk * 105 / 100 / steps; left > 0; {
-					n, err := r.c.Readv([][]byte{make([]byte, left)})
-					if left -= n; err != nil {
-						break
-					}
-				}
-				if err := s.qp.Cause(); err != nil {
-					s.t.Fatalf("room from %d octets on: cut after %v: %v", room,
-						limit/steps*time.Duration(step+1), err)
-				}
+				r.take(policy.Chunk * 105 / 100 / steps)
+				s.wantGoesOn("a peer that takes a little more than it has to")
 			}
 		})
 	}
@@ -105,13 +90,9 @@ func TestPartsBehindObjects(t *testing.T) {
 		network := memnet.New(&memnet.Options{MSS: 1 << 17})
 		s := newSide(t, Options{Network: network}, sideOptions{})
 		q, good := s.besides(network)
-		s.dev.prog.partsMost = most
-		s.dev.prog.kept.Add(policy.ContextsKept) // others have the contexts
-		defer s.dev.prog.kept.Add(-policy.ContextsKept)
+		defer s.crowd(most)()
 		o := &sleeper{store: store{b: make([]byte, 100)}, takes: time.Minute}
-		m := testkit.Must(s.pd.RegObject(o, 100,
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		defer m.Close()
+		m := s.object(o, 100, writable)
 		mem := s.reg(60_000, everything)
 		for range peers {
 			_, r := s.besides(network)
@@ -229,9 +210,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		s.dev.prog.kept.Add(others)
 		defer s.dev.prog.kept.Add(-others)
 		o := &sleeper{store: store{b: make([]byte, 60_000)}, takes: time.Minute}
-		m := testkit.Must(s.pd.RegObject(o, 60_000,
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		defer m.Close()
+		m := s.object(o, 60_000, writable)
 		mem := s.reg(1300, everything)
 		b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 60_000))
 		for len(b) < 2<<20 {

@@ -33,6 +33,24 @@ func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
 	}
 }
 
+// wantGoesOn checks that the connection has not ended.
+func (s *side) wantGoesOn(what string) {
+	s.t.Helper()
+	if err := s.qp.Cause(); err != nil {
+		s.t.Fatalf("%s: the connection has ended: %v", what, err)
+	}
+}
+
+// take reads n octets, or as many as there are.
+func (r *raw) take(n int) {
+	for n > 0 {
+		k, err := r.c.Readv([][]byte{make([]byte, n)})
+		if n -= k; err != nil {
+			return
+		}
+	}
+}
+
 // wantNoWatch checks that no stream is watched for stalls, and that no timer runs.
 func (s *side) wantNoWatch(what string) {
 	s.t.Helper()
@@ -79,9 +97,7 @@ func TestFPDUTimeout(t *testing.T) {
 			}
 			r.write(fpdu[len(fpdu)/2:])
 			time.Sleep(2 * limit)
-			if err := s.qp.Cause(); err != nil {
-				t.Errorf("a slow peer that keeps to the limit is cut: %v", err)
-			}
+			s.wantGoesOn("a slow peer that keeps to the limit")
 			s.wantNoWatch("an idle stream")
 			began := time.Now()
 			for range 2000 {
@@ -101,9 +117,7 @@ func TestFPDUTimeout(t *testing.T) {
 	story(t, Options{FPDUTimeout: -1}, params(true), func(s *side, r *raw) {
 		r.write([]byte{0})
 		time.Sleep(time.Hour)
-		if err := s.qp.Cause(); err != nil {
-			t.Errorf("without a limit: %v", err)
-		}
+		s.wantGoesOn("without a limit")
 	})
 }
 
@@ -152,25 +166,16 @@ func TestSendTimeout(t *testing.T) {
 			start(s, r)
 			for range 1000 {
 				time.Sleep(limit / 100)
-				for left := 1000; left > 0; {
-					n, err := r.c.Readv([][]byte{make([]byte, left)})
-					if left -= n; err != nil {
-						break
-					}
-				}
+				r.take(1000)
 			}
-			if err := s.qp.Cause(); err != nil {
-				t.Errorf("%s: a slow peer that keeps to the limit is cut: %v", what, err)
-			}
+			s.wantGoesOn(what + ", taken slowly, within the limit")
 		})
 	}
 	storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: -1}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(size, everything)
 		r.ask(src, size, 1)
 		time.Sleep(time.Hour)
-		if err := s.qp.Cause(); err != nil {
-			t.Errorf("without a limit: %v", err)
-		}
+		s.wantGoesOn("without a limit")
 	})
 }
 
@@ -264,9 +269,7 @@ func TestLateLook(t *testing.T) {
 		const stood = time.Hour
 		time.Sleep(stood)
 		w.look(s.dev)
-		if err := s.qp.Cause(); err != nil {
-			t.Fatalf("the peer is cut because this side stood still: %v", err)
-		}
+		s.wantGoesOn("this side stood still")
 		s.wantTimeout("afterwards the time goes on", began.Add(stood), limit)
 	})
 }
@@ -313,9 +316,6 @@ func TestPartsOfAll(t *testing.T) {
 		}
 		if least := peers - most/part; ended < least || ended > peers-most/60_016+1 {
 			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
-		}
-		if err := s.qp.Cause(); err != nil {
-			t.Errorf("a peer that finishes its FPDUs is cut: %v", err)
 		}
 		s.wantServed("a peer that finishes its FPDUs", good)
 		for _, q := range qps {

@@ -82,8 +82,7 @@ func sendFromObject(t *testing.T, message string, size int, crc, markers bool) *
 	a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, p)
 	x := &fromObject{a: a, b: b, o: &asked{b: make([]byte, size)}, peer: a}
 	pattern(x.o.b, size)
-	x.m = testkit.Must(a.pd.RegObject(x.o, uint64(size), provider.AccessRemoteRead))(t).(*mr)
-	t.Cleanup(func() { testkit.OK(t, x.m.Close()) })
+	x.m = a.object(x.o, size, provider.AccessRemoteRead)
 	x.dst = b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: x.m.base, Length: uint32(size), LKey: x.m.stag}}}
 	switch message {
@@ -338,8 +337,7 @@ func TestObjectWriteWithImm(t *testing.T) {
 	// The window takes the Write's FPDU, and no more.
 	storyOn(t, memnet.Options{Window: write}, extended(Options{}), params(true), sideOptions{}, func(s *side, r *raw) {
 		o := &asked{b: make([]byte, size)}
-		m := testkit.Must(s.pd.RegObject(o, size, 0))(t).(*mr)
-		defer m.Close()
+		m := s.object(o, size, 0)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWriteWithImm, Flags: provider.SendSignaled, Imm: 7, RKey: 9,
 			SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
 		o.take()[0].answer <- nil

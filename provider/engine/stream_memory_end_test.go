@@ -39,10 +39,8 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 		"is blocked":   func(*side) mpa.Params { return params(true) },
 	}
 	ends := map[string]func(s *side){
-		"Close": func(s *side) { testkit.OK(t, s.qp.Close()) },
-		"ERR": func(s *side) {
-			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
-		},
+		"Close":  func(s *side) { testkit.OK(t, s.qp.Close()) },
+		"ERR":    func(s *side) { testkit.OK(t, s.modify(provider.QPErr)) },
 		"a Read": func(s *side) { s.qp.stream.Load().resumeTx() }, // posted below; it fails
 	}
 	for what, prepare := range posts {
@@ -78,9 +76,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						}
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
-							testkit.OK(t,
-								s.qp.Modify(provider.QPAttr{State: provider.QPReset},
-									provider.QPAttrState))
+							testkit.OK(t, s.modify(provider.QPReset))
 							st.resumeTx()
 							s.noWC("after RESET")
 						}
@@ -99,7 +95,7 @@ func TestLateResumeAndNextConnection(t *testing.T) {
 		testkit.OK(t, f.Map(make([]byte, 10)))
 		old := s.qp.stream.Load()
 		for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
-			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
+			testkit.OK(t, s.modify(state))
 		}
 		mine, theirs := connectTransport(s.t, s.dev.opts.Network, memAddr)
 		defer theirs.Close()

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 
 	"github.com/govs-rdma/govs/ci/testkit"
-	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -130,8 +129,7 @@ func TestCannotWatch(t *testing.T) {
 	refused := errors.New("no room for watches")
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		o := &store{b: make([]byte, 1), gate: make(chan struct{})}
-		om := testkit.Must(s.pd.RegObject(o, 1,
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		om := s.object(o, 1, writable)
 		r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
 		synctest.Wait()
 		w.refuseOn(refused)
