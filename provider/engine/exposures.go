@@ -45,6 +45,9 @@ var exposed exposures
 // exposures are the memory that peers write or may write, and the regions that are sent from
 // without a copy unless that is their memory. Both change only when something is registered,
 // bound, invalidated or closed, or written for the first time.
+//
+// Nothing is waited for with mu held: it is one lock for all devices of the process, and what is
+// being sent may take as long as the system has no CPU for the thread that sends it.
 type exposures struct {
 	mu       sched.Mutex[locks.Exposed]
 	writable intervals
@@ -55,26 +58,44 @@ type exposures struct {
 // until nothing of v is being sent without a copy.
 func (x *exposures) expose(v *interval) *interval {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.exposeLocked(v)
+	sending := x.exposeLocked(v)
+	x.mu.Unlock()
+	x.drain(v, sending)
 	return v
 }
 
-// exposeLocked is expose with mu held. Where peers can write exactly the octets of v already,
-// nothing is sent from them without a copy: so of any number of regions over the same memory only
-// the first that is written visits the others.
-func (x *exposures) exposeLocked(v *interval) {
+// exposeLocked is the part of expose with mu held. It returns the regions of which something is
+// being sent, for drain. Where peers can write exactly the octets of v already, only what their
+// exposure still waits for is being sent: so of any number of regions over the same memory only the
+// first that is written visits the others.
+func (x *exposures) exposeLocked(v *interval) (sending []*mr) {
 	if same := x.writable.find(v); same != nil {
 		same.join(v)
-		return
+		return same.sending
 	}
 	x.writable.insert(v)
 	x.sources.overlapping(v, func(s *interval) {
-		if s.m.exposures++; s.m.exposures == 1 {
-			s.m.still.Prepare()
-			s.m.still.Shut()
+		s.m.exposures++
+		s.m.still.Prepare()
+		s.m.still.Bar()
+		if s.m.still.Uses() > 0 {
+			v.sending = append(v.sending, s.m)
 		}
 	})
+	return v.sending
+}
+
+// drain waits until nothing of the regions is being sent that exposeLocked has returned for v.
+func (x *exposures) drain(v *interval, sending []*mr) {
+	if len(sending) == 0 {
+		return
+	}
+	for _, m := range sending {
+		m.still.Drain()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	v.sending = nil
 }
 
 // cover undoes expose, after the last peer has lost the right. There may be nothing to
@@ -96,7 +117,7 @@ func (x *exposures) coverLocked(v *interval) {
 	}
 	x.writable.remove(v)
 	x.sources.overlapping(v, func(s *interval) {
-		if s.m.exposures--; s.m.exposures == 0 {
+		if s.m.exposures--; s.m.exposures == 0 && !s.m.windows.Closed() { // leave may be waiting
 			s.m.still.Open()
 		}
 	})
@@ -124,12 +145,16 @@ func (x *exposures) enter(m *mr) {
 // region: no goroutine that places anything is sending at the same time.
 func (x *exposures) willWrite(m *mr) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if m.unwritten.Load() {
+	var sending []*mr
+	if m.written == nil {
 		m.written = newInterval(m.buf, nil)
-		x.exposeLocked(m.written)
-		m.unwritten.Store(false) // last: a stream that sees it places at once
+		sending = x.exposeLocked(m.written)
+	} else { // by another stream, which may be waiting
+		sending = x.writable.find(m.written).sending
 	}
+	x.mu.Unlock()
+	x.drain(m.written, sending)
+	m.unwritten.Store(false) // last: a stream that sees it places at once
 }
 
 // leave undoes enter and willWrite when m can't be used any more. It waits until nothing of m
@@ -140,12 +165,17 @@ func (x *exposures) leave(m *mr) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if v := m.interval; v != nil {
-		m.interval = nil
+	m.still.Prepare()
+	m.still.Bar()
+	if m.still.Uses() > 0 {
 		// While it is being sent it stays among the sources, for a peer that writes to its memory
 		// by way of another region.
-		m.still.Prepare()
-		m.still.Shut()
+		x.mu.Unlock()
+		m.still.Drain()
+		x.mu.Lock()
+	}
+	if v := m.interval; v != nil {
+		m.interval = nil
 		x.sources.remove(v)
 	}
 	if v := m.written; v != nil {
@@ -168,6 +198,7 @@ type interval struct {
 	// Of writable: a ring of intervals of the same octets, of which one is in the tree. nil for
 	// one that is alone.
 	before, after *interval
+	sending       []*mr // what drain waits for; exposures.mu guards it
 }
 
 func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }

@@ -3,7 +3,10 @@ package engine
 import (
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
@@ -220,4 +223,62 @@ func TestExposedDepth(t *testing.T) {
 			t.Errorf("%s: %d of %d found", what, found, x.found)
 		}
 	}
+}
+
+// TestExposedWaitsAlone: while a peer's first Write, and the end of the region, wait for what is
+// being sent, other memory is registered, written and closed on every device. A second peer that
+// writes the same octets waits, too.
+func TestExposedWaitsAlone(t *testing.T) {
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	p, elsewhere := testPD(t, unwired(t)), testPD(t, unwired(t))
+	memory := make([]byte, 64)
+	register := func(p *pd, b []byte) *mr { return testkit.Must(p.RegMR(b, open))(t).(*mr) }
+	write := func(m *mr) {
+		if !m.acquireRemote() {
+			t.Error("a region that can't be used")
+			return
+		}
+		m.willBeWritten()
+		m.releaseRemote()
+	}
+	source, first, second := register(p, memory), register(p, memory), register(elsewhere, memory)
+	if !source.still.Enter() {
+		t.Fatal("a region that is not sent without a copy")
+	}
+	var waiting sync.WaitGroup
+	var written atomic.Int32
+	for i, m := range []*mr{first, first, second} {
+		waiting.Go(func() { write(m); written.Add(1) })
+		for i == 0 && !source.still.IsShut() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	var closed atomic.Bool
+	waiting.Go(func() { testkit.OK(t, source.Close()); closed.Store(true) })
+
+	others := make(chan struct{})
+	go func() {
+		defer close(others)
+		for _, b := range [][]byte{make([]byte, 64), memory} {
+			m := register(elsewhere, b)
+			if &b[0] != &memory[0] {
+				write(m)
+			}
+			testkit.OK(t, m.Close())
+		}
+	}()
+	select {
+	case <-others:
+	case <-time.After(patience):
+		t.Error("what has nothing to do with the memory waits")
+	}
+	time.Sleep(100 * time.Millisecond) // for those that should be waiting
+	if n := written.Load(); n > 0 || closed.Load() {
+		t.Errorf("%d peers may write memory that is being sent, region closed: %v", n, closed.Load())
+	}
+	source.still.Leave()
+	waiting.Wait()
+	<-others
+	testkit.OK(t, first.Close())
+	testkit.OK(t, second.Close())
 }

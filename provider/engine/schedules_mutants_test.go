@@ -65,8 +65,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a peer's first Write does not wait for what is being sent",
 		edits: []edit{{
 			"exposures.go",
-			"\t\t\ts.m.still.Shut()\n\t\t}\n",
-			"\t\t\tif s.m.still.Uses() == 0 {\n\t\t\t\ts.m.still.Shut()\n\t\t\t}\n\t\t}\n",
+			"\t\tif s.m.still.Uses() > 0 {\n\t\t\tv.sending",
+			"\t\tif false {\n\t\t\tv.sending",
 		}},
 		protocol: "peers write to memory that is being sent",
 	},
@@ -80,12 +80,16 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "peers write to memory that is being sent",
 	},
 	{
+		name:     "a second peer does not wait for what the first one waits for",
+		edits:    []edit{{"exposures.go", "sending = x.writable.find(m.written).sending", "sending = nil"}},
+		protocol: "peers write to memory that is being sent",
+	},
+	{
 		name: "a region that is being closed leaves the sources while it is being sent",
 		edits: []edit{
-			{"exposures.go", "\t\tm.still.Shut()\n\t\tx.sources.remove(v)\n",
-				"\t\tx.sources.remove(v)\n"},
-			{"exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tif v := m.interval;",
-				"\tdefer m.still.Shut()\n\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tif v := m.interval;"},
+			{"exposures.go", "\t\tx.mu.Unlock()\n\t\tm.still.Drain()\n\t\tx.mu.Lock()\n", ""},
+			{"exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()",
+				"\tdefer m.still.Drain()\n\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()"},
 		},
 		protocol: "memory is sent, its region closed, and another one over it written",
 	},

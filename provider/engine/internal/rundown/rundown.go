@@ -70,12 +70,22 @@ func (g *Gate) wake() {
 // Shut lets no further use begin, and returns when none is in progress. It may
 // be called several times, also concurrently.
 func (g *Gate) Shut() {
+	g.Bar()
+	g.Drain()
+}
+
+// Bar is the first part of Shut: it lets no further use begin, and waits for none.
+func (g *Gate) Bar() {
 	for {
 		n := g.n.Load()
 		if n >= shutBit || g.n.CompareAndSwap(n, n+shutBit) {
-			break
+			return
 		}
 	}
+}
+
+// Drain is the second part: it returns when no use is in progress. The gate is not opened before.
+func (g *Gate) Drain() {
 	// A goroutine that tries to enter is counted for a moment, and leaves with a token.
 	for g.n.Load() != shutBit {
 		sched.Await(g.drained)
