@@ -133,6 +133,10 @@
 //     segments carry selective acknowledgements, TCP cuts elsewhere; for a peer that
 //     fails at some of these cuts (siw, kernel-notes/siw-crc-split.md), records with
 //     MSG_EOR keep TCP from making them.
+//   - Memory that peers write is sent from a copy if there is a CRC, so that no peer can end
+//     another one's connection. This goes by addresses: where pages are mapped twice, a peer
+//     that writes them by one mapping may end the connection over which they are sent from the
+//     other.
 //   - Device.AsyncEvent keeps 256 events; later ones are counted, and their number is
 //     reported.
 package engine
