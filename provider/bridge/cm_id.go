@@ -76,25 +76,17 @@ type cmEvent struct {
 
 // cmTable has ids by number. A new one gets the lowest that is free.
 type cmTable struct {
-	list []cmEntry
-	low  int // no lower number is free
-}
-
-type cmEntry struct {
-	id    *cmID // nil if it is being destroyed or not yet made
-	taken bool
+	list []*cmID // nil where one is being destroyed or not yet made, or the number is free
+	free numbers
 }
 
 // add gives x a number.
 func (t *cmTable) add(x *cmID) {
-	for t.low < len(t.list) && t.list[t.low].taken {
-		t.low++
+	x.handle = t.free.take()
+	if int(x.handle) == len(t.list) {
+		t.list = append(t.list, nil)
 	}
-	if t.low == len(t.list) {
-		t.list = append(t.list, cmEntry{})
-	}
-	x.handle = uint32(t.low)
-	t.list[t.low] = cmEntry{id: x, taken: true}
+	t.list[x.handle] = x
 }
 
 // get returns the id with a number, nil if there is none.
@@ -102,7 +94,7 @@ func (t *cmTable) get(handle uint32) *cmID {
 	if int64(handle) >= int64(len(t.list)) {
 		return nil
 	}
-	return t.list[handle].id
+	return t.list[handle]
 }
 
 // reserve takes x out, and keeps its number. It reports false if somebody else did so before.
@@ -110,21 +102,15 @@ func (t *cmTable) reserve(x *cmID) bool {
 	if t.get(x.handle) != x {
 		return false
 	}
-	t.list[x.handle].id = nil
+	t.list[x.handle] = nil
 	return true
-}
-
-// free gives a reserved number back.
-func (t *cmTable) free(handle uint32) {
-	t.list[handle].taken = false
-	t.low = min(t.low, int(handle))
 }
 
 // all returns the ids.
 func (t *cmTable) all() (ids []*cmID) {
-	for _, e := range t.list {
-		if e.id != nil {
-			ids = append(ids, e.id)
+	for _, id := range t.list {
+		if id != nil {
+			ids = append(ids, id)
 		}
 	}
 	return ids
@@ -145,7 +131,7 @@ func (s *cmState) destroy(x *cmID) (reported uint32) {
 		}
 	}
 	reported = x.reported
-	s.ids.free(x.handle)
+	s.ids.free.give(x.handle)
 	s.mu.Unlock()
 	for _, r := range requests {
 		s.destroy(r)

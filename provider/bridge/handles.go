@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"container/heap"
 	"sync"
 	"syscall"
 )
@@ -10,22 +11,50 @@ import (
 type handles struct {
 	mu   sync.RWMutex
 	list []any // nil where a number is free
-	free int   // no number before it is free
+	free numbers
+}
+
+// numbers are those from 0 on. take returns the lowest one that is free, in logarithmic time.
+type numbers struct {
+	fresh uint32 // no number from it on has been taken
+	given given
+}
+
+func (n *numbers) take() uint32 {
+	if len(n.given) > 0 {
+		return heap.Pop(&n.given).(uint32)
+	}
+	n.fresh++
+	return n.fresh - 1
+}
+
+// give makes a number that was taken free.
+func (n *numbers) give(id uint32) { heap.Push(&n.given, id) }
+
+// given are numbers that are free again, a [heap.Interface] whose first element is the lowest.
+type given []uint32
+
+func (g given) Len() int           { return len(g) }
+func (g given) Less(i, j int) bool { return g[i] < g[j] }
+func (g given) Swap(i, j int)      { g[i], g[j] = g[j], g[i] }
+func (g *given) Push(id any)       { *g = append(*g, id.(uint32)) }
+func (g *given) Pop() any {
+	last := len(*g) - 1
+	id := (*g)[last]
+	*g = (*g)[:last]
+	return id
 }
 
 // add gives x a number.
 func (h *handles) add(x any) uint32 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for h.free < len(h.list) && h.list[h.free] != nil {
-		h.free++
-	}
-	if h.free == len(h.list) {
+	id := h.free.take()
+	if int(id) == len(h.list) {
 		h.list = append(h.list, nil)
 	}
-	h.list[h.free] = x
-	h.free++
-	return uint32(h.free - 1)
+	h.list[id] = x
+	return id
 }
 
 // lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of
@@ -72,7 +101,7 @@ func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 		return err
 	}
 	h.list[id] = nil
-	h.free = min(h.free, int(id))
+	h.free.give(id)
 	return nil
 }
 

@@ -1,6 +1,12 @@
 package bridge
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
 
 // TestHandleNumbers: a new object gets the lowest number that is free.
 func TestHandleNumbers(t *testing.T) {
@@ -20,4 +26,32 @@ func TestHandleNumbers(t *testing.T) {
 			t.Errorf("number %d, want %d", got, want)
 		}
 	}
+}
+
+// TestHandleCost: a number costs about the same beside many objects as beside few, also where the
+// lowest number is free again and again.
+func TestHandleCost(t *testing.T) {
+	const few, many = 1 << 6, 1 << 18
+	cost := func(objects int) time.Duration {
+		var h handles
+		for i := range objects {
+			h.add(i)
+		}
+		began := time.Now()
+		for range 100 {
+			testkit.OK(t, remove(&h, 0, func(int) error { return nil }))
+			low, high := h.add(0), h.add(0)
+			if low != 0 || high != uint32(objects) {
+				t.Fatalf("numbers %d and %d, want 0 and %d", low, high, objects)
+			}
+			testkit.OK(t, remove(&h, high, func(int) error { return nil }))
+		}
+		return time.Since(began)
+	}
+	testkit.Once(t, func() error {
+		if a, b := cost(few), cost(many); b > 50*a {
+			return fmt.Errorf("%v beside %d objects, %v beside %d", a, few, b, many)
+		}
+		return nil
+	})
 }
