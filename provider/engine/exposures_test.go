@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -281,4 +282,32 @@ func TestExposedWaitsAlone(t *testing.T) {
 	<-others
 	testkit.OK(t, first.Close())
 	testkit.OK(t, second.Close())
+}
+
+// TestSameMemoryCost: to register the same memory again and again, and to close the regions, costs
+// about what regions of different addresses do.
+func TestSameMemoryCost(t *testing.T) {
+	const regions = 1 << 14
+	memory := make([]byte, regions)
+	cost := func(at func(i int) []byte) time.Duration {
+		var x exposures
+		list := make([]mr, regions)
+		began := time.Now()
+		for i := range list {
+			list[i].buf = at(i)
+			x.enter(&list[i])
+		}
+		for i := range list {
+			x.leave(&list[i])
+		}
+		return time.Since(began)
+	}
+	testkit.Once(t, func() error {
+		apart := cost(func(i int) []byte { return memory[i : i+1] })
+		same := cost(func(int) []byte { return memory[:1] })
+		if same > 10*apart {
+			return fmt.Errorf("%v with the same memory, %v with different addresses", same, apart)
+		}
+		return nil
+	})
 }
