@@ -187,6 +187,9 @@ type oneDevice struct {
 // Open implements provider.Provider.
 func (o *oneDevice) Open(string) (provider.Device, error) { return o.Provider.Open(o.device) }
 
+// captureLimit is how many bytes the captures of a run may have together.
+const captureLimit = 256 << 20
+
 // capture has the agent take captures, on the wire where it may.
 func (s *agentSide) capture(a *remote.Agent) {
 	var c conformance.Capturer
@@ -194,11 +197,11 @@ func (s *agentSide) capture(a *remote.Agent) {
 	if netdev == "" {
 		netdev, _ = netdevOf(s.addr)
 	}
-	w := &capture.Wire{Interface: netdev, Lossy: netdev != loopback}
+	w := &capture.Wire{Interface: netdev, Lossy: netdev != loopback, Limit: captureLimit}
 	if netdev != "" && w.Usable() == nil {
 		c = w
 	} else {
-		s.tap = &capture.Tap{}
+		s.tap = &capture.Tap{Limit: captureLimit}
 		c = s.tap
 	}
 	a.Host.Captures = c.Source()
@@ -214,7 +217,8 @@ func (s *agentSide) capture(a *remote.Agent) {
 // captured ends a recording and returns its file.
 func captured(running conformance.Capture) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "govs-agent-")
-	if err != nil {
+	if err != nil { // the recording ends all the same, and no file can be in what is no folder
+		_ = running.Stop(filepath.Join(os.DevNull, "run.pcapng"))
 		return nil, err
 	}
 	defer os.RemoveAll(dir)

@@ -33,6 +33,23 @@ func localAgent(t *testing.T) (*program, string) {
 	return startAgent(t, self(t, "agent", "--listen", "127.0.0.1:0", "--provider", "engine"))
 }
 
+// stoppable is a recording that says when it is stopped.
+type stoppable struct{ stopped bool }
+
+func (s *stoppable) Stop(file string) error {
+	s.stopped = true
+	return os.WriteFile(file, nil, 0o600)
+}
+
+// TestRecordingEnds: a recording ends even if there is no folder for its file.
+func TestRecordingEnds(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	var r stoppable
+	if _, err := captured(&r); err == nil || !r.stopped {
+		t.Errorf("captured: %v; the recording is stopped: %v", err, r.stopped)
+	}
+}
+
 // verbsGroups are the groups that have scenarios between two providers, most of them nothing else.
 const verbsGroups = "send,write,read,order,conn,protection,srq,queue,objects,memory,states,window,ext"
 

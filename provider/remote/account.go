@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"os"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What an entry of a queue and an object take, in bytes: at least what the engine allocates.
+// What an entry of a queue, an object and a device take, in bytes: at least what the engine
+// allocates.
 const (
 	objectBytes = 4096
+	deviceBytes = 256 << 10 // with its goroutines and descriptors, of which the engine's has eight
 	wcBytes     = 48
 	sendBytes   = 160 // with the operands of an atomic operation, and of work on our own memory
 	recvBytes   = 32
@@ -75,16 +78,12 @@ func (s *served) on(device uint32, c cost) (uint64, error) {
 
 // charge counts bytes that a client has the agent hold, unless they exceed what it may have.
 func (s *served) charge(n uint64) error {
-	s.mem.Lock()
-	defer s.mem.Unlock()
-	return s.chargeLocked(n)
-}
-
-func (s *served) chargeLocked(n uint64) error {
 	limit := s.agent.MaxMemory
 	if limit == 0 {
 		limit = defaultBytes
 	}
+	s.counting.Lock()
+	defer s.counting.Unlock()
 	if n > limit || s.held > limit-n {
 		return fmt.Errorf("the agent holds %d bytes for this run, and %d more exceed its limit of "+
 			"%d: %w", s.held, n, limit, syscall.ENOMEM)
@@ -94,29 +93,9 @@ func (s *served) chargeLocked(n uint64) error {
 }
 
 func (s *served) refund(n uint64) {
-	s.mem.Lock()
-	defer s.mem.Unlock()
+	s.counting.Lock()
+	defer s.counting.Unlock()
 	s.held -= n
-}
-
-// costly is made for an object that takes memory.
-func (s *served) costly(device uint32, rank int, c cost,
-	create func(h uint32) (any, error)) (h uint32, err error) {
-	bytes, err := s.on(device, c)
-	if err != nil {
-		return 0, err
-	}
-	err = s.paying(bytes, func() error {
-		h, err = s.add(device, rank, create)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	s.sizing.Lock()
-	defer s.sizing.Unlock()
-	s.setCost(h, bytes)
-	return h, nil
 }
 
 // paying charges for what f makes, and gives the charge back if f fails or panics.
@@ -135,16 +114,14 @@ func (s *served) paying(cost uint64, f func() error) error {
 	return err
 }
 
-// setCost replaces what an object costs, and gives back what it cost before. s.sizing is held. An
-// object that was closed meanwhile, with its device, costs nothing.
-func (s *served) setCost(h uint32, cost uint64) {
-	s.mu.Lock()
-	old := cost
-	if t := s.objects[h]; t != nil && t.object != nil {
-		old, t.cost = t.cost, cost
+// costly is made for an object that takes memory.
+func (s *served) costly(device uint32, rank int, c cost,
+	create func(h uint32) (any, error)) (uint32, error) {
+	bytes, err := s.on(device, c)
+	if err != nil {
+		return 0, err
 	}
-	s.mu.Unlock()
-	s.refund(old)
+	return s.add(device, rank, bytes, create)
 }
 
 // resize changes the size of a queue. The old memory and the new exist at the same time.
@@ -153,45 +130,62 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	if err != nil {
 		return err
 	}
-	s.sizing.Lock() // so that the last cost is that of the last change
-	defer s.sizing.Unlock()
+	s.mu.Lock()
+	t := s.objects[h]
+	s.mu.Unlock()
+	if t == nil {
+		return os.ErrClosed
+	}
+	t.sizing.Lock() // so that the last cost is that of the last change
+	defer t.sizing.Unlock()
 	if err := s.paying(bytes, change); err != nil {
 		return err
 	}
-	s.setCost(h, bytes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[h] == t {
+		bytes, t.cost = t.cost, bytes
+	}
+	s.refund(bytes) // what it cost before, or what it costs if it was closed meanwhile
 	return nil
 }
 
-// ending makes a handler that closes an object with a cost, unless it is closed. The session lets
-// go of the object, which may hold its memory for as long as it is referred to.
+// remove forgets an object that is closed.
+func (s *served) remove(h uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.objects[h]; t != nil {
+		s.refund(t.cost)
+		delete(s.objects, h)
+	}
+}
+
+// ending makes a handler that closes an object. The session lets go of it.
 func ending[O any](f func(O) error) handler {
-	return handler{do: func(_ context.Context, s *served, r *request) (any, error) {
+	return unlessClosed(on(func(_ context.Context, s *served, t target[O], _ none) (none, error) {
+		err := f(t.o)
+		if err == nil {
+			s.remove(t.h)
+		}
+		return none{}, err
+	}))
+}
+
+// unlessClosed makes a handler of Close return nil for an object that is closed.
+func unlessClosed(h handler) handler {
+	do := h.do
+	h.do = func(ctx context.Context, s *served, r *request) (any, error) {
 		if s.isClosed(r.On) {
 			return none{}, nil
 		}
-		t, err := find[O](s, r.Verb, r.On)
-		if err == nil {
-			err = f(t.o)
-		}
-		if err != nil {
-			return nil, err
-		}
-		s.sizing.Lock()
-		defer s.sizing.Unlock()
-		s.setCost(t.h, 0)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if x := s.objects[t.h]; x != nil {
-			x.object = nil
-		}
-		return none{}, nil
-	}}
+		return do(ctx, s, r)
+	}
+	return h
 }
 
-// isClosed reports whether there is an object of this number whose device is open and which is not.
+// isClosed reports whether there was an object of this number, which is closed.
 func (s *served) isClosed(h uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.objects[h]
-	return t != nil && t.object == nil
+	return h != 0 && h <= s.last && s.objects[h] == nil
 }

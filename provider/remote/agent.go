@@ -26,15 +26,15 @@ type Agent struct {
 	Open func(name string, options []string) (provider.Provider, error)
 
 	// Capture records what goes to and from a TCP port, until stop is called, which returns the
-	// file's octets. Nil if the agent takes no captures.
+	// file's octets. How much it records is for it to bound. Nil if the agent takes no captures.
 	Capture func(port uint16) (stop func() ([]byte, error), err error)
 
 	// Patience is as in [Options].
 	Patience time.Duration
 
 	// MaxMemory bounds the memory that a client can have the agent hold for its regions, each of
-	// which the agent has twice, and for the queues of its CQs, QPs and SRQs together, in bytes; 0
-	// means 1 GiB.
+	// which the agent has twice, its open objects with their queues, and the files of its captures
+	// together, in bytes; 0 means 1 GiB. A device counts as 256 KiB, a capture under way as 512 KiB.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with what a person who watches the agent wants to know.
@@ -43,9 +43,11 @@ type Agent struct {
 
 // Bounds of what clients can have an agent hold.
 const (
-	maxStrangers = 32   // connections that have not proved anything
-	maxUnderWay  = 4096 // requests
-	maxObjects   = 1 << 17
+	maxStrangers = 32          // connections that have not proved anything
+	maxUnderWay  = 4096        // requests that are not answered
+	maxHeads     = 2 * maxHead // of these requests together
+	maxBlocks    = 1 << 17     // with those for which there was no memory
+	captureBytes = 512 << 10   // a capture without its packets
 	defaultBytes = 1 << 30
 )
 
@@ -204,15 +206,16 @@ type served struct {
 	sending sync.Mutex // held while changes are collected and sent
 
 	mu      sync.Mutex
-	under   map[uint64]context.CancelFunc // requests under way
-	objects map[uint32]*thing
-	last    uint32 // number of an object
+	under   map[uint64]context.CancelFunc // requests that are not answered
+	heads   int                           // bytes of these
+	objects map[uint32]*thing             // that are open
+	last    uint32                        // number of an object
 
 	mem   sync.Mutex
 	twins map[uint32]*twin
-	held  uint64 // bytes of them, and of the queues of objects
 
-	sizing sync.Mutex // held while the size of a queue changes
+	counting sync.Mutex
+	held     uint64 // bytes of twins, objects and recordings
 
 	recordings map[uint16]func() ([]byte, error) // by port, under mu
 }
@@ -221,9 +224,11 @@ type served struct {
 type thing struct {
 	device uint32 // that it belongs to
 	rank   int    // in which turn it is closed when the session ends
-	object any    // nil if it is closed
-	cost   uint64 // bytes of its queues that count in served.held
+	object any
+	cost   uint64 // bytes of it and its queues that count in served.held
 	slot   uint16 // of a device: the upper half of the numbers of its blocks
+
+	sizing sync.Mutex // held while the size of its queue changes
 }
 
 func newServed(a *Agent, c *conn) *served {
@@ -298,27 +303,27 @@ func (s *served) begin(ctx context.Context, m *message) error {
 		return fmt.Errorf("%w: %w", errFrame, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	number, size := m.number, len(m.head)
 	s.mu.Lock()
-	_, twice := s.under[m.number]
-	if !twice && len(s.under) < maxUnderWay {
-		s.under[m.number] = cancel
-	}
-	many := len(s.under) >= maxUnderWay
-	s.mu.Unlock()
-	if twice || many {
+	defer s.mu.Unlock()
+	_, twice := s.under[number]
+	if twice || len(s.under) >= maxUnderWay || s.heads+size > maxHeads {
 		cancel()
-		return fmt.Errorf("%w: request %d comes twice, or too many are under way", errFrame, m.number)
+		return fmt.Errorf("%w: request %d comes twice, or too many are under way", errFrame, number)
 	}
-	number := m.number
+	s.under[number] = cancel
+	s.heads += size
 	s.calls.Go(func() {
+		defer cancel()
+		slot := s.slotOf(r.On) // which the verb may close
 		res, err := s.perform(ctx, &r)
-		s.mu.Lock()
-		delete(s.under, number)
-		s.mu.Unlock()
-		cancel()
-		if err := s.answer(number, &r, res, err); err != nil {
+		if err := s.answer(number, &r, slot, res, err); err != nil {
 			_ = s.conn.nc.Close()
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.under, number)
+		s.heads -= size
 	})
 	return nil
 }
@@ -337,15 +342,16 @@ func (s *served) perform(ctx context.Context, r *request) (res any, err error) {
 	return v.do(ctx, s, r)
 }
 
-// rawResult is a result that is not changes of memory.
+// rawResult is a result that is not changes of memory, and counts in served.held until it is sent.
 type rawResult []byte
 
-// answer sends the answer to a request, and with it what devices have changed in the copies, if
-// the request is one after which a program looks.
-func (s *served) answer(number uint64, r *request, res any, failure error) error {
+// answer sends the answer to a request, and with it what the device of a slot has changed in its
+// copies, if the request is one after which a program looks.
+func (s *served) answer(number uint64, r *request, slot uint16, res any, failure error) error {
 	a := answer{Err: encodeError(failure)}
 	var body []byte
 	if raw, ok := res.(rawResult); ok {
+		defer s.refund(uint64(len(raw)))
 		a.Raw, body, res = true, raw, none{}
 	}
 	if res != nil {
@@ -357,7 +363,7 @@ func (s *served) answer(number uint64, r *request, res any, failure error) error
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if p, ok := res.(polled); verbs[r.Verb].moves && !(ok && len(p.WCs) == 0) {
-		body, a.More = s.changes(s.slotOf(r.On))
+		body, a.More = s.changes(slot)
 	}
 	head, err := json.Marshal(a)
 	if err != nil {

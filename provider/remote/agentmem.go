@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -21,7 +20,7 @@ func (s *served) take(body []byte) error {
 		body = rest
 		t := s.twins[r.block]
 		switch {
-		case r.what == recordBlock && t == nil && len(s.twins) < maxObjects:
+		case r.what == recordBlock && t == nil && len(s.twins) < maxBlocks:
 			s.twins[r.block] = s.newTwin(r.at, r.n)
 		case t == nil, r.what == recordBlock:
 			return fmt.Errorf("%w: record %d of block %#x", errFrame, r.what, r.block)
@@ -44,12 +43,12 @@ func (s *served) newTwin(n uint64, off uint32) *twin {
 	if n <= math.MaxInt64/4 {
 		cost = 2*n + 4*pageBytes // pages and agreed
 	}
-	if err := s.chargeLocked(cost); err != nil {
+	if err := s.charge(cost); err != nil {
 		return &twin{err: err}
 	}
 	t := newTwin(n, off)
 	if t.err != nil {
-		s.held -= cost
+		s.refund(cost)
 	} else {
 		t.cost = cost
 	}
@@ -116,7 +115,7 @@ func (s *served) forget(slot uint16) {
 	defer s.mem.Unlock()
 	for number, t := range s.twins {
 		if uint16(number>>16) == slot {
-			s.held -= t.cost
+			s.refund(t.cost)
 			t.free()
 			delete(s.twins, number)
 		}
@@ -180,9 +179,6 @@ func (s *served) closeObjects(end int) (left []error, safe bool) {
 	safe = true
 	for _, things := range byRank {
 		for _, t := range things {
-			if t.object == nil {
-				continue
-			}
 			if err := closed(t.object); err != nil {
 				left = append(left, err)
 				safe = safe && t.rank != rankMR && t.rank != rankDevice
@@ -202,45 +198,40 @@ func closed(object any) (err error) {
 	return object.(interface{ Close() error }).Close()
 }
 
-// add enters an object of a device and returns its number. make makes it with that number as its
-// cookie.
-func (s *served) add(device uint32, rank int, create func(h uint32) (any, error)) (uint32, error) {
-	s.mu.Lock()
-	if len(s.objects) >= maxObjects {
+// add enters an object of a device, which costs so many bytes until it is closed, and returns its
+// number. create makes it with that number as its cookie.
+func (s *served) add(device uint32, rank int, cost uint64,
+	create func(h uint32) (any, error)) (h uint32, err error) {
+	err = s.paying(cost, func() error {
+		s.mu.Lock()
+		s.last++
+		h = s.last
 		s.mu.Unlock()
-		return 0, fmt.Errorf("the agent holds %d objects for this run, which is its limit: %w",
-			maxObjects, syscall.ENOMEM)
-	}
-	s.last++
-	h := s.last
-	s.mu.Unlock()
-	o, err := create(h)
-	if err != nil {
-		return 0, err
-	}
-	if device == 0 {
-		device = h
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.objects[h] = &thing{device: device, rank: rank, object: o}
-	return h, nil
+		o, err := create(h)
+		if err != nil {
+			return err
+		}
+		if device == 0 {
+			device = h
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.objects[h] = &thing{device: device, rank: rank, object: o, cost: cost}
+		return nil
+	})
+	return h, err
 }
 
 // drop forgets a device, which is closed, and all that it had.
 func (s *served) drop(device uint32) {
-	s.sizing.Lock()
-	defer s.sizing.Unlock()
-	var freed uint64
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for h, t := range s.objects {
 		if t.device == device {
-			freed += t.cost
+			s.refund(t.cost)
 			delete(s.objects, h)
 		}
 	}
-	s.mu.Unlock()
-	s.refund(freed)
 }
 
 // occupy gives device h a slot, unless it is another's or none, or the device is closed.

@@ -134,18 +134,22 @@ var sessionVerbs = map[string]handler{
 			return none{}, &provider.UnsupportedError{Feature: "captures at the agent",
 				Reason: "the agent takes none"}
 		}
-		stop, err := s.agent.Capture(a.Port)
-		if err != nil {
-			return none{}, err
-		}
-		s.mu.Lock()
-		old := s.recordings[a.Port]
-		s.recordings[a.Port] = stop
-		s.mu.Unlock()
+		var old func() ([]byte, error)
+		err := s.paying(captureBytes, func() error {
+			stop, err := s.agent.Capture(a.Port)
+			if err != nil {
+				return err
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			old, s.recordings[a.Port] = s.recordings[a.Port], stop
+			return nil
+		})
 		if old != nil {
 			_, _ = old()
+			s.refund(captureBytes)
 		}
-		return none{}, nil
+		return none{}, err
 	}),
 	verbStop: on(func(_ context.Context, s *served, _ target[any], a captureArgs) (rawResult, error) {
 		s.mu.Lock()
@@ -156,10 +160,17 @@ var sessionVerbs = map[string]handler{
 			return nil, fmt.Errorf("the agent records nothing of port %d", a.Port)
 		}
 		file, err := stop()
+		s.refund(captureBytes)
 		if len(file) > maxBody {
-			return nil, fmt.Errorf("the capture has %d octets, more than fit into a message", len(file))
+			err = fmt.Errorf("the capture has %d bytes, more than fit into a message", len(file))
 		}
-		return file, err
+		if err == nil {
+			err = s.charge(uint64(len(file)))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return file, nil
 	}),
 }
 
@@ -169,7 +180,7 @@ func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened
 		return opened{}, err
 	}
 	var d provider.Device
-	h, err := s.add(0, rankDevice, func(uint32) (any, error) {
+	h, err := s.add(0, rankDevice, deviceBytes, func(uint32) (any, error) {
 		d, err = p.Open(a.Device)
 		return d, err
 	})
@@ -202,21 +213,21 @@ var deviceVerbs = map[string]handler{
 		_ none) (made, error) {
 		return s.made(t.device, rankPD, func(uint32) (any, error) { return t.o.AllocPD() })
 	}),
-	"ibv_dealloc_pd": simple(provider.PD.Close),
+	"ibv_dealloc_pd": ending(provider.PD.Close),
 	"ibv_create_comp_channel": on(func(_ context.Context, s *served, t target[provider.Device],
 		_ none) (made, error) {
 		return s.made(t.device, rankCompChannel, func(uint32) (any, error) {
 			return t.o.CreateCompChannel()
 		})
 	}),
-	"ibv_destroy_comp_channel": simple(provider.CompChannel.Close),
+	"ibv_destroy_comp_channel": ending(provider.CompChannel.Close),
 	"rdma_create_event_channel": on(func(_ context.Context, s *served, t target[provider.Device],
 		_ none) (made, error) {
 		return s.made(t.device, rankEventChannel, func(uint32) (any, error) {
 			return t.o.CreateEventChannel()
 		})
 	}),
-	"rdma_destroy_event_channel": simple(provider.EventChannel.Close),
+	"rdma_destroy_event_channel": ending(provider.EventChannel.Close),
 	"ibv_get_async_event": on(func(ctx context.Context, _ *served, t target[provider.Device],
 		_ none) (asyncEvent, error) {
 		e, err := t.o.AsyncEvent(ctx)
@@ -237,19 +248,19 @@ var deviceVerbs = map[string]handler{
 		_ none) (none, error) {
 		return none{}, s.intact(s.slotOf(t.h))
 	}),
-	"ibv_close_device": on(func(_ context.Context, s *served, t target[provider.Device],
-		_ none) (none, error) {
+	"ibv_close_device": unlessClosed(on(func(_ context.Context, s *served,
+		t target[provider.Device], _ none) (none, error) {
 		if err := t.o.Close(); err != nil {
 			return none{}, err
 		}
 		s.forget(s.slotOf(t.h)) // before another device can have the slot
 		s.drop(t.h)
 		return none{}, nil
-	}),
+	})),
 }
 
 // made is add for a verb that returns nothing else about the object.
 func (s *served) made(device uint32, rank int, create func(h uint32) (any, error)) (made, error) {
-	h, err := s.add(device, rank, create)
+	h, err := s.add(device, rank, objectBytes, create)
 	return made{Handle: h}, err
 }

@@ -11,7 +11,7 @@ var connectionVerbs = map[string]handler{
 		_ none) (made, error) {
 		return s.made(t.device, rankID, func(h uint32) (any, error) { return t.o.CreateID(h) })
 	}),
-	"rdma_destroy_id": simple(provider.ID.Close).moving(),
+	"rdma_destroy_id": ending(provider.ID.Close).moving(),
 	"rdma_get_cm_event": on(func(ctx context.Context, s *served, t target[provider.EventChannel],
 		_ none) (cmEvent, error) {
 		e, err := t.o.Next(ctx)
@@ -88,7 +88,7 @@ func (s *served) event(device uint32, e *provider.CMEvent) (cmEvent, error) {
 	if e.ListenID != nil {
 		out.Listen = numberOf(e.ListenID)
 	}
-	h, err := s.add(device, rankID, func(h uint32) (any, error) {
+	h, err := s.add(device, rankID, objectBytes, func(h uint32) (any, error) {
 		e.ID.SetCookie(h)
 		return e.ID, nil
 	})

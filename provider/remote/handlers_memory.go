@@ -14,7 +14,7 @@ func regionOf(h uint32, m provider.MR) region {
 // newRegion enters a region that create makes.
 func (s *served) newRegion(device uint32, create func() (provider.MR, error)) (region, error) {
 	var m provider.MR
-	h, err := s.add(device, rankMR, func(uint32) (any, error) {
+	h, err := s.add(device, rankMR, objectBytes, func(uint32) (any, error) {
 		var err error
 		m, err = create()
 		return m, err
@@ -43,7 +43,7 @@ func register(op string) handler {
 var memoryVerbs = map[string]handler{
 	"ibv_reg_mr":      register("ibv_reg_mr"),
 	"ibv_reg_mr_iova": register("ibv_reg_mr_iova"),
-	"ibv_dereg_mr":    simple(provider.MR.Close).moving(),
+	"ibv_dereg_mr":    ending(provider.MR.Close).moving(),
 	"ibv_rereg_mr": on(func(_ context.Context, s *served, t target[provider.MR],
 		a reregArgs) (region, error) {
 		const op = "ibv_rereg_mr"
@@ -55,9 +55,13 @@ var memoryVerbs = map[string]handler{
 		if err != nil {
 			return region{}, err
 		}
-		return s.newRegion(t.device, func() (provider.MR, error) {
+		r, err := s.newRegion(t.device, func() (provider.MR, error) {
 			return t.o.Rereg(a.Change, to, buf, a.Access)
 		})
+		if err == nil {
+			s.remove(t.h)
+		}
+		return r, err
 	}).moving(),
 	"ib_alloc_mr": on(func(_ context.Context, s *served, t target[provider.PD],
 		a fastArgs) (region, error) {
@@ -79,7 +83,7 @@ var memoryVerbs = map[string]handler{
 		return s.made(t.device, rankMW, func(uint32) (any, error) { return t.o.AllocMW(a.Type) })
 	}),
 	verbKey:          asked(func(w provider.MW) (uint32, error) { return w.RKey(), nil }),
-	"ibv_dealloc_mw": simple(provider.MW.Close),
+	"ibv_dealloc_mw": ending(provider.MW.Close),
 	"ibv_bind_mw": on(func(_ context.Context, s *served, t target[provider.QP],
 		a bindArgs) (none, error) {
 		w, err := also[provider.MW](s, "ibv_bind_mw", a.MW)

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -31,7 +32,7 @@ var queueVerbs = map[string]handler{
 		}
 		wcs := make([]provider.WC, min(a.N, maxPolled))
 		n, err := t.o.Poll(wcs)
-		return polled{wcs[:n]}, err
+		return polled{slices.Clone(wcs[:n])}, err // which may wait for the client to read
 	}).moving(),
 	"ibv_req_notify_cq": given(func(q provider.CQ, a notifyArgs) error {
 		return q.ReqNotify(a.Solicited)

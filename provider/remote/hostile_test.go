@@ -83,10 +83,10 @@ func TestSlotIsTakenOnce(t *testing.T) {
 func TestBlocksAreBounded(t *testing.T) {
 	s := newServed(&Agent{MaxMemory: 1 << 20}, nil)
 	var body []byte
-	for i := range uint32(maxObjects + 1) {
+	for i := range uint32(maxBlocks + 1) {
 		body = appendRecord(body, record{what: recordBlock, block: i, at: 1 << 21})
 	}
-	if err := s.take(body); !errors.Is(err, errFrame) || len(s.twins) != maxObjects {
+	if err := s.take(body); !errors.Is(err, errFrame) || len(s.twins) != maxBlocks {
 		t.Errorf("%d blocks: %v", len(s.twins), err)
 	}
 }
@@ -167,7 +167,7 @@ func TestQueuesAreBounded(t *testing.T) {
 	}
 	_ = testkit.Must(asks[none](t, s, "ibv_destroy_srq", srq.Handle, none{}))(t)
 	_ = testkit.Must(asks[none](t, s, "ibv_destroy_cq", small.Handle, none{}))(t)
-	if s.held != 0 {
+	if s.held != deviceBytes+objectBytes { // the device and the PD
 		t.Errorf("%d bytes are held, and no queue", s.held)
 	}
 }
@@ -220,7 +220,7 @@ func TestClosedTwice(t *testing.T) {
 	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
 	cq := testkit.Must(asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 16}))(t)
 	for range 2 {
-		if _, err := asks[none](t, s, "ibv_destroy_cq", cq.Handle, none{}); err != nil || s.held != 0 {
+		if _, err := asks[none](t, s, "ibv_destroy_cq", cq.Handle, none{}); err != nil || s.held != deviceBytes {
 			t.Errorf("Close: %v; %d bytes are held", err, s.held)
 		}
 		if _, err := asks[none](t, s, "ibv_resize_cq", cq.Handle, numberArgs{1}); !errors.Is(err, os.ErrClosed) {

@@ -216,7 +216,8 @@ func TestForeign(t *testing.T) {
 	testkit.OK(t, near.Close())
 	testkit.OK(t, pd.Close())
 	testkit.OK(t, far.Close())
-	if err := pd.Close(); !errors.Is(err, os.ErrClosed) {
+	testkit.OK(t, errors.Join(pd.Close(), far.Close())) // a second time
+	if _, err := pd.AllocMW(provider.MWType2); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after the device: %v", err)
 	}
 }

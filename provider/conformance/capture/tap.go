@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -22,6 +23,12 @@ import (
 // It is the transport.Tap for all that takes part in a run. Recordings that are under way at the
 // same time have different ports.
 type Tap struct {
+	// Limit is how many bytes the recordings under way may have together, with 128 for each record;
+	// 0 means any number. The one that exceeds it keeps nothing, and its Stop fails. It is set before
+	// the first recording.
+	Limit int
+	held  atomic.Int64
+
 	mu      sync.Mutex
 	current map[uint16]*tapCapture // by the responder's port
 }
@@ -31,7 +38,7 @@ func (t *Tap) Source() string { return "tap" }
 
 // Start implements conformance.Capturer.
 func (t *Tap) Start(port uint16) (conformance.Capture, error) {
-	c := &tapCapture{tap: t, port: port}
+	c := &tapCapture{tap: t, port: port, size: size{all: &t.held, most: t.Limit}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.current == nil {
@@ -49,17 +56,25 @@ func (t *Tap) Tap(r transport.TapRecord) {
 	if c == nil {
 		c = t.current[r.Remote.Port()]
 	}
-	if c != nil {
-		r.Data = slices.Clone(r.Data)
-		c.records = append(c.records, r)
-		c.last = time.Now()
+	if c == nil || c.err != nil {
+		return
 	}
+	if c.err = c.size.add(len(r.Data)); c.err != nil {
+		c.records = nil
+		c.size.end()
+		return
+	}
+	r.Data = slices.Clone(r.Data)
+	c.records = append(c.records, r)
+	c.last = time.Now()
 }
 
 type tapCapture struct {
 	tap     *Tap
 	port    uint16
-	records []transport.TapRecord // guarded by tap.mu
+	records []transport.TapRecord // guarded by tap.mu, as the following
+	size    size
+	err     error // why it has ended
 	last    time.Time
 }
 
@@ -74,8 +89,12 @@ func (c *tapCapture) Stop(name string) error {
 	if c.tap.current[c.port] == c {
 		delete(c.tap.current, c.port)
 	}
-	records := c.records
+	records, err := c.records, c.err
 	c.tap.mu.Unlock()
+	defer c.size.end()
+	if err != nil {
+		return err
+	}
 	return writeOne(name, "tap", "octets seen at sockets, put into packets that never were", layers.LinkTypeRaw, synthesise(records))
 }
 

@@ -217,3 +217,36 @@ func TestTapRecordsSeveralRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestTapLimit: a recording that has more than it may keeps nothing, and says so.
+func TestTapLimit(t *testing.T) {
+	tap := &Tap{Limit: 10_000}
+	clock := time.Now()
+	rec, err := tap.Start(server4.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(3) {
+		c, s := ends(tap, &clock, 2*i+1, client4, server4)
+		talk(c, s, random(3000), nil)
+	}
+	if c := rec.(*tapCapture); c.records != nil {
+		t.Errorf("%d records are kept", len(c.records))
+	}
+	if err := rec.Stop(filepath.Join(t.TempDir(), "run.pcapng")); err == nil {
+		t.Error("a recording above its limit is complete")
+	}
+	for range 3 { // of 3 KB and 128 for each record, one after the other
+		if rec, err = tap.Start(server4.Port()); err != nil {
+			t.Fatal(err)
+		}
+		c, s := ends(tap, &clock, 1, client4, server4)
+		talk(c, s, random(1000), nil)
+		if err := rec.Stop(filepath.Join(t.TempDir(), "run.pcapng")); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := tap.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held, and nothing is recorded", n)
+	}
+}

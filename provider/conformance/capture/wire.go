@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
@@ -44,6 +45,11 @@ type Wire struct {
 	// and if one is 0.0.0.0 or ::, every address is recorded. Zones are ignored, as packets have
 	// none.
 	Listen []netip.Addr
+
+	// Limit is how many bytes the recordings under way may have together, with 128 for each packet;
+	// 0 means any number. The one that exceeds it keeps nothing, and its Stop fails.
+	Limit int
+	held  atomic.Int64
 
 	rcvbuf int // instead of rcvbufBytes, for tests
 }
@@ -91,7 +97,7 @@ func (w *Wire) Start(port uint16) (conformance.Capture, error) {
 	}
 	r := &wireCapture{
 		file: f, raw: raw, name: ifc.Name, last: time.Now(), done: make(chan struct{}),
-		port: port, quietOpen: quietOpen, limit: limit,
+		port: port, quietOpen: quietOpen, limit: limit, size: size{all: &w.held, most: w.Limit},
 		buf: make([]byte, 1<<18), oob: make([]byte, 256), // offload lets packets on lo exceed 64 KiB
 	}
 	if !slices.ContainsFunc(w.Listen, netip.Addr.IsUnspecified) {
@@ -188,6 +194,7 @@ type wireCapture struct {
 	limit     time.Duration
 	buf, oob  []byte
 	packets   []packet
+	size      size
 	err       error
 	done      chan struct{}
 
@@ -226,6 +233,11 @@ func (c *wireCapture) receive(fd int) bool {
 		return true
 	}
 	if !c.wanted(c.buf[:n]) {
+		return true
+	}
+	if c.err = c.size.add(n); c.err != nil {
+		c.packets = nil
+		c.size.end()
 		return true
 	}
 	c.packets = append(c.packets, packet{time: stampOf(c.oob[:oobn]), data: append([]byte(nil), c.buf[:n]...)})
@@ -281,6 +293,7 @@ func (c *wireCapture) Stop(name string) error {
 	_ = c.file.SetReadDeadline(time.Now())
 	<-c.done
 	dropped, err := c.drain()
+	defer c.size.end()
 	_ = c.file.Close()
 	switch {
 	case c.err != nil:

@@ -361,3 +361,24 @@ func TestWireStopWritesNowhere(t *testing.T) {
 		t.Error("a capture in a folder that is not there has no error")
 	}
 }
+
+// TestWireLimit: a recording that has more than it may keeps nothing, and says so.
+func TestWireLimit(t *testing.T) {
+	w := onWire(t)
+	w.Limit = 10_000
+	x := listen(t, "tcp4", "127.0.0.1:0")
+	rec, err := w.Start(x.port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.run(t, random(20_000), nil)
+	if err := rec.Stop(filepath.Join(t.TempDir(), "run.pcapng")); err == nil {
+		t.Error("a recording above its limit is complete")
+	}
+	if c := rec.(*wireCapture); c.packets != nil {
+		t.Errorf("%d packets are kept", len(c.packets))
+	}
+	if n := w.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held, and nothing is recorded", n)
+	}
+}
