@@ -18,12 +18,16 @@ PUBLIC pid_t _Fork(void)
 struct child {
 	int (*run)(void *);
 	void *arg;
+	int flags;
 };
 
 static int run_child(void *p)
 {
 	struct child child = *(struct child *)p;
-	after_fork();
+	if (child.flags & CLONE_FILES)
+		forget_parent();
+	else
+		after_fork();
 	_exit(child.run(child.arg)); // libc would end this thread only, and not those of a library that was loaded here
 }
 
@@ -38,6 +42,6 @@ PUBLIC int clone(int (*run)(void *), void *stack, int flags, void *arg, ...)
 	va_end(args);
 	if (!run || flags & CLONE_VM) // a thread, or a child that is in its parent's memory
 		return real(run, stack, flags, arg, parent, tls, child);
-	struct child own = {run, arg}; // which the child has a copy of
+	struct child own = {run, arg, flags}; // which the child has a copy of
 	return real(run_child, stack, flags, &own, parent, tls, child);
 }

@@ -46,17 +46,28 @@ static int deliver(uint32_t port, const unsigned char *answers, long n)
 	return 0;
 }
 
+// address_of asks for the address of a socket, which the kernel binds when it sends first.
+static int address_of(int fd, struct sockaddr_nl *self)
+{
+	socklen_t length = sizeof *self;
+	int failed = getsockname(fd, (struct sockaddr *)self, &length);
+	if (failed || self->nl_pid)
+		return failed;
+	*self = (struct sockaddr_nl){.nl_family = AF_NETLINK};
+	(void)bind(fd, (struct sockaddr *)self, sizeof *self); // EINVAL: another thread has
+	return getsockname(fd, (struct sockaddr *)self, &length);
+}
+
 // Its buffers are not on the stack, which may be small.
 ssize_t ask(int fd, const void *request, size_t n)
 {
 	struct library *lib = load();
 	struct sockaddr_nl self;
-	socklen_t length = sizeof self;
 	if (n == 0 || n > netlink_longest) {
 		errno = n ? EMSGSIZE : ENODATA;
 		return -1;
 	}
-	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0 || !(lib = begin_call())) {
+	if (!lib || address_of(fd, &self) < 0 || !(lib = begin_call())) {
 		errno = ECONNREFUSED;
 		return -1;
 	}

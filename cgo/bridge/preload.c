@@ -178,12 +178,19 @@ void after_fork(void)
 {
 	if (!owner) // nothing was there
 		return;
-	forget_mappings();
 	for (int fd = 0; fd < SLOTS; fd++)
 		if (owned[fd]) {
 			syscall(SYS_close, fd);
 			owned[fd] = 0;
 		}
+	forget_parent();
+}
+
+void forget_parent(void)
+{
+	if (!owner)
+		return;
+	forget_mappings();
 	for (int fd = 0; fd < slots_end; fd++) {
 		uint32_t slot = atomic_load_explicit(&slots[fd], memory_order_relaxed);
 		if (!slot || KIND(slot) == NETLINK)
@@ -379,8 +386,11 @@ PUBLIC int close(int fd)
 		errno = EBADF;
 		return -1;
 	}
+	if (!slot_of(fd))
+		return real(fd);
+	pthread_testcancel(); // a thread that is cancelled has not closed it, and between these two it can't be
 	uint64_t object = let_go(fd);
-	int failed = real(fd), saved = errno;
+	int failed = (int)syscall(SYS_close, fd), saved = errno;
 	leave(object);
 	errno = saved;
 	return failed;

@@ -82,8 +82,10 @@ void forget_pages(void);
 // process must not change.
 int strange(void);
 
-// after_fork takes from the child of a fork what is its parent's.
+// after_fork takes from the child of a fork what is its parent's, and forget_parent all but the descriptors that the
+// library had there, for a child that has its parent's table of descriptors.
 void after_fork(void);
+void forget_parent(void);
 
 // forget_mappings takes the regions from a child (mappings.c).
 void forget_mappings(void);

@@ -262,11 +262,29 @@ int in_frames(uint64_t addr, uint64_t n)
 void leave_library(void)
 {
 	if (!thread.known) {
+		sigdelset(&thread.mask, SIGSEGV);
 		pthread_sigmask(SIG_SETMASK, &thread.mask, NULL);
 		thread.known = 1;
 	}
 	thread.inside = 0;
 }
+
+// A fault ends the process if the thread blocks its signal, also a fault that the library would handle, as in a region
+// that the program has unmapped. So threads that have called the library don't block it.
+#define SIGMASK(name)                                                                                        \
+	PUBLIC int name(int how, const sigset_t *set, sigset_t *old)                                         \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		sigset_t own;                                                                                \
+		if (set && how != SIG_UNBLOCK && thread.known) {                                             \
+			own = *set;                                                                          \
+			sigdelset(&own, SIGSEGV);                                                            \
+			set = &own;                                                                          \
+		}                                                                                            \
+		return real(how, set, old);                                                                  \
+	}
+SIGMASK(pthread_sigmask)
+SIGMASK(sigprocmask)
 
 void forget_library(void)
 {

@@ -46,7 +46,7 @@ func TestExecCloseLater(t *testing.T) {
 // they say of the kernel's.
 func TestExecDescriptors(t *testing.T) {
 	b := newBridged(t)
-	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs")).want(t, 0, "as it must be")
+	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
 }
 
 // TestExecSmallStack: threads with stacks of 16 KiB find, open and command the device.

@@ -208,9 +208,9 @@ func TestExecSymbols(t *testing.T) {
 		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +
 		"listxattr llistxattr lseek lseek64 lstat lstat64 __lxstat __lxstat64 mmap mmap64 " +
 		"mprotect mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
-		"__openat_2 opendir pread pread64 pwrite pwrite64 read __read_chk readlink " +
+		"__openat_2 opendir pread pread64 pthread_sigmask pwrite pwrite64 read __read_chk readlink " +
 		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
-		"sigaction signal sigset socket ssignal stat stat64 statx __sysv_signal " +
+		"sigaction signal sigprocmask sigset socket ssignal stat stat64 statx __sysv_signal " +
 		"sysv_signal write writev __xstat __xstat64 "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
@@ -439,6 +439,7 @@ func TestExecUnmap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "unmap", "-libverbs", "-lrdmacm")
 	b.start(program).want(t, 0, "as it must be")
+	b.start(program, "blocked").want(t, 0, "as it must be")
 	p := b.start(program, "touch")
 	if got := p.wait(t); got != -1 || !strings.Contains(p.cmd.ProcessState.String(), "segmentation") {
 		t.Errorf("a program that touches what it has unmapped: %s", p.cmd.ProcessState)

@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_netlink.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -64,6 +67,38 @@ static void device(const char *of, int fd)
 	want("flags", of, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR);
 }
 
+// closes is a thread that is cancelled when it closes a descriptor.
+static void *closes(void *fd)
+{
+	pthread_cancel(pthread_self());
+	close(*(int *)fd);
+	return NULL;
+}
+
+// cancelled checks that a descriptor which such a thread has not closed is still the device's.
+static void cancelled(int fd)
+{
+	pthread_t thread;
+	char b[64] = "c"; // an unknown command
+	pthread_create(&thread, NULL, closes, &fd);
+	pthread_join(thread, NULL);
+	want("fcntl", "what a cancelled thread has not closed", fcntl(fd, F_GETFD), 0);
+	want("write", "what a cancelled thread has not closed", failed(write(fd, b, sizeof b)), EINVAL);
+	want("close", "what a cancelled thread has not closed", close(fd), 0);
+}
+
+// unbound checks that a netlink socket without an address gets the answers to what it asks.
+static void unbound(void)
+{
+	struct nlmsghdr ask = {sizeof ask, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET), NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
+	struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
+	int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_RDMA);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	want("sendto", "netlink", sendto(fd, &ask, sizeof ask, 0, (struct sockaddr *)&kernel, sizeof kernel), sizeof ask);
+	want("poll", "netlink", poll(&p, 1, 60000), 1);
+	close(fd);
+}
+
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -76,6 +111,8 @@ int main(void)
 	}
 	device("uverbs", context->cmd_fd);
 	device("rdma_cm", cm->fd);
+	cancelled(dup(context->cmd_fd));
+	unbound();
 	want("poll", "uverbs", polled(context->cmd_fd), POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM);
 	idle("rdma_cm", cm->fd);
 	idle("completions", channel->fd);

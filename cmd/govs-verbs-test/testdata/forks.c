@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -56,8 +58,15 @@ static int ended(pid_t child)
 	return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static int nothing(void *unused)
+{
+	(void)unused;
+	return 0;
+}
+
 int main(void)
 {
+	static char stack[1 << 16];
 	pthread_t threads[3];
 	list = ibv_get_device_list(NULL);
 	device = list && *list ? ibv_open_device(*list) : NULL;
@@ -96,6 +105,8 @@ int main(void)
 			_exit(1);
 		}
 		want("a child of vfork", ended(child));
+		child = clone(nothing, stack + sizeof stack, CLONE_FILES | SIGCHLD, NULL);
+		want("a child that has its parent's descriptors", ended(child));
 		char *args[] = {"true", NULL};
 		posix_spawn_file_actions_t actions;
 		posix_spawn_file_actions_init(&actions);

@@ -4,6 +4,7 @@
 #include "peer.h"
 
 #include <arpa/inet.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,7 +35,12 @@ int main(int argc, char **argv)
 	struct rdma_event_channel *at = rdma_create_event_channel(), *from = rdma_create_event_channel();
 	struct rdma_cm_id *listener, *client, *server;
 	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+	const char *way = argc > 1 ? argv[1] : "";
+	sigset_t all;
 
+	sigfillset(&all);
+	if (!strcmp(way, "blocked")) // as threads do that leave signals to others
+		sigprocmask(SIG_SETMASK, &all, NULL);
 	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	must("channels", at && from);
 	must("listening", rdma_create_id(at, &listener, NULL, RDMA_PS_TCP) == 0 && rdma_bind_addr(listener, (struct sockaddr *)&addr) == 0 &&
@@ -65,8 +71,9 @@ int main(int argc, char **argv)
 		must("a Write", completion(client->send_cq).status == IBV_WC_SUCCESS);
 	}
 	must("unmapping", munmap(target, size) == 0);
-	(void)argv;
-	if (argc > 1) // what the program does itself is its own fault
+	if (!strcmp(way, "blocked"))
+		sigprocmask(SIG_BLOCK, &all, NULL);
+	if (!strcmp(way, "touch")) // what the program does itself is its own fault
 		*(volatile char *)target = 1;
 	for (size_t n = 1; n <= size; n *= 32) {
 		post(client, IBV_WR_RDMA_WRITE, source_mr, n, target_mr);
