@@ -34,7 +34,8 @@ type Agent struct {
 
 	// MaxMemory bounds the memory that a client can have the agent hold for its regions, each of
 	// which the agent has twice, its open objects with their queues, and the files of its captures
-	// together, in bytes; 0 means 1 GiB. A device counts as 256 KiB, a capture under way as 512 KiB.
+	// together, in bytes; 0 means 1 GiB. A device counts as 256 KiB, a capture under way as 512
+	// KiB.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with what a person who watches the agent wants to know.

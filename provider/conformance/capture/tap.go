@@ -24,8 +24,8 @@ import (
 // same time have different ports.
 type Tap struct {
 	// Limit is how many bytes the recordings under way may have together, with 128 for each record;
-	// 0 means any number. The one that exceeds it keeps nothing, and its Stop fails. It is set before
-	// the first recording.
+	// 0 means any number. The one that exceeds it keeps nothing, and its Stop fails. It is set
+	// before the first recording.
 	Limit int
 	held  atomic.Int64
 
