@@ -1,11 +1,15 @@
 package policy
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 )
@@ -39,5 +43,27 @@ func TestLimits(t *testing.T) {
 	}
 	if numbers > 50 || numbers < 20 {
 		t.Errorf("%d constants of tuning", numbers)
+	}
+}
+
+// TestLimitsInProse: what users read says the numbers that the constants have.
+func TestLimitsInProse(t *testing.T) {
+	us := func(d time.Duration) string { return fmt.Sprint(int64(d/time.Microsecond), " us") }
+	ms := func(d time.Duration) string { return fmt.Sprint(d.Seconds()*1e3, " ms") }
+	from, to := WaitTimer, WaitTimer*3/2
+	for file, phrases := range map[string][]string{
+		"ibverbs/qp.go": {"within the last " + us(RunTime), fmt.Sprint("makes ", MostOctets>>10, " KiB wait"),
+			"the wait has taken " + us(WaitMost), fmt.Sprintf("after %v to %s", from.Seconds()*1e3, ms(to))},
+		"provider/engine/engine.go": {"late by " + ms(to)},
+		"docs/guide.md":             {ms(to) + ", until a timer", "no completion for " + us(RunTime)},
+		"ARCHITECTURE.md":           {us(WaitMost) + " end the wait", "`Options.BusyWait`, " + us(BusyWait)},
+	} {
+		text := string(testkit.Must(os.ReadFile(filepath.Join("../../../..", file)))(t))
+		text = strings.Join(strings.Fields(strings.ReplaceAll(text, "//", "")), " ")
+		for _, phrase := range phrases {
+			if !strings.Contains(text, phrase) {
+				t.Errorf("%s does not say %q, which limits.go does", file, phrase)
+			}
+		}
 	}
 }
