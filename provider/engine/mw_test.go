@@ -286,7 +286,7 @@ func TestInvalidations(t *testing.T) {
 		t.Errorf("region, twice by the peer: %v", err)
 	}
 	if !plain.acquire() || !guarded.acquireRemote() {
-		t.Error("we can't use what the peer has invalidated, or the peer what it may not invalidate")
+		t.Fatal("we can't use what the peer has invalidated, or the peer what it may not invalidate")
 	}
 	plain.release()
 	guarded.releaseRemote()
