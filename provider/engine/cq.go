@@ -219,6 +219,9 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	returned := false
 	defer mustReturn(&returned)
 	c.mu.Lock()
+	if c.use != nil {
+		c.came.Store(int64(sinceEpoch())) // before the completion can be seen
+	}
 	c.passed = wc // what a method of an interface is given would be allocated
 	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
@@ -230,9 +233,6 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	c.pushed++
 	if wc.Status != provider.WCSuccess {
 		c.errors++
-	}
-	if c.use != nil {
-		c.came.Store(int64(sinceEpoch()))
 	}
 	c.mu.Unlock()
 	if due {

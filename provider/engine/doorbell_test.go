@@ -304,6 +304,38 @@ func TestPostsWaitWithSink(t *testing.T) {
 	}
 }
 
+// promptSink is a usedSink whose program takes each completion before Complete has returned.
+type promptSink struct {
+	usedSink
+	inRun bool
+}
+
+func (s *promptSink) Complete(*provider.WC, bool) (stored, due bool) {
+	s.taken++
+	s.q.sq.mu.Lock() // as the program's next post
+	defer s.q.sq.mu.Unlock()
+	s.inRun = s.q.sendCQ.program().In(sinceEpoch())
+	return true, false
+}
+
+// TestRunBeginsAtOnce: a program outside of Go is in a run as soon as it can see a completion.
+func TestRunBeginsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts, sink := Options{Network: memnet.New(nil)}, &promptSink{}
+		a, b := newSide(t, opts, sideOptions{sink: sink}), newSide(t, opts, sideOptions{})
+		sink.usedSink = usedSink{t: t, q: a.qp}
+		a.join(b, opts.Network, memAddr, params(true))
+		b.recv(make([]provider.RecvWR, 2)...)
+		a.post(1)
+		time.Sleep(2 * policy.RunTime)
+		a.post(1)
+		b.wantReceived("with few posts", 2)
+		if sink.taken != 2 || !sink.inRun {
+			t.Errorf("%d completions taken, in a run: %v", sink.taken, sink.inRun)
+		}
+	})
+}
+
 // TestManyQPsWait: the posts of many QPs wait in turn, and an empty poll transmits some of them
 // only, those first that have waited for longest.
 func TestManyQPsWait(t *testing.T) {
