@@ -94,6 +94,11 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "memory is sent, its region closed, and another one over it written",
 	},
 	{
+		name:     "the gate of a region that is being closed is opened",
+		edits:    []edit{{"exposures.go", " && !s.m.windows.Closed() {", " {"}},
+		protocol: "memory is sent, its region closed, and another one over it written",
+	},
+	{
 		name:     "events of a queue pair are queued after Close",
 		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
 		protocol: "close while the connection ends",

@@ -215,14 +215,13 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 		}
 }
 
-// beginWriteWhileClosing has a peer write to memory, by way of a region of its own, while a sends
-// the memory to another peer by way of a region that is closed.
+// beginWriteWhileClosing has a peer write to memory, by way of a region of its own that is closed
+// then, while a sends the memory to another peer by way of a region that is being closed.
 func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
 	const size = policy.CopyMost + 8
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 	src, dst := a.reg(size, 0), b.reg(size, writable)
 	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*mr)
-	w.t.Cleanup(func() { testkit.OK(w.t, other.Close()) })
 	from := b.reg(8, 0)
 	pattern(from.b, 3)
 	here, there := w.again(a, a.pd), w.again(b, b.pd)
@@ -231,7 +230,10 @@ func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
 	return []func(){
 			func() { a.send(writeWR(2, src, dst.m, size)) },
 			func() { testkit.OK(w.t, src.m.Close()) },
-			func() { here.qp.stream.Load().pollRx(policy.TurnMost) },
+			func() {
+				here.qp.stream.Load().pollRx(policy.TurnMost)
+				testkit.OK(w.t, other.Close())
+			},
 		}, func() error {
 			b.dev.poller.Poll()
 			a.dev.poller.Poll()
