@@ -56,7 +56,7 @@ static int end(uintptr_t start, size_t n)
 		return -1;
 	}
 	long failed = atomic_load(&replaced)(start, whole(start + n));
-	leave_library();
+	leave_library(1);
 	if (failed)
 		errno = (int)-failed;
 	return failed ? -1 : 0;

@@ -169,7 +169,7 @@ void end_call(struct library *lib)
 			next = after[object];
 			lib->close(object);
 		}
-	leave_library();
+	leave_library(1);
 }
 
 // Connections would outlive the parent's close if the child kept their sockets. Each page that is written here is
@@ -273,7 +273,7 @@ struct library *load(void)
 	lib = atomic_load(&library);
 	pthread_mutex_unlock(&loading);
 	pthread_setcancelstate(cancel, NULL);
-	leave_library();
+	leave_library(0); // another thread may have loaded it, and otherwise after_library has restored the signals
 	return lib;
 }
 

@@ -96,10 +96,10 @@ struct before_library;
 struct before_library *before_library(void);
 void after_library(struct before_library *, void *function);
 
-// enter_library begins a call of the library, and leave_library ends it. 0: this is a signal handler, where the
-// library can't be called.
+// enter_library begins a call of the library, and leave_library ends it; called is 0 if the library was not called after
+// all, so that its runtime does not know the thread. 0: this is a signal handler, where the library can't be called.
 int enter_library(void);
-void leave_library(void);
+void leave_library(int called);
 
 // in_frames reports whether n octets at an address are on the stack of this thread, in the frames of the functions that
 // have called the library: that memory is there.

@@ -259,9 +259,9 @@ int in_frames(uint64_t addr, uint64_t n)
 }
 
 // With the first call of a thread the runtime unblocks signals there, and here what was is restored.
-void leave_library(void)
+void leave_library(int called)
 {
-	if (!thread.known) {
+	if (called && !thread.known) {
 		sigdelset(&thread.mask, SIGSEGV);
 		pthread_sigmask(SIG_SETMASK, &thread.mask, NULL);
 		thread.known = 1;

@@ -2,6 +2,7 @@
 // a stack whatever the thread is doing.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <rdma/ib_user_verbs.h>
@@ -78,6 +79,32 @@ static void *another(void *unused)
 	return unused;
 }
 
+// Threads that open a device while the library is being loaded wait for that. Their signals stay blocked, too.
+static void *opens(void *barrier)
+{
+	sigset_t chld;
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	pthread_sigmask(SIG_BLOCK, &chld, NULL);
+	pthread_barrier_wait(barrier);
+	int fd = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+	want("opening in several threads", fd >= 0, 1);
+	want("SIGCHLD is blocked in each", blocked(SIGCHLD), 1);
+	close(fd);
+	return NULL;
+}
+
+static void open_at_once(void)
+{
+	pthread_t threads[4];
+	pthread_barrier_t barrier;
+	pthread_barrier_init(&barrier, NULL, 4);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, opens, &barrier);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+}
+
 static void run(int seconds)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(device);
@@ -113,6 +140,7 @@ int main(void)
 	files.rlim_cur = 1 << 20;
 	setrlimit(RLIMIT_FSIZE, &files);
 	signal(SIGPIPE, SIG_DFL);
+	open_at_once();
 
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	if (!list || !*list || !(device = ibv_open_device(*list))) {
