@@ -203,7 +203,8 @@ type wireCapture struct {
 	ends lifetimes
 }
 
-// loop receives until the deadline that Stop sets.
+// loop receives until the deadline that Stop sets. After an error it closes the socket, for which
+// the kernel would keep packets that nobody reads.
 func (c *wireCapture) loop() {
 	defer close(c.done)
 	for c.err == nil {
@@ -215,6 +216,7 @@ func (c *wireCapture) loop() {
 			c.err = fmt.Errorf("packet socket: %w", err)
 		}
 	}
+	_ = c.file.Close()
 }
 
 // receive takes one packet from the socket. It returns false if there was none.

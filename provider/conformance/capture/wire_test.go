@@ -372,10 +372,15 @@ func TestWireLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.run(t, random(20_000), nil)
+	c := rec.(*wireCapture)
+	<-c.done
+	if err := c.raw.Control(func(uintptr) {}); err == nil {
+		t.Error("its socket, which nobody reads, is open, so that the kernel keeps packets for it")
+	}
 	if err := rec.Stop(filepath.Join(t.TempDir(), "run.pcapng")); err == nil {
 		t.Error("a recording above its limit is complete")
 	}
-	if c := rec.(*wireCapture); c.packets != nil {
+	if c.packets != nil {
 		t.Errorf("%d packets are kept", len(c.packets))
 	}
 	if n := w.held.Load(); n != 0 {
