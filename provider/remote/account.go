@@ -15,6 +15,7 @@ import (
 const (
 	objectBytes = 4096
 	deviceBytes = 256 << 10 // with its goroutines and descriptors, of which the engine's has eight
+	eventBytes  = 1024      // with an error
 	wcBytes     = 48
 	sendBytes   = 160 // with the operands of an atomic operation, and of work on our own memory
 	recvBytes   = 32

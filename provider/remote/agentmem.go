@@ -1,8 +1,8 @@
 package remote
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"math"
 
 	"github.com/govs-rdma/govs/provider"
@@ -72,7 +72,7 @@ func (s *served) changes(slot uint16) (body []byte, more bool) {
 }
 
 // buffer returns the memory that a span names, for object h. It must be of the same device: with
-// that it goes away.
+// that it goes away. A device that has no slot yet has no memory.
 func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	if at.Len == 0 {
 		if at.Nil {
@@ -85,7 +85,7 @@ func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	defer s.mem.Unlock()
 	t := s.twins[at.Block]
 	switch {
-	case t == nil || t.retired || uint16(at.Block>>16) != slot:
+	case t == nil || t.retired || slot == 0 || uint16(at.Block>>16) != slot:
 		return nil, &provider.Error{Op: op, Err: fmt.Errorf("%w: no block %#x", errFrame, at.Block)}
 	case t.err != nil:
 		return nil, &provider.Error{Op: op, Err: t.err}
@@ -96,17 +96,19 @@ func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	return t.now[at.Off:end:end], nil
 }
 
-// intact says which octet of a device's copies was changed that may not be.
+// intact says of one of a device's copies which octet was changed that may not be.
 func (s *served) intact(slot uint16) error {
 	s.mem.Lock()
 	defer s.mem.Unlock()
-	var all []error
 	for number, t := range s.twins {
-		if uint16(number>>16) == slot && t.err == nil {
-			all = append(all, t.intact())
+		if uint16(number>>16) != slot || t.err != nil {
+			continue
+		}
+		if err := t.intact(); err != nil {
+			return err
 		}
 	}
-	return errors.Join(all...)
+	return nil
 }
 
 // forget frees the copies of a device, which is closed.
@@ -137,21 +139,27 @@ const (
 	ranks
 )
 
-// disconnect closes QPs and ids, so that calls which connect to a host that does not answer end.
+// disconnect closes QPs and ids, so that calls which connect to a host that does not answer end,
+// and ends the recordings, which must not go on if a call does not end.
 func (s *served) disconnect() (left []error) {
 	left, _ = s.closeObjects(rankEventChannel)
+	s.endRecordings()
 	return left
 }
 
-// free closes all that a client has left, and returns what could not be closed.
-func (s *served) free() (left []error) {
+func (s *served) endRecordings() {
 	s.mu.Lock()
-	recordings := s.recordings
-	s.recordings = nil
+	recordings := maps.Clone(s.recordings)
+	clear(s.recordings)
 	s.mu.Unlock()
 	for _, stop := range recordings {
 		_, _ = stop()
 	}
+}
+
+// free closes all that a client has left, and returns what could not be closed.
+func (s *served) free() (left []error) {
+	s.endRecordings() // those of calls that were under way
 	left, safe := s.closeObjects(ranks)
 	s.mem.Lock()
 	defer s.mem.Unlock()

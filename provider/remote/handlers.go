@@ -188,8 +188,11 @@ func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened
 		return opened{}, err
 	}
 	if !s.occupy(a.Slot, h) {
-		s.drop(h)
-		return opened{}, errors.Join(fmt.Errorf("%w: device slot %d", errFrame, a.Slot), d.Close())
+		err := d.Close()
+		if err == nil { // otherwise the end of the session closes it, and what is on it
+			s.drop(h)
+		}
+		return opened{}, errors.Join(fmt.Errorf("%w: device slot %d", errFrame, a.Slot), err)
 	}
 	return opened{h, d.Name(), d.Transport()}, nil
 }

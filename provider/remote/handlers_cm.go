@@ -2,6 +2,8 @@ package remote
 
 import (
 	"context"
+	"fmt"
+	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -21,8 +23,16 @@ var connectionVerbs = map[string]handler{
 		return s.event(t.device, &e)
 	}).moving(),
 	"rdma_bind_addr": given(func(id provider.ID, a bindAddrArgs) error { return id.BindAddr(a.Addr) }),
-	"rdma_resolve_addr": given(func(id provider.ID, a resolveArgs) error {
-		return id.ResolveAddr(a.Src, a.Dst, a.Timeout)
+	"rdma_resolve_addr": on(func(_ context.Context, s *served, t target[provider.ID],
+		a resolveArgs) (none, error) {
+		if n := max(len(a.Src.Addr().Zone()), len(a.Dst.Addr().Zone())); n > maxZone {
+			return none{}, fmt.Errorf("a zone of %d bytes is no interface's: %w", n, syscall.EINVAL)
+		}
+		err := s.paying(eventBytes, func() error { return t.o.ResolveAddr(a.Src, a.Dst, a.Timeout) })
+		if err == nil {
+			s.eventWaits(t.h)
+		}
+		return none{}, err
 	}),
 	"rdma_resolve_route": given(func(id provider.ID, a resolveArgs) error {
 		return id.ResolveRoute(a.Timeout)
@@ -74,6 +84,32 @@ func starting(op string, f func(provider.ID, provider.ConnParam) error) handler 
 	})
 }
 
+// maxZone is how long the zone of an address may be, which an id and its events keep: more than an
+// interface's name.
+const maxZone = 64
+
+// eventWaits counts the event that says how ResolveAddr has ended, and is paid for, in what the id
+// costs until the event is fetched: an id whose address is not found can be asked again before.
+func (s *served) eventWaits(id uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.objects[id]; t != nil {
+		t.cost += eventBytes
+		return
+	}
+	s.refund(eventBytes) // the id was closed, and its events with it
+}
+
+// eventFetched is the end of eventWaits. It may come first.
+func (s *served) eventFetched(id uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.objects[id]; t != nil {
+		t.cost -= eventBytes
+		s.refund(eventBytes)
+	}
+}
+
 // event returns an event as it crosses. The id that comes with a CONNECT_REQUEST becomes an object
 // of the session.
 func (s *served) event(device uint32, e *provider.CMEvent) (cmEvent, error) {
@@ -82,6 +118,9 @@ func (s *served) event(device uint32, e *provider.CMEvent) (cmEvent, error) {
 	if e.Type != provider.CMConnectRequest {
 		if e.ID != nil {
 			out.ID = numberOf(e.ID)
+		}
+		if e.Type == provider.CMAddrResolved || e.Type == provider.CMAddrError {
+			s.eventFetched(out.ID)
 		}
 		return out, nil
 	}
