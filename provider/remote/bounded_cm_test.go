@@ -86,7 +86,8 @@ func TestIntactFits(t *testing.T) {
 	clear(s.twins)
 }
 
-// TestRecordingsEndWithTheRun: also if a provider does not return from a call.
+// TestRecordingsEndWithTheRun: a call from which the provider does not return keeps no recording
+// going.
 func TestRecordingsEndWithTheRun(t *testing.T) {
 	a := engines(0)
 	running := 0
@@ -151,7 +152,8 @@ func TestNoSlotNoMemory(t *testing.T) {
 	pd := testkit.Must(asks[made](t, s, "ibv_alloc_pd", d.Handle, none{}))(t)
 	s.objects[d.Handle].slot = 0 // as between Open and occupy
 	testkit.OK(t, s.take(appendRecord(nil, record{what: recordBlock, block: 1, at: 4096})))
-	if _, err := asks[region](t, s, "ibv_reg_mr", pd.Handle, regArgs{Span: span{Block: 1, Len: 4096}}); !errors.Is(err, errFrame) {
+	_, err := asks[region](t, s, "ibv_reg_mr", pd.Handle, regArgs{Span: span{Block: 1, Len: 4096}})
+	if !errors.Is(err, errFrame) {
 		t.Errorf("a region over memory of no device: %v", err)
 	}
 }
