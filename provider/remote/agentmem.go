@@ -230,10 +230,18 @@ func (s *served) add(device uint32, rank int, cost uint64,
 	return h, err
 }
 
-// drop forgets a device, which is closed, and all that it had.
+// drop forgets a device, which is closed, and all that it had. Only the first of two that close it
+// at once does so, because another device may have its slot when the second comes.
 func (s *served) drop(device uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	d := s.objects[device]
+	if d == nil {
+		return
+	}
+	if d.slot != 0 {
+		s.forget(d.slot)
+	}
 	for h, t := range s.objects {
 		if t.device == device {
 			s.refund(t.cost)

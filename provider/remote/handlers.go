@@ -256,7 +256,6 @@ var deviceVerbs = map[string]handler{
 		if err := t.o.Close(); err != nil {
 			return none{}, err
 		}
-		s.forget(s.slotOf(t.h)) // before another device can have the slot
 		s.drop(t.h)
 		return none{}, nil
 	})),
