@@ -376,14 +376,16 @@ func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 		err := q.qp.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState)
 		_ = q.sq.doorbell() // what is left in the queue is flushed
 		return err
-	case to == ibverbs.QPSQD && from == ibverbs.QPRTS:
+	case (to == ibverbs.QPSQD || to == ibverbs.QPSQE) && from == ibverbs.QPRTS:
 		mask := ibverbs.QPAttrState
-		if notify {
+		if notify && to == ibverbs.QPSQD {
 			mask |= ibverbs.QPAttrEnSQDNotify
 		}
-		return q.qp.Modify(ibverbs.QPAttr{State: to, EnSQDAsyncNotify: notify}, mask)
-	case to == ibverbs.QPSQE && from == ibverbs.QPRTS:
-		return q.qp.Modify(ibverbs.QPAttr{State: to}, ibverbs.QPAttrState)
+		err := q.qp.Modify(ibverbs.QPAttr{State: to, EnSQDAsyncNotify: notify}, mask)
+		if q.state() == ibverbs.QPRTS {
+			return err
+		}
+		// The connection ends: by this, or by the peer since the state was asked for.
 	}
 	return nil
 }
