@@ -12,6 +12,10 @@ import (
 // unless there are as few again. A wake-up that is under way keeps one for a while.
 func NoMoreFDs(t testing.TB) func() {
 	t.Helper()
+	// Go's netpoller has two of its own from the first pipe or socket of the process on.
+	r, w := testkit.Must2(os.Pipe())(t)
+	testkit.OK(t, r.Close())
+	testkit.OK(t, w.Close())
 	before := openFDs(t)
 	return func() {
 		t.Helper()
