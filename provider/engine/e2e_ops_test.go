@@ -110,14 +110,14 @@ func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) 
 func TestE2EInline(t *testing.T) {
 	onWires(t, simulated, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline}})
-		big := a.filled(1<<20, 0, 1)
-		target := b.region(1<<20, allRights)
+		big := a.filled(1<<18, 0, 1)
+		target := b.region(1<<18, allRights)
 		dst := b.region(32*maxInline, provider.AccessLocalWrite)
 		const messages = 32
 		for i := range messages {
 			b.recv(uint64(i), sge(dst.mr, i*maxInline, maxInline))
 		}
-		a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(big.mr, 0, 1<<20)}, RemoteAddr: target.Addr(), RKey: target.RKey()})
+		a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(big.mr, 0, 1<<18)}, RemoteAddr: target.Addr(), RKey: target.RKey()})
 		room := make([]byte, maxInline)
 		for i := range messages {
 			n := i * maxInline / (messages - 1)
