@@ -1,7 +1,8 @@
+//go:build !race
+
 package main
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,8 +15,6 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/tshark"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // captures are those of testdata, where capture says how they were made.
 var captures = []string{"rping-server.pcapng", "rping-client.pcap"}

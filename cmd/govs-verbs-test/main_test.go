@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"flag"
 	"os"
 	"regexp"
 	"strings"
@@ -153,4 +155,20 @@ func cut(text string, most int) string {
 		return text
 	}
 	return text[:most/2] + " ... " + text[len(text)-most/2:]
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// hint is the end of every error about usage.
+const hint = "Run govs-verbs-test --help, or any of its commands with --help.\n"
+
+func lines(w *transcript) int { return strings.Count(w.String(), "\n") }
+
+func decodeJSON(t *testing.T, c *command, v any) {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(c.stdout.String()))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		t.Errorf("%s: %v in:\n%s", c, err, &c.stdout)
+	}
 }

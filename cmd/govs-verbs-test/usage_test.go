@@ -1,7 +1,8 @@
+//go:build !race
+
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,9 +13,6 @@ import (
 
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
-
-// hint is the end of every error about usage.
-const hint = "Run govs-verbs-test --help, or any of its commands with --help.\n"
 
 func TestHelp(t *testing.T) {
 	for _, c := range []struct {
@@ -307,16 +305,5 @@ func TestRemoveCollection(t *testing.T) {
 	write(collectionFile, "something else")
 	if err := removeCollection(dir); err == nil {
 		t.Error("a file that is no collection was removed")
-	}
-}
-
-func lines(w *transcript) int { return strings.Count(w.String(), "\n") }
-
-func decodeJSON(t *testing.T, c *command, v any) {
-	t.Helper()
-	dec := json.NewDecoder(strings.NewReader(c.stdout.String()))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		t.Errorf("%s: %v in:\n%s", c, err, &c.stdout)
 	}
 }
