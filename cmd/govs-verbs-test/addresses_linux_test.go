@@ -36,8 +36,8 @@ var spellings = []struct {
 }{
 	{listen: "127.0.0.1:0", dial: []string{"127.0.0.1:PORT", "[::ffff:127.0.0.1]:PORT", "0.0.0.0:PORT", "localhost:PORT"}},
 	{listen: "[::ffff:127.0.0.1]:0", dial: []string{"127.0.0.1:PORT"}},
-	{listen: "localhost:0", dial: []string{"localhost:PORT"}, programs: true},
-	{listen: "127.0.0.1:SERVICE", dial: []string{"127.0.0.1:SERVICE", "127.0.0.1:PORT"}, programs: true},
+	{listen: "localhost:0", dial: []string{"localhost:PORT"}},
+	{listen: "localhost:SERVICE", dial: []string{"localhost:SERVICE", "127.0.0.1:PORT"}, programs: true},
 	{listen: "[::1]:0", dial: []string{"[::1]:PORT"}},
 	{listen: ":0", dial: []string{"127.0.0.1:PORT", "[::1]:PORT", ":PORT", "[::]:PORT"}, programs: true},
 	{listen: "[fe80::7%lo]:0", dial: []string{"[fe80::7%lo]:PORT", "[fe80::7%1]:PORT"}, programs: true},
