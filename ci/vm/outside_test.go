@@ -138,7 +138,7 @@ func buildOutside(t *testing.T, dir string) {
 		return strings.TrimSpace(string(out))
 	}
 	tags := strings.Fields(command(root, "ci/build", "--tags"))
-	command(root, "go", append(append([]string{"build", "-trimpath", "-buildvcs=false"}, tags...),
+	command(root, "go", append(append([]string{"build", "-buildvcs=false"}, tags...),
 		"-o", filepath.Join(dir, "govs-verbs-test"), "./cmd/govs-verbs-test")...)
 
 	module := filepath.Join(dir, "govs")
