@@ -368,13 +368,13 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 			return unable(err)
 		}
 		if c.Listen != "" {
-			s, err := rawtcp.Listen(ctx, addr, c.congestion())
+			s, err := rawtcp.Listen(ctx, addr, rawtcp.TCP(c.congestion()))
 			if err != nil {
 				return unable(err)
 			}
 			return c.serve(ctx, out, s)
 		}
-		client, err := rawtcp.Dial(ctx, addr, c.congestion())
+		client, err := rawtcp.Dial(ctx, addr, rawtcp.TCP(c.congestion()))
 		if err != nil {
 			return err
 		}

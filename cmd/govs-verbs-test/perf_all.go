@@ -23,7 +23,7 @@ import (
 type perfAllCmd struct {
 	Rounds    int     `short:"r" default:"7" help:"Measure everything N times. Default 7." placeholder:"N"`
 	TimePer   seconds `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
-	Only      string  `help:"Only figures and plots with ids like 'write_*' or growth-qps." placeholder:"GLOB,..."`
+	Only      string  `help:"Only figures and plots with ids like 'write_*' or bandwidth." placeholder:"GLOB,..."`
 	Provider  string  `enum:"auto,engine,both" default:"auto" help:"What to measure: engine; both: engine and siw; auto: both if there is a usable siw device. Default auto." placeholder:"PROVIDER"`
 	Siw       string  `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"Which build of siw this machine has: default has CRC off, crc requires it, p2p asks for peer-to-peer mode. Default: as ci/vm/run says." placeholder:"VARIANT"`
 	Cong      string  `default:"cubic" help:"TCP congestion control of all that is measured; system: the system's default. Default cubic." placeholder:"NAME"`

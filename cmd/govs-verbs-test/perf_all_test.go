@@ -62,8 +62,8 @@ func TestPerfAll(t *testing.T) {
 	}
 
 	// Another run takes over what it lacks.
-	p = perfAll(t, "--rounds", "1", "--only", "growth-sges", "--with", file("all.json"), "--json", file("more.json"), "--svg", file("svg"))
-	p.want(t, exitPassed, "write_1m_crc ", "growth-sges ", "slope ")
+	p = perfAll(t, "--rounds", "1", "--only", "latency", "--with", file("all.json"), "--json", file("more.json"), "--svg", file("svg"))
+	p.want(t, exitPassed, "write_1m_crc ", "latency ", "plot")
 	more, err := readFigures(file("more.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestPerfAll(t *testing.T) {
 	if more.Figures["write_1m_crc"].Median != rep.Figures["write_1m_crc"].Median || len(more.Curves) != 1 {
 		t.Errorf("%+v, %d curves", more.Figures["write_1m_crc"], len(more.Curves))
 	}
-	if _, err := os.Stat(filepath.Join(file("svg"), "growth-sges.svg")); err != nil {
+	if _, err := os.Stat(filepath.Join(file("svg"), "latency.svg")); err != nil {
 		t.Error(err)
 	}
 }

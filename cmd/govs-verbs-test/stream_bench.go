@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rstream"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
@@ -161,7 +160,7 @@ func (c *streamCmd) awaitEnd(conn *rsocket.Conn) error {
 
 func opOfStream(t rstream.Test) load.Op {
 	if t.Latency() {
-		return rawtcp.StreamLat
+		return "stream-lat"
 	}
-	return rawtcp.StreamBW
+	return "stream-bw"
 }

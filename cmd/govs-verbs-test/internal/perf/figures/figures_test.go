@@ -2,7 +2,6 @@ package figures
 
 import (
 	"encoding/json"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 )
 
 func samples(values ...float64) []Sample {
@@ -106,37 +104,6 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-func TestGrowth(t *testing.T) {
-	series := func(f func(x float64) float64) []Point {
-		var p []Point
-		for x := 1.0; x <= 1024; x *= 4 {
-			p = append(p, Point{X: x, Median: f(x)})
-		}
-		return p
-	}
-	for _, tc := range []struct {
-		name     string
-		f        func(float64) float64
-		slope    float64
-		steepest float64
-		linear   bool
-	}{
-		{"constant", func(float64) float64 { return 5 }, 0, 0, true},
-		{"linear", func(x float64) float64 { return 3 * x }, 1, 1, true},
-		{"root", math.Sqrt, 0.5, 0.5, true},
-		{"square", func(x float64) float64 { return x * x }, 2, 2, false},
-		{"a cliff at the end", func(x float64) float64 { return max(1, 256*(x-1023)) }, 4. / 7, 4, false},
-	} {
-		g := growthOf(series(tc.f))
-		if math.Abs(g.Slope-tc.slope) > 1e-9 || math.Abs(g.Steepest-tc.steepest) > 1e-9 || g.Linear != tc.linear {
-			t.Errorf("%s: %+v", tc.name, g)
-		}
-	}
-	if g := growthOf(series(math.Sqrt)[:2]); g != nil {
-		t.Errorf("of two points: %+v", g)
-	}
-}
-
 // Every figure of the goals is made somewhere, of measures that are in the plan, and
 // every measure is used.
 func TestPlanIsComplete(t *testing.T) {
@@ -190,10 +157,8 @@ func TestPlanIsComplete(t *testing.T) {
 func complete(m measure) error {
 	s := m.Spec
 	switch {
-	case m.Device == nil || m.Idle > 0:
+	case m.Device == nil:
 		return nil
-	case m.Device.Web:
-		return web.Complete(&s)
 	case m.Device.overVerbs():
 		return s.Complete()
 	}
@@ -245,7 +210,7 @@ func TestImpossibleConfigs(t *testing.T) {
 			t.Errorf("%s is possible", name)
 		}
 	}
-	for _, only := range []string{"growth-idle-qps", "growth-*", "bandwidth", "idle_*", "write-64k-vs-tcp"} {
+	for _, only := range []string{"bandwidth", "latency", "idle_*", "write-64k-vs-tcp"} {
 		c := good
 		c.Only = only
 		if err := c.Check(); err != nil {
@@ -283,9 +248,8 @@ func TestTables(t *testing.T) {
 			"write-64k-vs-tcp":     {Median: 12.345, Min: 1, Max: 100, Rounds: 2, Conditions: of(123)},
 			"send-rtt-spin-vs-ucx": {Missing: "no\nucx"},
 		},
-		Curves: []Curve{{ID: "growth-x", Series: []Series{{Name: "engine", Growth: &Growth{Slope: 0.98, Steepest: 1.2, Linear: true}}}}},
+		Curves: []Curve{{ID: "bandwidth"}},
 	}
-	rep.Curves = append(rep.Curves, Curve{ID: "bandwidth"})
 	for _, g := range goals[1:] {
 		rep.Figures[g.ID] = Figure{Missing: "no siw"}
 	}
@@ -300,7 +264,6 @@ func TestTables(t *testing.T) {
 			"| >=0.82 | >=0.88 | missed |",
 		"| `write-64k-vs-tcp` | bandwidth, `write-64k` / `tcp-64k` | 123 / 10.0 GB/s | 12.3 | 1.00 | 100 | 2 |",
 		"| `send-rtt-spin-vs-ucx` | round trip, `send-rtt-spin` / `ucx-rtt` | | missing: no ucx |",
-		"| `growth-x`: engine | 0.98 | 1.20 | true |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
@@ -311,12 +274,11 @@ func TestTables(t *testing.T) {
 	}
 	rows := rep.Rows()
 	asked := len(goals) - 1
-	if len(rows) != asked+4 || rows[0][7] != "missed" || rows[0][5] != ">=0.82" ||
+	if len(rows) != asked+3 || rows[0][7] != "missed" || rows[0][5] != ">=0.82" ||
 		rows[1][7] != "missing: no siw" || rows[1][5] != "<=1.25" ||
 		!slices.Equal(rows[asked], []string{"write-64k-vs-tcp", "12.3", "1.00", "100", "2", "", "", "beside"}) ||
 		rows[asked+1][7] != "missing: no ucx" ||
-		rows[asked+2][7] != "engine: linear or better (slope 0.98, steepest 1.20)" ||
-		rows[asked+3][0] != "bandwidth" || !strings.HasPrefix(rows[asked+3][7], "plot") {
+		rows[asked+2][0] != "bandwidth" || rows[asked+2][7] != "plot" {
 		t.Errorf("rows %q", rows)
 	}
 }
@@ -338,11 +300,6 @@ func TestPlotsOfACurve(t *testing.T) {
 	for _, s := range sweeps(c) {
 		if _, err := os.Stat(filepath.Join(dir, s.id+".svg")); err != nil {
 			t.Error(err)
-		}
-	}
-	for _, cv := range rep.Curves {
-		if strings.HasPrefix(cv.ID, "growth") != (cv.Series[0].Growth != nil) {
-			t.Errorf("%s: growth %+v", cv.ID, cv.Series[0].Growth)
 		}
 	}
 	// A point without a value is left out, and so is a series without points.

@@ -73,11 +73,6 @@ func (x *executor) idling(d Device, addr netip.AddrPort, n int) (netip.AddrPort,
 	if err != nil {
 		return addr, 0, err
 	}
-	if d.Stream {
-		began := time.Now()
-		addr, err = x.streams.do(x.ctx, vctx, addr, n)
-		return addr, time.Since(began), err
-	}
 	if x.idle == nil {
 		if x.idle, err = newIdle(vctx); err != nil {
 			return addr, 0, err

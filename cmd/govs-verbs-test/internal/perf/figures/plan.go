@@ -10,7 +10,6 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 )
 
 // Device says over what a workload runs.
@@ -20,8 +19,6 @@ type Device struct {
 	Sleeps   bool   `json:",omitempty"` // engine: an end that blocks does so at once
 	Segments bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
 	Stream   bool   `json:",omitempty"` // over rsockets
-	Web      bool   `json:",omitempty"` // HTTP over TCP or rsockets
-	Buffer   int    `json:",omitempty"` // octets of each buffer of an rsocket; 0: the default
 	Link     string `json:",omitempty"` // over a link of the path, by name
 }
 
@@ -31,7 +28,6 @@ type measure struct {
 	Device *Device
 	Spec   load.Spec
 	Test   *outside.Test
-	Idle   int // of Device: the memory of so many idle streams is measured
 	Rounds int // that it is made in, at most; 0: all
 }
 
@@ -74,14 +70,9 @@ var hostFormulas = []formula{
 	{id: "stream_rtt_vs_netconn", of: "stream-rtt", to: "tcp-rtt-block", value: rtt},
 
 	{id: "stream-1m-nocrc-vs-netconn", of: "stream-1m-nocrc", to: "netconn-1m", value: gbps},
-	{id: "stream-1m-wide-vs-netconn", of: "stream-1m-wide", to: "netconn-1m", value: gbps},
-	{id: "stream-64k-wide-vs-netconn", of: "stream-64k-wide", to: "netconn-64k", value: gbps},
 	{id: "stream-1m-vs-rstream", of: "stream-1m", to: "exec-rstream-1m", value: gbps},
 	{id: "stream-64k-vs-rstream", of: "stream-64k", to: "exec-rstream-64k", value: gbps},
 	{id: "stream-rtt-vs-rstream", of: "stream-rtt", to: "exec-rstream-rtt", value: rtt},
-	{id: "stream-http-vs-tcp", of: "http-stream", to: "http-tcp", value: mops},
-	{id: "stream-http-16-vs-tcp", of: "http-stream-16", to: "http-tcp-16", value: mops},
-	{id: "idle-stream-kib", of: "idle-streams", value: kibOfEach},
 	{id: "guest-stream-1m-nocrc-vs-rstream", of: "guest-stream-1m-nocrc", to: "rstream-1m",
 		value: gbps, needs: "siw"},
 	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt",
@@ -112,7 +103,6 @@ var hostFormulas = []formula{
 	{id: "send-rtt-block-cpu-per-op", of: "send-rtt-block", to: "tcp-rtt-block", value: cpuPerOp},
 	{id: "send-rtt-sleep-cpu-per-op", of: "send-rtt-sleep", to: "tcp-rtt-block", value: cpuPerOp},
 	{id: "stream-rtt-cpu-per-op", of: "stream-rtt", to: "tcp-rtt-block", value: cpuPerOp},
-	{id: "stream-http-cpu-per-op", of: "http-stream", to: "http-tcp", value: cpuPerOp},
 
 	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
 	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
@@ -138,8 +128,6 @@ func (d Device) noCRC() Device    { d.CRC = "off"; return d }
 func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
 func (d Device) stream() Device   { d.Stream = true; return d }
-func (d Device) wide() Device     { d.Buffer = mib; return d } // as rstream has
-func (d Device) web() Device      { d.Web = true; return d }
 
 // overVerbs reports whether the workloads are those of package load.
 func (d Device) overVerbs() bool { return d.Provider != "tcp" && !d.Stream }
@@ -171,11 +159,6 @@ func hostMeasures(c Config) []measure {
 		m.Spec.TxDepth = depth
 		return m
 	}
-	http := func(name string, d Device, conns int) measure {
-		m := blocking(name, d.web(), web.Requests, httpSize)
-		m.Spec.QPs = conns
-		return m
-	}
 	// Operations of 64 octets, so many in one post.
 	list := func(name string, op load.Op, n int) measure {
 		m := bw(name, engine, op, 64, 128)
@@ -184,11 +167,10 @@ func hostMeasures(c Config) []measure {
 	}
 	measures := []measure{
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
-		blocking("stream-1m", engine.stream(), rawtcp.StreamBW, mib),
+		blocking("stream-1m", engine.stream(), rawtcp.BW, mib),
 		blocking("netconn-1m", tcp, rawtcp.BW, mib),
 		sleeping("write-1m-sleep", mib, 16),
-		blocking("stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
-		blocking("stream-1m-wide", engine.stream().wide(), rawtcp.StreamBW, mib),
+		blocking("stream-1m-nocrc", engine.noCRC().stream(), rawtcp.BW, mib),
 		c.program("exec-rstream-1m", outside.ExecRstreamBW, mib),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
 		c.program("exec-write-1m", outside.ExecWrite, mib),
@@ -198,9 +180,8 @@ func hostMeasures(c Config) []measure {
 		bw("write-1m-mss1448", engine.segments(), load.WriteBW, mib, 16),
 		bw("tcp-1m-mss1448", tcp.segments(), rawtcp.BW, mib, 0),
 		bw("tcp-64k", tcp, rawtcp.BW, 64*kib, 0),
-		blocking("stream-64k", engine.stream(), rawtcp.StreamBW, 64*kib),
+		blocking("stream-64k", engine.stream(), rawtcp.BW, 64*kib),
 		blocking("netconn-64k", tcp, rawtcp.BW, 64*kib),
-		blocking("stream-64k-wide", engine.stream().wide(), rawtcp.StreamBW, 64*kib),
 		c.program("exec-rstream-64k", outside.ExecRstreamBW, 64*kib),
 		bw("write-64k", engine, load.WriteBW, 64*kib, 64),
 		c.program("exec-write-64k", outside.ExecWrite, 64*kib),
@@ -218,15 +199,10 @@ func hostMeasures(c Config) []measure {
 		c.program("ucx-rtt", outside.UCXTagLat, 64),
 		c.program("libfabric-rtt", outside.FabricPing, 64),
 		lat("tcp-rtt-block", tcp, rawtcp.Lat, load.Block),
-		blocking("stream-rtt", engine.stream(), rawtcp.StreamLat, 64),
+		blocking("stream-rtt", engine.stream(), rawtcp.Lat, 64),
 		c.program("exec-rstream-rtt", outside.ExecRstreamLat, 64),
 		lat("send-rtt-block", engine, load.SendLat, load.Block),
 		lat("send-rtt-sleep", engine.sleeps(), load.SendLat, load.Block),
-		http("http-tcp", tcp, 1),
-		http("http-stream", engine.stream(), 1),
-		http("http-tcp-16", tcp, 16),
-		http("http-stream-16", engine.stream(), 16),
-		idleOf("idle-streams", engine.stream(), c.idleStreams()),
 
 		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
 		bw("guest-write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
@@ -241,31 +217,15 @@ func hostMeasures(c Config) []measure {
 		c.program("perftest-send-rtt", outside.VerbsSendPP, 64),
 		noCRC(c.program("guest-exec-send-rtt", outside.ExecSendPP, 64)),
 		c.program("rstream-1m", outside.RstreamBW, mib),
-		blocking("guest-stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
+		blocking("guest-stream-1m-nocrc", engine.noCRC().stream(), rawtcp.BW, mib),
 		c.program("rstream-rtt", outside.RstreamLat, 64),
-		blocking("guest-stream-rtt", engine.noCRC().stream(), rawtcp.StreamLat, 64),
+		blocking("guest-stream-rtt", engine.noCRC().stream(), rawtcp.Lat, 64),
 	}
 	many := func(m measure, qps int) measure { m.Spec.QPs = qps; return m }
 	return append(measures,
 		many(bw("tcp-64k-qp64", tcp, rawtcp.BW, 64*kib, 0), 64),
 		many(bw("write-64k-qp64", engine, load.WriteBW, 64*kib, 4), 64),
 		many(bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4), 1000))
-}
-
-// httpSize is how many octets an answer of HTTP has.
-const httpSize = 1 << 10
-
-// idleOf measures the memory of n idle streams.
-func idleOf(name string, d Device, n int) measure {
-	return measure{Name: name, Device: &d, Idle: n, Rounds: fewRounds}
-}
-
-// idleStreams is how many streams are idle. Each takes about 20 times the memory of an idle QP.
-func (c Config) idleStreams() int {
-	if c.idle != nil {
-		return c.idle[0]
-	}
-	return 500
 }
 
 // program is a run of a program of others that takes about c.Time: those programs count

@@ -19,9 +19,6 @@ func (c Curve) Plot() *chart.Plot {
 			l.Points = append(l.Points, chart.Point{X: pt.X, Y: pt.Median, Low: pt.Min, High: pt.Max})
 		}
 		p.Lines = append(p.Lines, l)
-		if g := s.Growth; g != nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s: slope %.2f", subject(s.Name), g.Slope))
-		}
 	}
 	p.Notes = append(p.Notes, "bars: least and most of the rounds")
 	return p
@@ -39,12 +36,6 @@ func style(name string, otherwise int) int {
 		}
 	}
 	return otherwise
-}
-
-// subject is a name up to its first comma.
-func subject(name string) string {
-	s, _, _ := strings.Cut(name, ",")
-	return s
 }
 
 // decimal reports whether the values of X are not powers of 2.

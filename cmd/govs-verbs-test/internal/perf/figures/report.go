@@ -54,9 +54,6 @@ func (r *runner) report() *Report {
 			rep.Curves = append(rep.Curves, c)
 		}
 	}
-	if c := r.idleCurve(); len(c.Series) > 0 {
-		rep.Curves = append(rep.Curves, c)
-	}
 	for _, m := range chosen(r.Config) {
 		if s := r.samples[m.Name]; len(s) > 0 {
 			rep.Measurements = append(rep.Measurements, Measurement{m.Name, r.conditions(m), s})
@@ -180,23 +177,12 @@ func (r *runner) conditions(m measure) map[string]any {
 		l := links[linkOf(d)]
 		c["mtu"], c["delay_each_way_us"] = l.mtu, l.delay.Microseconds()
 	}
-	if d.Web {
-		c["connections"] = max(s.QPs, 1)
-		delete(c, "size")
-		c["answer_octets"] = s.Size
-	} else if !d.overVerbs() {
+	if !d.overVerbs() {
 		c["one_write_per_message"] = true
-	}
-	if m.Idle > 0 {
-		c = map[string]any{
-			"provider": d.Provider, "streams": m.Idle, "buffers": rsocket.DefaultReceiveBuffer,
-			"memory": "RssAnon of the end that needs more, per stream beyond the first, after an " +
-				"octet each way",
-		}
 	}
 	if d.Stream {
 		c["stream"] = "rsocket"
-		c["buffers"] = max(d.Buffer, rsocket.DefaultReceiveBuffer)
+		c["buffers"] = rsocket.DefaultReceiveBuffer
 	}
 	if d.Provider == "tcp" {
 		return c
@@ -293,9 +279,6 @@ func (rep *Report) Markdown(w io.Writer) error {
 			digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
 	}
 	b.WriteString(rep.besideRows())
-	if grown := rep.growthRows(); grown != "" {
-		fmt.Fprintf(&b, "\n| grows with | slope | steepest | linear or better |\n|---|--:|--:|---|\n%s", grown)
-	}
 	if len(rep.Conditions) > 0 {
 		fmt.Fprintf(&b, "\n| condition | |\n|---|---|\n")
 		for _, key := range slices.Sorted(maps.Keys(rep.Conditions)) {
@@ -357,18 +340,6 @@ func quantityOf(id string) (q quantity) {
 	return q
 }
 
-func (rep *Report) growthRows() string {
-	var b strings.Builder
-	for _, c := range rep.Curves {
-		for _, s := range c.Series {
-			if g := s.Growth; g != nil {
-				fmt.Fprintf(&b, "| `%s`: %s | %.2f | %.2f | %v |\n", c.ID, s.Name, g.Slope, g.Steepest, g.Linear)
-			}
-		}
-	}
-	return b.String()
-}
-
 // bound is one of the goals with its sign: what the median has to be at least, or at most.
 func (g Goal) bound(v float64) string {
 	if g.Lower {
@@ -379,8 +350,8 @@ func (g Goal) bound(v float64) string {
 
 // Rows are the figures for a table, under the headings id, median, min, max, rounds,
 // reach, aim and standing; for a missing one the last has the reason. Those of the path come
-// first, those beside the goals follow the others, and then come the plots, of which the last
-// heading has how they grow. What was not asked for is left out.
+// first, those beside the goals follow the others, and then come the plots. What was not asked for
+// is left out.
 func (rep *Report) Rows() [][]string {
 	rows := rep.pathTexts()
 	for _, g := range rep.Goals {
@@ -396,27 +367,9 @@ func (rep *Report) Rows() [][]string {
 		}
 	}
 	for _, c := range rep.Curves {
-		rows = append(rows, []string{c.ID, "", "", "", "", "", "", c.standing()})
+		rows = append(rows, []string{c.ID, "", "", "", "", "", "", "plot"})
 	}
 	return rows
-}
-
-// standing says how the plot grows, or that it is one.
-func (c *Curve) standing() string {
-	var text []string
-	for _, s := range c.Series {
-		if g := s.Growth; g != nil {
-			how := "linear or better"
-			if !g.Linear {
-				how = "steeper than linear"
-			}
-			text = append(text, fmt.Sprintf("%s: %s (slope %.2f, steepest %.2f)", s.Name, how, g.Slope, g.Steepest))
-		}
-	}
-	if text == nil {
-		return "plot (--json and --svg have it)"
-	}
-	return strings.Join(text, "; ")
 }
 
 func rowOf(id string, f Figure, reach, aim, standing string) []string {

@@ -34,7 +34,7 @@ type Config struct {
 
 	Say func(format string, args ...any) // reports progress
 
-	idle []int // for tests: other numbers of idle QPs than idleSteps
+	idle int // for tests: another number of idle QPs than idleMost
 }
 
 // KernelDevice is the iWARP device of the kernel.
@@ -69,7 +69,7 @@ func (c Config) Check() error {
 
 // measures reports whether a figure or plot has an id that matches.
 func (c Config) measures(pattern string) bool {
-	ids := []string{idleSweep}
+	var ids []string
 	for _, g := range goals {
 		ids = append(ids, g.ID)
 	}
@@ -169,9 +169,6 @@ func (r *runner) round(ctx context.Context, round int) error {
 func (r *runner) once(ctx context.Context, m measure) Sample {
 	if m.Test != nil {
 		return r.program(ctx, *m.Test)
-	}
-	if m.Idle > 0 {
-		return r.idleStreamsOf(ctx, m)
 	}
 	d := *m.Device
 	if d.Segments && !r.Separate {

@@ -40,7 +40,7 @@ func small(t *testing.T, only string) Config {
 	return Config{
 		Rounds: 2, Time: 5 * time.Millisecond, Only: only, ClientCPU: client, ServerCPU: server, Procs: 1,
 		Worker: []string{os.Args[0]}, NoSplit: "this is a test", NoKernel: "this is a test",
-		Say: t.Logf, idle: []int{20, 40, 100},
+		Say: t.Logf, idle: 100,
 	}
 }
 
@@ -120,18 +120,15 @@ func TestIdleQPs(t *testing.T) {
 	if got := each.Median * 100 / 1024; got < whole.Median*0.999 || got > whole.Median*1.001 {
 		t.Errorf("100 QPs of %g KiB are not %g MiB", each.Median, whole.Median)
 	}
-	if setUp := whole.Conditions["set_up_seconds"].(map[string]any); len(setUp) != 3 {
-		t.Errorf("set-up times %v", setUp)
+	if setUp := whole.Conditions["set_up_seconds"].(float64); setUp <= 0 {
+		t.Errorf("set-up takes %g s", setUp)
 	}
 	if used := each.Conditions["kib_each_once_used"].(float64); used < each.Median {
 		t.Errorf("a QP needs %g KiB before it is used and %g afterwards", each.Median, used)
 	}
-	if len(rep.Curves) != 1 || len(rep.Curves[0].Series) != 2 || len(rep.Curves[0].Series[0].Points) != 3 || rep.Curves[0].Series[0].Growth == nil {
-		t.Errorf("curves %+v", rep.Curves)
-	}
 }
 
-// TestStreamsOfARun: streams beside TCP, HTTP over both, and the memory of idle streams.
+// TestStreamsOfARun: streams beside TCP.
 func TestStreamsOfARun(t *testing.T) {
 	rep := run(t, small(t, "stream_*_vs_*"))
 	for _, id := range []string{
@@ -144,24 +141,6 @@ func TestStreamsOfARun(t *testing.T) {
 			f.Conditions["to"].(map[string]any)["stream"] != nil {
 			t.Errorf("%s: conditions %v", id, f.Conditions)
 		}
-	}
-	rep = run(t, small(t, "stream-http*"))
-	for _, id := range []string{"stream-http-vs-tcp", "stream-http-16-vs-tcp"} {
-		if f := rep.More[id]; f.Rounds != 2 || f.Median <= 0 ||
-			f.Conditions["of"].(map[string]any)["answer_octets"] != httpSize {
-			t.Errorf("%s: %+v", id, f)
-		}
-	}
-	rep = run(t, small(t, "idle-stream-kib"))
-	if f := rep.More["idle-stream-kib"]; f.Rounds != 2 || f.Median <= 1 || f.Median > 1000 {
-		t.Errorf("idle streams: %+v", f)
-	}
-}
-
-func TestGrowthOfARun(t *testing.T) {
-	rep := run(t, small(t, "growth-sges"))
-	if len(rep.Curves) != 1 || rep.Curves[0].ID != "growth-sges" || len(rep.Curves[0].Series[0].Points) != 5 || rep.Curves[0].Series[0].Growth == nil {
-		t.Errorf("curves %+v", rep.Curves)
 	}
 }
 

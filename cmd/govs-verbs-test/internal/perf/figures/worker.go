@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
@@ -51,14 +51,13 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, self load.End) erro
 
 // executor carries out the orders to an end. It does one thing at a time.
 type executor struct {
-	ctx     context.Context
-	self    load.End
-	vctxs   map[Device]*ibverbs.Context
-	peer    peer // of client
-	client  client
-	served  []func() error // what is to be closed when ctx has ended
-	idle    *idle
-	streams idleStreams
+	ctx    context.Context
+	self   load.End
+	vctxs  map[Device]*ibverbs.Context
+	peer   peer // of client
+	client client
+	served []func() error // what is to be closed when ctx has ended
+	idle   *idle
 }
 
 // peer is what a client is connected to.
@@ -111,7 +110,7 @@ func (x *executor) end(d Device) load.End {
 // open opens a device once.
 func (x *executor) open(d Device) (*ibverbs.Context, error) {
 	d.Segments, d.Link = false, "" // the address decides these
-	d.Stream, d.Web, d.Buffer = false, false, 0
+	d.Stream = false
 	if vctx, ok := x.vctxs[d]; ok {
 		return vctx, nil
 	}
@@ -164,23 +163,26 @@ func (x *executor) server(d Device, addr netip.AddrPort) (server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.Web {
-		return web.Listen(x.ctx, addr, network)
-	}
-	return rawtcp.ListenOver(x.ctx, addr, network)
+	return rawtcp.Listen(x.ctx, addr, network)
 }
 
 // network returns that of TCP, or of streams over a device.
-func (x *executor) network(d Device) (rawtcp.Network, error) {
+func (x *executor) network(d Device) (none rawtcp.Network, err error) {
 	if !d.Stream {
 		return rawtcp.TCP(x.self.Cong), nil
 	}
 	vctx, err := x.open(d)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	cfg := rsocket.Config{SendBuffer: d.Buffer, ReceiveBuffer: d.Buffer}
-	return rawtcp.Streams(vctx, cfg), nil
+	return rawtcp.Network{
+		Listen: func(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+			return rsocket.Listen(ctx, vctx, "tcp", addr.String())
+		},
+		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			return rsocket.Dial(ctx, vctx, "tcp", addr.String())
+		},
+	}, nil
 }
 
 // run runs over the connection to a server, which is kept for the next run with it. After an error
@@ -226,10 +228,7 @@ func (x *executor) dial(p peer) (client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.device.Web {
-		return web.Dial(p.addr, network), nil
-	}
-	return rawtcp.DialOver(x.ctx, p.addr, network)
+	return rawtcp.Dial(x.ctx, p.addr, network)
 }
 
 // close ends everything in the order in which it can end. No caller takes errors any
@@ -243,7 +242,6 @@ func (x *executor) close(stop func()) {
 	if x.idle != nil {
 		x.idle.close()
 	}
-	x.streams.close()
 	for _, vctx := range x.vctxs {
 		_ = vctx.Close()
 	}

@@ -1,21 +1,22 @@
-// Package rawtcp is what the workloads of package load are compared with: the
-// same without RDMA, over TCP as fast as Go can do it. Each operation is one
-// write of Size octets; the receiver reads into one buffer. The same is done
-// over streams of RDMA (rsockets), whose calls always block.
+// Package rawtcp is what package load is compared with: the same without RDMA, over TCP as fast as
+// Go can do it. Each message is one write; the receiver reads into one buffer. Of a load.Spec it
+// uses Size, Iters or Duration, Warmup, QPs (so many connections) and Poll. Ends that spin make
+// system calls without pause, of which Go's scheduler is not notified; others use a net.Conn.
 //
-// Spinning ends make raw non-blocking system calls without pause, of which the Go
-// scheduler is not notified. Blocking ones use a net.Conn.
-//
-// Each run has TCP connections of its own: the end of each shows the receiver that it has
-// everything.
+// A client has a connection for control, with lines of JSON. Each run has connections of its own:
+// their end shows the receiver that it has everything.
 package rawtcp
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -24,130 +25,215 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// The workloads. Of a load.Spec they use Size, Iters or Duration, Warmup, QPs
-// (BW: so many connections) and Poll.
+// The workloads: bandwidth, timed until the receiver has everything, and ping-pong.
 const (
-	BW  load.Op = "tcp-bw"  // one write per message; timed until the receiver has all
-	Lat load.Op = "tcp-lat" // ping-pong
-
-	// The same over streams of RDMA, whose calls always wait.
-	StreamBW  load.Op = "stream-bw"
-	StreamLat load.Op = "stream-lat"
+	BW  load.Op = "tcp-bw"
+	Lat load.Op = "tcp-lat"
 )
 
-// Complete puts the defaults in and says what is impossible. It has package load check
-// the most similar workload.
+// Complete puts the defaults in and says what is impossible, as for the most similar workload.
 func Complete(s *load.Spec) error {
 	op := s.Op
-	switch op {
-	case BW, StreamBW:
-		s.Op = load.WriteBW
-	case Lat, StreamLat:
-		s.Op = load.SendLat
-	default:
+	like, ok := map[load.Op]load.Op{BW: load.WriteBW, Lat: load.SendLat}[op]
+	if !ok {
 		return fmt.Errorf("no workload %q over TCP", op)
 	}
-	err := s.Complete()
-	s.Op = op
-	return err
+	s.Op = like
+	defer func() { s.Op = op }()
+	return s.Complete()
 }
 
-// message is a message between the ends, a line of JSON. A connection begins with Hello;
-// on a data connection only data follows.
-type message struct {
-	Hello *hello     `json:",omitempty"`
-	Run   *load.Spec `json:",omitempty"` // client
-	Go    bool       `json:",omitempty"` // server: reads from the data connections from now on
-	Done  *done      `json:",omitempty"` // server
-	Error string     `json:",omitempty"` // server: it can't go on
+// A Network makes connections that have CloseWrite, and listeners that have SetDeadline.
+type Network struct {
+	Listen func(context.Context, netip.AddrPort) (net.Listener, error)
+	Dial   func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
-type hello struct {
-	Protocol string
-	Session  uint64 `json:",omitempty"` // data: the control connection's, from the server's hello
-}
-
-type done struct{ Usage load.Usage }
-
-const (
-	protocol = "govs-perf-tcp/1"
-	maxLine  = 4096
-)
-
-// patience is how long an end may take to send the next message.
-const patience = 10 * time.Second
-
-// tell sends a message to the other end.
-func tell(c net.Conn, m message) error {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	_, err = c.Write(append(text, '\n'))
-	return err
-}
-
-// hear reads a message, and not an octet more. An Error in it is the error.
-func hear(c net.Conn) (message, error) {
-	var m message
-	var line [maxLine]byte
-	n := 0
-	for ; n == 0 || line[n-1] != '\n'; n++ {
-		if n == maxLine {
-			return m, errors.New("the peer's message is too long")
-		}
-		if _, err := c.Read(line[n : n+1]); err != nil {
-			return m, err
-		}
-	}
-	if err := json.Unmarshal(line[:n], &m); err != nil {
-		return m, fmt.Errorf("the peer's message: %w", err)
-	}
-	if m.Error != "" {
-		return m, fmt.Errorf("the server: %s", m.Error)
-	}
-	return m, nil
-}
-
-var errNotThat = errors.New("the peer answers with something else than was asked for")
-
-// hearHello reads a connection's first message, for which there is little time.
-func hearHello(c net.Conn) (*hello, error) {
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return nil, err
-	}
-	m, err := hear(c)
-	if err != nil {
-		return nil, err
-	}
-	if m.Hello == nil || m.Hello.Protocol != protocol {
-		return nil, errors.New("the peer does not speak " + protocol)
-	}
-	return m.Hello, c.SetReadDeadline(time.Time{})
-}
-
-// congestion sets TCP_CONGESTION on a socket before it connects or listens, for
-// net.Dialer and net.ListenConfig. Go sets TCP_NODELAY itself.
-func congestion(name string) func(network, address string, c syscall.RawConn) error {
-	return func(_, _ string, c syscall.RawConn) error {
-		if name == "" {
+// TCP is the network of TCP. cong is the sockets' TCP_CONGESTION, empty for the system's. Go sets
+// TCP_NODELAY itself.
+func TCP(cong string) Network {
+	set := func(_, _ string, c syscall.RawConn) (err error) { // accepted sockets inherit it
+		if cong == "" {
 			return nil
 		}
-		var err error
-		if e := c.Control(func(fd uintptr) {
-			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
-		}); e != nil {
-			return e
-		}
-		if err != nil {
-			return fmt.Errorf("congestion control %q: %w", name, err)
-		}
-		return nil
+		outer := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cong)
+		})
+		return errors.Join(outer, err)
+	}
+	l, d := net.ListenConfig{Control: set}, net.Dialer{Control: set}
+	return Network{
+		Listen: func(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+			return l.Listen(ctx, "tcp", addr.String())
+		},
+		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			c, err := d.DialContext(ctx, "tcp", addr.String())
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				err = fmt.Errorf("%w; start the server first (the same command with --listen)", err)
+			}
+			return c, err
+		},
 	}
 }
 
-// until has what c does end with ctx. The result is to be called when it need not
-// any more.
-func until(ctx context.Context, c net.Conn) (stop func() bool) {
+// A connection begins with one number, thrice: hello if it is for control, otherwise the session. A
+// server of RDMA refuses that; it would wait for more than one.
+const hello = 0x676f76732d746370
+
+// patience is how long a peer may take to say what a connection is for.
+const patience = 10 * time.Second
+
+// until has what c does end with ctx, as long as stop is not called.
+func until(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+}
+
+// begins reads what a connection begins with.
+func begins(c net.Conn) (uint64, error) {
+	var first [3]uint64
+	err := errors.Join(c.SetReadDeadline(time.Now().Add(patience)),
+		binary.Read(c, binary.BigEndian, &first), c.SetReadDeadline(time.Time{}))
+	return first[0], err
+}
+
+// begin writes it.
+func begin(c net.Conn, first uint64) error {
+	return binary.Write(c, binary.BigEndian, [3]uint64{first, first, first})
+}
+
+// Client is the end that decides what is done. Its methods are for one goroutine.
+type Client struct {
+	addr    netip.AddrPort
+	network Network
+	control net.Conn
+	answers *json.Decoder
+	session uint64
+}
+
+// Dial connects to a server.
+func Dial(ctx context.Context, addr netip.AddrPort, n Network) (_ *Client, err error) {
+	c := &Client{addr: addr, network: n}
+	if c.control, err = c.connect(ctx, hello); err != nil {
+		return nil, err
+	}
+	c.answers = json.NewDecoder(c.control)
+	defer until(ctx, c.control)()
+	if c.session, err = begins(c.control); err != nil {
+		err = fmt.Errorf("%v is not a server of tcp-bw or tcp-lat: %w", addr, err)
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.control.Close() }
+
+func (c *Client) connect(ctx context.Context, first uint64) (net.Conn, error) {
+	conn, err := c.network.Dial(ctx, c.addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := begin(conn, first); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// Run does one run. After an error the client can only be closed.
+func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error) {
+	if err := Complete(&s); err != nil {
+		return r, err
+	}
+	defer until(ctx, c.control)()
+	if err := json.NewEncoder(c.control).Encode(s); err != nil {
+		return r, err
+	}
+	connect := func() (net.Conn, error) { return c.connect(ctx, c.session) }
+	err = withStreams(ctx, s, connect, func(all []stream) (err error) {
+		r, err = lead(ctx, all, s, c.answers)
+		return err
+	})
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("the peer has left: %w", err)
+	}
+	return r, err
+}
+
+// Server serves clients, one after another.
+type Server struct{ l net.Listener }
+
+// Listen makes a server at addr, whose port may be 0.
+func Listen(ctx context.Context, addr netip.AddrPort, n Network) (*Server, error) {
+	l, err := n.Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{l}, nil
+}
+
+// Addr returns the address that the server listens at.
+func (s *Server) Addr() netip.AddrPort { return s.l.Addr().(*net.TCPAddr).AddrPort() }
+
+// Close ends listening. Call it after Serve.
+func (s *Server) Close() error { return s.l.Close() }
+
+// Serve serves n clients one after another, each until it closes; with n == 0 it goes on until ctx
+// ends. A client that comes meanwhile waits, or is turned away.
+func (s *Server) Serve(ctx context.Context, n int) error {
+	defer until(ctx, s.l.(interface{ SetDeadline(time.Time) error }))()
+	var errs []error
+	for served := 0; n == 0 || served < n; served++ {
+		c, err := s.accept(ctx, hello)
+		if err != nil {
+			return errors.Join(append(errs, ctx.Err(), err)...)
+		}
+		if err := s.serve(ctx, c); err != nil {
+			errs = append(errs, fmt.Errorf("client %s: %w", c.RemoteAddr(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// accept takes the next connection that begins with first, and closes others.
+func (s *Server) accept(ctx context.Context, first uint64) (net.Conn, error) {
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		stop := until(ctx, c)
+		got, err := begins(c)
+		if stop(); err == nil && got == first {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// serve serves one client until it leaves.
+func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
+	defer func() { err = errors.Join(err, c.Close()) }()
+	defer until(ctx, c)()
+	session := rand.Uint64() >> 1 // is not hello but once in many years
+	if err := begin(c, session); err != nil {
+		return err
+	}
+	orders, answers := json.NewDecoder(c), json.NewEncoder(c)
+	for {
+		var spec load.Spec
+		if err := orders.Decode(&spec); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := Complete(&spec); err != nil {
+			return err
+		}
+		accept := func() (net.Conn, error) { return s.accept(ctx, session) }
+		if err := withStreams(ctx, spec, accept, func(all []stream) error {
+			return follow(ctx, all, spec, answers)
+		}); err != nil {
+			return err
+		}
+	}
 }

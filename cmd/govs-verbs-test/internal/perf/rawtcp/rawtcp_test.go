@@ -1,7 +1,9 @@
 package rawtcp
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,14 +17,14 @@ import (
 // pair connects a client to a server in the same process.
 func pair(t testing.TB, network Network) *Client {
 	t.Helper()
-	s, err := ListenOver(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), network)
+	s, err := Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), network)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	ctx := t.Context()
 	go func() { served <- s.Serve(ctx, 1) }()
-	c, err := DialOver(t.Context(), s.Addr(), network)
+	c, err := Dial(t.Context(), s.Addr(), network)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,17 +57,27 @@ func device(t *testing.T) *ibverbs.Context {
 	return vctx
 }
 
+// streams is a network of rsockets, whose calls always wait.
+func streams(t *testing.T) Network {
+	vctx := device(t)
+	return Network{
+		Listen: func(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+			return rsocket.Listen(ctx, vctx, "tcp", addr.String())
+		},
+		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			return rsocket.Dial(ctx, vctx, "tcp", addr.String())
+		},
+	}
+}
+
 func TestOps(t *testing.T) {
-	for _, op := range []load.Op{BW, Lat, StreamBW, StreamLat} {
-		for _, poll := range []load.Poll{load.Spin, load.Block} {
-			overStreams := op == StreamBW || op == StreamLat
-			if overStreams && poll == load.Spin {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s, %s", op, poll), func(t *testing.T) {
+	for _, op := range []load.Op{BW, Lat} {
+		for _, over := range []string{"spin", "block", "streams"} {
+			poll := load.Poll(over)
+			t.Run(fmt.Sprintf("%s, %s", op, over), func(t *testing.T) {
 				network := TCP("cubic")
-				if overStreams {
-					network = Streams(device(t), rsocket.Config{})
+				if over == "streams" {
+					network, poll = streams(t), load.Block
 				}
 				c := pair(t, network)
 				for _, s := range []load.Spec{
@@ -95,8 +107,8 @@ func TestOps(t *testing.T) {
 
 // TestStreamsDoNotSpin: a run that asks for it is an error at both ends.
 func TestStreamsDoNotSpin(t *testing.T) {
-	c := pair(t, Streams(device(t), rsocket.Config{}))
-	if _, err := c.Run(t.Context(), load.Spec{Op: StreamBW, Size: 64, Iters: 1, Poll: load.Spin}); err == nil {
+	c := pair(t, streams(t))
+	if _, err := c.Run(t.Context(), load.Spec{Op: BW, Size: 64, Iters: 1, Poll: load.Spin}); err == nil {
 		t.Error("a stream spins")
 	}
 }

@@ -3,19 +3,97 @@ package rawtcp
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net"
+	"sync"
+	"syscall"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// readSize is the receiver's buffer.
-const readSize = 256 << 10
+// A stream is a connection for data. One that spins may move nothing without an error.
+type stream interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
 
-// text is the content of all messages: octets with a long period.
+// withStreams makes the connections of a run, and closes them after do.
+func withStreams(ctx context.Context, s load.Spec, connect func() (net.Conn, error),
+	do func([]stream) error,
+) (err error) {
+	all := make([]stream, 0, s.QPs)
+	defer func() {
+		for _, x := range all {
+			err = errors.Join(err, x.Close())
+		}
+	}()
+	for range s.QPs {
+		c, err := connect()
+		if err != nil {
+			return err
+		}
+		x, ok := c.(stream)
+		if tcp, is := c.(*net.TCPConn); s.Poll == load.Spin && is {
+			x, err = newSpinning(tcp)
+		} else if s.Poll == load.Spin || !ok {
+			err = fmt.Errorf("%T can't do this", c)
+		}
+		if err != nil {
+			return errors.Join(err, c.Close())
+		}
+		all = append(all, x)
+		defer until(ctx, c)()
+	}
+	return do(all)
+}
+
+// spinning is a socket that Go's netpoller does not know.
+type spinning int
+
+// newSpinning takes the socket of c, which is closed.
+func newSpinning(c *net.TCPConn) (s spinning, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return s, err
+	}
+	var fd int
+	outer := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(outer, err); err != nil {
+		return s, err
+	}
+	return spinning(fd), c.Close()
+}
+
+func (s spinning) Read(b []byte) (int, error)  { return s.call(unix.SYS_READ, b, io.EOF) }
+func (s spinning) Write(b []byte) (int, error) { return s.call(unix.SYS_WRITE, b, nil) }
+func (s spinning) CloseWrite() error           { return unix.Shutdown(int(s), unix.SHUT_WR) }
+func (s spinning) Close() error                { return unix.Close(int(s)) }
+
+// call does not notify the scheduler: it does not wait, and notifying costs as much as a small
+// write.
+func (s spinning) call(number uintptr, b []byte, none error) (int, error) {
+	at := unsafe.Pointer(unsafe.SliceData(b))
+	n, _, e := syscall.RawSyscall(number, uintptr(s), uintptr(at), uintptr(len(b)))
+	switch {
+	case e == unix.EAGAIN || e == unix.EINTR:
+		return 0, nil
+	case e != 0:
+		return 0, e
+	case n == 0:
+		return 0, none
+	}
+	return int(n), nil
+}
+
+// text is the content of all messages: bytes with a long period.
 func text(size int) []byte {
 	b := make([]byte, size)
 	x := uint32(size)
@@ -26,8 +104,7 @@ func text(size int) []byte {
 	return b
 }
 
-// spins counts turns in which nothing moved, and asks now and then whether to go
-// on.
+// spins counts turns in which nothing moved, and asks now and then whether to go on.
 type spins int
 
 func (n *spins) idle(ctx context.Context) error {
@@ -37,57 +114,142 @@ func (n *spins) idle(ctx context.Context) error {
 	return nil
 }
 
-// outgoing is a stream that is written to.
-type outgoing struct {
-	stream
-	rest []byte // of the message under way
-	sent uint64 // messages
-	over bool
+// lead does the client's part of a run. The server answers when it has the warm-up, and at the end.
+func lead(ctx context.Context, all []stream, s load.Spec, answers *json.Decoder) (r load.Result, err error) {
+	message, warmup := text(s.Size), uint64(max(s.Warmup, 0))
+	hist, peak := new(load.Histogram), new(load.Peak)
+	part := func(n uint64, limit time.Duration) (uint64, error) {
+		if s.Op == Lat {
+			return exchange(ctx, all[0], message, n, limit, hist)
+		}
+		return each(s, all, func(some []stream) (uint64, error) {
+			own := peak
+			if len(some) < len(all) { // their peaks don't come at the same time: there is none of all
+				own = new(load.Peak)
+			}
+			return send(ctx, some, message, n, limit, own)
+		})
+	}
+	var got answer
+	if _, err := part(warmup, 0); err != nil {
+		return r, fmt.Errorf("warming up: %w", err)
+	}
+	if err := answers.Decode(&got); err != nil {
+		return r, err
+	}
+	hist.Reset()
+	*peak = load.Peak{}
+	m := load.StartMeter()
+	if r.Ops, err = part(uint64(s.Iters), s.Duration); err != nil {
+		return r, err
+	}
+	if s.Op == Lat {
+		r.Elapsed, r.Client = m.Stop(r.Ops)
+	}
+	for _, x := range all {
+		if err := x.CloseWrite(); err != nil {
+			return r, err
+		}
+	}
+	if err := answers.Decode(&got); err != nil {
+		return r, err
+	}
+	if s.Op == BW {
+		r.Elapsed, r.Client = m.Stop(r.Ops)
+		r.Peak = peak.Best()
+	}
+	r.Lat, r.Octets, r.Server = hist.Latency(), r.Ops*uint64(s.Size), got.Usage
+	r.Server.AllocsPerOp /= float64(max(r.Ops, 1))
+	if got.Bytes != r.Octets {
+		err = fmt.Errorf("%d bytes were sent, and %d came", r.Octets, got.Bytes)
+	}
+	return r, err
+}
+
+// answer is what the server says at the end of a part.
+type answer struct {
+	Bytes uint64 // received
+	Usage load.Usage
+}
+
+// follow does the server's part of a run.
+func follow(ctx context.Context, all []stream, s load.Spec, answers *json.Encoder) error {
+	message := text(s.Size)
+	part := func(most uint64) (uint64, error) {
+		if s.Op == Lat {
+			return echo(ctx, all[0], message, most)
+		}
+		return each(s, all, func(some []stream) (uint64, error) {
+			return receive(ctx, some, message, most)
+		})
+	}
+	if _, err := part(uint64(max(s.Warmup, 0)) * uint64(s.Size)); err != nil {
+		return fmt.Errorf("warming up: %w", err)
+	}
+	m := load.StartMeter()
+	if err := answers.Encode(answer{}); err != nil {
+		return err
+	}
+	n, err := part(math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	_, usage := m.Stop(1)
+	return answers.Encode(answer{n, usage})
+}
+
+// each calls do for all streams where calls don't wait, otherwise for each on a goroutine of its
+// own. It returns the sum.
+func each(s load.Spec, all []stream, do func([]stream) (uint64, error)) (sum uint64, err error) {
+	if s.Poll == load.Spin || len(all) == 1 {
+		return do(all)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for i := range all {
+		wg.Go(func() {
+			n, e := do(all[i : i+1])
+			mu.Lock()
+			sum, err = sum+n, errors.Join(err, e)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return sum, err
 }
 
 // send writes n messages to each stream, or as many as fit into the time and at least one, each
-// with one call if the socket takes it. When the last one is written the stream's
-// sending half is closed if closing says so. It returns how many there were when
-// the receiver has answered.
-func send(ctx context.Context, streams []stream, message []byte, n uint64, limit time.Duration, closing bool, peak *load.Peak) (uint64, error) {
+// with one call if the socket takes it. It returns how many there were.
+func send(ctx context.Context, streams []stream, message []byte, n uint64, limit time.Duration,
+	peak *load.Peak,
+) (all uint64, err error) {
 	if limit > 0 {
 		n = math.MaxUint64
 	}
-	out := make([]outgoing, len(streams))
-	for i, s := range streams {
-		out[i] = outgoing{stream: s, rest: message}
-	}
-	began := time.Now()
-	look := load.LookEvery(len(message))
+	began, look := time.Now(), load.LookEvery(len(message))
+	sent, rest := make([]uint64, len(streams)), make([][]byte, len(streams))
 	var idle spins
-	var unlooked int
-	var all uint64
-	for over := 0; over < len(out); {
+	unlooked := 0
+	for over := false; !over; {
 		moved := false
-		for i := range out {
-			o := &out[i]
-			if o.over {
-				continue
-			}
-			if o.sent >= max(n, 1) && len(o.rest) == len(message) {
-				o.over, over = true, over+1
-				if closing {
-					if err := o.closeWrite(); err != nil {
-						return all, err
-					}
+		over = true
+		for i, s := range streams {
+			if len(rest[i]) == 0 {
+				if sent[i] >= n && (limit == 0 || sent[i] > 0) {
+					continue
 				}
-				continue
+				rest[i] = message
 			}
-			k, err := o.write(o.rest)
+			over = false
+			k, err := s.Write(rest[i])
 			if err != nil {
 				return all, err
 			}
 			moved = moved || k > 0
-			if o.rest = o.rest[k:]; len(o.rest) > 0 {
+			if rest[i] = rest[i][k:]; len(rest[i]) > 0 {
 				continue
 			}
-			o.rest = message
-			o.sent++
+			sent[i]++
 			all++
 			if unlooked++; unlooked == look {
 				now := time.Since(began)
@@ -104,112 +266,72 @@ func send(ctx context.Context, streams []stream, message []byte, n uint64, limit
 			}
 		}
 	}
-	return all, answers(ctx, streams)
+	return all, nil
 }
 
-// answers waits for the receiver's octet on each stream.
-func answers(ctx context.Context, streams []stream) error {
-	var idle spins
-	var b [1]byte
-	for _, s := range streams {
-		for {
-			n, err := s.read(b[:])
-			if err != nil {
-				return fmt.Errorf("waiting for the receiver's answer: %w", err)
-			}
-			if n > 0 {
-				break
-			}
-			if err := idle.idle(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// incoming is a stream that is read from.
-type incoming struct {
-	stream
-	got  uint64 // octets
-	over bool
-}
-
-// receive reads octets octets from each stream, or until its end if that is 0,
-// and answers each with an octet. Where the number is known what was read last
-// has to be what is sent.
-func receive(ctx context.Context, streams []stream, message []byte, octets uint64) error {
-	in := make([]incoming, len(streams))
-	for i, s := range streams {
-		in[i].stream = s
-	}
+// receive reads from each stream until its end, or as many bytes of messages, of which the last
+// have to be what is sent. It returns how many came.
+func receive(ctx context.Context, streams []stream, message []byte, most uint64) (all uint64, err error) {
+	const readSize = 256 << 10
 	buf := make([]byte, readSize)
+	got, over := make([]uint64, len(streams)), make([]bool, len(streams))
 	var idle spins
-	for over := 0; over < len(in); {
+	for left := len(streams); left > 0; {
 		moved := false
-		for i := range in {
-			s := &in[i]
-			if s.over {
+		for i, s := range streams {
+			if over[i] {
 				continue
 			}
-			part := buf
-			if octets > 0 {
-				part = buf[:min(uint64(len(buf)), octets-s.got)]
+			if got[i] == most {
+				over[i], left = true, left-1
+				continue
 			}
-			k, err := s.read(part)
-			s.got += uint64(k)
-			moved = moved || k > 0
-			ended := octets == 0 && errors.Is(err, io.EOF)
-			switch {
-			case ended || octets > 0 && s.got == octets:
-				s.over, over = true, over+1
-				if err := answer(s, message, buf[:k]); err != nil {
-					return err
-				}
+			k, err := s.Read(buf[:min(readSize, most-got[i])])
+			switch at := int(got[i] % uint64(len(message))); {
+			case errors.Is(err, io.EOF) && most == math.MaxUint64:
+				over[i], left = true, left-1
 			case err != nil:
-				return err
+				return all, err
+			case got[i]+uint64(k) == most && !same(buf[:k], message, at):
+				return all, errors.New("what came is not what was sent")
 			}
+			got[i] += uint64(k)
+			all += uint64(k)
+			moved = moved || k > 0
 		}
 		if !moved {
 			if err := idle.idle(ctx); err != nil {
-				return err
+				return all, err
 			}
 		}
 	}
-	return nil
+	return all, nil
 }
 
-// answer reports that all octets have arrived. last has the octets read last, none at the
-// end of a stream.
-func answer(s *incoming, message, last []byte) error {
-	if s.got == 0 || s.got%uint64(len(message)) != 0 {
-		return fmt.Errorf("%d octets came, in messages of %d", s.got, len(message))
-	}
-	at := (s.got - uint64(len(last))) % uint64(len(message))
-	for len(last) > 0 {
-		n := min(len(last), len(message)-int(at))
-		if !bytes.Equal(last[:n], message[at:][:n]) {
-			return errors.New("what came is not what was sent")
+// same reports whether b is what messages have from an offset on.
+func same(b, message []byte, at int) bool {
+	for len(b) > 0 {
+		n := min(len(b), len(message)-at)
+		if !bytes.Equal(b[:n], message[at:][:n]) {
+			return false
 		}
-		last, at = last[n:], 0
+		b, at = b[n:], 0
 	}
-	for {
-		if n, err := s.write([]byte{1}); n > 0 || err != nil {
-			return err
-		}
-	}
+	return true
 }
 
-// exchange does n round trips, or as many as fit into the time.
-func exchange(ctx context.Context, s stream, message []byte, n uint64, limit time.Duration, hist *load.Histogram) (uint64, error) {
+// exchange does n round trips, or as many as fit into the time, and returns how many.
+func exchange(ctx context.Context, s stream, message []byte, n uint64, limit time.Duration,
+	hist *load.Histogram,
+) (uint64, error) {
 	buf := make([]byte, len(message))
 	began := time.Now()
 	var last time.Duration
 	for i := uint64(0); limit > 0 || i < n; i++ {
-		if err := all(ctx, s.write, message); err != nil {
+		if _, err := whole(ctx, s.Write, message); err != nil {
 			return i, err
 		}
-		if err := all(ctx, s.read, buf); err != nil {
+		if _, err := whole(ctx, s.Read, buf); err != nil {
 			return i, err
 		}
 		now := time.Since(began)
@@ -226,36 +348,37 @@ func exchange(ctx context.Context, s stream, message []byte, n uint64, limit tim
 	return n, nil
 }
 
-// echo sends back what it receives, until the end.
-func echo(ctx context.Context, s stream, size int) error {
-	buf := make([]byte, size)
-	for {
-		err := all(ctx, s.read, buf)
-		if errors.Is(err, io.EOF) {
-			return nil
+// echo sends back what it receives, until the end or as many bytes. It returns how many came.
+func echo(ctx context.Context, s stream, message []byte, most uint64) (all uint64, err error) {
+	buf := make([]byte, len(message))
+	for all < most {
+		n, err := whole(ctx, s.Read, buf)
+		if all += uint64(n); n == 0 && errors.Is(err, io.EOF) && most == math.MaxUint64 {
+			return all, nil
 		}
 		if err != nil {
-			return err
+			return all, err
 		}
-		if err := all(ctx, s.write, buf); err != nil {
-			return err
+		if _, err := whole(ctx, s.Write, buf); err != nil {
+			return all, err
 		}
 	}
+	return all, nil
 }
 
-// all calls f until it has done all of b.
-func all(ctx context.Context, f func([]byte) (int, error), b []byte) error {
+// whole calls f until it has done all of b.
+func whole(ctx context.Context, f func([]byte) (int, error), b []byte) (done int, err error) {
 	var idle spins
-	for len(b) > 0 {
-		n, err := f(b)
-		if err != nil {
-			return err
+	for done < len(b) {
+		n, err := f(b[done:])
+		if done += n; err != nil {
+			return done, err
 		}
-		if b = b[n:]; n == 0 {
+		if n == 0 {
 			if err := idle.idle(ctx); err != nil {
-				return err
+				return done, err
 			}
 		}
 	}
-	return nil
+	return done, nil
 }
