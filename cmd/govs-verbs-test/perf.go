@@ -59,6 +59,8 @@ type perfFlags struct {
 
 	CPUProfile string `name:"cpuprofile" help:"Write a CPU profile of this end, for go tool pprof." placeholder:"FILE"`
 	MemProfile string `name:"memprofile" help:"Write a profile of this end's allocations, all of them, for go tool pprof." placeholder:"FILE"`
+
+	both bool // both ends are this command's
 }
 
 // seconds is a duration with a unit, or as perftest has them, a whole number of seconds.
@@ -84,6 +86,7 @@ type perfTCPCmd struct{ perfFlags }
 // perfRDMACmd is a workload over RDMA.
 type perfRDMACmd struct {
 	perfFlags
+	perfSelfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
 	BusyWait      time.Duration `default:"250us" help:"Look before sleeping. Default 250us." placeholder:"TIME"`
@@ -159,7 +162,7 @@ func (f *perfFlags) check(k *kong.Context) error {
 	if strings.HasSuffix(string(opOf(k)), "-lat") && !given(k, "size") {
 		f.Size = defaultLatSize
 	}
-	if err := checkAddress(f.Addr+f.Listen, f.Listen != ""); err != nil {
+	if err := checkAddress(f.Addr+f.Listen, f.Listen != "" || f.both); err != nil {
 		return err
 	}
 	if err := checkLimits([]limit{{"size", f.Size, 1, load.MaxSize}, {"qp", f.QP, 1, load.MaxQPs}}); err != nil {
@@ -206,6 +209,9 @@ func withSize(s load.Spec, size int) load.Spec {
 
 // Validate implements kong's check.
 func (c *perfRDMACmd) Validate(k *kong.Context) error {
+	if err := c.checkSelf(k); err != nil {
+		return err
+	}
 	if err := c.check(k); err != nil {
 		return err
 	}
@@ -338,6 +344,9 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 
 // Run measures, or serves.
 func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) error {
+	if c.Self {
+		return c.self(ctx, k, out)
+	}
 	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
 		vctx, err := c.open(out, addr.Addr(), &self)
 		if err != nil {
@@ -386,7 +395,7 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 // inProcess has do work in this process as the flags want that: on its CPU, with
 // profiles around it, and until ctx ends.
 func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, self load.End) error) error {
-	addr, err := resolve(ctx, f.Addr+f.Listen, f.Listen != "")
+	addr, err := resolve(ctx, f.Addr+f.Listen, f.Listen != "" || f.both)
 	if err != nil {
 		return unable(interrupted(ctx, err))
 	}

@@ -120,6 +120,15 @@ func workloadHelp(op load.Op, tcp bool) string {
     ` + name + ` perf ` + string(op) + ` 192.0.2.1:7175 --all
 
 `
+	if !tcp {
+		text += `One command is both ends with --self, and prints raw TCP beside RDMA: each round measures both, ` +
+			`and the ratio is the median of the rounds' ratios. The ends are two processes, each on a CPU of its ` +
+			`own with GOMAXPROCS 1, unless --procs or --cpu say otherwise:
+
+    ` + name + ` perf ` + string(op) + ` --self
+
+`
+	}
 	switch {
 	case op.Latency() && !tcp && op != load.ReadLat:
 		text += "The whole round trip is printed; perftest's ib_" + strings.ReplaceAll(string(op), "-", "_") + " prints half of it."

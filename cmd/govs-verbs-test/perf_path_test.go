@@ -3,13 +3,9 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 )
@@ -18,8 +14,7 @@ import (
 // interrupted while it measures the path, or fails.
 func TestPerfPathInterrupted(t *testing.T) {
 	testkit.NeedRoot(t, "network namespaces need root")
-	mark := fmt.Sprintf("GOVS_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
-	t.Setenv("GOVS_TEST_MARK", mark[len("GOVS_TEST_MARK="):])
+	mark := markProcesses(t)
 	names := len(testkit.Must(filepath.Glob("/run/netns/*"))(t))
 
 	p := perfAll(t, "--rounds", "100000", "--only", "path-1500-rtt-spin")
@@ -37,28 +32,4 @@ func TestPerfPathInterrupted(t *testing.T) {
 	if now := len(testkit.Must(filepath.Glob("/run/netns/*"))(t)); now > names {
 		t.Errorf("%d named network namespaces, and %d before", now, names)
 	}
-}
-
-// marked are the processes, but for this one, that have a variable in their environment.
-func marked(t *testing.T, variable string) (pids []string) {
-	t.Helper()
-	for _, file := range testkit.Must(filepath.Glob("/proc/[0-9]*/environ"))(t) {
-		text, _ := os.ReadFile(file) // it may be gone
-		if pid := filepath.Base(filepath.Dir(file)); bytes.Contains(text, []byte(variable)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// wantNone waits until no process has the variable.
-func wantNone(t *testing.T, variable string) {
-	t.Helper()
-	var left []string
-	for start := time.Now(); time.Since(start) < patience; time.Sleep(10 * time.Millisecond) {
-		if left = marked(t, variable); left == nil {
-			return
-		}
-	}
-	t.Errorf("processes %v are left", left)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,6 +166,10 @@ func TestPerfWrongUsage(t *testing.T) {
 		"write-bw 192.0.2.1:7175 --busy-wait 1us":            "--busy-wait: with --poll spin this end never sleeps",
 		"tcp-bw 192.0.2.1:7175 --crc on":                     "unknown flag --crc",
 		"frobnicate":                                         "unexpected argument frobnicate",
+		"write-bw --self --listen 127.0.0.1:0":               "--self and --listen can't be used together",
+		"write-bw --self -b":                                 "leave --bidirectional out",
+		"write-bw --self --rounds 0":                         "--rounds 0: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --rounds 3":                 "--rounds 3: is for --self",
 	} {
 		cmd := start(t, append([]string{"perf"}, strings.Fields(args)...)...)
 		cmd.want(t, exitUsage, nil, parts(name+": ", want, hint))
@@ -300,6 +306,40 @@ func TestPerfPinned(t *testing.T) {
 	p := startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpu "+cpu+" "+addr)...)
 	p.want(t, exitPassed, "on CPU "+cpu+" GOMAXPROCS 1")
 	server.want(t, exitPassed, nil, nil)
+}
+
+// TestPerfSelf has one command be both ends, beside raw TCP.
+func TestPerfSelf(t *testing.T) {
+	for _, op := range load.Ops() {
+		p := startCommand(t, nil, words("perf "+string(op)+" --self --provider engine -n 40 --rounds 2")...)
+		p.want(t, exitPassed, string(op)+": spin; ", "2 rounds, raw TCP after each", "least to most", " to ")
+	}
+	p := startCommand(t, nil, words("perf write-bw --self [::1]:0 --provider engine --crc off --poll block "+
+		"-q 2 -D 20ms --rounds 3 --json")...)
+	p.want(t, exitPassed)
+	var r perfSelfReport
+	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Op != load.WriteBW || r.Poll != load.Block || r.Rounds != 3 || len(r.Results) != 1 ||
+		r.Client.CRC != "off" || r.Server.CRC != "off" || r.Server.Provider != "engine" {
+		t.Fatalf("report %+v", r)
+	}
+	m := r.Results[0]
+	if m.Size != 65536 || m.RDMA.GBps <= 0 || m.TCP.GBps <= 0 || m.Ratio.Least <= 0 ||
+		m.Ratio.Least > m.Ratio.Median || m.Ratio.Median > m.Ratio.Most {
+		t.Errorf("result %+v", m)
+	}
+}
+
+// TestPerfSelfInterrupted: no server is left behind.
+func TestPerfSelfInterrupted(t *testing.T) {
+	mark := markProcesses(t)
+	p := startCommand(t, nil, words("perf send-lat --self --provider engine -D 1h")...)
+	p.stdout.await(t, "#bytes")
+	testkit.OK(t, p.cmd.Process.Signal(syscall.SIGINT))
+	p.want(t, exitFailed)
+	wantNone(t, mark)
 }
 
 func TestPerfInterrupted(t *testing.T) {
