@@ -35,13 +35,13 @@ lint: ## Run golangci-lint with the project's walls between packages.
 	@GO='$(GO)' ci/lint
 
 bench: ## Measure the engine beside raw TCP, UCX and libfabric (20 minutes); results in docs/benchmarks.
-	@GO='$(GO)' ci/bench
+	@GO='$(GO)' ci/bench/run host
 
 bench-vm: ## Measure the engine beside siw in the guest (5 minutes); results in docs/benchmarks.
-	@GO='$(GO)' ci/bench-vm
+	@GO='$(GO)' ci/bench/run guest
 
 bench-victim: ## Measure one connection beside hostile peers (10 minutes); results in docs/benchmarks.
-	@GO='$(GO)' ci/bench-victim
+	@GO='$(GO)' ci/bench/run victim
 
 clean: ## Remove what was built here; downloads and kernels stay in the cache (ci/vm/README.md).
 	rm -rf $(OUT)

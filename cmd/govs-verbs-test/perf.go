@@ -34,10 +34,7 @@ type perfCmd struct {
 	TCPBW    perfTCPCmd  `cmd:"" name:"tcp-bw" help:"Bandwidth of raw TCP, to compare with."`
 	TCPLat   perfTCPCmd  `cmd:"" name:"tcp-lat" help:"Round trip over raw TCP, to compare with."`
 
-	All       perfAllCmd       `cmd:"" help:"Measure all figures beside raw TCP, UCX, libfabric and siw; table, JSON and plots."`
-	End       perfEndCmd       `cmd:"" hidden:"" help:"An end of perf all."`
-	Victim    perfVictimCmd    `cmd:"" help:"Measure one connection's round trips beside hostile peers; table, JSON and plots."`
-	VictimEnd perfVictimEndCmd `cmd:"" hidden:"" name:"victim-end" help:"One of the processes of perf victim."`
+	End perfEndCmd `cmd:"" hidden:"" help:"An end that takes orders from a program."`
 }
 
 // perfFlags are what all of them have.
@@ -314,6 +311,8 @@ func checkCongestion(flag, name string) error {
 	list, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	return fmt.Errorf("%s %s: %w; this machine has %s", flag, name, err, oneLine(string(list)))
 }
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // open opens the device.
 func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibverbs.Context, error) {

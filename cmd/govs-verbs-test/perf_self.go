@@ -314,5 +314,6 @@ func (r perfSelfRow) line(op load.Op) string {
 		speed, cost = [2]float64{r.RDMA.RTT, r.TCP.RTT}, [2]float64{r.RDMA.CPUPerOp, r.TCP.CPUPerOp}
 	}
 	spread := fmt.Sprintf("%.2f to %.2f", r.Ratio.Least, r.Ratio.Most)
-	return fmt.Sprintf(format, r.Size, speed[0], speed[1], r.Ratio.Median, spread, cost[0], cost[1], r.CPURatio.Median)
+	return fmt.Sprintf(format, r.Size, speed[0], speed[1], r.Ratio.Median, spread, cost[0], cost[1],
+		r.CPURatio.Median)
 }

@@ -114,7 +114,6 @@ func TestWrongUsage(t *testing.T) {
 		{"run --seed 0", "--seed 0: has to be above 0"},
 		{"run --only=", "--only is empty"},
 		{"list --only=", "--only is empty"},
-		{"perf all --only=", "--only is empty"},
 		{"run --addr localhost", "--addr"},
 		{"run --interface no-such-netdev", "--interface no-such-netdev"},
 		{"compare", "the argument <dir> ... is missing; usage: govs-verbs-test compare <dir> ..."},

@@ -153,8 +153,8 @@ func (p *progressState) lendP() {
 //
 // All streams of the device are looked at after policy.SomeMost calls or policy.TurnLong octets
 // only, because the answers to a well-behaved peer would wait beside one with much traffic: p99 of
-// its round trips was 1.5 times as long (perf victim, kinds reader and tiny). A program outside of
-// Go (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
+// its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). A program outside
+// of Go (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
 // something: it may spin on one CQ and be the target of Writes on other QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -19,19 +17,8 @@ func Self(cpu int) error {
 	if err != nil {
 		return err
 	}
-	return eachThread(func(tid int) error {
-		if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
-		}
-		return nil
-	})
-}
-
-// eachThread calls do once for each thread of this process, so that later threads inherit
-// what it sets.
-func eachThread(do func(tid int) error) error {
-	// A thread for which do was not called yet may start another: the list is read until
-	// it holds none that is new.
+	// A thread that is not pinned yet may start another: the list is read until it holds none
+	// that is new.
 	done := make(map[int]bool)
 	for {
 		tids, err := threads()
@@ -43,8 +30,8 @@ func eachThread(do func(tid int) error) error {
 			if done[tid] {
 				continue
 			}
-			if err := do(tid); err != nil {
-				return err
+			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
 			}
 			done[tid] = true
 		}
@@ -52,27 +39,6 @@ func eachThread(do func(tid int) error) error {
 			return nil
 		}
 	}
-}
-
-// Start starts cmd pinned to one CPU: with all its threads, from the start, so
-// that its Go runtime counts one CPU.
-func Start(cmd *exec.Cmd, cpu int) error {
-	set, err := only(cpu)
-	if err != nil {
-		return err
-	}
-	// A child inherits the affinity of the thread that forks.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var was unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &was); err != nil {
-		return fmt.Errorf("reading the CPU affinity: %w", err)
-	}
-	if err := unix.SchedSetaffinity(0, set); err != nil {
-		return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
-	}
-	err = cmd.Start()
-	return errors.Join(err, unix.SchedSetaffinity(0, &was))
 }
 
 // CPUs are the CPUs that the calling thread may run on, and so may this process, unless

@@ -1,0 +1,272 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/bench/load"
+	"github.com/govs-rdma/govs/ci/bench/outside"
+)
+
+// Cong is the TCP congestion control of all that is measured.
+const Cong = "cubic"
+
+// Config says what is measured, and how.
+type Config struct {
+	Rounds int
+	Time   time.Duration // of one measurement
+	Only   string        // path.Match patterns of ids of figures and plots, with commas; empty: all
+
+	ClientCPU, ServerCPU int
+	Procs                int // GOMAXPROCS of each end
+
+	Worker     []string // command of an end: govs-verbs-test perf end
+	IdleWorker []string // of an end of idle connections: a process that calls ServeIdle
+
+	Separate bool // this process is in the network namespace that the script run makes
+
+	Exec   []string      // command that runs C programs over the engine, with its flags
+	Kernel *KernelDevice // siw, where it is to be measured
+
+	Say func(format string, args ...any) // reports progress
+
+	idle int // for tests: another number of idle QPs than idleMost
+}
+
+// KernelDevice is the iWARP device of the kernel.
+type KernelDevice struct {
+	Name string
+	Addr netip.Addr
+	CRC  bool // its connections have CRC
+}
+
+// Check says what is wrong with a Config.
+func (c Config) Check() error {
+	for pattern := range strings.SplitSeq(c.Only, ",") {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("pattern %q: %w", pattern, err)
+		}
+		if c.Only != "" && !c.measures(pattern) {
+			return fmt.Errorf("no figure or plot has an id like %q", pattern)
+		}
+	}
+	switch {
+	case c.Rounds < 1:
+		return fmt.Errorf("--rounds %d: at least 1 is needed", c.Rounds)
+	case c.Time < time.Millisecond:
+		return fmt.Errorf("%v for a measurement: at least 1ms is needed", c.Time)
+	case c.ClientCPU == c.ServerCPU:
+		return errors.New("two CPUs are needed, one for each end")
+	case c.Procs < 1:
+		return fmt.Errorf("GOMAXPROCS %d: has to be at least 1", c.Procs)
+	}
+	return nil
+}
+
+// measures reports whether a figure or plot has an id that matches.
+func (c Config) measures(pattern string) bool {
+	var ids []string
+	for _, g := range goals {
+		ids = append(ids, g.ID)
+	}
+	for _, f := range formulas {
+		ids = append(ids, f.id)
+	}
+	for _, s := range sweeps(c) {
+		ids = append(ids, s.id)
+	}
+	c.Only = pattern
+	return slices.ContainsFunc(ids, c.wants)
+}
+
+// runner is a run.
+type runner struct {
+	Config
+	pair    *pair
+	path    *pathPair // nil until it is needed, and when it has to be made again
+	samples map[string][]Sample
+	idling  idleSamples
+	paths   map[netip.Addr]pathOf
+	version map[string]string    // of programs of others
+	specs   map[string]load.Spec // of what was measured, by name, with its defaults
+	errors  []string             // that were said
+	load    string               // the machine's load average when the run began
+}
+
+// Run measures. What can't be measured is missing in the report, with the reason; the
+// error is one that makes the rest useless.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string), specs: make(map[string]load.Spec), load: loadAverage()}
+	if err := r.lookAtPaths(ctx); err != nil {
+		return nil, err
+	}
+	if r.pair, err = startPair(ctx, c, false); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.pair.close(), r.path.close()) }()
+	for round := range c.Rounds {
+		if err := r.round(ctx, round); err != nil {
+			return nil, err
+		}
+	}
+	return r.report(), nil
+}
+
+func (r *runner) lookAtPaths(ctx context.Context) error {
+	addrs := []netip.Addr{r.addr(engine)}
+	if r.Separate {
+		addrs = append(addrs, ethernet)
+	}
+	for _, addr := range addrs {
+		p, err := tryPath(ctx, addr)
+		if err != nil {
+			return fmt.Errorf("TCP at %v: %w", addr, err)
+		}
+		r.paths[addr] = p
+	}
+	return nil
+}
+
+// round makes each measure once. Each round begins with another one, so that none is
+// always made right after other work of the machine.
+func (r *runner) round(ctx context.Context, round int) error {
+	var list []measure
+	for _, m := range chosen(r.Config) {
+		if m.Rounds == 0 || round < m.Rounds {
+			list = append(list, m)
+		}
+	}
+	began := time.Now()
+	for i := range list {
+		m := list[(i+round*len(list)/r.Rounds)%len(list)]
+		s := r.once(ctx, m)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.Round = round
+		if s.Error != "" && !slices.Contains(r.errors, s.Error) {
+			r.Say("%s: %s", m.Name, s.Error)
+			r.errors = append(r.errors, s.Error)
+		}
+		r.samples[m.Name] = append(r.samples[m.Name], s)
+	}
+	if round < fewRounds && r.wantsIdle() {
+		if err := r.idleRound(ctx, round); err != nil {
+			return err
+		}
+	}
+	r.Say("round %d of %d: %d measurements, %.0f s", round+1, r.Rounds, len(list), time.Since(began).Seconds())
+	return nil
+}
+
+// once makes a measure.
+func (r *runner) once(ctx context.Context, m measure) Sample {
+	if m.Test != nil {
+		return r.program(ctx, *m.Test)
+	}
+	d := *m.Device
+	if d.Segments && !r.Separate {
+		return Sample{Error: "no segments of Ethernet's size without a network namespace"}
+	}
+	p, err := r.pairFor(ctx, d)
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	a, err := p.run(ctx, d, r.addr(d), m.Spec)
+	if err != nil && p.broken() && ctx.Err() == nil {
+		// A process that does not answer is ended, and a new pair is started.
+		err = errors.Join(err, r.renew(ctx, p))
+	}
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	r.specs[m.Name] = *a.Spec
+	return sampleOf(*a.Result)
+}
+
+// pairFor is the pair between which a device is measured.
+func (r *runner) pairFor(ctx context.Context, d load.Device) (*pair, error) {
+	if d.Link == "" {
+		return r.pair, nil
+	}
+	if r.path == nil {
+		r.path = startPath(ctx, r.Config)
+	}
+	return r.path.pair, errors.Join(r.path.err, r.path.missing[d.Link])
+}
+
+// addr is where a device's server listens.
+func (r *runner) addr(d load.Device) netip.Addr {
+	switch {
+	case d.Link != "":
+		return far(linkOf(d))
+	case d.Segments:
+		return ethernet
+	case r.Kernel != nil: // beside siw, which has no loopback
+		return r.Kernel.Addr
+	}
+	return loopback
+}
+
+func (p *pair) broken() bool { return p.client.Failed() || p.server.Failed() }
+
+func (r *runner) renew(ctx context.Context, old *pair) error {
+	_ = old.client.Kill()
+	_ = old.server.Kill()
+	_ = old.close()
+	if old != r.pair {
+		r.path = nil
+		return nil
+	}
+	p, err := startPair(ctx, r.Config, false)
+	if err == nil {
+		r.pair = p
+	}
+	return err
+}
+
+func sampleOf(res load.Result) Sample {
+	cpu := res.Client.CPU() + res.Server.CPU()
+	ops, gib := float64(max(res.Ops, 1)), float64(max(res.Octets, 1))/(1<<30)
+	s := Sample{
+		Allocs: max(res.Client.AllocsPerOp, res.Server.AllocsPerOp),
+		PerGiB: cpu.Seconds() / gib, PerOp: micros(cpu) / ops,
+	}
+	if l := res.Lat; l != nil {
+		s.RTT = micros(l.Median)
+		return s
+	}
+	seconds := res.Elapsed.Seconds() // no value where this is 0
+	s.GBps, s.Mops = float64(res.Octets)/1e9/seconds, ops/1e6/seconds
+	return s
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// program runs a program of others.
+func (r *runner) program(ctx context.Context, t outside.Test) Sample {
+	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo", Exec: r.Exec}
+	if r.Kernel != nil {
+		p.Device = r.Kernel.Name
+	}
+	// On a busy machine two processes that spin in turns may take for ever.
+	ctx, cancel := context.WithTimeout(ctx, max(20*time.Second, 20*r.Time))
+	defer cancel()
+	res, err := p.Run(ctx, t)
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	if _, ok := r.version[t.Program]; !ok {
+		r.version[t.Program] = outside.Version(ctx, t.Program)
+	}
+	return Sample{GBps: res.GBps, RTT: micros(res.RTT)}
+}

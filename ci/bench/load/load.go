@@ -1,0 +1,90 @@
+// Package load has the workloads that govs-verbs-test perf end is given, and what it answers, as
+// far as figures need them. The names are those of its package load, in lines of JSON.
+package load
+
+import (
+	"slices"
+	"time"
+)
+
+// Op is a workload, named as a subcommand of govs-verbs-test perf is.
+type Op string
+
+// The workloads. Those of TCP run over rsockets, too.
+const (
+	WriteBW Op = "write-bw"
+	ReadBW  Op = "read-bw"
+	SendBW  Op = "send-bw"
+	SendLat Op = "send-lat"
+	TCPBW   Op = "tcp-bw"
+	TCPLat  Op = "tcp-lat"
+)
+
+// Poll says how an end waits.
+type Poll string
+
+// The ways to wait.
+const (
+	Spin  Poll = "spin"
+	Block Poll = "block"
+)
+
+// Spec is a run. What is zero has perf's default, which its answer tells.
+type Spec struct {
+	Op       Op
+	Size     int           // bytes of a message
+	Duration time.Duration // of the run
+	QPs      int           `json:",omitempty"` // or connections
+	TxDepth  int           `json:",omitempty"`
+	PostList int           `json:",omitempty"`
+	Inline   int           `json:",omitempty"` // bytes, up to which messages are inline
+
+	Outstanding int  `json:",omitempty"` // Reads
+	Poll        Poll `json:",omitempty"`
+}
+
+// Device says over what a run is, which is between processes at two addresses.
+type Device struct {
+	Provider string // engine, kernel, or tcp for raw TCP
+	CRC      string `json:",omitempty"` // engine: on, off
+	Sleeps   bool   `json:",omitempty"` // engine: an end that blocks does so at once
+	Stream   bool   `json:",omitempty"` // over rsockets
+
+	Segments bool   `json:"-"` // over the address whose TCP has Ethernet's MSS
+	Link     string `json:"-"` // over a link of the path, by name
+}
+
+// Result is what came of a run.
+type Result struct {
+	Ops     uint64        // messages, or round trips
+	Octets  uint64        // of payload
+	Elapsed time.Duration // the client's
+	Lat     *Latency      // of a round trip
+
+	Client, Server Usage
+}
+
+// Usage is what a run costs the process of one end.
+type Usage struct {
+	AllocsPerOp float64
+	User, Sys   time.Duration // CPU time
+}
+
+// CPU is the time that the process had a CPU.
+func (u Usage) CPU() time.Duration { return u.User + u.Sys }
+
+// Latency is a distribution of durations.
+type Latency struct{ Min, Median, P99, P999, Max time.Duration }
+
+// LatencyOf sorts durations, of which there is at least one, and sums them up.
+func LatencyOf(list []time.Duration) Latency {
+	slices.Sort(list)
+	at := func(share float64) time.Duration { return list[int(share*float64(len(list)))] }
+	return Latency{list[0], at(0.5), at(0.99), at(0.999), list[len(list)-1]}
+}
+
+// End describes an end.
+type End struct {
+	Procs            int
+	Kernel, Go, Govs string
+}

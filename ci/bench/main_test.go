@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/bench/worker/workertest"
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// asCommand, in the environment, makes the test's binary the command.
+const asCommand = "GOVS_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) == "1" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// command is this command as a process, with two CPUs.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	client, server := workertest.Two(t)
+	args = append(args, "-client-cpu", strconv.Itoa(client), "-server-cpu", strconv.Itoa(server))
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	return cmd
+}
+
+func wantParts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+}
+
+// TestFigures: ends of govs-verbs-test, rounds, tables and plots. The values are not checked here.
+func TestFigures(t *testing.T) {
+	dir := t.TempDir()
+	cmd := command(t, "figures", "-command", workertest.Command(t), "-rounds", "2", "-time-per", "5ms",
+		"-only", "*_[14][mk]_*,latency", "-markdown", filepath.Join(dir, "all.md"), "-svg", dir)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text := string(testkit.Must(os.ReadFile(filepath.Join(dir, "all.md")))(t))
+	if text != string(out) {
+		t.Errorf("the file has\n%s\nand stdout\n%s", text, out)
+	}
+	wantParts(t, text, "| `write_1m_crc` |", "| `write_1m_cpu_per_gib` |", "| <=1.25 |", "| `write_4k_vs_tcp` |",
+		"| `write-1m` | write-bw, 1048576 bytes, 16 outstanding", "| congestion control | cubic |")
+	for _, not := range []string{"not asked for", "qp1000_vs_1"} {
+		if strings.Contains(text, not) {
+			t.Errorf("%q in\n%s", not, text)
+		}
+	}
+}
+
+// TestVictim: three processes, rounds, tables and plot, and peers that were at work.
+func TestVictim(t *testing.T) {
+	dir := t.TempDir()
+	// With the usual policy, because tests that run at the same time would leave the peers no CPU.
+	cmd := command(t, "victim", "-normal", "-rounds", "1", "-time", "200ms", "-peers", "1,3", "-kind", "zero,terminate",
+		"-every", "1ms", "-markdown", filepath.Join(dir, "victim.md"), "-svg", dir)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	beyond := errors.As(err, &exit) && exit.ExitCode() == exitFailed &&
+		strings.Contains(string(exit.Stderr), errBeyond.Error())
+	if err != nil && !beyond {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text := string(testkit.Must(os.ReadFile(filepath.Join(dir, "victim.md")))(t))
+	wantParts(t, text, "| zero | 1 | block |", "| terminate | 3 | spin |", " FPDUs", "| peers' policy | SCHED_OTHER |")
+	if strings.Contains(text, "failed: ") {
+		t.Errorf("a case failed:\n%s", text)
+	}
+	within := strings.Count(text, "| within |") == 8
+	if within == beyond {
+		t.Errorf("all within their limits: %v, and the exit says %v\n%s", within, err, text)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "victim.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                        "figures|victim",
+		"all":                                     "figures or victim",
+		"figures -rounds 0":                       "rounds",
+		"figures -time-per 0s":                    "measurement",
+		"figures -only nothing-like-it":           "no figure or plot",
+		"figures -only write_1m_crc,nothing":      `no figure or plot has an id like "nothing"`,
+		"figures -only [":                         "pattern",
+		"figures -markdown /nonexistent/x.md":     "no such folder",
+		"figures -server-cpu 0":                   "two CPUs",
+		"figures -procs 0":                        "GOMAXPROCS",
+		"figures write_1m_crc":                    "unexpected argument write_1m_crc",
+		"victim -kind loud":                       `kind "loud": there are [reader slow`,
+		"victim -peers 0":                         "0 peers: has to be 1 to 4096",
+		"victim -peers many":                      "-peers many: ",
+		"victim -poll sometimes":                  `poll "sometimes"`,
+		"victim -rounds 0":                        "--rounds 0",
+		"victim -time 0s":                         "at least 1ms is needed",
+		"victim -server-cpu 0 -hostile-cpu 0":     "CPU 0: the server needs one to itself",
+		"victim -markdown /nonexistent/victim.md": "no such folder",
+	} {
+		err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard)
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestInterrupted: no process is left, and so no network namespace of one, when a run that measures
+// the path is interrupted.
+func TestInterrupted(t *testing.T) {
+	testkit.NeedRoot(t, "network namespaces need root")
+	mark := fmt.Sprintf("GOVS_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
+	cmd := command(t, "figures", "-command", workertest.Command(t), "-rounds", "100000", "-time-per", "5ms",
+		"-only", "path-1500-rtt-spin")
+	cmd.Env = append(cmd.Env, mark)
+	said := testkit.Must(cmd.StderrPipe())(t)
+	testkit.OK(t, cmd.Start())
+	var text []byte
+	for buf := make([]byte, 512); !bytes.Contains(text, []byte("round 1 of 100000")); {
+		n, err := said.Read(buf)
+		if text = append(text, buf[:n]...); err != nil {
+			t.Fatalf("%v after %s", err, text)
+		}
+	}
+	if n := len(marked(t, mark)); n < 3 { // the command, and two ends
+		t.Errorf("%d processes", n)
+	}
+	testkit.OK(t, cmd.Process.Signal(syscall.SIGINT))
+	rest, _ := io.ReadAll(said)
+	if err := cmd.Wait(); err == nil || !bytes.Contains(rest, []byte("interrupted")) {
+		t.Errorf("%v, after %s", err, rest)
+	}
+	var left []string
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		if left = marked(t, mark); left == nil {
+			return
+		}
+	}
+	t.Errorf("processes %v are left", left)
+}
+
+// marked are the processes, but for this one, that have a variable in their environment.
+func marked(t *testing.T, variable string) (pids []string) {
+	t.Helper()
+	for _, file := range testkit.Must(filepath.Glob("/proc/[0-9]*/environ"))(t) {
+		text, _ := os.ReadFile(file) // it may be gone
+		if pid := filepath.Base(filepath.Dir(file)); bytes.Contains(text, []byte(variable)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,329 @@
+// Package outside runs the benchmarks of others, that of UCX, libfabric and
+// perftest, both ends on this machine, and reads what they print.
+//
+// Their options are their defaults wherever they have some, and they are given the
+// transport of this comparison: TCP, or for perftest an RDMA device. None of them has an
+// option for the congestion control; theirs is the system's, or the route's.
+package outside
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/bench/worker"
+)
+
+// A Test is one run of a program.
+type Test struct {
+	Program string // one of those below
+	Size    int    // octets of a message
+	Iters   int    // messages, or round trips
+	Warmup  int    `json:",omitempty"` // messages before them; of UCX only, the others have none that can be set
+	NoCRC   bool   `json:",omitempty"` // over the bridge: connections have no CRC
+}
+
+// Bridged reports whether the test's program runs over the bridge.
+func (t Test) Bridged() bool { return programs[t.Program].bridged }
+
+// Waits says how the test's program waits.
+func (t Test) Waits() string {
+	if programs[t.Program].blocks {
+		return "block, after polling for 10 us"
+	}
+	return "spin"
+}
+
+// Means reports whether the test's program prints the mean of round trips, and not the median.
+func (t Test) Means() bool { return t.Program == FabricPing || programs[t.Program].blocks }
+
+// The programs, named after what they measure.
+const (
+	UCXPutBW    = "ucx-put-bw"    // ucx_perftest -t ucp_put_bw
+	UCXPutLat   = "ucx-put-lat"   // ucx_perftest -t ucp_put_lat
+	UCXTagBW    = "ucx-tag-bw"    // ucx_perftest -t tag_bw
+	UCXTagLat   = "ucx-tag-lat"   // ucx_perftest -t tag_lat
+	FabricPing  = "libfabric"     // fi_pingpong, a message each way
+	VerbsWrite  = "perftest-bw"   // ib_write_bw over librdmacm
+	VerbsSendPP = "perftest-send" // ib_send_lat over librdmacm
+
+	ExecWrite  = "exec-perftest-bw"   // ib_write_bw over the bridge
+	ExecSendPP = "exec-perftest-send" // ib_send_lat over the bridge
+
+	// rstream, which blocks after polling for 10 us, one direction after the other.
+	RstreamBW      = "rstream-bw"
+	RstreamLat     = "rstream-lat"
+	ExecRstreamBW  = "exec-rstream-bw" // over the bridge
+	ExecRstreamLat = "exec-rstream-lat"
+)
+
+// A Result is what a program prints about a run. Values that it does not print are zero.
+type Result struct {
+	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
+	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
+	Mean bool          `json:",omitempty"` // RTT is the mean
+
+	Command string // the client's, to run it by hand
+}
+
+// A Pair is where both ends of a program run.
+type Pair struct {
+	ClientCPU, ServerCPU int // the CPUs that they are pinned to; -1: not pinned
+	Addr                 netip.Addr
+	Netdev               string // of Addr, for UCX
+	Device               string // RDMA device of Addr, for perftest
+
+	// Exec is the command that runs a C program over the bridge, with its flags. What has to be
+	// added is the CRC, and the program.
+	Exec []string
+}
+
+// program describes how a program is called, and its output read.
+type program struct {
+	binary  string
+	version []string // the command that prints its version
+	pkg     string   // of Debian
+	bridged bool     // it is run with Pair.Exec
+	blocks  bool     // it does not spin
+	env     func(Pair) []string
+	server  func(p Pair, t Test, port int) []string
+	client  func(p Pair, t Test, port int) []string
+	parse   func(t Test, stdout string) (Result, error)
+
+	// early reports whether a client has failed because it connected before its server
+	// listened, if only the two programs can prevent that; nil if there is no such case.
+	early func(client *process) bool
+}
+
+func lookup(name string) (program, error) {
+	p, ok := programs[name]
+	if !ok {
+		return program{}, fmt.Errorf("no program %q", name)
+	}
+	return p, nil
+}
+
+// Usable says why a program can't be run on this machine, nil if it can.
+func Usable(name string) error {
+	p, err := lookup(name)
+	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(p.binary); err != nil {
+		return fmt.Errorf("%s is not installed (package %s; ci/deps bench adds it)", p.binary, p.pkg)
+	}
+	return nil
+}
+
+// Version is the first line that a program, or the package that it is a part of, prints
+// about its version; empty if it prints none.
+func Version(ctx context.Context, name string) string {
+	p, err := lookup(name)
+	if err != nil {
+		return ""
+	}
+	out, err := exec.CommandContext(ctx, p.version[0], p.version[1:]...).CombinedOutput()
+	if err != nil && len(out) == 0 {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(strings.TrimLeft(line, "# "))
+}
+
+// How long a server may take until it listens, on a machine that does other things as
+// well, and how often both ends are run if the client came too early.
+var (
+	listenLimit = 2 * time.Minute
+	mostRuns    = 5
+)
+
+// errEarly is the end of a client that came before its server listened.
+var errEarly = errors.New("it seems that the client came before its server listened")
+
+// Run runs both ends and returns what the client printed. When ctx ends, both are killed.
+func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
+	if err := Usable(t.Program); err != nil {
+		return Result{}, err
+	}
+	if t.Size < 1 || t.Iters < 1 || t.Warmup < 0 {
+		return Result{}, fmt.Errorf("%s: %d messages of %d octets after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
+	}
+	prog := programs[t.Program]
+	if prog.bridged && len(p.Exec) == 0 {
+		return Result{}, fmt.Errorf("%s: no command runs programs over the bridge", t.Program)
+	}
+	for runs := 1; ; runs++ {
+		r, err := p.run(ctx, prog, t)
+		if !errors.Is(err, errEarly) || ctx.Err() != nil {
+			return r, err
+		}
+		if runs == mostRuns {
+			return Result{}, fmt.Errorf("%d runs, the last of them: %w", runs, err)
+		}
+	}
+}
+
+// run is one attempt of Run.
+func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
+	port, err := freePort(p.Addr)
+	if err != nil {
+		return Result{}, err
+	}
+	// In every case the server is ended.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	server, err := p.start(ctx, prog, p.command(prog, t, prog.server(p, t, port)), p.ServerCPU)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() {
+		stop()
+		<-server.done
+	}()
+	if err := server.listening(ctx, port); err != nil {
+		return Result{}, fmt.Errorf("%s, server: %w", prog.binary, err)
+	}
+	client, err := p.start(ctx, prog, p.command(prog, t, prog.client(p, t, port)), p.ClientCPU)
+	if err != nil {
+		return Result{}, err
+	}
+	<-client.done
+	if client.err != nil {
+		err := errors.Join(ctx.Err(), client.failure())
+		if prog.early != nil && prog.early(client) {
+			err = fmt.Errorf("%w: %w", errEarly, err)
+		}
+		return Result{}, fmt.Errorf("%s: %w", client.cmd, err)
+	}
+	r, err := prog.parse(t, client.stdout.String())
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w in its output:\n%s", client.cmd, err, client.stdout.String())
+	}
+	r.Command = client.cmd.String()
+	return r, nil
+}
+
+// command is the command of a program with its arguments.
+func (p Pair) command(prog program, t Test, args []string) []string {
+	args = append([]string{prog.binary}, args...)
+	if !prog.bridged {
+		return args
+	}
+	crc := "preferred"
+	if t.NoCRC {
+		crc = "off"
+	}
+	return slices.Concat(p.Exec, []string{"--crc", crc, "--"}, args)
+}
+
+// process is a program that runs.
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	done           chan struct{} // closed when it has ended
+	err            error         // of Wait, then
+}
+
+func (p Pair) start(ctx context.Context, prog program, command []string, cpu int) (*process, error) {
+	pr := &process{cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
+	pr.cmd.Stdout, pr.cmd.Stderr = &pr.stdout, &pr.stderr
+	pr.cmd.WaitDelay = time.Second
+	if prog.env != nil {
+		pr.cmd.Env = append(pr.cmd.Environ(), prog.env(p)...)
+	}
+	var err error
+	if cpu >= 0 {
+		err = worker.OnCPU(pr.cmd, cpu)
+	}
+	if err == nil {
+		err = pr.cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", prog.binary, err)
+	}
+	go func() {
+		pr.err = pr.cmd.Wait()
+		close(pr.done)
+	}()
+	return pr, nil
+}
+
+// failure is the error of a program that has ended, with the end of its output.
+func (pr *process) failure() error {
+	said := strings.TrimSpace(pr.stderr.String())
+	if said == "" {
+		said = strings.TrimSpace(pr.stdout.String())
+	}
+	const tail = 400
+	if len(said) > tail {
+		said = "..." + said[len(said)-tail:]
+	}
+	return fmt.Errorf("%w: %s", pr.err, said)
+}
+
+// listening waits until a socket listens at the port. It does not try to connect, because
+// these servers serve one client.
+func (pr *process) listening(ctx context.Context, port int) error {
+	limit := time.NewTimer(listenLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		there, err := listens(port)
+		if there || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return fmt.Errorf("it does not listen at port %d after %v", port, listenLimit)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pr.done:
+			if pr.err == nil {
+				return errors.New("ended before it listened")
+			}
+			return pr.failure()
+		}
+	}
+}
+
+// freePort finds a TCP port at which no socket listens.
+func freePort(addr netip.Addr) (int, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return 0, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// number reads a number of an output, and what it may end in: k, m or g as
+// fi_pingpong writes multiples of 1024.
+func number(text string) (float64, error) {
+	unit := 1.0
+	for i, suffix := range []string{"k", "m", "g"} {
+		if rest, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = rest, float64(int(1)<<(10*(i+1)))
+		}
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number", text)
+	}
+	return n * unit, nil
+}
+
+// micros is a duration of so many microseconds.
+func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
+
+var errNoResult = fmt.Errorf("no result: %w", io.ErrUnexpectedEOF)

@@ -1,0 +1,32 @@
+package victim
+
+import (
+	"runtime"
+
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+)
+
+// How long a Write is, and how much of its FPDU comes one octet at a time. At each of these
+// octets the server has to keep, or to copy, what came before.
+const (
+	dribbleSize = 32 << 10
+	dribbleTail = 4 << 10
+)
+
+// dribble sends an FPDU one octet at a time.
+func (h *hostile) dribble(l *link) error {
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, make([]byte, dribbleSize))
+	fpdu := f.Octets(true)
+	for {
+		if err := h.write(l, fpdu[:len(fpdu)-dribbleTail], 0); err != nil {
+			return err
+		}
+		for rest := fpdu[len(fpdu)-dribbleTail:]; len(rest) > 0; rest = rest[1:] {
+			if err := h.write(l, rest[:1], 0); err != nil {
+				return err
+			}
+			runtime.Gosched() // the octets of all peers take turns
+		}
+		h.counts.fpdus.Add(1)
+	}
+}
