@@ -147,10 +147,9 @@ func workloadHelp(op load.Op, tcp bool) string {
 			" With --poll block an end looks for a completion for --busy-wait before it sleeps, if" +
 			" recent waits were that short."
 	}
-	columns := "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " +
-		"GB are 10^9 octets, GiB 2^30."
+	columns := "GB are 10^9 octets, GiB 2^30."
 	if !tcp {
-		columns += " Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
+		columns = "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " + columns + " Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
 			"but at least 4 on each."
 	}
 	if op.Latency() {

@@ -1,10 +1,8 @@
 // Package rawtcp is what package load is compared with: the same without RDMA, over TCP as fast as
 // Go can do it. Each message is one write; the receiver reads into one buffer. Of a load.Spec it
 // uses Size, Iters or Duration, Warmup, QPs (so many connections) and Poll. Ends that spin make
-// system calls without pause, of which Go's scheduler is not notified; others use a net.Conn.
-//
-// A client has a connection for control, with lines of JSON. Each run has connections of its own:
-// their end shows the receiver that it has everything.
+// system calls of which Go's scheduler is not notified; the others use a net.Conn. A client has a
+// connection for control, and each run has others, whose end shows that everything has come.
 package rawtcp
 
 import (
@@ -49,8 +47,7 @@ type Network struct {
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
-// TCP is the network of TCP. cong is the sockets' TCP_CONGESTION, empty for the system's. Go sets
-// TCP_NODELAY itself.
+// TCP is the network of TCP. cong is the sockets' TCP_CONGESTION, empty for the system's.
 func TCP(cong string) Network {
 	set := func(_, _ string, c syscall.RawConn) (err error) { // accepted sockets inherit it
 		if cong == "" {
@@ -76,29 +73,21 @@ func TCP(cong string) Network {
 	}
 }
 
-// A connection begins with one number, thrice: hello if it is for control, otherwise the session. A
-// server of RDMA refuses that; it would wait for more than one.
-const hello = 0x676f76732d746370
-
-// patience is how long a peer may take to say what a connection is for.
+// patience is how long a peer may take to answer when it has nothing else to do.
 const patience = 10 * time.Second
 
+// answer is what a server says of a run: what its connections begin with, then that the warm-up
+// has come, and at the end what has.
+type answer struct {
+	Session, Bytes uint64
+	Usage          load.Usage
+}
+
+type deadliner interface{ SetDeadline(time.Time) error }
+
 // until has what c does end with ctx, as long as stop is not called.
-func until(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (stop func() bool) {
+func until(ctx context.Context, c deadliner) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-}
-
-// begins reads what a connection begins with.
-func begins(c net.Conn) (uint64, error) {
-	var first [3]uint64
-	err := errors.Join(c.SetReadDeadline(time.Now().Add(patience)),
-		binary.Read(c, binary.BigEndian, &first), c.SetReadDeadline(time.Time{}))
-	return first[0], err
-}
-
-// begin writes it.
-func begin(c net.Conn, first uint64) error {
-	return binary.Write(c, binary.BigEndian, [3]uint64{first, first, first})
 }
 
 // Client is the end that decides what is done. Its methods are for one goroutine.
@@ -107,37 +96,19 @@ type Client struct {
 	network Network
 	control net.Conn
 	answers *json.Decoder
-	session uint64
 }
 
 // Dial connects to a server.
-func Dial(ctx context.Context, addr netip.AddrPort, n Network) (_ *Client, err error) {
-	c := &Client{addr: addr, network: n}
-	if c.control, err = c.connect(ctx, hello); err != nil {
+func Dial(ctx context.Context, addr netip.AddrPort, n Network) (*Client, error) {
+	c, err := n.Dial(ctx, addr)
+	if err != nil {
 		return nil, err
 	}
-	c.answers = json.NewDecoder(c.control)
-	defer until(ctx, c.control)()
-	if c.session, err = begins(c.control); err != nil {
-		err = fmt.Errorf("%v is not a server of tcp-bw or tcp-lat: %w", addr, err)
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	return &Client{addr, n, c, json.NewDecoder(c)}, nil
 }
 
 // Close ends the connection.
 func (c *Client) Close() error { return c.control.Close() }
-
-func (c *Client) connect(ctx context.Context, first uint64) (net.Conn, error) {
-	conn, err := c.network.Dial(ctx, c.addr)
-	if err != nil {
-		return nil, err
-	}
-	if err := begin(conn, first); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
 
 // Run does one run. After an error the client can only be closed.
 func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error) {
@@ -145,21 +116,30 @@ func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error
 		return r, err
 	}
 	defer until(ctx, c.control)()
-	if err := json.NewEncoder(c.control).Encode(s); err != nil {
-		return r, err
+	var a answer
+	if err := errors.Join(json.NewEncoder(c.control).Encode(s),
+		c.control.SetReadDeadline(time.Now().Add(patience)), c.answers.Decode(&a),
+		c.control.SetReadDeadline(time.Time{})); err != nil {
+		return r, fmt.Errorf("%v is not a server of tcp-bw or tcp-lat: %w", c.addr, err)
 	}
-	connect := func() (net.Conn, error) { return c.connect(ctx, c.session) }
+	connect := func() (net.Conn, error) {
+		conn, err := c.network.Dial(ctx, c.addr)
+		if err == nil {
+			err = binary.Write(conn, binary.BigEndian, a.Session)
+		}
+		return conn, err
+	}
 	err = withStreams(ctx, s, connect, func(all []stream) (err error) {
-		r, err = lead(ctx, all, s, c.answers)
+		r, err = lead(all, s, c.answers)
 		return err
 	})
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		err = fmt.Errorf("the peer has left: %w", err)
+	if err != nil {
+		err = fmt.Errorf("the peer has left, or the run has failed: %w", err)
 	}
 	return r, err
 }
 
-// Server serves clients, one after another.
+// Server serves clients, one after another. Another one has to wait.
 type Server struct{ l net.Listener }
 
 // Listen makes a server at addr, whose port may be 0.
@@ -177,13 +157,12 @@ func (s *Server) Addr() netip.AddrPort { return s.l.Addr().(*net.TCPAddr).AddrPo
 // Close ends listening. Call it after Serve.
 func (s *Server) Close() error { return s.l.Close() }
 
-// Serve serves n clients one after another, each until it closes; with n == 0 it goes on until ctx
-// ends. A client that comes meanwhile waits, or is turned away.
+// Serve serves n clients, each until it closes; with n == 0 it goes on until ctx ends.
 func (s *Server) Serve(ctx context.Context, n int) error {
-	defer until(ctx, s.l.(interface{ SetDeadline(time.Time) error }))()
+	defer until(ctx, s.l.(deadliner))()
 	var errs []error
 	for served := 0; n == 0 || served < n; served++ {
-		c, err := s.accept(ctx, hello)
+		c, err := s.l.Accept()
 		if err != nil {
 			return errors.Join(append(errs, ctx.Err(), err)...)
 		}
@@ -194,30 +173,10 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	return errors.Join(errs...)
 }
 
-// accept takes the next connection that begins with first, and closes others.
-func (s *Server) accept(ctx context.Context, first uint64) (net.Conn, error) {
-	for {
-		c, err := s.l.Accept()
-		if err != nil {
-			return nil, err
-		}
-		stop := until(ctx, c)
-		got, err := begins(c)
-		if stop(); err == nil && got == first {
-			return c, nil
-		}
-		_ = c.Close()
-	}
-}
-
 // serve serves one client until it leaves.
 func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 	defer func() { err = errors.Join(err, c.Close()) }()
 	defer until(ctx, c)()
-	session := rand.Uint64() >> 1 // is not hello but once in many years
-	if err := begin(c, session); err != nil {
-		return err
-	}
 	orders, answers := json.NewDecoder(c), json.NewEncoder(c)
 	for {
 		var spec load.Spec
@@ -226,14 +185,32 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 		} else if err != nil {
 			return err
 		}
-		if err := Complete(&spec); err != nil {
+		session := rand.Uint64()
+		if err := errors.Join(Complete(&spec), answers.Encode(answer{Session: session})); err != nil {
 			return err
 		}
-		accept := func() (net.Conn, error) { return s.accept(ctx, session) }
+		accept := func() (net.Conn, error) { return s.accept(session) }
 		if err := withStreams(ctx, spec, accept, func(all []stream) error {
-			return follow(ctx, all, spec, answers)
+			return follow(all, spec, answers)
 		}); err != nil {
 			return err
 		}
+	}
+}
+
+// accept takes the next connection of a session, and closes others.
+func (s *Server) accept(session uint64) (net.Conn, error) {
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		var first uint64
+		err = errors.Join(c.SetReadDeadline(time.Now().Add(patience)),
+			binary.Read(c, binary.BigEndian, &first), c.SetReadDeadline(time.Time{}))
+		if err == nil && first == session {
+			return c, nil
+		}
+		_ = c.Close()
 	}
 }
