@@ -149,7 +149,8 @@ func workloadHelp(op load.Op, tcp bool) string {
 	}
 	columns := "GB are 10^9 octets, GiB 2^30."
 	if !tcp {
-		columns = "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " + columns + " Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
+		columns = "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " + columns +
+			" Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
 			"but at least 4 on each."
 	}
 	if op.Latency() {

@@ -260,7 +260,9 @@ func (c *perfRDMACmd) compare(ctx context.Context, out *output, rep *perfSelfRep
 }
 
 // rounds measures messages of one size in turns.
-func (c *perfRDMACmd) rounds(ctx context.Context, op load.Op, size int, rdma, tcp perfRun) (row perfSelfRow, err error) {
+func (c *perfRDMACmd) rounds(ctx context.Context, op load.Op, size int, rdma, tcp perfRun) (
+	row perfSelfRow, err error,
+) {
 	var speeds, costs [2][]float64
 	var ratios, cpu []float64
 	for range c.Rounds {

@@ -1,6 +1,7 @@
 package figures
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -259,4 +260,14 @@ func TestProgramsRunAboutAsLongAsTheRest(t *testing.T) {
 			t.Errorf("%s of %d octets: %d messages, want %d", tc.program, tc.size, got, tc.want)
 		}
 	}
+}
+
+// inPlan is the measure of a name.
+func inPlan(c Config, name string) (measure, error) {
+	for _, m := range base(c) {
+		if m.Name == name {
+			return m, nil
+		}
+	}
+	return measure{}, fmt.Errorf("no measurement %q", name)
 }

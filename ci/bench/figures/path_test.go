@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/govs-rdma/govs/ci/bench/load"
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
@@ -39,7 +38,8 @@ func TestPathWithoutNamespaces(t *testing.T) {
 	ctx := t.Context()
 	p := testkit.Must(startPair(ctx, c, false))(t)
 	defer func() { testkit.OK(t, p.close()) }()
-	r := &runner{Config: c, pair: p, path: &pathPair{err: errNoPath}, specs: make(map[string]load.Spec)}
+	r := newRunner(c)
+	r.pair, r.path = p, &pathPair{err: errNoPath}
 	for _, m := range chosen(c) {
 		if s := r.once(ctx, m); (s.Error == errNoPath.Error()) != (m.Device.Link != "") {
 			t.Errorf("%s: %+v", m.Name, s)

@@ -1,7 +1,6 @@
 package figures
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -93,8 +92,10 @@ var hostFormulas = []formula{
 	{id: "send-rtt-sleep-cpu-per-op", of: "send-rtt-sleep", to: "tcp-rtt-block", value: cpuPerOp},
 	{id: "stream-rtt-cpu-per-op", of: "stream-rtt", to: "tcp-rtt-block", value: cpuPerOp},
 
-	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
-	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
+	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m",
+		value: gbps, needs: "siw"},
+	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k",
+		value: gbps, needs: "siw-crc"},
 	{id: "guest-send-rtt-vs-perftest", of: "guest-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
 	{id: "guest-exec-write-1m-vs-siw", of: "guest-exec-write-1m", to: "perftest-write-1m", value: gbps, needs: "siw"},
 	{id: "guest-exec-write-64k-vs-siw", of: "guest-exec-write-64k", to: "perftest-crc-write-64k",
@@ -289,14 +290,4 @@ func (c Config) lacks(need string) string {
 		return "siw has CRC off here; it is measured in a guest whose siw requires it (make bench-vm)"
 	}
 	return ""
-}
-
-// inPlan is the measure of a name.
-func inPlan(c Config, name string) (measure, error) {
-	for _, m := range base(c) {
-		if m.Name == name {
-			return m, nil
-		}
-	}
-	return measure{}, fmt.Errorf("no measurement %q", name)
 }

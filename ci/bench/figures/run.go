@@ -99,13 +99,20 @@ type runner struct {
 	load    string               // the machine's load average when the run began
 }
 
+func newRunner(c Config) *runner {
+	return &runner{
+		Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf),
+		version: make(map[string]string), specs: make(map[string]load.Spec), load: loadAverage(),
+	}
+}
+
 // Run measures. What can't be measured is missing in the report, with the reason; the
 // error is one that makes the rest useless.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string), specs: make(map[string]load.Spec), load: loadAverage()}
+	r := newRunner(c)
 	if err := r.lookAtPaths(ctx); err != nil {
 		return nil, err
 	}

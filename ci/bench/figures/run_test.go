@@ -3,7 +3,6 @@ package figures
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/govs-rdma/govs/ci/bench/load"
 	"github.com/govs-rdma/govs/ci/bench/worker/workertest"
 )
 
@@ -124,7 +122,7 @@ func TestStreamsOfARun(t *testing.T) {
 func TestLostEnd(t *testing.T) {
 	c := small(t, "write_4k_vs_tcp")
 	ctx := context.Background()
-	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string), specs: make(map[string]load.Spec)}
+	r := newRunner(c)
 	var err error
 	if r.pair, err = startPair(ctx, c, false); err != nil {
 		t.Fatal(err)

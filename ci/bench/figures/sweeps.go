@@ -89,8 +89,9 @@ func bandwidths(c Config) sweep {
 		value: gbps.of,
 	}
 	for _, size := range plotSizes {
-		s.add("engine RDMA Write, CRC on", size, c.over(engine, load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}))
-		s.add("engine RDMA Write, CRC off", size, c.over(noCRC(engine), load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}))
+		write := load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}
+		s.add("engine RDMA Write, CRC on", size, c.over(engine, write))
+		s.add("engine RDMA Write, CRC off", size, c.over(noCRC(engine), write))
 		s.add("raw TCP in Go", size, c.over(load.Device{Provider: "tcp"}, load.Spec{Op: load.TCPBW, Size: size}))
 		s.add("UCX put", size, c.program("", outside.UCXPutBW, size))
 		s.add("UCX tag", size, c.program("", outside.UCXTagBW, size))

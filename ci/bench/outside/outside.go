@@ -49,7 +49,6 @@ func (t Test) Means() bool { return t.Program == FabricPing || programs[t.Progra
 // The programs, named after what they measure.
 const (
 	UCXPutBW    = "ucx-put-bw"    // ucx_perftest -t ucp_put_bw
-	UCXPutLat   = "ucx-put-lat"   // ucx_perftest -t ucp_put_lat
 	UCXTagBW    = "ucx-tag-bw"    // ucx_perftest -t tag_bw
 	UCXTagLat   = "ucx-tag-lat"   // ucx_perftest -t tag_lat
 	FabricPing  = "libfabric"     // fi_pingpong, a message each way
@@ -71,8 +70,6 @@ type Result struct {
 	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
 	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
 	Mean bool          `json:",omitempty"` // RTT is the mean
-
-	Command string // the client's, to run it by hand
 }
 
 // A Pair is where both ends of a program run.
@@ -208,7 +205,6 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w in its output:\n%s", client.cmd, err, client.stdout.String())
 	}
-	r.Command = client.cmd.String()
 	return r, nil
 }
 

@@ -268,7 +268,7 @@ func TestServerThatNeverListens(t *testing.T) {
 // The programs that are installed are run, so that a new version that prints
 // something else is noticed.
 func TestInstalledPrograms(t *testing.T) {
-	for _, name := range []string{UCXPutBW, UCXTagBW, UCXTagLat, UCXPutLat, FabricPing} {
+	for _, name := range []string{UCXPutBW, UCXTagBW, UCXTagLat, FabricPing} {
 		t.Run(name, func(t *testing.T) {
 			if err := Usable(name); err != nil {
 				if os.Getenv("REQUIRE_SIW") == "1" {
@@ -282,7 +282,7 @@ func TestInstalledPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.GBps <= 0 && r.RTT <= 0 || r.Command == "" {
+			if r.GBps <= 0 && r.RTT <= 0 {
 				t.Errorf("it came to %+v", r)
 			}
 			if Version(ctx, name) == "" {

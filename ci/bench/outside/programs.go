@@ -9,7 +9,6 @@ import (
 
 var programs = map[string]program{
 	UCXPutBW:    ucx("ucp_put_bw", ucxBandwidth),
-	UCXPutLat:   ucx("ucp_put_lat", ucxLatency),
 	UCXTagBW:    ucx("tag_bw", ucxBandwidth),
 	UCXTagLat:   ucx("tag_lat", ucxLatency),
 	FabricPing:  pingpong(),

@@ -49,7 +49,6 @@ type Times struct {
 	P99        float64
 	P999       float64
 	Max        float64
-	RequestP50 float64
 	RequestP99 float64
 }
 
@@ -164,7 +163,6 @@ func times(samples []Sample) Times {
 		P99:        of(func(p *Pings) time.Duration { return p.RTT.P99 }),
 		P999:       of(func(p *Pings) time.Duration { return p.RTT.P999 }),
 		Max:        of(func(p *Pings) time.Duration { return p.RTT.Max }),
-		RequestP50: of(func(p *Pings) time.Duration { return p.Request.Median }),
 		RequestP99: of(func(p *Pings) time.Duration { return p.Request.P99 }),
 	}
 }
