@@ -225,7 +225,7 @@ func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 	id.mu.Lock()
 	admitted := id.admitted
 	id.mu.Unlock()
-	s, err := q.begin(w.conn, params, nil, admitted, id.disconnected)
+	s, err := q.begin(w.conn, params, admitted, id.disconnected)
 	if err != nil {
 		_ = w.conn.Abort()
 		id.failed(err)

@@ -127,7 +127,7 @@ func TestDeviceCloseWaitsForTheEndOfStreams(t *testing.T) {
 		mine, theirs := connectTransport(t, network, memAddr)
 		defer theirs.Close()
 		release := make(chan struct{})
-		testkit.OK(t, s.qp.start(mine, params(true), nil, func(error) { <-release }))
+		testkit.OK(t, s.qp.start(mine, params(true), func(error) { <-release }))
 		go s.qp.abort(errModified)
 		synctest.Wait()
 		testkit.OK(t, s.qp.Close())

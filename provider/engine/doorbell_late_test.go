@@ -96,10 +96,10 @@ func waitingQPs(t *testing.T, network transport.Network, addr string, n int, wr 
 			onDown = down(i)
 		}
 		ca, cb := connectTransport(t, network, addr)
-		testkit.OK(t, s.qp.start(ca, params(true), nil, onDown))
+		testkit.OK(t, s.qp.start(ca, params(true), onDown))
 		p := params(true)
 		p.WaitFirstFPDU = true
-		peer.start(cb, p, nil)
+		peer.start(cb, p)
 		peer.recv(make([]provider.RecvWR, 8)...)
 		qps = append(qps, &s)
 		t.Cleanup(func() {

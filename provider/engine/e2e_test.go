@@ -175,9 +175,9 @@ func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, 
 	ac, bc := connectTransport(t, network, addr.String())
 	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, RDMAC: w.rdmac, MarkersRx: w.markers, MarkersTx: w.markers,
 		IRD: s.depth, ORD: s.depth, PeerToPeer: w.rtr, RTR: mpa.RTRWrite}
-	testkit.OK(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
+	testkit.OK(t, a.start(ac, p, func(err error) { aDown <- err }))
 	p.WaitFirstFPDU = w.rtr
-	testkit.OK(t, b.start(bc, p, nil, func(err error) { bDown <- err }))
+	testkit.OK(t, b.start(bc, p, func(err error) { bDown <- err }))
 }
 
 // guarded is registered memory between canaries.

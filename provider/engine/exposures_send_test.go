@@ -87,7 +87,7 @@ func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
 	network := p.dev.opts.Network
 	mine, theirs := connectTransport(t, network, tcpAddr)
 	x := &thirdParty{t: t, in: &nowhere{Conn: mine}, framer: mpa.NewFramer(false, true)}
-	testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
+	testkit.OK(t, q.start(mine, params(true), func(error) {}))
 	x.st = q.stream.Load()
 	x.st.rxMu.Lock()
 	x.st.conn, x.st.records = x.in, nil

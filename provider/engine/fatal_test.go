@@ -57,7 +57,7 @@ func TestDeviceFatal(t *testing.T) {
 	s := newSide(t, Options{Network: net}, sideOptions{events: true})
 	mine, theirs := connectTransport(t, net, memAddr)
 	defer theirs.Close()
-	s.start(mine, params(true), nil)
+	s.start(mine, params(true))
 	s.recv(provider.RecvWR{WRID: 7})
 	idle := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
 	testkit.OK(t, s.cq.ReqNotify(false))
@@ -76,7 +76,7 @@ func TestDeviceFatal(t *testing.T) {
 	}
 	again, peer := connectTransport(t, net, memAddr)
 	defer peer.Close()
-	if err := idle.start(again, params(true), nil, nil); !errors.Is(err, syscall.EIO) {
+	if err := idle.start(again, params(true), nil); !errors.Is(err, syscall.EIO) {
 		t.Errorf("a new connection: %v", err)
 	}
 	testkit.OK(t, again.Close())

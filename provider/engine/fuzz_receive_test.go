@@ -111,7 +111,7 @@ func (r *rigs) run(t testing.TB, program []byte) {
 	}
 	x.t = t
 	e := &execution{
-		rig: x, m: newModel(config), early: bit(c[0], 7),
+		rig: x, m: newModel(config),
 		windowed: bit(c[1], 4), few: bit(c[1], 6), own: c[1] >> 2 & 3,
 	}
 	e.p.calm = bit(c[1], 7)
@@ -142,13 +142,12 @@ func (r *rigs) run(t testing.TB, program []byte) {
 // execution is one program on one stream.
 type execution struct {
 	*rig
-	m     *model
-	p     peer
-	c     *handConn
-	q     *qp
-	s     *stream
-	done  int // octets of output that the model has seen
-	early bool
+	m    *model
+	p    peer
+	c    *handConn
+	q    *qp
+	s    *stream
+	done int // octets of output that the model has seen
 
 	windowed, few bool
 	own           byte
@@ -164,11 +163,6 @@ func (x *execution) fail(format string, args ...any) {
 
 func (x *execution) run() {
 	x.prepare()
-	var first []byte
-	if x.early {
-		first = x.p.next()
-		x.m.feed(first)
-	}
 	down := 0
 	params := mpa.Params{
 		Revision: 2, Enhanced: true, CRC: x.m.crc, MarkersRx: x.m.markersRx, MarkersTx: x.m.markersTx, RDMAC: x.m.rdmac,
@@ -178,7 +172,7 @@ func (x *execution) run() {
 		params.RTR = mpa.RTRRead
 		x.m.o.rtr = true
 	}
-	x.s = testkit.Must(x.q.begin(x.c, params, first, false, func(error) { down++ }))(x.t)
+	x.s = testkit.Must(x.q.begin(x.c, params, false, func(error) { down++ }))(x.t)
 	x.compare()
 	x.work()
 	x.compare()

@@ -171,7 +171,7 @@ func newRig(t testing.TB, opts Options) *rig {
 	}
 	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
 	r.holder = r.newQP(false)
-	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil,
+	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true},
 		func(error) {}))
 	for i, typ := range []provider.MWType{provider.MWType2, provider.MWType2, provider.MWType1} {
 		r.windows[i] = testkit.Must(r.pd.AllocMW(typ))(t).(*mw)

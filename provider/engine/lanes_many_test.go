@@ -154,7 +154,7 @@ func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 		c := &supplyConn{net: net}
 		c.octets = testkit.Must(framer.AppendFPDU(nil, h.AppendTo(nil), dst.b))(t)
 		q := s.newQP(sideOptions{cap: laneQP})
-		testkit.OK(t, q.start(c, params(true), nil, func(error) {}))
+		testkit.OK(t, q.start(c, params(true), func(error) {}))
 		t.Cleanup(func() {
 			if cause := q.Cause(); cause != nil {
 				t.Error(cause)

@@ -55,8 +55,8 @@ func laneNumber(d *device, q *qp) int {
 func link(t *testing.T, network transport.Network, a, b *qp) {
 	t.Helper()
 	ca, cb := connectTransport(t, network, memAddr)
-	testkit.OK(t, a.start(ca, params(true), nil, func(error) {}))
-	testkit.OK(t, b.start(cb, responder(true), nil, func(error) {}))
+	testkit.OK(t, a.start(ca, params(true), func(error) {}))
+	testkit.OK(t, b.start(cb, responder(true), func(error) {}))
 	t.Cleanup(func() { closeAll(t, "QP", a, b) })
 }
 

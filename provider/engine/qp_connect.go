@@ -10,8 +10,7 @@ import (
 )
 
 // start takes over conn, which has finished MPA's start-up with params, and puts
-// the QP into RTS. early is what was read from conn after the peer's start-up
-// frame; it is not retained. The depths are those of params.
+// the QP into RTS. The depths are those of params.
 //
 // onDown is called once, without any lock held and on any goroutine, when the
 // QP has left RTS for good and everything posted is flushed; its error is
@@ -23,8 +22,8 @@ import (
 //rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
 //rfc:5041 DDP-6.1-01 Both directions enabled at the same time
 //rfc:5044 MPA-7.1-04 DDP endpoint bound when Full Operation starts
-func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
-	_, err := q.begin(conn, params, early, false, onDown)
+func (q *qp) start(conn transport.Conn, params mpa.Params, onDown func(error)) error {
+	_, err := q.begin(conn, params, false, onDown)
 	return err
 }
 
@@ -32,7 +31,7 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 // later one of the QP. admitted says that admission counts the connection, until onDown is
 // called at least.
 func (q *qp) begin(
-	conn transport.Conn, params mpa.Params, early []byte, admitted bool, onDown func(error),
+	conn transport.Conn, params mpa.Params, admitted bool, onDown func(error),
 ) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
 	s.lane = q.dev.poller.choose()
@@ -48,9 +47,9 @@ func (q *qp) begin(
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)
 
-	// The poller may call Ready as soon as Add has been called; Ready must find nothing to
-	// do before the early octets are in. The program may post as soon as the QP is in RTS;
-	// if the post fills the socket, the poller has to watch the Conn, and so must have it.
+	// The poller may call Ready as soon as Add has been called. While rxMu is held Ready does
+	// nothing, and is called again. The program may post as soon as the QP is in RTS; if the
+	// post fills the socket, the poller has to watch the Conn, and so must have it.
 	s.rxMu.Lock()
 	s.txMu.Lock()
 	err := q.enterRTS(s, params.ORD)
@@ -70,7 +69,6 @@ func (q *qp) begin(
 		s.rxMu.Unlock()
 		return nil, err
 	}
-	s.receiveEarly(early)
 	s.rxMu.Unlock()
 	s.resumeTx()
 	return s, nil

@@ -244,10 +244,10 @@ func TestReuse(t *testing.T) {
 		s.noWC("posts wait in RESET")
 		mine, theirs := connectTransport(s.t, network, "192.0.2.2:1")
 		defer theirs.Close()
-		s.start(mine, params(true), nil)
+		s.start(mine, params(true))
 		rawOn(s.t, theirs, params(true)).sendMsg(nil)
 		s.wantWC("the second connection begins with MSN 1", provider.WC{WRID: 5, Opcode: provider.WCRecv})
-		if err := s.qp.start(mine, params(true), nil, nil); !errors.Is(err, syscall.EINVAL) {
+		if err := s.qp.start(mine, params(true), nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("starting twice: %v", err)
 		}
 	})
@@ -523,7 +523,7 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 			Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 100_000)}}})
 		testkit.OK(t, err)
 	}
-	err := q.start(mine, params(true), nil, func(error) { t.Error("onDown is called") })
+	err := q.start(mine, params(true), func(error) { t.Error("onDown is called") })
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("start: %v", err)
 	}

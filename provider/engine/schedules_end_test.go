@@ -325,9 +325,9 @@ func (s *side) reconnect(w *stage, peer *side) {
 	}
 	mine, theirs := connectTransport(s.t, w.network, "192.0.2.2:7472")
 	p := params(true)
-	s.start(mine, p, nil)
+	s.start(mine, p)
 	p.WaitFirstFPDU = true
-	peer.start(theirs, p, nil)
+	peer.start(theirs, p)
 	w.serve()
 }
 

@@ -51,12 +51,12 @@ func init() {
 				ca, cb := connectTransport(w.t, w.network, memAddr)
 				p := params(true)
 				p.WaitFirstFPDU = true
-				b.start(cb, p, nil)
+				b.start(cb, p)
 				b.recv(provider.RecvWR{}, provider.RecvWR{}, provider.RecvWR{})
 				wrs := slices.Repeat([]provider.SendWR{signalled(provider.WRSend, 1)}, 3)
 				var sent []uint64
 				return []func(){
-						func() { a.start(ca, params(true), nil) },
+						func() { a.start(ca, params(true)) },
 						func() {
 							n, _ := a.qp.PostSend(wrs) // none if it is not connected yet
 							sent = slices.Repeat([]uint64{1}, n)

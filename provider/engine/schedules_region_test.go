@@ -264,9 +264,9 @@ func (w *stage) again(s *side, p *pd) *side {
 func (w *stage) connect(a, b *side) {
 	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
 	p := params(true)
-	a.start(ca, p, nil)
+	a.start(ca, p)
 	p.WaitFirstFPDU = true
-	b.start(cb, p, nil)
+	b.start(cb, p)
 }
 
 // beginContexts has four FPDUs of the same length arrive at once: a Write to an object, one to

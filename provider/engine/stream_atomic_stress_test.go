@@ -35,8 +35,8 @@ func TestAtomicsAreAtomic(t *testing.T) {
 		t.Cleanup(func() { testkit.OK(t, q.Close()) })
 		x := newSide(t, opts, so)
 		cx, cq := connectTransport(t, network, tcpAddr)
-		x.start(cx, params(true), nil)
-		testkit.OK(t, q.start(cq, responder(true), nil, func(error) {}))
+		x.start(cx, params(true))
+		testkit.OK(t, q.start(cq, responder(true), func(error) {}))
 		sink, old := x.words(1, provider.AccessLocalWrite)
 		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}, RKey: m.stag}
 		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {

@@ -156,9 +156,9 @@ func params(crc bool) mpa.Params {
 	return mpa.Params{Revision: 2, Enhanced: true, CRC: crc, IRD: 4, ORD: 4}
 }
 
-func (s *side) start(c transport.Conn, p mpa.Params, early []byte) {
+func (s *side) start(c transport.Conn, p mpa.Params) {
 	s.t.Helper()
-	testkit.OK(s.t, s.qp.start(c, p, early, s.ended))
+	testkit.OK(s.t, s.qp.start(c, p, s.ended))
 }
 
 // ended is what the engine calls at the end of a connection.
@@ -177,11 +177,11 @@ func pair(t testing.TB, network transport.Network, addr string, opts Options, so
 func (s *side) join(b *side, network transport.Network, addr string, p mpa.Params) {
 	s.t.Helper()
 	ca, cb := connectTransport(s.t, network, addr)
-	s.start(ca, p, nil)
+	s.start(ca, p)
 	p.WaitFirstFPDU = true
 	p.MarkersTx, p.MarkersRx = p.MarkersRx, p.MarkersTx
 	p.IRD, p.ORD = p.ORD, p.IRD
-	b.start(cb, p, nil)
+	b.start(cb, p)
 }
 
 const (

@@ -18,7 +18,7 @@ func TestLingerBegins(t *testing.T) {
 	for range 1000 { // the moment is short
 		q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
 		mine, theirs := connectTransport(t, network, memAddr)
-		testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
+		testkit.OK(t, q.start(mine, params(true), func(error) {}))
 		st := q.stream.Load()
 		l := &st.linger
 		var stop atomic.Bool

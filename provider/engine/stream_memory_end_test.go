@@ -99,7 +99,7 @@ func TestLateResumeAndNextConnection(t *testing.T) {
 		}
 		mine, theirs := connectTransport(s.t, s.dev.opts.Network, memAddr)
 		defer theirs.Close()
-		s.start(mine, params(true), nil)
+		s.start(mine, params(true))
 		testkit.OK(t, s.enqueue(regWR(1, f, allRights)))
 		old.resumeTx()
 		s.noWC("the stream before does not perform it")

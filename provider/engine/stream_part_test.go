@@ -145,7 +145,7 @@ func TestStalledPeers(t *testing.T) {
 			defer q.Close()
 			mine, theirs := connectTransport(s.t, s.dev.opts.Network, fmt.Sprintf("192.0.2.2:%d", i+1))
 			defer theirs.Close()
-			testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
+			testkit.OK(t, q.start(mine, params(true), func(error) {}))
 			(&raw{t: s.t, c: theirs}).write(fpdu[:partSmall+1])
 		}
 		time.Sleep(time.Millisecond)

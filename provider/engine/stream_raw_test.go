@@ -55,7 +55,7 @@ func newRaw(t testing.TB, q *qp, network transport.Network, addr string, p mpa.P
 	t.Helper()
 	mine, theirs := connectTransport(t, network, addr)
 	t.Cleanup(func() { theirs.Close() })
-	testkit.OK(t, q.start(mine, p, nil, onDown))
+	testkit.OK(t, q.start(mine, p, onDown))
 	return rawOn(t, theirs, p)
 }
 

@@ -38,19 +38,6 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	return used, more
 }
 
-// receiveEarly takes octets that were read after the start-up frame.
-func (s *stream) receiveEarly(early []byte) {
-	for len(early) > 0 && !s.over() {
-		s.rxEnsure()
-		n := copy(s.rx.c.b[s.rx.w:], early)
-		s.rx.w += n
-		early = early[n:]
-		s.parse()
-	}
-	s.rxPark()
-	s.rx.resumeTx = false // start looks at the transmit side anyway
-}
-
 // rxEnsure borrows a context, and makes room in it for the longest FPDU.
 func (s *stream) rxEnsure() {
 	r := &s.rx

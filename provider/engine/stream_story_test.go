@@ -236,26 +236,6 @@ func TestEverySegmentation(t *testing.T) {
 	}
 }
 
-// TestEarlyOctets: what came right after the peer's start-up frame counts.
-func TestEarlyOctets(t *testing.T) {
-	for _, cut := range []int{0, 1, 19, 20, 40} {
-		t.Run(fmt.Sprint(cut), func(t *testing.T) {
-			story(t, Options{}, params(true), func(s *side, r *raw) {
-				network := memnet.New(nil)
-				mine, theirs := connectTransport(s.t, network, memAddr)
-				defer theirs.Close()
-				two := newSide(s.t, Options{Network: network}, sideOptions{})
-				two.recv(provider.RecvWR{WRID: 1}, provider.RecvWR{WRID: 2})
-				o := append(r.fpdu(sendSeg(1, 0, true), nil), r.fpdu(sendSeg(2, 0, true), nil)...)
-				two.start(mine, params(true), o[:cut])
-				(&raw{t: s.t, c: theirs}).write(o[cut:])
-				two.wantWC("first", provider.WC{WRID: 1, Opcode: provider.WCRecv})
-				two.wantWC("second", provider.WC{WRID: 2, Opcode: provider.WCRecv})
-			})
-		})
-	}
-}
-
 // TestReceivedTerminate: a Terminate is never answered, in the RFC's layout or
 // siw's; the work it speaks of fails with its reason, all else is flushed.
 //

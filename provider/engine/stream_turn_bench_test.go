@@ -91,7 +91,7 @@ func BenchmarkSent(b *testing.B) {
 				x := newSide(b, Options{}, sideOptions{})
 				network := testkit.Must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
 				mine, theirs := connectTransport(b, network, tcpAddr)
-				x.start(mine, params(crc), nil)
+				x.start(mine, params(crc))
 				st := x.qp.stream.Load()
 				src := x.reg(size, provider.AccessLocalWrite)
 				wr := []provider.SendWR{{

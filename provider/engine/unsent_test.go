@@ -97,7 +97,7 @@ func newReadServer(t *testing.T, mss, buffer int) *readServer {
 	r.ours = socketTo(t, r.conn.RemoteAddr())
 	p := params(true)
 	p.IRD = 64
-	s.start(r.conn, p, nil)
+	s.start(r.conn, p)
 	r.st = s.qp.stream.Load()
 	return r
 }
