@@ -152,87 +152,6 @@ func TestFastRegLocal(t *testing.T) {
 	})
 }
 
-// TestWindowMisuse: what a peer names through a window that is not for it ends its
-// connection with the right Terminate, and touches nothing. TestWindowAccess has all checks.
-//
-//rfc:5041 DDP-8.2-02 Stream-ID mismatch: not placed, local error
-//rfc:5041 DDP-8.3.1-2-01 Single-stream STag not usable by other streams
-//rfc:5042 SEC-6.1.1-03 Stream-limited STag refused on other streams
-func TestWindowMisuse(t *testing.T) {
-	type code [3]uint8
-	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
-	// Each makes a window on a's side and says which key and address the peer takes.
-	for _, c := range []struct {
-		name  string
-		make  func(t *testing.T, a *e2eEnd, other *qp, m *guarded) (key uint32, to uint64)
-		write code
-		read  code
-	}{
-		{"bound on another QP", func(t *testing.T, a *e2eEnd, other *qp, m *guarded) (uint32, uint64) {
-			w := testMW(t, a.pd, provider.MWType2)
-			postAll(t, other, bindWR(1, w, m, 0, 64, both))
-			return w.RKey(), m.base
-		}, code{1, 1, 2}, code{0, 1, 3}},
-		{"without the right", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
-			w := testMW(t, a.pd, provider.MWType1)
-			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
-			return w.RKey(), m.base
-		}, code{1, 1, 0}, code{0, 1, 2}},
-		{"one octet after, which the region has",
-			func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
-				w := testMW(t, a.pd, provider.MWType2)
-				postAll(t, a.q, bindWR(1, w, m, 0, 63, both))
-				return w.RKey(), m.base
-			}, code{1, 1, 1}, code{0, 1, 1}},
-		{"closed", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
-			w := testMW(t, a.pd, provider.MWType2)
-			postAll(t, a.q, bindWR(1, w, m, 0, 64, both))
-			testkit.OK(t, w.Close())
-			return w.RKey(), m.base
-		}, code{1, 1, 0}, code{0, 1, 0}},
-		{"a region that is not registered any more", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
-			f := testFast(t, a.pd, 64)
-			testkit.OK(t, f.Map(make([]byte, 64)))
-			postAll(t, a.q, regWR(1, f, allRights))
-			postAll(t, a.q, invWR(2, f.RKey()))
-			return f.RKey(), f.Addr()
-		}, code{1, 1, 0}, code{0, 1, 0}},
-	} {
-		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
-			t.Run(c.name+", "+op.String(), func(t *testing.T) {
-				wires := func(w e2eWire) bool { return plain(w) || w.name == "memory, long FPDUs" }
-				onWires(t, wires, func(t *testing.T, w e2eWire) {
-					network, addr := w.network()
-					a, b, far := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
-					a.down, b.down = make(chan error, 1), make(chan error, 1)
-					second := a.newQP(e2eSetup{})
-					e2eConnect(t, w, e2eSetup{depth: 4}, network, addr, b.q, a.q, b.down, a.down)
-					e2eConnect(t, w, e2eSetup{depth: 4}, network, addr, far.q, second, make(chan error, 1), make(chan error, 1))
-					m := a.region(64, bindable)
-					key, to := c.make(t, a, second, m)
-					mine := b.filled(64, provider.AccessLocalWrite, 7)
-					b.send(provider.SendWR{WRID: 5, Opcode: op, Flags: signaled, SGList: []provider.SGE{sge(mine.mr, 0, 64)}, RemoteAddr: to, RKey: key})
-					want := c.write
-					if op == provider.WRRDMARead {
-						want = c.read
-					}
-					terminated(t, a.ended(), false, want[0], want[1], want[2])
-					terminated(t, b.ended(), true, want[0], want[1], want[2])
-					if wc := b.wait(b.scq, 1)[0]; op == provider.WRRDMARead && wc.Status != provider.WCRemAccessErr {
-						t.Errorf("the Read ended with %v", wc.Status)
-					}
-					if !m.untouched(0, 0) {
-						t.Error("the region was written")
-					}
-					if s := second.getState(); s != provider.QPRTS {
-						t.Errorf("the other connection is in %v", s)
-					}
-				})
-			})
-		}
-	}
-}
-
 // postAll posts work that must be taken, and waits for it to be done: it needs no peer.
 func postAll(t testing.TB, q *qp, wrs ...provider.SendWR) {
 	t.Helper()
@@ -458,31 +377,6 @@ func TestMemoryWorkOrder(t *testing.T) {
 		s.noWC("the Read and the binds are unsignalled")
 		for range 20 { // so are these, and give back their places when they are done
 			testkit.OK(t, s.qp.BindMW(one, 0, 0, info))
-		}
-	})
-}
-
-// TestUnfencedInvalidation: a Read whose sink is invalidated before the response has
-// come ends the connection, and nothing is placed.
-func TestUnfencedInvalidation(t *testing.T) {
-	story(t, Options{}, params(true), func(s *side, r *raw) {
-		f := testFast(s.t, s.pd, 100)
-		memory := bytes.Repeat([]byte{0xa5}, 100)
-		testkit.OK(t, f.Map(memory))
-		reg := regWR(1, f, provider.AccessLocalWrite)
-		s.send(reg)
-		inv := invWR(3, reg.RKey)
-		inv.Flags = signaled
-		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{{Addr: f.Addr(), Length: 100, LKey: f.LKey()}}, RemoteAddr: 7, RKey: 8}, inv)
-		s.wantWC("the registration", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
-		req := r.wantReadRequest("the Read", 1)
-		h := rdmap.ReadResponseHeader(req.SinkSTag, req.SinkTO, true)
-		r.send(h, make([]byte, 100))
-		r.wantTerminate("the sink is gone", fault{1, 0, 0}, nil, 0, nil)
-		s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
-		s.wantWC("the invalidation is after it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
-		if !bytes.Equal(memory, bytes.Repeat([]byte{0xa5}, 100)) {
-			t.Error("something was placed")
 		}
 	})
 }

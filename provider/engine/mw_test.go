@@ -59,22 +59,6 @@ func TestAllocMWArguments(t *testing.T) {
 	}
 }
 
-// TestWindowNeverLocal: a window's key is nothing that our own work can name, bound or
-// not.
-func TestWindowNeverLocal(t *testing.T) {
-	p := testPD(t, unwired(t))
-	m := testMR(t, p, 100, bindable)
-	w := testMW(t, p, provider.MWType1)
-	testkit.OK(t, w.bind(ofPD(p), w.RKey(),
-		part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
-	if _, found := resolveLocal(p, []provider.SGE{{Addr: m.base, Length: 1, LKey: w.RKey()}}, 0, nil); found {
-		t.Error("an SGE can name a window")
-	}
-	if err := testMW(t, p, provider.MWType1).bind(ofPD(p), 1, &memoryOperands{lkey: w.RKey(), addr: m.base, length: 1}); err != errBindRegion {
-		t.Errorf("a window on a window: %v", err)
-	}
-}
-
 // TestBindChecks makes each check of a bind fail by itself. A bind that fails changes
 // nothing.
 func TestBindChecks(t *testing.T) {
@@ -88,6 +72,8 @@ func TestBindChecks(t *testing.T) {
 	closed := testMR(t, p, 100, bindable)
 	testkit.OK(t, closed.Close())
 	unregistered := testFast(t, p, 100)
+	window := testMW(t, p, provider.MWType1)
+	testkit.OK(t, window.bind(q, window.RKey(), part(rw, 0, 100, provider.AccessRemoteRead)))
 	const write, read = provider.AccessRemoteWrite, provider.AccessRemoteRead
 	for _, c := range []struct {
 		name string
@@ -107,6 +93,7 @@ func TestBindChecks(t *testing.T) {
 		{"around the end", &memoryOperands{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
 		{"a region of another PD", part(foreign, 0, 100, read), errBindRegion},
 		{"a closed region", part(closed, 0, 100, read), errBindRegion},
+		{"a window", &memoryOperands{lkey: window.RKey(), addr: rw.base, length: 1}, errBindRegion},
 		{"a region that isn't registered", part(&unregistered.mr, 0, 1, read), errBindRegion},
 		{"no region", &memoryOperands{lkey: rw.stag ^ 1, addr: rw.base, length: 1}, errBindRegion},
 	} {
@@ -124,6 +111,7 @@ func TestBindChecks(t *testing.T) {
 			testkit.OK(t, w.Close())
 		}
 	}
+	testkit.OK(t, window.Close())
 	for _, m := range []*mr{rw, ro, plain, foreign} {
 		if m.windows.Held() {
 			t.Errorf("%s thinks that a window is bound to it", m.name())
@@ -327,37 +315,6 @@ func TestInvalidations(t *testing.T) {
 	testkit.OK(t, q.invalidateLocal(fast.RKey()))
 }
 
-// TestWindowKeepsRegion: a region does not go, and does not change, while a window is
-// bound to it.
-func TestWindowKeepsRegion(t *testing.T) {
-	p := testPD(t, unwired(t))
-	q := ofPD(p)
-	m := testMR(t, p, 100, bindable)
-	w := testMW(t, p, provider.MWType2)
-	for name, end := range map[string]func(){
-		"invalidation":         func() { testkit.OK(t, q.invalidateLocal(w.view.stag)) },
-		"the peer's":           func() { testkit.OK(t, invalidateRemote(q, w.view.stag)) },
-		"the end of the QP":    q.unbindWindows,
-		"the end of the other": func() { ofPD(p).unbindWindows(); q.unbindWindows() },
-	} {
-		testkit.OK(t, w.bind(q, incRKey(w.view.stag), part(m, 0, 10, provider.AccessRemoteWrite)))
-		wantErr(t, m.Close(), syscall.EBUSY)
-		wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), syscall.EBUSY)
-		if p.dev.stags.lookup(m.stag) != m || m.local.IsShut() {
-			t.Fatalf("%s: the region has gone after all", name)
-		}
-		end()
-		if w.region != nil || m.windows.Held() || q.windows.first != nil {
-			t.Fatalf("%s: still bound", name)
-		}
-	}
-	n := testkit.Must(m.Rereg(provider.ReregAccess, nil, nil, bindable))(t)
-	testkit.OK(t, n.Close())
-	if err := w.bind(q, 1, part(m, 0, 10, 0)); err != errBindRegion {
-		t.Errorf("bound to a region that is gone: %v", err)
-	}
-}
-
 // TestWindowModel plays random binds, invalidations, uses and ends of windows and of
 // regions for work requests on two QPs against a model of who may do what.
 func TestWindowModel(t *testing.T) {
@@ -481,8 +438,14 @@ func playWindows(t *rapid.T, d *device) {
 			for _, x := range all {
 				busy = busy || x.w != nil && x.live && x.on == on
 			}
+			if busy {
+				_, err := regions[on].Rereg(provider.ReregAccess, nil, nil, 0)
+				if provider.Errno(err) != syscall.EBUSY {
+					t.Fatalf("region registered anew: %v, with windows bound", err)
+				}
+			}
 			err := regions[on].Close()
-			if (err != nil) != busy {
+			if (err != nil) != busy || regions[on].local.IsShut() == busy {
 				t.Fatalf("region closed: %v, with windows bound: %v", err, busy)
 			}
 			if err == nil {

@@ -18,8 +18,10 @@ func sge(m *mr, off, n int) provider.SGE {
 func TestResolveLocal(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
-	rw := testMR(t, p, 100, provider.AccessLocalWrite)
+	rw := testMR(t, p, 100, bindable)
 	ro := testMR(t, p, 100, 0)
+	window := testMW(t, p, provider.MWType1)
+	testkit.OK(t, window.bind(ofPD(p), window.RKey(), part(rw, 0, 100, provider.AccessRemoteRead)))
 	foreign := testMR(t, testPD(t, d), 100, allRights)
 	closed := testMR(t, p, 100, allRights)
 	testkit.OK(t, closed.Close())
@@ -40,6 +42,7 @@ func TestResolveLocal(t *testing.T) {
 		{"other PD", 0, []provider.SGE{sge(foreign, 0, 1)}, false},
 		{"closed", 0, []provider.SGE{sge(closed, 0, 1)}, false},
 		{"wrong key", 0, []provider.SGE{flipped}, false},
+		{"a window's key", 0, []provider.SGE{{Addr: rw.Addr(), Length: 1, LKey: window.RKey()}}, false},
 		{"key 0", 0, []provider.SGE{{Addr: rw.Addr(), Length: 1}}, false},
 		{"length 0 names nothing", provider.AccessLocalWrite, []provider.SGE{{Addr: 17, LKey: 1}, sge(foreign, 500, 0), sge(rw, 3, 1)}, true},
 	} {
