@@ -273,32 +273,6 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 	}
 }
 
-// TestMegabyteAfterTheReply has a peer write a megabyte and send a message, all before the
-// initiator has read the Reply.
-func TestMegabyteAfterTheReply(t *testing.T) {
-	tc := earlyCase{reply: enhanced(nil)}
-	const size, segment = 1 << 20, 1 << 15
-	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		c := tc.early(t, w.active, 1, 64+size)
-		want := octets(size)
-		var all []earlySegment
-		for at := 0; at < size; at += segment {
-			all = append(all, earlySegment{
-				rdmap.WriteHeader(c.mr.stag, c.mr.Addr()+64+uint64(at), at+segment == size),
-				want[at:][:segment],
-			})
-		}
-		all = append(all, earlySend(1, "all of it"))
-		c.peer.send(append(tc.reply.AppendTo(nil), tc.fpdus(t, all...)...))
-		c.wantEstablished("the Reply")
-		c.wantReceived("the message after a megabyte", "all of it")
-		if !bytes.Equal(c.memory[64:], want) {
-			t.Error("what was written is not what was sent")
-		}
-		c.end("the peer leaves")
-	})
-}
-
 // TestInitiateReadsNoFurther: what follows the Reply stays in the socket.
 func TestInitiateReadsNoFurther(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // wantDisconnected expects the end of a connection on both sides, once.
@@ -72,29 +71,6 @@ func TestDisconnectBeforeEstablished(t *testing.T) {
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("the connection is made", client, provider.CMEstablished, 0)
 		w.wantDisconnected("and ended", client, server)
-	})
-}
-
-// TestPeerFailsAfterTheReply ends the connection in ways that only a scripted
-// peer can.
-func TestPeerFailsAfterTheReply(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		for name, end := range map[string]func(p *rawPeer) error{
-			"FIN":                 func(p *rawPeer) error { return p.w.conn.CloseWrite() },
-			"reset":               func(p *rawPeer) error { return p.w.conn.Abort() },
-			"garbage for an FPDU": func(p *rawPeer) error { p.trySend(make([]byte, 64)); return nil },
-		} {
-			p := w.request(l)
-			server, _ := w.server.wantRequest("the Request arrives", l)
-			testkit.OK(t, server.Accept(provider.ConnParam{}))
-			p.wantFrame("accepted", mpa.KindReply)
-			testkit.OK(t, end(p))
-			w.server.want(name, server, provider.CMEstablished, 0)
-			w.server.want(name, server, provider.CMDisconnected, 0)
-			p.w.close()
-		}
-		w.server.wantIdle("each once")
 	})
 }
 

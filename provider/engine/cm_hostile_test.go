@@ -90,24 +90,6 @@ func TestOctetsBehindARequest(t *testing.T) {
 	})
 }
 
-// TestLateOctetsBehindARequest sends an FPDU after the Request was delivered and
-// before it was answered.
-//
-//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
-func TestLateOctetsBehindARequest(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		p := w.request(l)
-		server, _ := w.server.wantRequest("the Request is legal", l)
-		p.send([]byte{0})
-		wantLeft(t, server)
-		wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
-		_ = p.wantEnd("the peer did not wait")
-		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
-		w.server.wantIdle("the error was the call's")
-	})
-}
-
 // TestLegalRequests sends Requests that are unusual but legal, and looks at the
 // Reply.
 //
@@ -216,37 +198,6 @@ func TestTrickledRequest(t *testing.T) {
 			t.Errorf("an octet each quarter of a second: closed after %s", d)
 		}
 		w.server.wantIdle("of slow requests a program hears nothing")
-	})
-}
-
-// TestPeerLeavesBeforeTheAnswer ends connections whose Request waits.
-func TestPeerLeavesBeforeTheAnswer(t *testing.T) {
-	leave := map[string]func(p *rawPeer) error{
-		"FIN":   func(p *rawPeer) error { return p.w.conn.CloseWrite() },
-		"close": func(p *rawPeer) error { return p.w.conn.Close() },
-		"reset": func(p *rawPeer) error { return p.w.conn.Abort() },
-	}
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		for name, end := range leave {
-			p := w.request(l)
-			server, _ := w.server.wantRequest(name, l)
-			testkit.OK(t, end(p))
-			wantLeft(t, server)
-			wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
-			if state := server.qp.getState(); state != provider.QPInit {
-				t.Errorf("%s: QP in %s", name, state)
-			}
-
-			p = w.dialRaw(l.LocalAddr())
-			p.send(rawRequest(nil))
-			server, _ = w.server.wantRequest(name, l)
-			testkit.OK(t, end(p))
-			wantLeft(t, server)
-			wantErr(t, server.Reject(nil), syscall.ECONNRESET)
-		}
-		w.wantServed(l)
-		w.server.wantIdle("the errors were the calls'")
 	})
 }
 

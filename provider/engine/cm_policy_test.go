@@ -112,21 +112,6 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackIsTriedOnce: the second attempt fails like any other, and a third one
-// is not made.
-func TestFallbackIsTriedOnce(t *testing.T) {
-	onNetworks(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
-		dst, accepted := w.listenRaw()
-		client := w.active.connect(dst, provider.ConnParam{})
-		for range 2 {
-			p := accepted()
-			p.wantFrame("an attempt", mpa.KindRequest)
-			p.w.close()
-		}
-		w.active.want("the peer hung up twice", client, provider.CMRejected, syscall.ECONNRESET)
-	})
-}
-
 // TestNoFallback has what does not lead to a second attempt.
 func TestNoFallback(t *testing.T) {
 	rejected := func(p *rawPeer) { p.send(rawReply(func(f *mpa.Frame) { f.Reject = true })) }
@@ -164,10 +149,10 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackKeepsTheSourcePort: a port that the program bound is that of both
-// attempts.
+// TestFallbackKeepsTheSourcePort: a port that the program bound is that of both attempts. The
+// second one fails like any other, and a third one is not made.
 func TestFallbackKeepsTheSourcePort(t *testing.T) {
-	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
+	onTCP(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
 		id := w.active.id()
 		testkit.OK(t, id.BindAddr(w.addr))
@@ -225,39 +210,6 @@ func TestPeerToPeerFlags(t *testing.T) {
 	}
 }
 
-// TestE2EPeerToPeer: with each RTR indication the side that accepted can send first,
-// though the program that connected posts nothing, and everything works afterwards.
-//
-//rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
-//rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
-func TestE2EPeerToPeer(t *testing.T) {
-	for _, rtr := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead, mpa.RTRAll} {
-		for _, depth := range []int{0, 4} {
-			t.Run(fmt.Sprintf("%s, read depth %d", rtr, depth), func(t *testing.T) {
-				onWires(t, plain, func(t *testing.T, w e2eWire) {
-					network, addr := w.network()
-					a := newCMSide(t, network, Options{PeerToPeer: true, RTR: rtr})
-					b := newCMSide(t, network, Options{})
-					a.recv(1)
-					b.recv(2)
-					cmConnect(t, a, b, b.listen(addr), depth)
-					b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled})
-					a.one(a.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
-					b.one(b.scq, provider.WC{WRID: 3, Opcode: provider.WCSend})
-					b.none(b.rcq) // an RTR indication is nobody's message
-					a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled})
-					b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv})
-					a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
-					if depth > 0 {
-						tryOperations(t, a.e2eEnd, b.e2eEnd, 1000, 1)
-						tryOperations(t, b.e2eEnd, a.e2eEnd, 1000, 1)
-					}
-				})
-			})
-		}
-	}
-}
-
 // TestManualDepths: depths that the programs see to themselves are sent as 0x3fff,
 // and both ends have what their programs gave.
 //
@@ -306,44 +258,8 @@ func TestManualDepths(t *testing.T) {
 	}
 }
 
-// TestManualDepthsPrivateData: without enhanced connection data there is room for
-// 512 octets.
-func TestManualDepthsPrivateData(t *testing.T) {
-	for n, manual := range map[int]bool{508: false, 512: true} {
-		inMemory(t, Options{ManualIRD: manual, ManualORD: manual}, func(t *testing.T, w *cmWorld) {
-			l := w.server.listen()
-			id := w.active.routed(l.LocalAddr())
-			wantErr(t, id.Connect(provider.ConnParam{PrivateData: octets(n + 1)}), syscall.EINVAL)
-			testkit.OK(t, id.Connect(provider.ConnParam{PrivateData: octets(n)}))
-			server, param := w.server.wantRequest("the Request arrives", l)
-			if string(param.PrivateData) != string(octets(n)) {
-				t.Errorf("%d octets arrived of %d", len(param.PrivateData), n)
-			}
-			testkit.OK(t, server.Reject(nil))
-			w.active.want("rejected", id, provider.CMRejected, syscall.ECONNREFUSED)
-		})
-	}
-}
-
-// TestPendingPerPeer: the places of silent peers that one address gets.
-func TestPendingPerPeer(t *testing.T) {
-	inMemory(t, Options{MaxPendingPerPeer: 1}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		first := w.dialRaw(l.LocalAddr())
-		w.moment()
-		if err := w.dialRaw(l.LocalAddr()).wantEnd("the second silent one"); err != syscall.ECONNRESET {
-			t.Errorf("ended with %v", err)
-		}
-		first.send(rawRequest(nil))
-		server, _ := w.server.wantRequest("the first one speaks", l)
-		w.wantServed(l) // and its place is free
-		testkit.OK(t, server.Reject(nil))
-		w.moment()
-	})
-}
-
-// TestMaxAccepted: how many connections a device takes, in all and from one address,
-// and that each kind of end gives its place back.
+// TestMaxAccepted: how many connections a device takes over all its listeners, in all and from one
+// address, and that each kind of end gives its place back.
 func TestMaxAccepted(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"in all":   {MaxAccepted: 2, MaxAcceptedPerPeer: -1, MaxPending: 4},
@@ -351,11 +267,11 @@ func TestMaxAccepted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onWholeNetworks(t, opts, func(t *testing.T, w *cmWorld) {
-				l := w.server.listen()
+				l, other := w.server.listen(), w.server.listen()
 				w.acceptedOn(l)
 				full := func(what string) {
 					t.Helper()
-					client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+					client := w.active.connect(other.LocalAddr(), provider.ConnParam{})
 					e := w.active.next(what)
 					if e.Type != provider.CMRejected || e.Status != -int(syscall.ECONNRESET) || e.ID != client {
 						t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)

@@ -97,15 +97,25 @@ func TestReadDepths(t *testing.T) {
 	}
 }
 
+// privateLimits are the octets of private data that options leave to a program.
+var privateLimits = map[string]struct {
+	opts  Options
+	limit int
+}{
+	"revision 1":    {Options{Revision: 1}, 512},
+	"revision 2":    {Options{Revision: 2}, 508},
+	"manual depths": {Options{ManualIRD: true, ManualORD: true}, 512},
+}
+
 // TestPrivateData sends every length around the limits, in all three directions.
 //
 //rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
 //rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
 //rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
 func TestPrivateData(t *testing.T) {
-	for _, tc := range []struct{ revision, limit int }{{1, 512}, {2, 508}} {
-		t.Run(fmt.Sprint("revision ", tc.revision), func(t *testing.T) {
-			onNetworks(t, Options{Revision: tc.revision}, func(t *testing.T, w *cmWorld) {
+	for name, tc := range privateLimits {
+		t.Run(name, func(t *testing.T) {
+			onNetworks(t, tc.opts, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
 				for _, n := range []int{0, 1, 3, 4, 5, 251, 252, 253, 255, 256, 257, 507, 508, 511, 512} {
 					if n > tc.limit {
@@ -140,8 +150,8 @@ func TestPrivateData(t *testing.T) {
 }
 
 func TestPrivateDataTooLong(t *testing.T) {
-	for _, tc := range []struct{ revision, limit int }{{1, 512}, {2, 508}} {
-		onNetworks(t, Options{Revision: tc.revision}, func(t *testing.T, w *cmWorld) {
+	for _, tc := range privateLimits {
+		onNetworks(t, tc.opts, func(t *testing.T, w *cmWorld) {
 			l := w.server.listen()
 			refused := func(call string, err error) {
 				t.Helper()
