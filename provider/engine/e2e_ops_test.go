@@ -105,39 +105,6 @@ func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) 
 	}
 }
 
-// TestE2EInline: inline payload is the caller's again when PostSend returns,
-// also when the socket was full and it is sent much later.
-func TestE2EInline(t *testing.T) {
-	onWires(t, simulated, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline}})
-		big := a.filled(1<<18, 0, 1)
-		target := b.region(1<<18, allRights)
-		dst := b.region(32*maxInline, provider.AccessLocalWrite)
-		const messages = 32
-		for i := range messages {
-			b.recv(uint64(i), sge(dst.mr, i*maxInline, maxInline))
-		}
-		a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(big.mr, 0, 1<<18)}, RemoteAddr: target.Addr(), RKey: target.RKey()})
-		room := make([]byte, maxInline)
-		for i := range messages {
-			n := i * maxInline / (messages - 1)
-			fillPattern(room[:n], uint64(i))
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, Inline: room[:n], Flags: provider.SendInline | provider.SendSignaled})
-			clear(room)
-		}
-		for i, wc := range b.wait(b.rcq, messages) {
-			n := i * maxInline / (messages - 1)
-			want := make([]byte, n)
-			fillPattern(want, uint64(i))
-			if int(wc.ByteLen) != n || !bytes.Equal(dst.buf[i*maxInline:][:n], want) {
-				t.Fatalf("message %d: %+v, causes %v, %v", i, wc, a.q.Cause(), b.q.Cause())
-			}
-		}
-		a.wait(a.scq, messages)
-		checkMessage(t, "write", target, 0, big.buf)
-	})
-}
-
 // TestE2EOrder: completions come in post order, also where a Send is on the wire
 // long before the Read before it has its answer; and the Send's data is taken
 // when it is sent, the fenced one's after the Read.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"strconv"
 	"syscall"
 	"testing"
@@ -39,9 +38,6 @@ func TestPostSendRefusals(t *testing.T) {
 		"inline Read":            {provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendInline}, syscall.EINVAL},
 		"unknown flag":           {provider.SendWR{Opcode: provider.WRSend, Flags: 1 << 9}, syscall.EINVAL},
 		"unknown opcode":         {provider.SendWR{Opcode: 77}, syscall.EINVAL},
-		"immediate":              {provider.SendWR{Opcode: provider.WRSendWithImm}, errors.ErrUnsupported},
-		"Write with immediate":   {provider.SendWR{Opcode: provider.WRRDMAWriteWithImm}, errors.ErrUnsupported},
-		"atomic":                 {provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp}, errors.ErrUnsupported},
 		"bind of nothing":        {provider.SendWR{Opcode: provider.WRBindMW}, syscall.EINVAL},
 		"invalidation with SGEs": {provider.SendWR{Opcode: provider.WRLocalInv, SGList: sges(1, 1)}, syscall.EINVAL},
 		"an opcode of our own":   {provider.SendWR{Opcode: opRegMR}, syscall.EINVAL},
@@ -202,21 +198,6 @@ func TestSegments(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCompletionBehindLastOctet: a Send is complete when TCP has its last octet,
-// not before.
-//
-//rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
-//rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
-func TestCompletionBehindLastOctet(t *testing.T) {
-	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-		src := s.reg(2000, 0)
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, 2000)}})
-		s.noWC("half of it is out")
-		r.next("the first segment")
-		s.wantWC("all of it", provider.WC{WRID: 1, Opcode: provider.WCSend})
-	})
 }
 
 // TestLongBatches: a socket that has taken everything for a while gets 1 MiB at a time (with CRC,

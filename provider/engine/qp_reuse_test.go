@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -97,6 +100,9 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 						use(s, r, sink)
 						synctest.Wait()
 						s.reset()
+						if err := s.qp.Cause(); err != nil {
+							t.Errorf("after RESET the cause is %v", err)
+						}
 						if q := &s.qp.sq; q.head != q.tail.Load() || q.out != q.head || q.free.Load() != q.head {
 							t.Errorf("after RESET the send queue is at head %#x, out %#x, free "+
 								"%#x, tail %#x",
@@ -140,7 +146,10 @@ func TestReusedSendAfterRead(t *testing.T) {
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
 		s.noWC("the Send is not out")
 		o.gate <- struct{}{}
-		r.wantMessage("the Send", o.b)
+		got := r.want("the Send, with the first MSN", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		if !bytes.Equal(got, o.b) {
+			s.t.Error("the Send has other bytes")
+		}
 		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
 	})
 }
@@ -174,6 +183,9 @@ func TestReusedReceive(t *testing.T) {
 		testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 		s.recv(provider.RecvWR{WRID: 8})
 		r := s.connectRaw(network)
+		if err := s.qp.start(nil, params(true), nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("connected twice: %v", err)
+		}
 		r.sendMsg(nil)
 		s.wantWC("the receive that is posted", provider.WC{WRID: 8, Opcode: provider.WCRecv})
 

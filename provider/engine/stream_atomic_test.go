@@ -417,16 +417,6 @@ func TestBadAtomicResponses(t *testing.T) {
 		h := r.old(1, rdmap.AtomicResponse{})
 		r.wantTerminate("nobody asked", fault{0, 2, 6}, &h, rdmap.AtomicResponseLen, nil)
 	})
-	// The sink is closed while the operation is under way.
-	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
-		sink := s.reg(8, provider.AccessLocalWrite)
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRAtomicFetchAdd, SGList: []provider.SGE{sink.sge(0, 8)}})
-		q := r.wantAtomic("the request", 1)
-		testkit.OK(t, sink.m.Close())
-		r.old(1, rdmap.AtomicResponse{ID: q.ID})
-		s.wantWC("it has nowhere to go", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		sink.untouched(0, 0)
-	})
 }
 
 // TestAtomicsRefusedAtPost: what can't be posted.

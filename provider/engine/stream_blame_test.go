@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestSinkThatIsClosed: the cause of the end names the work request whose sink was closed while
-// the peer answered it, and the region.
+// TestSinkThatIsClosed: the sink of a work request is closed while the peer answers it. Nothing is
+// placed, and the cause of the end names the work request and the region.
 func TestSinkThatIsClosed(t *testing.T) {
 	for _, op := range []provider.WROpcode{provider.WRRDMARead, provider.WRAtomicFetchAdd} {
 		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
@@ -30,7 +30,9 @@ func TestSinkThatIsClosed(t *testing.T) {
 				testkit.OK(t, sink.m.Close())
 				r.old(1, rdmap.AtomicResponse{ID: q.ID})
 			}
+			r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
 			s.wantWC("it has nowhere to go", provider.WC{WRID: 0x21, Status: provider.WCLocProtErr})
+			sink.untouched(0, 0)
 			want := fmt.Sprintf("work request 0x21 (%s), SGE 0: the region with lkey %#x is closed; ", op, lkey)
 			if got := s.qp.Cause(); got == nil || !strings.Contains(got.Error(), want) {
 				t.Errorf("cause %v, want %q in it", got, want)

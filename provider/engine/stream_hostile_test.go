@@ -8,7 +8,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -49,25 +48,6 @@ func (s *side) wantServed(what string, good *raw) {
 	s.send(provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled})
 	good.want(what, rdmap.SendHeader(rdmap.OpSend, 0, msn, 0, true))
 	s.wantWC(what, provider.WC{WRID: 2, Opcode: provider.WCSend})
-}
-
-// TestHalfFPDUs: peers that send part of an FPDU and then nothing hold what they
-// have sent and no more, whether there are few of them or many. Close is not held
-// up.
-func TestHalfFPDUs(t *testing.T) {
-	hostile(t, func(s *side, good *raw, network *memnet.Network) {
-		const peers = 3 * policy.ContextsKept
-		for i := range peers {
-			_, r := s.besides(network)
-			fpdu := r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 1000))
-			r.write(fpdu[:1+i%(len(fpdu)-1)])
-		}
-		synctest.Wait()
-		if n := s.dev.prog.contexts.Lent(); n > policy.ContextsKept {
-			t.Errorf("%d receive contexts are with %d peers that stall", n, peers)
-		}
-		s.wantServed("others are served", good)
-	})
 }
 
 // TestPeersThatDoNotRead: a peer that takes nothing gets its own connection stuck.

@@ -269,13 +269,6 @@ func TestBadImmediate(t *testing.T) {
 			})
 		})
 	}
-	t.Run("no receive", func(t *testing.T) {
-		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
-			h := r.imm(false, 1)
-			r.wantTerminate("no receive", fault{1, 2, 2}, &h, 8, nil)
-			s.wantTerm("the QP ends", false, 1, 2, 2)
-		})
-	})
 }
 
 // TestImmediateToPeerWithout: it ends the connection at both, and says why.

@@ -136,7 +136,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 	})
 }
 
-// TestStalledPeers: many peers that stop inside an FPDU pin few contexts.
+// TestStalledPeers: many peers that stop inside an FPDU pin few contexts. Others are served.
 func TestStalledPeers(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		fpdu := r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 2*partSmall))
@@ -152,6 +152,7 @@ func TestStalledPeers(t *testing.T) {
 		if _, c := lent(s.dev); c != policy.ContextsKept {
 			t.Errorf("%d contexts are lent, want %d", c, policy.ContextsKept)
 		}
+		s.wantServed("others", r)
 		time.Sleep(3 * policy.StallLook)
 		if _, c := lent(s.dev); c != 0 {
 			t.Errorf("%d contexts are lent to peers that have stopped for long, want 0", c)

@@ -272,17 +272,3 @@ func TestSourceGoesMidMessage(t *testing.T) {
 		})
 	}
 }
-
-// TestSinkGoes: the sink of a Read is deregistered before its response comes.
-func TestSinkGoes(t *testing.T) {
-	story(t, Options{}, params(true), func(s *side, r *raw) {
-		sink := s.reg(10, provider.AccessLocalWrite)
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 10)}, RKey: 1})
-		q := r.wantReadRequest("the Read", 1)
-		testkit.OK(t, sink.m.Close())
-		r.answer(q)
-		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
-		s.wantWC("the Read", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		sink.untouched(0, 0)
-	})
-}
