@@ -47,6 +47,7 @@ func TestCreateCQArguments(t *testing.T) {
 		{"another device's channel", provider.CQInitAttr{CQE: 1, Channel: testChannel(t, other)}, syscall.EINVAL, 0},
 		{"nil pointer as channel", provider.CQInitAttr{CQE: 1, Channel: (*compChannel)(nil)}, syscall.EINVAL, 0},
 		{"one", provider.CQInitAttr{CQE: 1}, 0, 1},
+		{"the most", provider.CQInitAttr{CQE: maxCQE}, 0, roundUp(maxCQE)},
 		{"rounded up", provider.CQInitAttr{CQE: 5}, 0, 8},
 		{"a power of two", provider.CQInitAttr{CQE: 64}, 0, 64},
 	} {
@@ -60,32 +61,6 @@ func TestCreateCQArguments(t *testing.T) {
 			t.Errorf("%s: %d entries, want %d", c.name, got.CQE(), c.granted)
 		}
 		testkit.OK(t, got.Close())
-	}
-}
-
-// TestCQOrderAndWrap runs many completions through a small ring.
-func TestCQOrderAndWrap(t *testing.T) {
-	c := testCQ(t, unwired(t), 8, nil)
-	if n, err := c.Poll(nil); n != 0 || err != nil {
-		t.Errorf("Poll(nil) = %d, %v", n, err)
-	}
-	var pushed, polled uint64
-	wc := make([]provider.WC, 5)
-	for round := range 1000 {
-		for range min(round%8, c.CQE()-int(pushed-polled)) {
-			c.push(provider.WC{WRID: pushed}, false)
-			pushed++
-		}
-		n := testkit.Must(c.Poll(wc[:1+round%5]))(t)
-		if want := min(1+round%5, int(pushed-polled)); n != want {
-			t.Fatalf("round %d: polled %d, want %d", round, n, want)
-		}
-		for _, got := range wc[:n] {
-			if got.WRID != polled {
-				t.Fatalf("completion %d came as %d", got.WRID, polled)
-			}
-			polled++
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,57 +10,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
-
-// TestSRQE2E has many connections share an SRQ, on all kinds of wire, with messages
-// of all lengths.
-func TestSRQE2E(t *testing.T) {
-	onWires(t, nil, func(t *testing.T, w e2eWire) {
-		const conns, rounds, size = 4, 12, 70000
-		network, addr := w.network()
-		set := e2eSetup{cap: provider.QPCap{MaxSendWR: rounds, MaxSendSGE: 1}}
-		a, b := newE2EEnd(t, w, network, set), newE2EEnd(t, w, network, set)
-		r := testSRQ(t, b.pd, conns*rounds, 2)
-		ins := make([]*guarded, conns*rounds)
-		for i := range ins {
-			ins[i] = b.region(size, provider.AccessLocalWrite)
-			r.post(t, split(ins[i].mr, 0, size, 2), uint64(i))
-		}
-		length := func(k int) int { return []int{0, 1, 64, 1500, 30000, size}[k%6] }
-		srcs := make(map[uint32]int) // which connection a QP of b is
-		for c := range conns {
-			out := a.newQP(set)
-			in := testkit.Must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq,
-				SRQ: r, Cap: set.cap}))(t).(*qp)
-			t.Cleanup(func() { closeAll(t, "QP", in) })
-			srcs[in.qpn] = c
-			e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, out, in, make(chan error, 1), make(chan error, 1))
-			var wrs []provider.SendWR
-			for k := range rounds {
-				src := a.filled(size, 0, uint64(c*rounds+k))
-				wrs = append(wrs, provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, length(c+k))}})
-			}
-			n, err := out.PostSend(wrs)
-			if n != rounds {
-				t.Fatalf("%d posted: %v", n, err)
-			}
-		}
-		seen := make(map[uint64]bool)
-		turn := make([]int, conns) // which message of the connection is next
-		want := make([]byte, size)
-		for _, wc := range b.wait(b.rcq, conns*rounds) {
-			c := srcs[wc.QPN]
-			k := turn[c]
-			turn[c]++
-			fillPattern(want, uint64(c*rounds+k))
-			n := length(c + k)
-			in := ins[wc.WRID]
-			if wc.Err() != nil || seen[wc.WRID] || int(wc.ByteLen) != n || !bytes.Equal(in.buf[:n], want[:n]) || !in.untouched(0, n) {
-				t.Errorf("message %d of connection %d, %d octets: %+v", k, c, n, wc)
-			}
-			seen[wc.WRID] = true
-		}
-	})
-}
 
 // TestSRQAllocs: receiving from an SRQ allocates nothing either.
 func TestSRQAllocs(t *testing.T) {
