@@ -6,33 +6,40 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestE2EAllocs: from post to completion nothing is allocated, on either side,
-// once what is pooled has been made.
+// TestE2EAllocs: from post to completion nothing is allocated, on either side, with receives from
+// the QP or from an SRQ, once what is pooled has been made.
 func TestE2EAllocs(t *testing.T) {
 	onWires(t, func(w e2eWire) bool { return w.real }, func(t *testing.T, w e2eWire) {
 		for _, n := range []int{0, 64, 4096, 200000} {
-			a, b := newE2EPair(t, w, e2eSetup{})
-			src := a.filled(n, provider.AccessLocalWrite, 1)
-			dst := b.region(n, allRights)
-			sges, into := []provider.SGE{sge(src.mr, 0, n)}, []provider.SGE{sge(dst.mr, 0, n)}
-			var inline [64]byte
-			wrs := []provider.SendWR{
-				{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
-				{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
-				{Opcode: provider.WRRDMAWrite, Inline: inline[:min(n, 64)], Flags: provider.SendInline, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
-				{Opcode: provider.WRSend, SGList: sges, Flags: provider.SendSignaled | provider.SendFence},
-			}
-			recvs := []provider.RecvWR{{SGList: into}}
-			round := func() {
-				if _, err := b.q.PostRecv(recvs); err != nil {
-					t.Fatal(err)
+			for _, srq := range []bool{false, true} {
+				a, b := newE2EPair(t, w, e2eSetup{srq: srq})
+				postRecv := b.q.PostRecv
+				if r := b.q.srq(); r != nil {
+					postRecv = r.PostRecv
 				}
-				if _, err := a.q.PostSend(wrs); err != nil {
-					t.Fatal(err)
+				src := a.filled(n, provider.AccessLocalWrite, 1)
+				dst := b.region(n, allRights)
+				sges, into := []provider.SGE{sge(src.mr, 0, n)}, []provider.SGE{sge(dst.mr, 0, n)}
+				var inline [64]byte
+				wrs := []provider.SendWR{
+					{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+					{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+					{Opcode: provider.WRRDMAWrite, Inline: inline[:min(n, 64)], Flags: provider.SendInline,
+						RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+					{Opcode: provider.WRSend, SGList: sges, Flags: provider.SendSignaled | provider.SendFence},
 				}
-				pollBoth(t, 2, a.scq, b.rcq)
+				recvs := []provider.RecvWR{{SGList: into}}
+				round := func() {
+					if _, err := postRecv(recvs); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := a.q.PostSend(wrs); err != nil {
+						t.Fatal(err)
+					}
+					pollBoth(t, 2, a.scq, b.rcq)
+				}
+				wantNoAllocs(t, round)
 			}
-			wantNoAllocs(t, round)
 		}
 	})
 }

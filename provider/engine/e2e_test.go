@@ -111,6 +111,7 @@ type e2eSetup struct {
 	depth int // IRD and ORD of both
 	opts  Options
 	sig   bool // SQSigAll
+	srq   bool // QPs take receives from an SRQ each
 }
 
 func (s *e2eSetup) complete() {
@@ -142,8 +143,11 @@ func newE2EEnd(t testing.TB, w e2eWire, network transport.Network, s e2eSetup) *
 func (e *e2eEnd) newQP(s e2eSetup) *qp {
 	e.t.Helper()
 	s.complete()
-	q := testkit.Must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap,
-		SQSigAll: s.sig}))(e.t).(*qp)
+	init := provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap, SQSigAll: s.sig}
+	if s.srq {
+		init.SRQ = testSRQ(e.t, e.pd, s.cap.MaxRecvWR, s.cap.MaxRecvSGE)
+	}
+	q := testkit.Must(e.pd.CreateQP(init))(e.t).(*qp)
 	e.t.Cleanup(func() { closeAll(e.t, "QP", q) })
 	return q
 }

@@ -5,6 +5,9 @@ import (
 	"context"
 	"math"
 	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -461,4 +464,78 @@ func TestSRQLimit(t *testing.T) {
 			t.Errorf("%d completions, %+v", n, wc[0])
 		}
 	})
+}
+
+// Posting, taking, resizing and arming at once loses no receive and gives none twice.
+func TestSRQConcurrently(t *testing.T) {
+	const posters, takers, each = 3, 3, 3000
+	d := unwired(t)
+	r := testSRQ(t, testPD(t, d), 16, 1)
+	if !r.refs.Hold() { // as one more QP
+		t.Fatal("the SRQ is closed")
+	}
+	defer r.refs.Drop()
+	var taken [posters * each]atomic.Int32
+	var left atomic.Int64
+	left.Store(posters * each)
+	var wg sync.WaitGroup
+	for p := range posters {
+		wg.Go(func() {
+			for k := 0; k < each; {
+				id := uint64(p*each + k)
+				n, err := r.PostRecv([]provider.RecvWR{{WRID: id, SGList: []provider.SGE{{Addr: id, Length: 1}}}})
+				if k += n; err != nil {
+					if provider.Errno(err) != syscall.ENOMEM {
+						t.Errorf("posting: %v", err)
+						return
+					}
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for range takers {
+		wg.Go(func() {
+			h, err := d.share("test", r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer r.refs.Drop()
+			for left.Load() > 0 {
+				w, sges, _ := h.take()
+				if w == nil {
+					runtime.Gosched()
+					continue
+				}
+				if len(sges) != 1 || sges[0].Addr != w.wrid {
+					t.Errorf("receive %d with SGEs %+v", w.wrid, sges)
+				}
+				taken[w.wrid].Add(1)
+				left.Add(-1)
+				h.held = false
+			}
+		})
+	}
+	wg.Go(func() {
+		for k := 0; left.Load() > 0; k++ {
+			err := r.Modify(provider.SRQAttr{MaxWR: 4 << (k % 5), Limit: k % 4}, srqMask)
+			if err != nil && provider.Errno(err) != syscall.EINVAL { // more are posted
+				t.Errorf("Modify: %v", err)
+			}
+			if a, err := r.Query(); err != nil || a.MaxWR < 4 || a.Limit > a.MaxWR {
+				t.Errorf("Query: %+v, %v", a, err)
+			}
+			if err := r.Close(); provider.Errno(err) != syscall.EBUSY {
+				t.Errorf("Close: %v", err)
+			}
+			runtime.Gosched()
+		}
+	})
+	wg.Wait()
+	for id := range taken {
+		if n := taken[id].Load(); n != 1 {
+			t.Fatalf("receive %d was taken %d times", id, n)
+		}
+	}
 }

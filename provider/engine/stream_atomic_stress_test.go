@@ -144,18 +144,23 @@ func TestPerformAtomic(t *testing.T) {
 	}
 }
 
-// TestAtomicsAllocateNothing, on either side, but at the first of a QP.
-func TestAtomicsAllocateNothing(t *testing.T) {
+// TestExtensionsAllocateNothing: neither side allocates anything for atomic operations, but at the
+// first of a QP, and for immediate data.
+func TestExtensionsAllocateNothing(t *testing.T) {
 	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
-	m, _ := b.words(1, atomicRights)
+	m, _ := b.words(1, atomicRights|provider.AccessRemoteWrite)
 	sink, _ := a.words(1, provider.AccessLocalWrite)
 	sges := []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}
+	recvs := make([]provider.RecvWR, 2)
 	wrs := []provider.SendWR{
+		{Opcode: provider.WRRDMAWriteWithImm, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
+		{Opcode: provider.WRSendWithImm},
 		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.base, RKey: m.stag, CompareAdd: 1},
 		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
 	}
 	wantNoAllocs(t, func() {
+		b.recv(recvs...)
 		a.send(wrs...)
-		pollBoth(t, 1, a.cq, b.cq)
+		pollBoth(t, 3, a.cq, b.cq)
 	})
 }

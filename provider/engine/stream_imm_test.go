@@ -407,24 +407,6 @@ func TestImmediateEndToEnd(t *testing.T) {
 	}
 }
 
-// TestImmediateAllocs: nothing is allocated for it, on either side.
-func TestImmediateAllocs(t *testing.T) {
-	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
-	src, dst := a.reg(64, 0), b.reg(64, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-	wrs := []provider.SendWR{
-		{Opcode: provider.WRRDMAWriteWithImm, SGList: []provider.SGE{src.sge(0, 64)}, RemoteAddr: dst.to(0), RKey: dst.m.stag},
-		{Opcode: provider.WRSendWithImm, Flags: provider.SendSignaled},
-	}
-	recvs := make([]provider.RecvWR, 2)
-	round := func() {
-		b.recv(recvs...)
-		a.send(wrs...)
-		a.spin(1)
-		b.spin(2)
-	}
-	wantNoAllocs(t, round)
-}
-
 // TestImmediateTakesFromSRQ: one receive each, as from a queue of the QP's own.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
