@@ -144,7 +144,7 @@ func TestInterrupted(t *testing.T) {
 			t.Fatalf("%v after %s", err, text)
 		}
 	}
-	if n := len(marked(t, mark)); n < 3 { // the command, and two ends
+	if n := len(testkit.Marked(t, mark)); n < 3 { // the command, and two ends
 		t.Errorf("%d processes", n)
 	}
 	testkit.OK(t, cmd.Process.Signal(syscall.SIGINT))
@@ -152,23 +152,5 @@ func TestInterrupted(t *testing.T) {
 	if err := cmd.Wait(); err == nil || !bytes.Contains(rest, []byte("interrupted")) {
 		t.Errorf("%v, after %s", err, rest)
 	}
-	var left []string
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
-		if left = marked(t, mark); left == nil {
-			return
-		}
-	}
-	t.Errorf("processes %v are left", left)
-}
-
-// marked are the processes, but for this one, that have a variable in their environment.
-func marked(t *testing.T, variable string) (pids []string) {
-	t.Helper()
-	for _, file := range testkit.Must(filepath.Glob("/proc/[0-9]*/environ"))(t) {
-		text, _ := os.ReadFile(file) // it may be gone
-		if pid := filepath.Base(filepath.Dir(file)); bytes.Contains(text, []byte(variable)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	testkit.NoneMarked(t, mark)
 }

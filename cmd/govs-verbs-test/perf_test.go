@@ -339,7 +339,7 @@ func TestPerfSelfInterrupted(t *testing.T) {
 	p.stdout.await(t, "#bytes")
 	testkit.OK(t, p.cmd.Process.Signal(syscall.SIGINT))
 	p.want(t, exitFailed)
-	wantNone(t, mark)
+	testkit.NoneMarked(t, mark)
 }
 
 func TestPerfInterrupted(t *testing.T) {

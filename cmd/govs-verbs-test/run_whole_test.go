@@ -45,7 +45,8 @@ func TestCollectAndCompare(t *testing.T) {
 	t.Run("a check that did not hold", func(t *testing.T) {
 		bad := col
 		bad.Outcomes = slices.Clone(col.Outcomes)
-		bad.Outcomes[0].Checks = append(slices.Clone(col.Outcomes[0].Checks), conformance.Check{What: "pigs fly", Got: "they don't"})
+		bad.Outcomes[0].Checks = append(slices.Clone(col.Outcomes[0].Checks),
+			conformance.Check{What: "pigs fly", Got: "they don't"})
 		writeJSON(t, file, bad)
 		start(t, "compare", dir).want(t, exitFailed, parts(
 			"FAIL        "+oneVerbs+"  engine->engine\n            not so: pigs fly: they don't\n            scenario: ",
@@ -118,7 +119,8 @@ func TestWithoutKernel(t *testing.T) {
 		withoutSiw(t)
 		matrix := start(t, with("--matrix")...)
 		matrix.want(t, exitPassed, parts("1 PASS: the suite passed", "pairings engine->engine\n"), nil)
-		if out := matrix.stdout.String(); !strings.HasPrefix(out, "left out: engine->kernel kernel->engine kernel->kernel: ") || !strings.Contains(out, remedy) {
+		const left = "left out: engine->kernel kernel->engine kernel->kernel: "
+		if out := matrix.stdout.String(); !strings.HasPrefix(out, left) || !strings.Contains(out, remedy) {
 			t.Errorf("the first line does not say what is left out and what adds it:\n%s", out)
 		}
 		start(t, with("--initiator", "kernel")...).want(t, exitUsage, nil, parts(remedy))
@@ -136,7 +138,8 @@ func TestWithoutKernel(t *testing.T) {
 			},
 		} {
 			matrix := require(t, with("--matrix")...)
-			matrix.want(t, exitFailed, parts("siw is required, and pairings with the kernel will fail: ", remedy, "1 PASS, 3 FAIL: the suite did not pass"), nil)
+			matrix.want(t, exitFailed, parts("siw is required, and pairings with the kernel will fail: ",
+				remedy, "1 PASS, 3 FAIL: the suite did not pass"), nil)
 			require(t, with()...).want(t, exitUsage, nil, parts("siw is required: "))
 		}
 	})

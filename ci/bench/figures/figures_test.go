@@ -184,10 +184,12 @@ func TestTables(t *testing.T) {
 			"send-rtt-spin-vs-ucx": {Missing: "no\nucx"},
 		},
 		Curves: []Curve{{ID: "bandwidth", Title: "Bandwidth", X: "bytes", Y: "GB/s", Series: []Series{
-			{Name: "a", Points: []Point{{X: 64, Median: 1}, {X: 128, Median: 2}}}, {Name: "b", Points: []Point{{X: 128, Median: 3}}},
+			{Name: "a", Points: []Point{{X: 64, Median: 1}, {X: 128, Median: 2}}},
+			{Name: "b", Points: []Point{{X: 128, Median: 3}}},
 		}}},
-		Measured: []Measured{{"write-1m", "write-bw, 1048576 bytes", "GB/s", Figure{Median: 7, Min: 6, Max: 8, Rounds: 2}, Figure{Median: 0.5}}},
-		Notes:    []string{"Nothing else."}, Conditions: map[string]any{"rounds": 7},
+		Measured: []Measured{{"write-1m", "write-bw, 1048576 bytes", "GB/s",
+			Figure{Median: 7, Min: 6, Max: 8, Rounds: 2}, Figure{Median: 0.5}}},
+		Notes: []string{"Nothing else."}, Conditions: map[string]any{"rounds": 7},
 	}
 	for _, g := range goals[1:] {
 		rep.Figures[g.ID] = Figure{Missing: "no siw"}
