@@ -76,11 +76,12 @@ type perfSelfReport struct {
 
 // perfSelfRow compares medians over the rounds. The ratios are those of each round.
 type perfSelfRow struct {
-	Size     int        `json:"size"` // bytes
-	RDMA     perfValues `json:"rdma"`
-	TCP      perfValues `json:"tcp"`
-	Ratio    perfSpread `json:"ratio"`
-	CPURatio perfSpread `json:"cpu_ratio"`
+	Size  int        `json:"size"` // bytes
+	RDMA  perfValues `json:"rdma"`
+	TCP   perfValues `json:"tcp"`
+	Ratio perfSpread `json:"ratio"`
+	// CPURatio is of the rounds in which TCP took CPU time: nil if none was long enough for that.
+	CPURatio *perfSpread `json:"cpu_ratio,omitempty"`
 }
 
 // perfValues are GB/s and seconds of CPU time per GiB; for latency microseconds, and those of CPU
@@ -107,12 +108,13 @@ func spreadOf(list []float64) perfSpread {
 
 // self measures with servers that are processes of their own. This process is the client of both.
 func (c *perfRDMACmd) self(ctx context.Context, k *kong.Context, out *output) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	serverCPU, err := c.shareCPUs()
 	if err != nil {
 		return unable(err)
 	}
+	// Servers end with another context, because an error ends them, too, and is not an interruption.
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
 	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
 		vctx, err := c.open(out, addr.Addr(), &self)
 		if err != nil {
@@ -120,12 +122,12 @@ func (c *perfRDMACmd) self(ctx context.Context, k *kong.Context, out *output) er
 		}
 		defer func() { err = errors.Join(err, vctx.Close()) }()
 		op := opOf(k)
-		rdma, err := startSelfServer(ctx, c.serverArgs(k, string(op), addr, serverCPU))
+		rdma, err := startSelfServer(running, c.serverArgs(k, string(op), addr, serverCPU))
 		if err != nil {
 			return err
 		}
 		defer rdma.wait(cancel, &err)
-		tcp, err := startSelfServer(ctx, c.serverArgs(k, "tcp-bw", netip.AddrPortFrom(addr.Addr(), 0), serverCPU))
+		tcp, err := startSelfServer(running, c.serverArgs(k, "tcp-bw", netip.AddrPortFrom(addr.Addr(), 0), serverCPU))
 		if err != nil {
 			return err
 		}
@@ -295,7 +297,8 @@ func (c *perfRDMACmd) rounds(ctx context.Context, op load.Op, size int, rdma, tc
 	}
 	row = perfSelfRow{Size: size, RDMA: values(0), TCP: values(1), Ratio: spreadOf(ratios)}
 	if len(cpu) > 0 {
-		row.CPURatio = spreadOf(cpu)
+		spread := spreadOf(cpu)
+		row.CPURatio = &spread
 	}
 	return row, nil
 }
@@ -310,12 +313,15 @@ func selfHeadings(op load.Op) string {
 }
 
 func (r perfSelfRow) line(op load.Op) string {
-	format := "%9d %12.3f %12.3f %7.2f %15s %14.3f %14.3f %7.2f"
+	format := "%9d %12.3f %12.3f %7.2f %15s %14.3f %14.3f %7s"
 	speed, cost := [2]float64{r.RDMA.GBps, r.TCP.GBps}, [2]float64{r.RDMA.CPUPerGiB, r.TCP.CPUPerGiB}
 	if op.Latency() {
 		speed, cost = [2]float64{r.RDMA.RTT, r.TCP.RTT}, [2]float64{r.RDMA.CPUPerOp, r.TCP.CPUPerOp}
 	}
 	spread := fmt.Sprintf("%.2f to %.2f", r.Ratio.Least, r.Ratio.Most)
-	return fmt.Sprintf(format, r.Size, speed[0], speed[1], r.Ratio.Median, spread, cost[0], cost[1],
-		r.CPURatio.Median)
+	cpu := "-"
+	if r.CPURatio != nil {
+		cpu = fmt.Sprintf("%.2f", r.CPURatio.Median)
+	}
+	return fmt.Sprintf(format, r.Size, speed[0], speed[1], r.Ratio.Median, spread, cost[0], cost[1], cpu)
 }

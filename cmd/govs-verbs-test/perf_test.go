@@ -342,6 +342,23 @@ func TestPerfSelfInterrupted(t *testing.T) {
 	testkit.NoneMarked(t, mark)
 }
 
+// TestPerfSelfFails: an error is said as it is, and no server is left behind.
+func TestPerfSelfFails(t *testing.T) {
+	mark := markProcesses(t)
+	p := startCommand(t, nil, words("perf write-bw --self --provider engine -n 10 -s 5000 --inline 5000")...)
+	p.want(t, exitFailed)
+	wantText(t, "stderr", p.stderr.String(), parts("5000 octets inline"))
+	testkit.NoneMarked(t, mark)
+}
+
+// TestPerfSelfLine: a ratio that is not known is not 0.
+func TestPerfSelfLine(t *testing.T) {
+	r := perfSelfRow{Size: 64, RDMA: perfValues{RTT: 7, CPUPerOp: 3}, TCP: perfValues{RTT: 6}}
+	if line := r.line(load.SendLat); !strings.HasSuffix(line, " -") {
+		t.Errorf("%q", line)
+	}
+}
+
 func TestPerfInterrupted(t *testing.T) {
 	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
 	client := start(t, words("perf write-bw --provider engine --duration 1h -s 4096 "+addr)...)

@@ -6,6 +6,8 @@
 package rawtcp
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -73,14 +75,39 @@ func TCP(cong string) Network {
 	}
 }
 
-// patience is how long a peer may take to answer when it has nothing else to do.
-const patience = 10 * time.Second
+// patience is how long a peer may take to answer when it has nothing else to do, and greeting how
+// long a connection may take to say what it is for. It is less because other connections wait for
+// that.
+const (
+	patience = 10 * time.Second
+	greeting = patience / 4
+)
+
+// A connection begins with what it is for in eight bytes: control, or the session of a run.
+const control = uint64(0)
 
 // answer is what a server says of a run: what its connections begin with, then that the warm-up
 // has come, and at the end what has.
 type answer struct {
 	Session, Bytes uint64
 	Usage          load.Usage
+}
+
+// reader reads the messages of a peer, of which each is a line.
+type reader struct{ lines *bufio.Scanner }
+
+func newReader(c net.Conn) reader {
+	lines := bufio.NewScanner(c)
+	lines.Buffer(nil, 4096)
+	return reader{lines}
+}
+
+// Decode reads the next message. At the end of the connection it returns io.EOF.
+func (r reader) Decode(message any) error {
+	if !r.lines.Scan() {
+		return cmp.Or(r.lines.Err(), io.EOF)
+	}
+	return json.Unmarshal(r.lines.Bytes(), message)
 }
 
 type deadliner interface{ SetDeadline(time.Time) error }
@@ -95,16 +122,28 @@ type Client struct {
 	addr    netip.AddrPort
 	network Network
 	control net.Conn
-	answers *json.Decoder
+	answers reader
 }
 
 // Dial connects to a server.
 func Dial(ctx context.Context, addr netip.AddrPort, n Network) (*Client, error) {
+	c, err := dial(ctx, addr, n, control)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{addr, n, c, newReader(c)}, nil
+}
+
+// dial makes a connection that begins with session.
+func dial(ctx context.Context, addr netip.AddrPort, n Network, session uint64) (net.Conn, error) {
 	c, err := n.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{addr, n, c, json.NewDecoder(c)}, nil
+	if err := binary.Write(c, binary.BigEndian, session); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }
 
 // Close ends the connection.
@@ -120,15 +159,10 @@ func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error
 	if err := errors.Join(json.NewEncoder(c.control).Encode(s),
 		c.control.SetReadDeadline(time.Now().Add(patience)), c.answers.Decode(&a),
 		c.control.SetReadDeadline(time.Time{})); err != nil {
-		return r, fmt.Errorf("%v is not a server of tcp-bw or tcp-lat: %w", c.addr, err)
+		return r, fmt.Errorf("%v does not answer as a server of tcp-bw or tcp-lat that has no other client: %w",
+			c.addr, err)
 	}
-	connect := func() (net.Conn, error) {
-		conn, err := c.network.Dial(ctx, c.addr)
-		if err == nil {
-			err = binary.Write(conn, binary.BigEndian, a.Session)
-		}
-		return conn, err
-	}
+	connect := func() (net.Conn, error) { return dial(ctx, c.addr, c.network, a.Session) }
 	err = withStreams(ctx, s, connect, func(all []stream) (err error) {
 		r, err = lead(all, s, c.answers)
 		return err
@@ -139,7 +173,8 @@ func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error
 	return r, err
 }
 
-// Server serves clients, one after another. Another one has to wait.
+// Server serves clients, one after another. One that comes while another is served waits, or is
+// closed when that one begins a run.
 type Server struct{ l net.Listener }
 
 // Listen makes a server at addr, whose port may be 0.
@@ -162,7 +197,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	defer until(ctx, s.l.(deadliner))()
 	var errs []error
 	for served := 0; n == 0 || served < n; served++ {
-		c, err := s.l.Accept()
+		c, err := s.accept(control)
 		if err != nil {
 			return errors.Join(append(errs, ctx.Err(), err)...)
 		}
@@ -177,7 +212,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 	defer func() { err = errors.Join(err, c.Close()) }()
 	defer until(ctx, c)()
-	orders, answers := json.NewDecoder(c), json.NewEncoder(c)
+	orders, answers := newReader(c), json.NewEncoder(c)
 	for {
 		var spec load.Spec
 		if err := orders.Decode(&spec); errors.Is(err, io.EOF) {
@@ -185,20 +220,29 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 		} else if err != nil {
 			return err
 		}
-		session := rand.Uint64()
+		session := rand.Uint64() | 1 // not control
 		if err := errors.Join(Complete(&spec), answers.Encode(answer{Session: session})); err != nil {
 			return err
 		}
-		accept := func() (net.Conn, error) { return s.accept(session) }
+		// The client may be gone, and other clients wait.
+		limit := func(when time.Time) error {
+			return errors.Join(s.l.(deadliner).SetDeadline(when), ctx.Err()) // the end of ctx sets one, too
+		}
+		accept := func() (net.Conn, error) {
+			if err := limit(time.Now().Add(patience)); err != nil {
+				return nil, err
+			}
+			return s.accept(session)
+		}
 		if err := withStreams(ctx, spec, accept, func(all []stream) error {
-			return follow(all, spec, answers)
+			return errors.Join(limit(time.Time{}), follow(all, spec, answers))
 		}); err != nil {
-			return err
+			return errors.Join(err, limit(time.Time{}))
 		}
 	}
 }
 
-// accept takes the next connection of a session, and closes others.
+// accept takes the next connection that begins with session, and closes others.
 func (s *Server) accept(session uint64) (net.Conn, error) {
 	for {
 		c, err := s.l.Accept()
@@ -206,7 +250,7 @@ func (s *Server) accept(session uint64) (net.Conn, error) {
 			return nil, err
 		}
 		var first uint64
-		err = errors.Join(c.SetReadDeadline(time.Now().Add(patience)),
+		err = errors.Join(c.SetReadDeadline(time.Now().Add(greeting)),
 			binary.Read(c, binary.BigEndian, &first), c.SetReadDeadline(time.Time{}))
 		if err == nil && first == session {
 			return c, nil

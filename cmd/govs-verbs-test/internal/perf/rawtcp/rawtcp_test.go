@@ -1,13 +1,18 @@
 package rawtcp
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
@@ -111,4 +116,67 @@ func TestStreamsDoNotSpin(t *testing.T) {
 	if _, err := c.Run(t.Context(), load.Spec{Op: BW, Size: 64, Iters: 1, Poll: load.Spin}); err == nil {
 		t.Error("a stream spins")
 	}
+}
+
+// TestServerIsNotHeldUp: who connects and says nothing, leaves between its order and its
+// connections, or sends a message without end, does not keep the server from others.
+func TestServerIsNotHeldUp(t *testing.T) {
+	for name, stranger := range map[string]func(net.Conn){
+		"silent": func(net.Conn) {},
+		"left after its order": func(c net.Conn) {
+			_ = binary.Write(c, binary.BigEndian, control)
+			_ = json.NewEncoder(c).Encode(load.Spec{Op: BW, Size: 64, Iters: 1, Poll: load.Block})
+			_ = c.Close()
+		},
+		"endless": func(c net.Conn) {
+			_ = binary.Write(c, binary.BigEndian, control)
+			_, err := c.Write(bytes.Repeat([]byte("a"), 16<<20))
+			if err == nil {
+				t.Error("16 MiB of one message were taken")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testkit.Must(Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), TCP("cubic")))(t)
+			ctx, stop := context.WithCancel(t.Context())
+			over := make(chan error, 1)
+			go func() { over <- s.Serve(ctx, 0) }()
+			defer func() {
+				stop()
+				if err := <-over; !errors.Is(err, context.Canceled) {
+					t.Errorf("Serve returned %v", err)
+				}
+				testkit.OK(t, s.Close())
+			}()
+			x := testkit.Must(net.Dial("tcp", s.Addr().String()))(t)
+			defer x.Close()
+			stranger(x)
+			spec := load.Spec{Op: BW, Size: 64, Iters: 1, Poll: load.Block}
+			for deadline := time.Now().Add(time.Minute); ; { // the server may be busy with the stranger
+				c := testkit.Must(Dial(t.Context(), s.Addr(), TCP("cubic")))(t)
+				_, err := c.Run(t.Context(), spec)
+				testkit.OK(t, c.Close())
+				if err == nil {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestServeCountsClients: a connection that asks for nothing is not one.
+func TestServeCountsClients(t *testing.T) {
+	s := testkit.Must(Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), TCP("cubic")))(t)
+	defer func() { testkit.OK(t, s.Close()) }()
+	testkit.OK(t, testkit.Must(net.Dial("tcp", s.Addr().String()))(t).Close())
+	over := make(chan error, 1)
+	go func() { over <- s.Serve(t.Context(), 1) }()
+	c := testkit.Must(Dial(t.Context(), s.Addr(), TCP("cubic")))(t)
+	_, err := c.Run(t.Context(), load.Spec{Op: BW, Size: 64, Iters: 1, Poll: load.Block})
+	testkit.OK(t, err)
+	testkit.OK(t, c.Close())
+	testkit.OK(t, <-over)
 }

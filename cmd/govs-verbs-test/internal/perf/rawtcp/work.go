@@ -115,7 +115,7 @@ func (s spinning) call(number uintptr, b []byte) (int, syscall.Errno) {
 // lead does the client's part of a run. The server answers when it has all connections, on each of
 // them when it has the warm-up, and at the end. Without the answers on each, 64 connections had
 // 0.75 of the bandwidth.
-func lead(all []stream, s load.Spec, answers *json.Decoder) (r load.Result, err error) {
+func lead(all []stream, s load.Spec, answers reader) (r load.Result, err error) {
 	message, hist := make([]byte, s.Size), new(load.Histogram)
 	part := func(n uint64, limit time.Duration) (uint64, error) {
 		return each(s, all, func(some []stream) (uint64, error) {
