@@ -112,7 +112,7 @@ func (c *perfRDMACmd) self(ctx context.Context, k *kong.Context, out *output) er
 	if err != nil {
 		return unable(err)
 	}
-	// Servers end with another context, because an error ends them, too, and is not an interruption.
+	// Servers have a context of their own, because an error ends them, too, and no interruption.
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
