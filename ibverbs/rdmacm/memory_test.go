@@ -34,7 +34,7 @@ func TestIdleConnsAreSmall(t *testing.T) {
 // documentation of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
 	if raceEnabled {
-		t.Skip("600 connections that wait: ci/test has them without the race detector (unraced)")
+		t.Skip("600 connections that wait: ci/test has them without the race detector")
 	}
 	text := string(testkit.Must(os.ReadFile("config.go"))(t))
 	figures := `needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`
