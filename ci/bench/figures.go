@@ -95,5 +95,5 @@ func findSiw(crc bool) (*figures.KernelDevice, error) {
 			}
 		}
 	}
-	return nil, errors.New("no device of siw with an IPv4 address (ci/bench/run-vm boots a guest that has one)")
+	return nil, errors.New("no device of siw with an IPv4 address (ci/bench/run guest boots one that has it)")
 }

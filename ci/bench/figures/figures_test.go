@@ -26,8 +26,18 @@ func samples(values ...float64) []Sample {
 	return s
 }
 
+// TestValueAlone: a value that is compared with nothing has its unit.
+func TestValueAlone(t *testing.T) {
+	if got := medians(Figure{Median: 6.82, Rounds: 5}, mops); got != "million/s" {
+		t.Errorf("a rate of messages has %q beside it", got)
+	}
+	if got := medians(Figure{Of: 3, To: 4}, gbps); got != "3.00 / 4.00 GB/s" {
+		t.Errorf("a ratio has %q beside it", got)
+	}
+}
+
 func TestRatioIsOfEachRound(t *testing.T) {
-	// The median of the ratios, 0.5, is not the ratio of the medians, 4/6.
+	// The median of the ratios, 2/3, is not the ratio of the medians, 4/3.
 	f := ratio(samples(4, 9, 1), samples(6, 3, 2), gbps.of)
 	want := Figure{Median: 2.0 / 3, Min: 0.5, Max: 3, Rounds: 3}
 	if diff := cmp.Diff(want, f); diff != "" {

@@ -165,7 +165,10 @@ func (r *runner) describe(m measure) string {
 		add("%s", t.Waits())
 		return strings.Join(parts, ", ")
 	}
-	d, s := *m.Device, r.specs[m.Name]
+	d, s := *m.Device, m.Spec
+	if done, ok := r.specs[m.Name]; ok { // with what its ends have added
+		s = done
+	}
 	switch {
 	case d.Stream:
 		add("%s over rsockets", s.Op)
@@ -306,8 +309,8 @@ func (rep *Report) measuredRows(b *strings.Builder) {
 
 // medians are those of the measurements of a figure, with their unit.
 func medians(f Figure, q quantity) string {
-	if f.To == 0 {
-		return ""
+	if f.To == 0 { // the value itself, which besideRows has as the ratio
+		return q.unit
 	}
 	return digits(f.Of) + " / " + digits(f.To) + " " + q.unit
 }
