@@ -152,7 +152,7 @@ func TestNoFallback(t *testing.T) {
 // TestFallbackKeepsTheSourcePort: a port that the program bound is that of both attempts. The
 // second one fails like any other, and a third one is not made.
 func TestFallbackKeepsTheSourcePort(t *testing.T) {
-	onTCP(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
+	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
 		id := w.active.id()
 		testkit.OK(t, id.BindAddr(w.addr))
