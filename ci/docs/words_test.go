@@ -1,0 +1,137 @@
+package docs
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// rewritten are the documents whose words are checked. CONTRIBUTING.md has what is left to do.
+var rewritten = []string{"docs/platforms.md"}
+
+// What a sentence and a document may have at most, in words.
+const (
+	longest = 35
+	average = 18.0
+)
+
+// avoided are forms that a reader of English has to read twice, with what to write instead.
+var avoided = []struct {
+	form    *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`(?i)\bin place of\b`), "instead of"},
+	{regexp.MustCompile(`(?i)\bfor ever\b`), "forever"},
+	{regexp.MustCompile(`(?i)\balso if\b`), "even if"},
+	{regexp.MustCompile(`(?i)\bnow and then\b`), "occasionally"},
+	{regexp.MustCompile(`(?i)\b(has|have|had|having) (the|an?|it|them|each|its|their|[a-z]+'s) (\S+ )?` +
+		`(ask|be|begin|close|connect|copy|do|end|listen|open|post|read|run|send|stop|take|use|wait|write)\b`),
+		"makes X do, or lets X do"},
+}
+
+// TestWordsInDocuments checks the rewritten documents for forms of words and for long sentences.
+func TestWordsInDocuments(t *testing.T) {
+	for _, file := range rewritten {
+		for _, m := range mistakes(document(t, file)) {
+			t.Errorf("%s: %s", file, m)
+		}
+	}
+}
+
+// TestMistakes: each kind of mistake is found, and what only looks like one is not.
+func TestMistakes(t *testing.T) {
+	long := strings.Repeat("word ", longest) + "more."
+	for text, want := range map[string]string{
+		"The engine asks. It waits.":                   "",
+		"It uses a copy in place of the region.":       "instead of",
+		"It waits for ever.":                           "forever",
+		"It has the engine ask for CRC.":               "makes X do",
+		"The program has its peer wait.":               "makes X do",
+		"It has a CRC, and the peer has one.":          "",
+		"The errors and that of X, and those of Y.":    "that of",
+		"The errors and that of X.\n\nAnd those of Y.": "",
+		long:        "36 words",
+		"- " + long: "36 words",
+		"| " + strings.Repeat("word ", 25) + " | x |": "",
+		"| " + strings.Repeat("word ", 26) + " | x |": "26 words in a cell",
+		"    " + long:           "",
+		"```\nin place of\n```": "",
+		"Named `in place of`.":  "",
+		strings.Repeat("word ", 19) + "at an average. Y.": "",
+		strings.Repeat("word ", 19) + "too long.":         "on average",
+	} {
+		got := strings.Join(mistakes(text), "; ")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+var (
+	code     = regexp.MustCompile("`[^`]*`")
+	target   = regexp.MustCompile(`\]\([^)]*\)`)
+	comment  = regexp.MustCompile(`(?s)<!--.*?-->`)
+	item     = regexp.MustCompile(`^\s*([-*]|[0-9]+\.) `)
+	sentence = regexp.MustCompile(`[.!?:;]['")*]*\s+`)
+	thatOf   = regexp.MustCompile(`(?i)\b(that|those) of\b`)
+)
+
+// mistakes returns what is wrong with the words of a text in Markdown, but for its code.
+func mistakes(text string) (found []string) {
+	text = comment.ReplaceAllString(withoutCode(text), "")
+	words, sentences := 0, 0
+	for _, paragraph := range paragraphs(text) {
+		plain := target.ReplaceAllString(code.ReplaceAllString(paragraph, "code"), "]")
+		for _, a := range avoided {
+			if m := a.form.FindString(plain); m != "" {
+				found = append(found, fmt.Sprintf("%q: write %s", m, a.instead))
+			}
+		}
+		if m := thatOf.FindAllString(plain, -1); len(m) > 1 {
+			found = append(found, fmt.Sprintf("%q in a paragraph: name the things again: %.60s", m, plain))
+		}
+		if strings.HasPrefix(plain, "|") {
+			for _, cell := range strings.Split(plain, "|") {
+				if n := len(strings.Fields(cell)); n > 25 {
+					found = append(found, fmt.Sprintf("%d words in a cell, 25 at most: %.60s", n, strings.TrimSpace(cell)))
+				}
+			}
+			continue
+		}
+		for _, s := range sentence.Split(plain, -1) {
+			n := len(strings.Fields(s))
+			if n > longest {
+				found = append(found, fmt.Sprintf("a sentence of %d words: %.60s", n, strings.TrimSpace(s)))
+			}
+			if n > 0 {
+				words, sentences = words+n, sentences+1
+			}
+		}
+	}
+	if sentences > 0 && float64(words)/float64(sentences) > average {
+		found = append(found, fmt.Sprintf("%.1f words a sentence on average", float64(words)/float64(sentences)))
+	}
+	return found
+}
+
+// paragraphs returns the paragraphs, items and rows of tables of a text without fenced code, each
+// in one line. Headings and indented code are left out.
+func paragraphs(text string) (all []string) {
+	open := false
+	for _, line := range strings.Split(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		row := strings.HasPrefix(trimmed, "|")
+		switch begins := item.MatchString(line) || row; {
+		case trimmed == "", strings.HasPrefix(trimmed, "#"), strings.HasPrefix(trimmed, "!["):
+			open = false
+		case !open && !begins && strings.HasPrefix(line, "    "):
+		case begins, !open:
+			all = append(all, item.ReplaceAllString(trimmed, ""))
+			open = !row
+		default:
+			all[len(all)-1] += " " + trimmed
+		}
+	}
+	return all
+}
