@@ -380,3 +380,28 @@ func TestMemoryWorkOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestUnfencedInvalidation: a Read whose sink is invalidated before the response has
+// come ends the connection, and nothing is placed.
+func TestUnfencedInvalidation(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		f := testFast(s.t, s.pd, 100)
+		memory := bytes.Repeat([]byte{0xa5}, 100)
+		testkit.OK(t, f.Map(memory))
+		reg := regWR(1, f, provider.AccessLocalWrite)
+		s.send(reg)
+		inv := invWR(3, reg.RKey)
+		inv.Flags = signaled
+		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{{Addr: f.Addr(), Length: 100, LKey: f.LKey()}}, RemoteAddr: 7, RKey: 8}, inv)
+		s.wantWC("the registration", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		req := r.wantReadRequest("the Read", 1)
+		h := rdmap.ReadResponseHeader(req.SinkSTag, req.SinkTO, true)
+		r.send(h, make([]byte, 100))
+		r.wantTerminate("the sink is gone", fault{1, 0, 0}, nil, 0, nil)
+		s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+		s.wantWC("the invalidation is after it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+		if !bytes.Equal(memory, bytes.Repeat([]byte{0xa5}, 100)) {
+			t.Error("something was placed")
+		}
+	})
+}
