@@ -1,0 +1,7 @@
+package main
+
+// README.md prints this program.
+func Example() {
+	main()
+	// Output: hello
+}
