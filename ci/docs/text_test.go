@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// documents returns README.md and the files of docs.
+// documents returns README.md, SECURITY.md and the files of docs.
 func documents(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(files) < 4 {
 		t.Fatalf("docs has %d files: %v", len(files), err)
 	}
-	names := []string{"README.md"}
+	names := []string{"README.md", "SECURITY.md"}
 	for _, f := range files {
 		names = append(names, "docs/"+filepath.Base(f))
 	}

@@ -1,0 +1,21 @@
+package ibverbs_test
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// SIGUSR1 makes the program write what is open on its device, while it goes on.
+func ExampleContext_WriteState() {
+	vctx, _ := open()
+	defer vctx.Close()
+
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+	go func() {
+		for range asked {
+			_ = vctx.WriteState(os.Stderr)
+		}
+	}()
+}
