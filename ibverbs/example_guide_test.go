@@ -9,7 +9,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// The examples of docs/guide.md.
+// The examples of docs/reference.md.
 
 // connect opens a device and makes a connection from it to itself. Closing the device is the
 // caller's, after both ends.

@@ -49,7 +49,7 @@ func serve(ctx context.Context, listener *rdmacm.Listener, served chan struct{})
 	conn, err := request.Accept(ctx, &rdmacm.ConnConfig{
 		// Prepare is called before the client can send.
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			messages, err = rdmacm.NewReceiver(c, 8, 64) // 8 receives of 64 octets
+			messages, err = rdmacm.NewReceiver(c, 8, 64) // 8 receives of 64 bytes
 			return err
 		},
 	})
