@@ -174,7 +174,7 @@ func (h *manyHost) close(tasks *sync.WaitGroup) {
 // TestHalfOfThemAreHostile: 5,000 connections do their work while as many others are
 // silent, stop in their Request, have a revision that is refused, dribble, reset at once,
 // or read nothing. The work is right and complete, and what the device holds is within the
-// bounds that the table in docs/bounds.md gives for the sum of these states.
+// bounds that docs/bounds.md gives for the sum of these states.
 func TestHalfOfThemAreHostile(t *testing.T) {
 	n := manyConns()
 	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors())
@@ -238,8 +238,8 @@ func (h *manyHost) count(l *cmID) manyCount {
 	return c
 }
 
-// wantWithin checks that what is held is within the bounds that the table has for the
-// connections that there are.
+// wantWithin checks that what is held is within the bounds of docs/bounds.md for the connections
+// that there are.
 func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	h.t.Helper()
 	first := h.count(l)

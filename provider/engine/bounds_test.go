@@ -184,7 +184,7 @@ func (s *boundsServer) wantEnded(n int) {
 	})
 }
 
-// bound is a row of the table in docs/bounds.md.
+// bound is a state of a connection in docs/bounds.md.
 type bound struct {
 	name  string
 	opts  Options
