@@ -52,8 +52,8 @@ func TestBoundsTable(t *testing.T) {
 	}
 }
 
-// TestBoundsTotal checks the sum in docs/bounds.md: each row is a number of things with so many KiB,
-// in MiB, and the last row is the sum of the others.
+// TestBoundsTotal checks the sum in docs/bounds.md: each row is a number of things with so many
+// KiB, in MiB, and the last row is the sum of the others.
 func TestBoundsTotal(t *testing.T) {
 	rows := tableRows(section(t, document(t, "docs/bounds.md"), "## A server on an open network"))
 	if len(rows) < 5 {
