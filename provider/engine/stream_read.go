@@ -5,6 +5,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -90,6 +91,12 @@ func (s *stream) fillResponse() {
 		t.task = taskNone
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
+	if seg.Len > policy.CopyMost && seg.Len <= policy.CopyFPDU && !t.markers {
+		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
+		b.copyFPDU(h.Len(), p, t, 0, false)
+		m.releaseRemote()
+		return
+	}
 	b.begin(&h, seg.Len, t)
 	switch {
 	case seg.Len == 0:

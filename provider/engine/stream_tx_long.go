@@ -29,7 +29,12 @@ func (s *stream) fillLong(w *sendWQE) bool {
 	for t.seg.Remaining() > policy.CopyMost && b.room() {
 		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
 		head.Put(b.arena[b.used+mpa.HeaderLen:], seg.MO(), seg.Last)
-		b.longFPDU(head.Len(), message[seg.Offset:][:seg.Len], t, seg.Last && whole)
+		payload := message[seg.Offset:][:seg.Len]
+		if len(payload) <= policy.CopyFPDU {
+			b.copyFPDU(head.Len(), payload, t, t.next, seg.Last && whole)
+		} else {
+			b.longFPDU(head.Len(), payload, t, seg.Last && whole)
+		}
 		if seg.Last {
 			s.endWork(w)
 			break

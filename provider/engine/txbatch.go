@@ -25,6 +25,7 @@ type txBatch struct {
 	iov         [policy.BatchFPDUs][]byte
 	first, last int    // iov[first:last] is still to be written
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
+	inChunk     bool   // iov[last-1] ends where the free part of the last chunk begins
 	built       uint64 // octets put in
 	limit       uint64 // what built may reach before the batch is sent
 	turn        int    // and what cost may reach
@@ -124,7 +125,7 @@ func (b *txBatch) reset() {
 	clear(b.chunks)
 	b.chunks = b.chunks[:0]
 	b.chunkUsed = 0
-	b.first, b.last, b.inArena = 0, 0, false
+	b.first, b.last, b.inArena, b.inChunk = 0, 0, false, false
 	b.built, b.written = 0, 0
 	b.fpdu0, b.nfpdus = 0, 0
 	b.rec0, b.nrecs = 0, 0
@@ -215,7 +216,7 @@ func (b *txBatch) copyPending() {
 		}
 	}
 	clear(b.iov[:b.last])
-	b.first, b.last, b.inArena = 0, copy(b.iov[:], chunks[:n]), false
+	b.first, b.last, b.inArena, b.inChunk = 0, copy(b.iov[:], chunks[:n]), false, false
 	for _, c := range b.chunks[:old] {
 		b.pool.Put(c)
 	}

@@ -48,7 +48,7 @@ func (b *txBatch) appendArena() {
 	} else {
 		b.iov[b.last] = b.arena[b.from:b.used]
 		b.last++
-		b.inArena = true
+		b.inArena, b.inChunk = true, false
 	}
 	b.from = b.used
 }
@@ -86,7 +86,7 @@ func (b *txBatch) refer(p []byte, t *txState) {
 func (b *txBatch) append(p []byte) {
 	b.iov[b.last] = p
 	b.last++
-	b.inArena = false
+	b.inArena, b.inChunk = false, false
 	b.built += uint64(len(p))
 }
 
@@ -123,7 +123,7 @@ func (b *txBatch) chunkRoom(n int) []byte {
 	b.limit = min(b.limit, policy.BatchOctets)
 	if len(b.chunks) == 0 || b.chunkUsed+n > policy.Chunk {
 		b.chunks = append(b.chunks, b.pool.Get())
-		b.chunkUsed = 0
+		b.chunkUsed, b.inChunk = 0, false
 	}
 	c := b.chunks[len(b.chunks)-1]
 	p := c[b.chunkUsed : b.chunkUsed+n : b.chunkUsed+n]
@@ -189,6 +189,38 @@ func (b *txBatch) longFPDU(header int, payload []byte, t *txState, finishes bool
 	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
 	b.appendArena()
 	b.addFPDU(fpduEnd{b.built, t.next, finishes}, mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
+}
+
+// copyFPDU makes an FPDU of the header that lies in the arena, after room for the ULPDU's length,
+// and of a copy of payload. It is whole in a chunk, next to the FPDU before it: see
+// policy.CopyFPDU. finishes is as with end.
+func (b *txBatch) copyFPDU(header int, payload []byte, t *txState, wqe uint32, finishes bool) {
+	ulpdu := header + len(payload)
+	fpdu := b.chunkRoom(mpa.FPDULen(ulpdu))
+	n := copy(fpdu, b.arena[b.used:b.used+mpa.HeaderLen+header])
+	binary.BigEndian.PutUint16(fpdu, uint16(ulpdu))
+	var crc uint32
+	if t.crc {
+		crc = mpa.CopyCRC(mpa.CRC(0, fpdu[:n]), fpdu[n:][:len(payload)], payload)
+	} else {
+		copy(fpdu[n:], payload)
+	}
+	mpa.AppendTrailer(fpdu[:n+len(payload)], ulpdu, crc, t.crc)
+	b.appendChunk(len(fpdu))
+	b.addFPDU(fpduEnd{b.built, wqe, finishes}, len(fpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
+}
+
+// appendChunk adds the n octets that chunkRoom returned last to the vector.
+func (b *txBatch) appendChunk(n int) {
+	c := b.chunks[len(b.chunks)-1]
+	if !b.inChunk {
+		b.append(c[b.chunkUsed-n : b.chunkUsed])
+		b.inChunk = true
+		return
+	}
+	last := &b.iov[b.last-1]
+	*last = (*last)[:len(*last)+n]
+	b.built += uint64(n)
 }
 
 // frame makes the ULPDU that lies in the arena, after room for its length, an

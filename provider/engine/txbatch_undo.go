@@ -41,7 +41,7 @@ func (b *txBatch) truncate(i int) {
 		n -= len(b.iov[last])
 	}
 	clear(b.iov[last:b.last])
-	b.last, b.inArena = last, false
+	b.last, b.inArena, b.inChunk = last, false, false
 	for n := left; n > 0; rec++ {
 		b.recs[rec] = min(n, b.recs[rec])
 		n -= b.recs[rec]
