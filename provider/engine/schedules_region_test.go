@@ -184,10 +184,10 @@ func init() {
 }
 
 // beginFirstWrites has two peers write to memory for the first time, while a sends it to another.
-// It is too long for being copied next to its header.
+// It is too long to be copied next to its header.
 func beginFirstWrites(w *stage) ([]func(), func() error) {
-	const size = policy.CopyMost + 8
-	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+	const size = policy.CopyFPDU + 8
+	a, b := w.pair(memnet.Options{MSS: 2 * size}, Options{}, sideOptions{}, params(true))
 	src, dst := a.reg(size, writable), b.reg(size, writable)
 	from := b.reg(size, 0)
 	pattern(from.b, 3)
@@ -218,8 +218,8 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 // beginWriteWhileClosing has a peer write to memory, by way of a region of its own that is closed
 // then, while a sends the memory to another peer by way of a region that is being closed.
 func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
-	const size = policy.CopyMost + 8
-	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+	const size = policy.CopyFPDU + 8
+	a, b := w.pair(memnet.Options{MSS: 2 * size}, Options{}, sideOptions{}, params(true))
 	src, dst := a.reg(size, 0), b.reg(size, writable)
 	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*mr)
 	from := b.reg(8, 0)

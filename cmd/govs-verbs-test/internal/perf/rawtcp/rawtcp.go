@@ -159,7 +159,7 @@ func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error
 	if err := errors.Join(json.NewEncoder(c.control).Encode(s),
 		c.control.SetReadDeadline(time.Now().Add(patience)), c.answers.Decode(&a),
 		c.control.SetReadDeadline(time.Time{})); err != nil {
-		return r, fmt.Errorf("%v does not answer as a server of tcp-bw or tcp-lat that has no other client: %w",
+		return r, fmt.Errorf("%v is not a server of tcp-bw or tcp-lat, or has another client: %w",
 			c.addr, err)
 	}
 	connect := func() (net.Conn, error) { return dial(ctx, c.addr, c.network, a.Session) }
