@@ -12,7 +12,7 @@ import (
 
 const (
 	// storeChunks are the buffers of a store, for as much payload as it has at most.
-	storeChunks = policy.StoreMost / policy.Chunk
+	storeChunks = policy.BatchOctets / policy.Chunk
 
 	storeSegments = 64 // of a store, at most
 )
@@ -78,7 +78,7 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // gather adds to the store what has come after its segment and goes to the octets that follow:
 // more of the message, or of other Writes. An object takes them together for little more than
 // the first alone, because most of what a store costs is to wait for it. All of it was in one
-// receive context; policy.StoreMost bounds it.
+// receive context; policy.BatchOctets bounds it.
 func (s *stream) gather() {
 	r := &s.rx
 	st := r.store
@@ -129,7 +129,7 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	}
 	payload := ulpdu[n:]
 	a, err := r.recv.Begin(&h, len(payload))
-	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > policy.StoreMost {
+	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > policy.BatchOctets {
 		return false
 	}
 	var found bool
