@@ -201,7 +201,8 @@ var onlyRDMA = []string{"tx-depth", "post-list", "inline", "sge", "mr", "outstan
 // TestPerfWrongServer has clients that reach a server of another kind.
 func TestPerfWrongServer(t *testing.T) {
 	_, rdma := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
-	start(t, "perf", "tcp-bw", rdma).want(t, exitFailed, nil, parts(rdma+" is not a server of tcp-bw or tcp-lat, or has another client: "))
+	start(t, "perf", "tcp-bw", rdma).want(t, exitFailed, nil,
+		parts(rdma+" is not a server of tcp-bw or tcp-lat, or has another client: "))
 	_, tcp := perfServe(t, "tcp-bw", "127.0.0.1:0")
 	start(t, "perf", "tcp-lat", tcp, "-n", "10", "-s", "64").want(t, exitPassed, parts("tcp-lat: "), nil)
 }

@@ -392,7 +392,9 @@ func TestUnfencedInvalidation(t *testing.T) {
 		s.send(reg)
 		inv := invWR(3, reg.RKey)
 		inv.Flags = signaled
-		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{{Addr: f.Addr(), Length: 100, LKey: f.LKey()}}, RemoteAddr: 7, RKey: 8}, inv)
+		sink := []provider.SGE{{Addr: f.Addr(), Length: 100, LKey: f.LKey()}}
+		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: sink,
+			RemoteAddr: 7, RKey: 8}, inv)
 		s.wantWC("the registration", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
 		req := r.wantReadRequest("the Read", 1)
 		h := rdmap.ReadResponseHeader(req.SinkSTag, req.SinkTO, true)
