@@ -20,7 +20,8 @@ import (
 type figuresCmd struct {
 	cfg          figures.Config
 	command, siw string
-	files
+	svg          string
+	output
 }
 
 func (c *figuresCmd) parse(args []string, stderr io.Writer) error {
@@ -35,7 +36,8 @@ func (c *figuresCmd) parse(args []string, stderr io.Writer) error {
 	flags.IntVar(&c.cfg.ClientCPU, "client-cpu", 0, "the client's CPU")
 	flags.IntVar(&c.cfg.ServerCPU, "server-cpu", 1, "the server's CPU")
 	flags.IntVar(&c.cfg.Procs, "procs", 1, "GOMAXPROCS of each end")
-	c.files.flags(flags)
+	flags.StringVar(&c.svg, "svg", "", "write the plot into this `folder`")
+	c.output.flags(flags)
 	if err := parse(flags, args); err != nil {
 		return err
 	}
@@ -68,7 +70,10 @@ func measureFigures(ctx context.Context, args []string, stdout, stderr io.Writer
 	if err != nil {
 		return err
 	}
-	return c.write(rep, stdout)
+	if err := c.write(rep, stdout); err != nil || c.svg == "" {
+		return err
+	}
+	return rep.WriteSVG(c.svg)
 }
 
 // findSiw finds the first iWARP device of the kernel, and its address.

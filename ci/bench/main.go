@@ -84,48 +84,34 @@ func parse(flags *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// files are where a report is written to.
-type files struct{ markdown, svg string }
+// output is where a report is written to, besides stdout.
+type output struct{ markdown string }
 
-func (f *files) flags(flags *flag.FlagSet) {
-	flags.StringVar(&f.markdown, "markdown", "", "write the tables to this `file`")
-	flags.StringVar(&f.svg, "svg", "", "write the plots into this `folder`")
+func (o *output) flags(flags *flag.FlagSet) {
+	flags.StringVar(&o.markdown, "markdown", "", "write the tables to this `file`")
 }
 
-// check finds files that can't be written before there is something to write.
-func (f *files) check() error {
-	if f.markdown == "" {
+// check finds a file that can't be written before there is something to write.
+func (o *output) check() error {
+	if o.markdown == "" {
 		return nil
 	}
-	if info, err := os.Stat(filepath.Dir(f.markdown)); err != nil || !info.IsDir() {
-		return usageError{fmt.Errorf("-markdown %s: there is no such folder", f.markdown)}
+	if info, err := os.Stat(filepath.Dir(o.markdown)); err != nil || !info.IsDir() {
+		return usageError{fmt.Errorf("-markdown %s: there is no such folder", o.markdown)}
 	}
 	return nil
 }
 
-// report is what is printed and written.
-type report interface {
-	Markdown(w io.Writer) error
-	WriteSVGs(dir string) error
-}
-
-func (f *files) write(rep report, stdout io.Writer) error {
-	if err := rep.Markdown(stdout); err != nil {
+// write writes what is printed to stdout and to the file.
+func (o *output) write(rep interface{ Markdown(io.Writer) error }, stdout io.Writer) error {
+	if err := rep.Markdown(stdout); err != nil || o.markdown == "" {
 		return err
 	}
-	if f.markdown != "" {
-		file, err := os.Create(f.markdown)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(rep.Markdown(file), file.Close()); err != nil {
-			return err
-		}
+	file, err := os.Create(o.markdown)
+	if err != nil {
+		return err
 	}
-	if f.svg == "" {
-		return nil
-	}
-	return rep.WriteSVGs(f.svg)
+	return errors.Join(rep.Markdown(file), file.Close())
 }
 
 // sayTo reports progress.

@@ -22,7 +22,7 @@ import (
 var errBeyond = errors.New("not everything is within its limit")
 
 // parseVictim reads the flags of victim.
-func parseVictim(args []string, f *files, stderr io.Writer) (*victim.Config, error) {
+func parseVictim(args []string, f *output, stderr io.Writer) (*victim.Config, error) {
 	c := &victim.Config{}
 	flags := flag.NewFlagSet("victim", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -73,7 +73,7 @@ func parseVictim(args []string, f *files, stderr io.Writer) (*victim.Config, err
 }
 
 func measureVictim(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var f files
+	var f output
 	c, err := parseVictim(args, &f, stderr)
 	if err != nil {
 		return err

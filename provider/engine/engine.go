@@ -141,7 +141,7 @@ type Options struct {
 	// goroutines meanwhile, and less than GOMAXPROCS goroutines of a process poll at the same
 	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once. With
 	// GOMAXPROCS 1 a round trip of two processes that poll so takes a tenth of the time that it
-	// takes if they sleep at once (docs/benchmarks, "Round trips of ends that sleep").
+	// takes if they sleep at once (docs/benchmarks, "What is the latency?").
 	BusyWait time.Duration
 
 	// TransmitAtOnce has each post transmitted in the call of PostSend. Without it a post may wait
@@ -156,10 +156,10 @@ type Options struct {
 	// with it. Each has four descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
 	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given. More than one move more data where CPUs
 	// would be idle otherwise, and many connections share them. Where one keeps the CPUs busy that
-	// it can get, a second adds nothing and costs up to a twelfth (docs/benchmarks, "Many
-	// connections"): then 1 is better. That was so on a machine with two CPUs and both ends of
-	// the connections. Leave the default where there are more CPUs than goroutines of the program
-	// keep busy.
+	// it can get, a second adds nothing and costs up to a twelfth (docs/benchmarks, "How do many
+	// connections behave?"): then 1 is better. That was so on a machine with two CPUs and both
+	// ends of the connections. Leave the default where there are more CPUs than goroutines of the
+	// program keep busy.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on

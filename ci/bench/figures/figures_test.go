@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/govs-rdma/govs/ci/bench/chart"
 	"github.com/govs-rdma/govs/ci/bench/outside"
 )
 
@@ -26,13 +28,18 @@ func samples(values ...float64) []Sample {
 	return s
 }
 
-// TestValueAlone: a value that is compared with nothing has its unit.
+// TestValueAlone: a value that is compared with nothing has its unit, and no ratio.
 func TestValueAlone(t *testing.T) {
-	if got := medians(Figure{Median: 6.82, Rounds: 5}, mops); got != "million/s" {
-		t.Errorf("a rate of messages has %q beside it", got)
+	f := Figure{Median: 6.82, Rounds: 5}
+	if got := f.medians(mops) + "," + f.ratio(); got != "6.82 million/s," {
+		t.Errorf("a rate of messages is %q", got)
 	}
-	if got := medians(Figure{Of: 3, To: 4}, gbps); got != "3.00 / 4.00 GB/s" {
-		t.Errorf("a ratio has %q beside it", got)
+	f = Figure{Of: 3, To: 4, Median: 0.7}
+	if got := f.medians(gbps) + "," + f.ratio(); got != "3.00 / 4.00 GB/s,0.700" {
+		t.Errorf("a ratio is %q", got)
+	}
+	if got := (Figure{Rounds: 5}).medians(counted); got != "0" {
+		t.Errorf("nothing is %q", got)
 	}
 }
 
@@ -65,46 +72,40 @@ func TestRoundsThatFailed(t *testing.T) {
 	}
 }
 
-func TestStanding(t *testing.T) {
-	more, less := Goal{Reach: 0.7, Aim: 0.85}, Goal{Lower: true, Reach: 6, Aim: 4}
+func TestGoals(t *testing.T) {
 	for _, tc := range []struct {
-		g      Goal
-		median float64
-		want   string
+		q             quantity
+		reach, median float64
+		want          string
 	}{
-		{more, 0.69, "missed"}, {more, 0.7, "reach"}, {more, 0.85, "aim"}, {more, 3, "aim"},
-		{less, 6.1, "missed"}, {less, 6, "reach"}, {less, 4, "aim"}, {less, 0, "aim"},
+		{gbps, 0.7, 0.69, ">=0.7 missed"}, {gbps, 0.7, 0.7, ">=0.7"}, {mops, 8, 14.3, ">=8"},
+		{rtt, 1.1, 1.11, "<=1.1 missed"}, {cpuPerGiB, 1.8, 1.8, "<=1.8"}, {kibOfEach, 6, 3.4, "<=6"},
+		{rtt, 0, 3, ""},
 	} {
-		if got := tc.g.Standing(Figure{Median: tc.median}); got != tc.want {
-			t.Errorf("%g of %+v is %s, want %s", tc.median, tc.g, got, tc.want)
+		if got := tc.q.goal(tc.reach, tc.median); got != tc.want {
+			t.Errorf("%g of %g %s is %q, want %q", tc.median, tc.reach, tc.q.unit, got, tc.want)
 		}
-	}
-	if got := more.Standing(Figure{Missing: "why"}); got != "missing" {
-		t.Errorf("a missing one is %s", got)
 	}
 }
 
-// Every figure of the goals is made somewhere, of measures that are in the plan, and
-// every measure is used.
+// Every row is made of measures that are in the plan, and every measure is used.
 func TestPlanIsComplete(t *testing.T) {
-	c := Config{Rounds: 1, Time: time.Second, Kernel: &KernelDevice{}}
-	made := map[string]bool{"idle_qp_kib": true, "idle_10000_mib": true, "allocs_per_op": true}
+	c := Config{Rounds: 1, Time: time.Second}
+	made := make(map[string]bool)
 	used := make(map[string]bool)
-	for _, f := range formulas {
-		if made[f.id] {
-			t.Errorf("%s is made twice", f.id)
+	for _, w := range allRows {
+		if made[w.id] {
+			t.Errorf("%s is made twice", w.id)
 		}
-		made[f.id] = true
-		for _, name := range []string{f.of, f.to} {
+		made[w.id] = true
+		if special := w.id == idleID || w.id == allocsID; special != (w.of == "") {
+			t.Errorf("%s is of the measure %q", w.id, w.of)
+		}
+		for _, name := range []string{w.of, w.to} {
 			if _, err := inPlan(c, name); name != "" && err != nil {
-				t.Errorf("%s: %v", f.id, err)
+				t.Errorf("%s: %v", w.id, err)
 			}
 			used[name] = true
-		}
-	}
-	for _, g := range goals {
-		if !made[g.ID] {
-			t.Errorf("%s is made nowhere", g.ID)
 		}
 	}
 	names := make(map[string]bool)
@@ -132,16 +133,14 @@ func TestPlanIsComplete(t *testing.T) {
 
 func allPoints(c Config) []measure {
 	var list []measure
-	for _, s := range sweeps(c) {
-		for _, p := range s.points {
-			list = append(list, p.measure)
-		}
+	for _, p := range c.points() {
+		list = append(list, p.measure)
 	}
 	return list
 }
 
 func TestOnlyWhatIsAskedFor(t *testing.T) {
-	c := Config{Rounds: 1, Time: time.Second, Only: "write_4k_vs_tcp"}
+	c := Config{Rounds: 1, Time: time.Second, Only: "write-4k"}
 	var names []string
 	for _, m := range chosen(c) {
 		names = append(names, m.Name)
@@ -149,7 +148,22 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 	if diff := cmp.Diff([]string{"tcp-4k", "write-4k"}, names); diff != "" {
 		t.Error(diff)
 	}
-	for _, m := range chosen(Config{Rounds: 1, Time: time.Second}) {
+	// What is over siw is measured where there is siw, with CRC or without.
+	for kernel, want := range map[KernelDevice][]string{
+		{}:          {"siw-write-1m", "siw-send-rtt"},
+		{CRC: true}: {"siw-crc-write-64k"},
+	} {
+		var over []string
+		for _, m := range chosen(Config{Kernel: &kernel}) {
+			if m.Device != nil && m.Device.Provider == "kernel" {
+				over = append(over, m.Name)
+			}
+		}
+		if diff := cmp.Diff(want, over); diff != "" {
+			t.Errorf("siw with CRC %v: %s", kernel.CRC, diff)
+		}
+	}
+	for _, m := range chosen(Config{}) {
 		if m.Test != nil && strings.HasPrefix(m.Test.Program, "perftest") || m.Device != nil && m.Device.Provider == "kernel" {
 			t.Errorf("%s, and there is no siw", m.Name)
 		}
@@ -175,7 +189,7 @@ func TestImpossibleConfigs(t *testing.T) {
 			t.Errorf("%s is possible", name)
 		}
 	}
-	for _, only := range []string{"bandwidth", "latency", "idle_*", "write-64k-vs-tcp"} {
+	for _, only := range []string{"bandwidth", "idle-*", "guest-rtt", "write-64k"} {
 		c := good
 		c.Only = only
 		if err := c.Check(); err != nil {
@@ -184,68 +198,63 @@ func TestImpossibleConfigs(t *testing.T) {
 	}
 }
 
+// rowOf is a row by its id.
+func rowOf(t *testing.T, id string) row {
+	t.Helper()
+	i := slices.IndexFunc(allRows, func(w row) bool { return w.id == id })
+	if i < 0 {
+		t.Fatalf("no row %s", id)
+	}
+	return allRows[i]
+}
+
 func TestTables(t *testing.T) {
 	rep := &Report{
-		Goals: Goals(), Figures: map[string]Figure{
-			"write_1m_crc": {Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Of: 7.1, To: 10},
+		Heading: "The loopback", Lines: []Line{
+			{rowOf(t, "write-1m"), Figure{Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Of: 7.1, To: 10},
+				Figure{Median: 1.2, Min: 1, Max: 2, Rounds: 7, Of: 0.3, To: 0.25}},
+			{rowOf(t, "write-64k-ucx"), Figure{Median: 12.345, Min: 1, Max: 100, Rounds: 2, Of: 123, To: 10},
+				Figure{Missing: "no round gave a value"}},
+			{rowOf(t, "rtt-ucx"), Figure{Missing: "no\nucx"}, Figure{}},
+			{rowOf(t, idleID), Figure{Median: 3.39, Min: 3.38, Max: 3.4, Rounds: 3}, Figure{}},
 		},
-		More: map[string]Figure{
-			"write-64k-vs-tcp":     {Median: 12.345, Min: 1, Max: 100, Rounds: 2, Of: 123, To: 10},
-			"send-rtt-spin-vs-ucx": {Missing: "no\nucx"},
+		Curve: []Series{
+			{Name: "a", Points: []chart.Point{{X: 64, Y: 1}, {X: 128, Y: 2}}},
+			{Name: "b", Points: []chart.Point{{X: 128, Y: 3}}},
 		},
-		Curves: []Curve{{ID: "bandwidth", Title: "Bandwidth", X: "bytes", Y: "GB/s", Series: []Series{
-			{Name: "a", Points: []Point{{X: 64, Median: 1}, {X: 128, Median: 2}}},
-			{Name: "b", Points: []Point{{X: 128, Median: 3}}},
-		}}},
-		Measured: []Measured{{"write-1m", "write-bw, 1048576 bytes", "GB/s",
-			Figure{Median: 7, Min: 6, Max: 8, Rounds: 2}, Figure{Median: 0.5}}},
 		Notes: []string{"Nothing else."}, Conditions: map[string]any{"rounds": 7},
 	}
-	for _, g := range goals[1:] {
-		rep.Figures[g.ID] = Figure{Missing: "no siw"}
-	}
-	rep.Figures[goals[2].ID] = Figure{Missing: notAsked}
 	var b strings.Builder
 	if err := rep.Markdown(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{
-		"| `write_1m_crc` | 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes " +
-			"| 7.10 / 10.0 GB/s | 0.712 | 0.650 | 0.900 | 7 " +
-			"| >=0.82 | >=0.88 | missed |",
-		"| `write-64k-vs-tcp` | bandwidth, `write-64k` / `tcp-64k` | 123 / 10.0 GB/s | 12.3 | 1.00 | 100 | 2 |",
-		"| `send-rtt-spin-vs-ucx` | round trip, `send-rtt-spin` / `ucx-rtt` | | missing: no ucx |",
-		"\nBandwidth, GB/s:\n\n| bytes | a | b |\n|--:|--:|--:|\n| 64 | 1.00 | |\n| 128 | 2.00 | 3.00 |\n",
-		"| `write-1m` | write-bw, 1048576 bytes | 7.00 GB/s | 6.00 | 8.00 | 0.500 |\n\nNothing else.\n",
-		"| rounds | 7 |",
-	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
-		}
-	}
-	if strings.Contains(b.String(), notAsked) {
-		t.Errorf("what was not asked for is in\n%s", b.String())
+	const want = "## The loopback\n\n| | medians | ratio | range | goal | CPU time | ratio | goal |\n" +
+		"|---|--:|--:|--:|---|--:|--:|---|\n" +
+		"| Writes of 1 MiB / raw TCP | 7.10 / 10.0 GB/s | 0.712 | 0.650 to 0.900 | >=0.82 missed |" +
+		" 0.300 / 0.250 s | 1.20 | <=1.25 |\n" +
+		"| Writes of 64 KiB / UCX tag | 123 / 10.0 GB/s | 12.3 | 1.00 to 100 |  |  |  |  |\n" +
+		"| round trip of 64 bytes, spinning / UCX tag | missing: no ucx | | | | | | |\n" +
+		"| memory of an idle connection, each end | 3.39 KiB |  | 3.38 to 3.40 | <=6 |  |  |  |\n\n" +
+		"Bandwidth over message size, one connection, loopback, spinning, GB/s:\n\n" +
+		"| bytes | a | b |\n|--:|--:|--:|\n| 64 | 1.00 | |\n| 128 | 2.00 | 3.00 |\n\n" +
+		"Nothing else.\n\n| condition | |\n|---|---|\n| rounds | 7 |\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
 	}
 }
 
-func TestPlotsOfACurve(t *testing.T) {
+func TestPlot(t *testing.T) {
 	c := Config{Rounds: 1, Time: time.Second}
 	got := make(map[string][]Sample)
 	for _, m := range allPoints(c) {
-		got[m.Name] = []Sample{{GBps: 1, RTT: 2}}
-	}
-	rep := &Report{}
-	for _, s := range sweeps(c) {
-		rep.Curves = append(rep.Curves, s.curve(got))
+		got[m.Name] = []Sample{{GBps: 1}}
 	}
 	dir := filepath.Join(t.TempDir(), "plots")
-	if err := rep.WriteSVGs(dir); err != nil {
+	if err := (&Report{Curve: curve(c.points(), got)}).WriteSVG(dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range sweeps(c) {
-		if _, err := os.Stat(filepath.Join(dir, s.id+".svg")); err != nil {
-			t.Error(err)
-		}
+	if _, err := os.Stat(filepath.Join(dir, "bandwidth.svg")); err != nil {
+		t.Error(err)
 	}
 	// A point without a value is left out, and so is a series without points.
 	delete(got, "bandwidth/UCX put/64")
@@ -253,8 +262,8 @@ func TestPlotsOfACurve(t *testing.T) {
 		delete(got, "bandwidth/libfabric (ping-pong)/"+strconv.Itoa(size))
 	}
 	points := make(map[string]int)
-	for _, sr := range bandwidths(c).curve(got).Series {
-		points[sr.Name] = len(sr.Points)
+	for _, s := range curve(c.points(), got) {
+		points[s.Name] = len(s.Points)
 	}
 	if len(points) != 5 || points["UCX put"] != len(plotSizes)-1 || points["UCX tag"] != len(plotSizes) {
 		t.Errorf("points: %v", points)

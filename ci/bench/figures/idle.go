@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/govs-rdma/govs/ci/bench/worker"
 	"github.com/govs-rdma/govs/ibverbs"
@@ -72,9 +71,8 @@ type idleOrder struct {
 }
 
 type idleAnswer struct {
-	Addr    netip.AddrPort `json:",omitzero"`
-	Elapsed time.Duration  // in which the missing connections were made
-	Memory  *memory        `json:",omitempty"`
+	Addr   netip.AddrPort `json:",omitzero"`
+	Memory *memory        `json:",omitempty"`
 }
 
 // ServeIdle is an end of idle connections over the engine: it takes orders from in until that ends.
@@ -100,9 +98,7 @@ func (i *idle) do(ctx context.Context, vctx *ibverbs.Context, o idleOrder) (a id
 	case o.Idle != nil && *o.Idle == 0:
 		a.Addr, err = i.listen(ctx, vctx, o.Addr)
 	case o.Idle != nil:
-		began := time.Now()
 		err = i.grow(ctx, vctx, o.Addr, *o.Idle)
-		a.Elapsed = time.Since(began)
 	case o.Memory:
 		a.Memory, err = memoryNow()
 	default:

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
+	"slices"
 
 	"github.com/govs-rdma/govs/ci/bench/worker"
 )
@@ -16,15 +16,15 @@ const idleMost = 10_000
 
 // idleSamples are the samples of all idle QPs.
 type idleSamples struct {
-	setUp, memory []Sample // seconds; MiB, of the end that needs more
-	err           error    // the first
+	memory []Sample // KiB of each, of the end that needs more
+	err    error    // the first
 }
 
 // most is how many there are.
 func (r *runner) most() int { return cmp.Or(r.Config.idle, idleMost) }
 
 func (r *runner) wantsIdle() bool {
-	return r.Kernel == nil && (r.wants("idle_qp_kib") || r.wants("idle_10000_mib"))
+	return slices.ContainsFunc(r.rows(), func(w row) bool { return w.id == idleID })
 }
 
 // idleRound connects two processes, made for it, by idle QPs.
@@ -56,15 +56,14 @@ func (r *runner) idleOnce(ctx context.Context, p idlePair, round int) error {
 	}
 	// The first connection needs more than each further one.
 	const first = 1
-	if _, err := p.idle(ctx, at.Addr, first); err != nil {
+	if err := p.idle(ctx, at.Addr, first); err != nil {
 		return err
 	}
 	before, err := p.memory(ctx)
 	if err != nil {
 		return err
 	}
-	took, err := p.idle(ctx, at.Addr, r.most()+first)
-	if err != nil {
+	if err := p.idle(ctx, at.Addr, r.most()+first); err != nil {
 		return err
 	}
 	after, err := p.memory(ctx)
@@ -72,9 +71,8 @@ func (r *runner) idleOnce(ctx context.Context, p idlePair, round int) error {
 		return err
 	}
 	grown := func(end int) float64 {
-		return (float64(after[end].Resident) - float64(before[end].Resident)) / mib
+		return (float64(after[end].Resident) - float64(before[end].Resident)) / kib / float64(r.most())
 	}
-	r.idling.setUp = append(r.idling.setUp, Sample{Round: round, Value: took.Seconds()})
 	r.idling.memory = append(r.idling.memory, Sample{Round: round, Value: max(grown(0), grown(1))})
 	return nil
 }
@@ -91,10 +89,10 @@ func (p idlePair) close() (err error) {
 	return err
 }
 
-// idle has the client have n connections, and returns the time in which the missing ones were made.
-func (p idlePair) idle(ctx context.Context, addr netip.AddrPort, n int) (time.Duration, error) {
-	a, err := p[0].Order(ctx, idleOrder{Idle: &n, Addr: addr}, patience)
-	return a.Elapsed, err
+// idle makes the client connect until it has n connections.
+func (p idlePair) idle(ctx context.Context, addr netip.AddrPort, n int) error {
+	_, err := p[0].Order(ctx, idleOrder{Idle: &n, Addr: addr}, patience)
+	return err
 }
 
 // memory is that of client and server.
@@ -112,27 +110,18 @@ func (p idlePair) memory(ctx context.Context) (m [2]memory, err error) {
 	return m, nil
 }
 
-// idleFigures are those of idle QPs.
-func (r *runner) idleFigures() map[string]Figure {
-	if !r.wantsIdle() {
-		return map[string]Figure{"idle_qp_kib": {Missing: notAsked}, "idle_10000_mib": {Missing: notAsked}}
+// idleFigure is the memory of each idle QP.
+func (r *runner) idleFigure() Figure {
+	f := alone(r.idling.memory, kibOfEach.of)
+	if f.Missing != "" && r.idling.err != nil {
+		f.Missing = r.idling.err.Error()
 	}
-	whole := alone(r.idling.memory, kibOfEach.of)
-	if whole.Missing != "" && r.idling.err != nil {
-		whole.Missing = r.idling.err.Error()
-	}
-	each := whole
-	const kibPerMiB = 1024
-	share := kibPerMiB / float64(r.most())
-	each.Median, each.Min, each.Max = whole.Median*share, whole.Min*share, whole.Max*share
-	return map[string]Figure{"idle_qp_kib": each, "idle_10000_mib": whole}
+	return f
 }
 
+// idleNote says what the idle QPs are.
 func (r *runner) idleNote() string {
-	setUp := alone(r.idling.setUp, func(s Sample) float64 { return s.Value })
-	return fmt.Sprintf("Idle QPs are %d in either process, each a Conn of package rdmacm with its id and event channel, "+
-		"%d send and %d receive WRs of one SGE, and nothing ever posted; one PD and one CQ of %d entries for all. They "+
-		"were connected in %s s. Memory is RssAnon of the process that needs more, after a garbage collection and "+
-		"debug.FreeOSMemory, minus the same with one connection. The sockets' own memory is the kernel's.", r.most(),
-		idleCap.MaxSendWR, idleCap.MaxRecvWR, idleCQ, digits(setUp.Median))
+	return fmt.Sprintf("Idle connections are %d, over which nothing was posted, with one PD and CQ; their queues have\n"+
+		"%d WRs of one SGE. Their memory is RssAnon after a garbage collection, minus RssAnon with one connection.\n"+
+		"Allocations are whole ones per operation, of all goroutines of both processes.", r.most(), idleCap.MaxSendWR)
 }

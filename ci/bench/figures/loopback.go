@@ -10,13 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A run has a loopback of its own, a network namespace that the script run makes.
-
-// Addresses in that namespace.
-var (
-	loopback = netip.MustParseAddr("127.0.0.1") // segments as large as lo's MTU allows
-	ethernet = netip.MustParseAddr("127.0.0.2") // advertises an MSS of 1460: 1448 with timestamps
-)
+// loopback is in a network namespace that the script run makes.
+var loopback = netip.MustParseAddr("127.0.0.1")
 
 // said is what a command printed as an error, nil if nothing.
 func said(text []byte) error {
@@ -26,18 +21,13 @@ func said(text []byte) error {
 	return nil
 }
 
-// pathOf is what TCP does between sockets at an address.
-type pathOf struct {
-	MSS  int    // of the sender, in octets of payload, once data has flowed
-	Cong string // of a socket that sets none
-}
-
-// tryPath sends some data over TCP and returns what TCP did.
-func tryPath(ctx context.Context, addr netip.Addr) (p pathOf, err error) {
+// segment sends some data over TCP to an address, and returns the MSS of the sender then, in bytes
+// of payload.
+func segment(ctx context.Context, addr netip.Addr) (mss int, err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", netip.AddrPortFrom(addr, 0).String())
 	if err != nil {
-		return p, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	got := make(chan error, 1)
@@ -45,16 +35,16 @@ func tryPath(ctx context.Context, addr netip.Addr) (p pathOf, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", l.Addr().String())
 	if err != nil {
-		return p, err
+		return 0, err
 	}
 	_, err = c.Write(make([]byte, 4*mib))
 	if err == nil {
-		p, err = pathOfConn(c.(*net.TCPConn))
+		mss, err = segmentOf(c.(*net.TCPConn))
 	}
 	if err = errors.Join(err, c.Close()); err != nil {
-		return p, err
+		return 0, err
 	}
-	return p, <-got
+	return mss, <-got
 }
 
 // drain reads one connection to its end.
@@ -70,16 +60,14 @@ func drain(l net.Listener) error {
 	return c.Close()
 }
 
-func pathOfConn(c *net.TCPConn) (p pathOf, err error) {
+func segmentOf(c *net.TCPConn) (mss int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return p, err
+		return 0, err
 	}
 	var opt error
 	err = raw.Control(func(fd uintptr) {
-		if p.MSS, opt = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); opt == nil {
-			p.Cong, opt = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-		}
+		mss, opt = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	})
-	return p, errors.Join(err, opt)
+	return mss, errors.Join(err, opt)
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 )
 
 // cpuModel is what the kernel calls the processor.
@@ -20,21 +21,10 @@ func cpuModel() string {
 	return "unknown" // arm64 has no name there
 }
 
-// loadAverage is how many processes wanted to run in the last 1, 5 and 15 minutes.
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return ""
-	}
-	fields := strings.Fields(string(text))
-	return strings.Join(fields[:min(3, len(fields))], " ")
-}
-
-// Machine describes the machine, as it is now, as far as figures depend on it.
+// Machine describes the machine as far as figures depend on it.
 func Machine() map[string]any {
-	m := map[string]any{"CPUs": runtime.NumCPU(), "CPU model": cpuModel(), "Go": runtime.Version()}
-	if load := loadAverage(); load != "" {
-		m["load average before"] = load
+	return map[string]any{
+		"CPUs": runtime.NumCPU(), "CPU model": cpuModel(), "Go": runtime.Version(),
+		"date": time.Now().UTC().Format(time.DateOnly),
 	}
-	return m
 }

@@ -1,11 +1,9 @@
 package figures
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -55,31 +53,32 @@ func (l link) String() string {
 	return fmt.Sprintf("MTU %d, %g ms each way", l.mtu, l.delay.Seconds()*1e3)
 }
 
-// A pathRow compares two measures of each link. Its figures are a ratio of bandwidths or round
-// trips, and one of CPU time.
-type pathRow struct {
-	id, what string
-	of, to   string // ends of the names of the measures
-	lat      bool
-	noCRC    bool
-	sleeps   bool // the bandwidth of ends that sleep is not what they are measured for
-}
-
-var pathRows = []pathRow{
-	{id: "write-1m", what: "Writes of 1 MiB", of: "write-1m", to: "tcp-1m"},
-	{id: "write-1m-nocrc", what: "Writes of 1 MiB without CRC", of: "write-1m-nocrc", to: "tcp-1m", noCRC: true},
-	{id: "read-1m", what: "Reads of 1 MiB", of: "read-1m", to: "tcp-1m"},
-	{id: "read-1m-nocrc", what: "Reads of 1 MiB without CRC", of: "read-1m-nocrc", to: "tcp-1m", noCRC: true},
-	{id: "write-1m-sleep", what: "Writes of 1 MiB, ends that sleep / net.Conn", of: "write-1m-sleep",
-		to: "netconn-1m", sleeps: true},
-	{id: "write-64k", what: "Writes of 64 KiB", of: "write-64k", to: "tcp-64k"},
-	{id: "write-64k-nocrc", what: "Writes of 64 KiB without CRC", of: "write-64k-nocrc", to: "tcp-64k", noCRC: true},
-	{id: "read-64k", what: "Reads of 64 KiB", of: "read-64k", to: "tcp-64k"},
-	{id: "read-64k-nocrc", what: "Reads of 64 KiB without CRC", of: "read-64k-nocrc", to: "tcp-64k", noCRC: true},
-	{id: "write-64k-qp64", what: "Writes of 64 KiB on 64 QPs / 64 connections", of: "write-64k-qp64", to: "tcp-64k-qp64"},
-	{id: "rtt-spin", what: "round trip of 64 bytes, spinning", of: "send-rtt-spin", to: "tcp-rtt-spin", lat: true},
-	{id: "rtt-block", what: "round trip of 64 bytes, blocking / net.Conn", of: "send-rtt-block",
-		to: "tcp-rtt-block", lat: true},
+// pathRows are the rows of all links: of each link the same, with goals that depend on its MTU.
+func pathRows() (list []row) {
+	for _, l := range links {
+		add := func(id, what, of, to string, q quantity, goal, cpuGoal float64) {
+			prefix := "path-" + l.name + "-"
+			list = append(list, row{id: prefix + id, what: what, link: l.name, of: prefix + of, to: prefix + to,
+				value: q, goal: goal, cpuGoal: cpuGoal})
+		}
+		goal, cpu, bare, bareCPU := 0.6, 1.8, 0.75, 1.5 // with CRC, and without
+		if l.mtu >= 9000 {
+			goal, cpu, bare, bareCPU = 0.7, 1.6, 0.85, 1.3
+		}
+		for _, size := range []struct{ id, what string }{{"1m", "1 MiB"}, {"64k", "64 KiB"}} {
+			tcp, of := "tcp-"+size.id, " of "+size.what
+			add("write-"+size.id, "Writes"+of, "write-"+size.id, tcp, gbps, goal, cpu)
+			add("write-"+size.id+"-nocrc", "Writes"+of+" without CRC", "write-"+size.id+"-nocrc", tcp, gbps, bare, bareCPU)
+			add("read-"+size.id, "Reads"+of, "read-"+size.id, tcp, gbps, goal, cpu)
+			add("read-"+size.id+"-nocrc", "Reads"+of+" without CRC", "read-"+size.id+"-nocrc", tcp, gbps, bare, bareCPU)
+		}
+		add("write-1m-sleep", "Writes of 1 MiB, ends that sleep / net.Conn", "write-1m-sleep", "netconn-1m", gbps, 0, cpu)
+		add("write-64k-qp64", "Writes of 64 KiB on 64 QPs / 64 connections", "write-64k-qp64", "tcp-64k-qp64",
+			gbps, goal, cpu)
+		add("rtt-spin", "round trip of 64 bytes, spinning", "send-rtt-spin", "tcp-rtt-spin", rtt, 1.1, 0)
+		add("rtt-block", "round trip of 64 bytes, blocking / net.Conn", "send-rtt-block", "tcp-rtt-block", rtt, 1.1, 0)
+	}
+	return list
 }
 
 // pathMeasures are the measures of all links. Those that are compared follow each other.
@@ -117,62 +116,6 @@ func pathMeasures(c Config) []measure {
 		}
 	}
 	return list
-}
-
-// pathFigures are the two figures of a row over a link.
-type pathFigures struct {
-	link link
-	row  pathRow
-	// The bandwidth or the round trip, and the CPU time.
-	main, cpu formula
-}
-
-// pathTable has all rows for one link after the other.
-func pathTable() []pathFigures {
-	var list []pathFigures
-	for _, l := range links {
-		for _, row := range pathRows {
-			prefix := "path-" + l.name + "-"
-			f := formula{id: prefix + row.id, of: prefix + row.of, to: prefix + row.to, value: gbps}
-			cpu := f
-			cpu.id, cpu.value = f.id+"-cpu-per-gib", cpuPerGiB
-			if row.lat {
-				f.value, cpu.id, cpu.value = rtt, f.id+"-cpu-per-op", cpuPerOp
-			}
-			f.reach, cpu.reach = row.goals(l)
-			list = append(list, pathFigures{l, row, f, cpu})
-		}
-	}
-	return list
-}
-
-// pathFormulas are the formulas of the table.
-func pathFormulas() []formula {
-	var list []formula
-	for _, f := range pathTable() {
-		list = append(list, f.main, f.cpu)
-	}
-	return list
-}
-
-// goals are what the two figures of a row are to reach, 0 for none.
-func (row pathRow) goals(l link) (value, cpu float64) {
-	switch {
-	case row.lat:
-		return 1.1, 0
-	case l.mtu < 9000 && row.noCRC:
-		value, cpu = 0.75, 1.5
-	case l.mtu < 9000:
-		value, cpu = 0.6, 1.8
-	case row.noCRC:
-		value, cpu = 0.85, 1.3
-	default:
-		value, cpu = 0.7, 1.6
-	}
-	if row.sleeps {
-		value = 0
-	}
-	return value, cpu
 }
 
 // pathPair is two ends that the links join.
@@ -244,83 +187,28 @@ func inNamespace(ctx context.Context, pid int, command string) error {
 	return nil
 }
 
-// A pathLine is a row over a link with its figures, or a whole link that is missing.
-type pathLine struct {
-	pathFigures
-	id, what      string
-	fig, figOfCPU Figure
-	missing       string
-}
-
-// pathLines are those that were asked for.
-func (rep *Report) pathLines() []pathLine {
-	var list []pathLine
-	for table := range slices.Chunk(pathTable(), len(pathRows)) {
-		var lines []pathLine
-		for _, f := range table {
-			fig, asked := rep.More[f.main.id]
-			cpu, too := rep.More[f.cpu.id]
-			if asked || too {
-				missing := oneLine(cmp.Or(fig.Missing, cpu.Missing))
-				lines = append(lines, pathLine{f, f.main.id, f.row.what, fig, cpu, missing})
-			}
-		}
-		if len(lines) > 1 && lines[0].missing != "" &&
-			!slices.ContainsFunc(lines, func(l pathLine) bool { return l.missing != lines[0].missing }) {
+// path is the section of the path. A link of which nothing could be measured is one line.
+func (rep *Report) path(b *strings.Builder) {
+	var rows strings.Builder
+	for _, link := range links {
+		lines := slices.DeleteFunc(slices.Clone(rep.Lines), func(l Line) bool { return l.link != link.name })
+		if len(lines) > 1 && lines[0].Value.Missing != "" && !slices.ContainsFunc(lines,
+			func(l Line) bool { return l.Value.Missing != lines[0].Value.Missing }) {
 			lines = lines[:1]
-			lines[0].id, lines[0].what = "path-"+lines[0].link.name+"-*", "all"
+			lines[0].what = "all"
 		}
-		list = append(list, lines...)
-	}
-	return list
-}
-
-// pathMarkdown is the section of the path, and the heading of what follows it.
-func (rep *Report) pathMarkdown() string {
-	var b strings.Builder
-	for _, l := range rep.pathLines() {
-		if l.missing != "" {
-			fmt.Fprintf(&b, "| %v | %s | missing: %s | | | | | | | |\n", l.link, l.what, l.missing)
-			continue
+		for _, l := range lines {
+			fmt.Fprintf(&rows, "| %v | %s | %s |\n", link, l.what, l.cells())
 		}
-		fmt.Fprintf(&b, "| %v | %s | %s | %s |\n", l.link, l.what, l.main.cells(l.fig), l.cpu.cells(l.figOfCPU))
 	}
-	if b.Len() == 0 {
-		return ""
+	if rows.Len() > 0 {
+		b.WriteString("## The path\n\n" +
+			"Two network namespaces, joined by a veth pair for each link, with one end in each: a process with a CPU of its\n" +
+			"own, spinning unless a row says otherwise. Offloads are as Linux sets them, so veth carries segments of up to\n" +
+			"64 KiB. FPDUs still follow the connection's MSS: 1,448 bytes at MTU 1500, and 8,948 at MTU 9000. Each row\n" +
+			"compares the engine with raw TCP over the same link. 16 messages of 1 MiB are outstanding, 64 of 64 KiB, and\n" +
+			"4 on each of 64 QPs.\n\n" +
+			"| link | engine / raw TCP | medians | ratio | range | goal | CPU time | ratio | goal |\n" +
+			"|---|---|--:|--:|--:|---|--:|--:|---|\n" + rows.String() + "\n")
 	}
-	return "## The path\n\n" +
-		"Two network namespaces, joined by a veth pair for each link, with one end in each: a process with a CPU of its\n" +
-		"own, spinning unless a row says otherwise. Offloads are as Linux sets them, so veth carries segments of up to\n" +
-		"64 KiB. FPDUs still follow the connection's MSS: 1,448 bytes at MTU 1500, and 8,948 at MTU 9000. Each ratio is\n" +
-		"the median of the rounds' ratios of the engine to raw TCP over the same link. CPU time is that of both ends per\n" +
-		"GiB, or per round trip. Where ends spin, it follows from the bandwidth; ends that sleep show what work costs.\n" +
-		"16 messages of 1 MiB are outstanding, 64 of 64 KiB, and 4 on each of 64 QPs.\n\n" +
-		"| link | engine / raw TCP | medians | ratio | range | goal | CPU time | ratio | range | goal |\n" +
-		"|---|---|--:|--:|--:|---|--:|--:|--:|---|\n" + b.String() + "\n## The loopback\n\n"
-}
-
-// cells are the medians, the ratio, its range, and what it is to reach; all empty for a figure that
-// was not asked for.
-func (f formula) cells(fig Figure) string {
-	if fig.Rounds == 0 {
-		return " | | | "
-	}
-	bound, standing := f.standing(fig)
-	if standing == "missed" {
-		bound += " missed"
-	}
-	return fmt.Sprintf("%s | %s | %s to %s | %s", medians(fig, f.value), digits(fig.Median), digits(fig.Min),
-		digits(fig.Max), bound)
-}
-
-// standing says what a figure of the path is to reach, and whether it does.
-func (f formula) standing(fig Figure) (bound, standing string) {
-	if f.reach == 0 {
-		return "", "beside"
-	}
-	g := Goal{Lower: f.value.name != gbps.name, Reach: f.reach, Aim: math.Inf(1)}
-	if g.Lower {
-		g.Aim = 0
-	}
-	return g.bound(f.reach), g.Standing(fig)
 }

@@ -14,7 +14,7 @@ func TestPathOfARun(t *testing.T) {
 	rep := run(t, small(t, "path-*-write-64k*,path-*-rtt-spin"))
 	for _, l := range links {
 		for _, id := range []string{"write-64k", "write-64k-nocrc", "write-64k-qp64", "rtt-spin"} {
-			f := rep.More["path-"+l.name+"-"+id]
+			f := wanted(t, rep, "path-"+l.name+"-"+id).Value
 			if l.delay > 0 && strings.Contains(f.Missing, "netem") {
 				continue // a kernel without
 			}
@@ -34,7 +34,7 @@ var errNoPath = errors.New("no namespaces")
 
 // TestPathWithoutNamespaces: each figure has the reason, and others are measured.
 func TestPathWithoutNamespaces(t *testing.T) {
-	c := small(t, "path-1500-rtt-spin,write_4k_vs_tcp")
+	c := small(t, "path-1500-rtt-spin,write-4k")
 	ctx := t.Context()
 	p := testkit.Must(startPair(ctx, c, false))(t)
 	defer func() { testkit.OK(t, p.close()) }()
@@ -52,34 +52,29 @@ func TestPathTable(t *testing.T) {
 	figure := func(median float64) Figure {
 		return Figure{Median: median, Min: median / 2, Max: median * 2, Rounds: 3, Of: median, To: 1}
 	}
-	rep := &Report{Goals: Goals(), Figures: map[string]Figure{}, More: map[string]Figure{
-		"path-1500-write-1m":                  figure(0.5),
-		"path-1500-write-1m-cpu-per-gib":      figure(1.7),
-		"path-1500-write-1m-sleep":            figure(0.9),
-		"path-9000-read-1m-nocrc-cpu-per-gib": figure(2),
-		"path-9000-rtt-spin":                  figure(1.05),
-		"write-64k-vs-tcp":                    figure(3),
-	}}
-	for _, g := range goals {
-		rep.Figures[g.ID] = Figure{Missing: notAsked}
+	lines := []Line{
+		{rowOf(t, "path-1500-write-1m"), figure(0.5), figure(1.7)},
+		{rowOf(t, "path-1500-write-1m-sleep"), figure(0.9), figure(2)},
+		{rowOf(t, "path-9000-rtt-spin"), figure(1.05), figure(3)},
 	}
-	for _, f := range pathFormulas() {
-		if strings.Contains(f.id, "1500-delay") {
-			rep.More[f.id] = Figure{Missing: "no\nnetem"}
+	for _, w := range allRows {
+		if w.link == "1500-delay" {
+			lines = append(lines, Line{row: w, Value: Figure{Missing: "no\nnetem"}})
 		}
 	}
+	lines = append(lines, Line{rowOf(t, "write-64k"), figure(3), figure(1)})
+	rep := &Report{Lines: lines, Heading: "The loopback"}
 	var b strings.Builder
 	testkit.OK(t, rep.Markdown(&b))
 	want := "| MTU 1500 | Writes of 1 MiB | 0.500 / 1.00 GB/s | 0.500 | 0.250 to 1.00 | >=0.6 missed" +
-		" | 1.70 / 1.00 s | 1.70 | 0.850 to 3.40 | <=1.8 |\n" +
+		" | 1.70 / 1.00 s | 1.70 | <=1.8 |\n" +
 		"| MTU 1500 | Writes of 1 MiB, ends that sleep / net.Conn | 0.900 / 1.00 GB/s | 0.900 |" +
-		" 0.450 to 1.80 |  |  | | |  |\n" +
-		"| MTU 9000 | Reads of 1 MiB without CRC |  | | |  | 2.00 / 1.00 s | 2.00 | 1.00 to 4.00 | <=1.3 missed |\n" +
-		"| MTU 9000 | round trip of 64 bytes, spinning | 1.05 / 1.00 us | 1.05 | 0.525 to 2.10 | <=1.1 |  | | |  |\n" +
-		"| MTU 1500, 0.1 ms each way | all | missing: no netem | | | | | | | |\n\n## The loopback\n\n"
+		" 0.450 to 1.80 |  | 2.00 / 1.00 s | 2.00 | <=1.8 missed |\n" +
+		"| MTU 9000 | round trip of 64 bytes, spinning | 1.05 / 1.00 us | 1.05 | 0.525 to 2.10 | <=1.1 |" +
+		" 3.00 / 1.00 us | 3.00 |  |\n" +
+		"| MTU 1500, 0.1 ms each way | all | missing: no netem | | | | | | |\n\n## The loopback\n\n"
 	if text := b.String(); !strings.HasPrefix(text, "## The path\n\nTwo network namespaces") ||
-		!strings.Contains(text, want) ||
-		strings.Count(text, "| `write-64k-vs-tcp` |") != 1 {
+		!strings.Contains(text, want) || strings.Count(text, "| Writes of 64 KiB / raw TCP |") != 1 {
 		t.Errorf("want %s\nin %s", want, text)
 	}
 }

@@ -21,7 +21,7 @@ const Cong = "cubic"
 type Config struct {
 	Rounds int
 	Time   time.Duration // of one measurement
-	Only   string        // path.Match patterns of ids of figures and plots, with commas; empty: all
+	Only   string        // path.Match patterns of ids of rows and the plot, with commas; empty: all
 
 	ClientCPU, ServerCPU int
 	Procs                int // GOMAXPROCS of each end
@@ -52,8 +52,8 @@ func (c Config) Check() error {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return fmt.Errorf("pattern %q: %w", pattern, err)
 		}
-		if c.Only != "" && !c.measures(pattern) {
-			return fmt.Errorf("no figure or plot has an id like %q", pattern)
+		if ids := c.ids(); c.Only != "" && !slices.ContainsFunc(ids, Config{Only: pattern}.wants) {
+			return fmt.Errorf("no row or plot has an id like %q: there are %s", pattern, strings.Join(ids, ", "))
 		}
 	}
 	switch {
@@ -69,42 +69,33 @@ func (c Config) Check() error {
 	return nil
 }
 
-// measures reports whether a figure or plot has an id that matches.
-func (c Config) measures(pattern string) bool {
-	var ids []string
-	for _, g := range goals {
-		ids = append(ids, g.ID)
+// ids are those of all rows and of the plot.
+func (c Config) ids() []string {
+	list := []string{curveID}
+	for _, w := range allRows {
+		list = append(list, w.id)
 	}
-	for _, f := range formulas {
-		ids = append(ids, f.id)
-	}
-	for _, s := range sweeps(c) {
-		ids = append(ids, s.id)
-	}
-	c.Only = pattern
-	return slices.ContainsFunc(ids, c.wants)
+	return list
 }
 
 // runner is a run.
 type runner struct {
 	Config
-	pair    *pair
-	path    *pathPair // nil until it is needed, and when it has to be made again
-	samples map[string][]Sample
-	idling  idleSamples
-	paths   map[netip.Addr]pathOf
-	version map[string]string    // of programs of others
-	specs   map[string]load.Spec // of what was measured, by name, with its defaults
-	errors  []string             // that were said
-	load    string               // the machine's load average when the run began
+	pair     *pair
+	path     *pathPair // nil until it is needed, and when it has to be made again
+	samples  map[string][]Sample
+	idling   idleSamples
+	mss      int               // of the engine's connections, in bytes of payload
+	versions map[string]string // of the packages of programs of others
+	errors   []string          // that were said
 }
 
 func newRunner(c Config) *runner {
-	return &runner{
-		Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf),
-		version: make(map[string]string), specs: make(map[string]load.Spec), load: loadAverage(),
-	}
+	return &runner{Config: c, samples: make(map[string][]Sample), versions: make(map[string]string)}
 }
+
+// errNothing is of a run in which nothing can be measured.
+var errNothing = errors.New("nothing of that can be measured here: siw is measured in the guest (make bench-vm)")
 
 // Run measures. What can't be measured is missing in the report, with the reason; the
 // error is one that makes the rest useless.
@@ -112,9 +103,12 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	if len(c.rows()) == 0 && len(c.points()) == 0 {
+		return nil, errNothing
+	}
 	r := newRunner(c)
-	if err := r.lookAtPaths(ctx); err != nil {
-		return nil, err
+	if r.mss, err = segment(ctx, r.addr(engine)); err != nil {
+		return nil, fmt.Errorf("TCP at %v: %w", r.addr(engine), err)
 	}
 	if r.pair, err = startPair(ctx, c, false); err != nil {
 		return nil, err
@@ -126,21 +120,6 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 		}
 	}
 	return r.report(), nil
-}
-
-func (r *runner) lookAtPaths(ctx context.Context) error {
-	addrs := []netip.Addr{r.addr(engine)}
-	if r.Separate {
-		addrs = append(addrs, ethernet)
-	}
-	for _, addr := range addrs {
-		p, err := tryPath(ctx, addr)
-		if err != nil {
-			return fmt.Errorf("TCP at %v: %w", addr, err)
-		}
-		r.paths[addr] = p
-	}
-	return nil
 }
 
 // round makes each measure once. Each round begins with another one, so that none is
@@ -181,9 +160,6 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 		return r.program(ctx, *m.Test)
 	}
 	d := *m.Device
-	if d.Segments && !r.Separate {
-		return Sample{Error: "no segments of Ethernet's size without a network namespace"}
-	}
 	p, err := r.pairFor(ctx, d)
 	if err != nil {
 		return Sample{Error: err.Error()}
@@ -196,7 +172,6 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	if err != nil {
 		return Sample{Error: err.Error()}
 	}
-	r.specs[m.Name] = *a.Spec
 	return sampleOf(*a.Result)
 }
 
@@ -216,8 +191,6 @@ func (r *runner) addr(d load.Device) netip.Addr {
 	switch {
 	case d.Link != "":
 		return far(linkOf(d))
-	case d.Segments:
-		return ethernet
 	case r.Kernel != nil: // beside siw, which has no loopback
 		return r.Kernel.Addr
 	}
@@ -272,8 +245,8 @@ func (r *runner) program(ctx context.Context, t outside.Test) Sample {
 	if err != nil {
 		return Sample{Error: err.Error()}
 	}
-	if _, ok := r.version[t.Program]; !ok {
-		r.version[t.Program] = outside.Version(ctx, t.Program)
+	if pkg := outside.Package(t.Program); r.versions[pkg] == "" {
+		r.versions[pkg] = outside.Version(ctx, t.Program)
 	}
 	return Sample{GBps: res.GBps, RTT: micros(res.RTT)}
 }

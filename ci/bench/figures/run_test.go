@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,15 +48,26 @@ func run(t *testing.T, c Config) *Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Figures) != len(goals) {
-		t.Errorf("%d figures, want %d", len(rep.Figures), len(goals))
+	if want := len(c.rows()); len(rep.Lines) != want {
+		t.Errorf("%d lines, want %d", len(rep.Lines), want)
 	}
 	return rep
 }
 
+// wanted is the line of an id.
+func wanted(t *testing.T, rep *Report, id string) Line {
+	t.Helper()
+	i := slices.IndexFunc(rep.Lines, func(l Line) bool { return l.id == id })
+	if i < 0 {
+		t.Fatalf("no line %s", id)
+	}
+	return rep.Lines[i]
+}
+
+// wantFigure is the figure of a line, which has to have so many rounds.
 func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
 	t.Helper()
-	f := rep.Figures[id]
+	f := wanted(t, rep, id).Value
 	if f.Missing != "" || f.Rounds != rounds || f.Min > f.Median || f.Median > f.Max || f.Median <= 0 {
 		t.Errorf("%s: %+v", id, f)
 	}
@@ -63,64 +75,49 @@ func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
 }
 
 func TestRatiosOfARun(t *testing.T) {
-	c := small(t, "*_1m_*")
+	c := small(t, "write-1m,write-1m-nocrc,read-1m,send-1m,allocations")
 	c.Time = 20 * time.Millisecond // CPU time comes in ticks
 	rep := run(t, c)
-	for _, id := range []string{"write_1m_crc", "write_1m_cpu_per_gib", "write_1m_nocrc", "read_1m_crc",
-		"send_1m_crc"} {
+	for _, id := range []string{"write-1m", "write-1m-nocrc", "read-1m", "send-1m"} {
 		if f := wantFigure(t, rep, id, 2); f.Of <= 0 || f.To <= 0 {
 			t.Errorf("%s: medians %g and %g", id, f.Of, f.To)
 		}
-	}
-	if f := rep.Figures["guest_write_1m_nocrc_vs_siw"]; !strings.Contains(f.Missing, "make bench-vm") {
-		t.Errorf("without siw: %+v", f)
-	}
-	if f := rep.Figures["write_64b_mops"]; f.Missing != notAsked {
-		t.Errorf("not asked for: %+v", f)
-	}
-	if f := rep.Figures["write_1m_mss1448"]; f.Missing == "" {
-		t.Errorf("segments without a network for them: %+v", f)
-	}
-	for _, m := range rep.Measured {
-		if m.Name == "read-1m" && (m.What != "read-bw, 1048576 bytes, 16 outstanding in lists of 4, 16 Reads, CRC on, spin" ||
-			m.Value.Median <= 0 || m.CPU.Median <= 0) {
-			t.Errorf("%+v", m)
+		if f := wanted(t, rep, id).CPU; f.Rounds == 0 || f.Median <= 0 {
+			t.Errorf("%s: CPU time %+v", id, f)
 		}
+	}
+	if f := wanted(t, rep, allocsID).Value; f.Rounds != 2 {
+		t.Errorf("allocations: %+v", f)
+	}
+}
+
+// TestWithoutSiw: what is measured over siw only is an error that says where.
+func TestWithoutSiw(t *testing.T) {
+	c := Config{Rounds: 1, Time: time.Second, ServerCPU: 1, Procs: 1, Only: "guest-rtt"}
+	if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "make bench-vm") {
+		t.Errorf("%v", err)
 	}
 }
 
 func TestIdleQPs(t *testing.T) {
-	rep := run(t, small(t, "idle_*"))
-	whole := wantFigure(t, rep, "idle_10000_mib", 2)
-	each := wantFigure(t, rep, "idle_qp_kib", 2)
-	if got := each.Median * 100 / 1024; got < whole.Median*0.999 || got > whole.Median*1.001 {
-		t.Errorf("100 QPs of %g KiB are not %g MiB", each.Median, whole.Median)
-	}
-	if len(rep.Notes) != 1 || !strings.Contains(rep.Notes[0], "Idle QPs are 100 in either process") {
+	rep := run(t, small(t, "idle-*"))
+	wantFigure(t, rep, idleID, 2)
+	if len(rep.Notes) != 1 || !strings.Contains(rep.Notes[0], "Idle connections are 100, ") {
 		t.Errorf("notes %q", rep.Notes)
 	}
 }
 
 // TestStreamsOfARun: streams beside TCP.
 func TestStreamsOfARun(t *testing.T) {
-	rep := run(t, small(t, "stream_*_vs_*"))
-	for _, id := range []string{
-		"stream_1m_vs_tcp", "stream_64k_vs_tcp", "stream_1m_vs_netconn", "stream_64k_vs_netconn",
-		"stream_rtt_vs_netconn",
-	} {
+	rep := run(t, small(t, "stream-*"))
+	for _, id := range []string{"stream-1m", "stream-64k", "stream-rtt"} {
 		wantFigure(t, rep, id, 2)
-	}
-	for _, m := range rep.Measured {
-		over := strings.Contains(m.What, "over rsockets, ")
-		if over != strings.HasPrefix(m.Name, "stream-") || over && !strings.Contains(m.What, "CRC on, block after 250") {
-			t.Errorf("%s is %q", m.Name, m.What)
-		}
 	}
 }
 
 // An end that has gone is noticed, reported, and replaced.
 func TestLostEnd(t *testing.T) {
-	c := small(t, "write_4k_vs_tcp")
+	c := small(t, "write-4k")
 	ctx := context.Background()
 	r := newRunner(c)
 	var err error
@@ -151,18 +148,17 @@ func TestLostEnd(t *testing.T) {
 }
 
 func TestEndThatIsNone(t *testing.T) {
-	c := small(t, "write_4k_vs_tcp")
+	c := small(t, "write-4k")
 	for _, worker := range [][]string{{"true"}, {"echo", "hello"}, {"echo", "{}"}, {"govs-no-such-program"}} {
 		c.Worker = worker
 		if rep, err := Run(context.Background(), c); err == nil {
-			t.Errorf("%v is an end, and measured %+v", worker, rep.Figures["write_4k_vs_tcp"])
+			t.Errorf("%v is an end, and measured %+v", worker, rep.Lines)
 		}
 	}
 }
 
-func TestPathOfLoopback(t *testing.T) {
-	p, err := tryPath(context.Background(), loopback)
-	if err != nil || p.MSS < 500 || p.Cong == "" {
-		t.Errorf("%+v, %v", p, err)
+func TestSegmentOfLoopback(t *testing.T) {
+	if mss, err := segment(t.Context(), loopback); err != nil || mss < 500 {
+		t.Errorf("%d, %v", mss, err)
 	}
 }

@@ -50,8 +50,7 @@ type Device struct {
 	Sleeps   bool   `json:",omitempty"` // engine: an end that blocks does so at once
 	Stream   bool   `json:",omitempty"` // over rsockets
 
-	Segments bool   `json:"-"` // over the address whose TCP has Ethernet's MSS
-	Link     string `json:"-"` // over a link of the path, by name
+	Link string `json:"-"` // over a link of the path, by name
 }
 
 // Result is what came of a run.
@@ -74,17 +73,17 @@ type Usage struct {
 func (u Usage) CPU() time.Duration { return u.User + u.Sys }
 
 // Latency is a distribution of durations.
-type Latency struct{ Min, Median, P99, P999, Max time.Duration }
+type Latency struct{ Median, P99, Max time.Duration }
 
 // LatencyOf sorts durations, of which there is at least one, and sums them up.
 func LatencyOf(list []time.Duration) Latency {
 	slices.Sort(list)
 	at := func(share float64) time.Duration { return list[int(share*float64(len(list)))] }
-	return Latency{list[0], at(0.5), at(0.99), at(0.999), list[len(list)-1]}
+	return Latency{at(0.5), at(0.99), list[len(list)-1]}
 }
 
 // End describes an end.
 type End struct {
-	Procs            int
-	Kernel, Go, Govs string
+	Procs  int
+	Kernel string
 }

@@ -32,20 +32,6 @@ type Test struct {
 	NoCRC   bool   `json:",omitempty"` // over the bridge: connections have no CRC
 }
 
-// Bridged reports whether the test's program runs over the bridge.
-func (t Test) Bridged() bool { return programs[t.Program].bridged }
-
-// Waits says how the test's program waits.
-func (t Test) Waits() string {
-	if programs[t.Program].blocks {
-		return "block, after polling for 10 us"
-	}
-	return "spin"
-}
-
-// Means reports whether the test's program prints the mean of round trips, and not the median.
-func (t Test) Means() bool { return t.Program == FabricPing || programs[t.Program].blocks }
-
 // The programs, named after what they measure.
 const (
 	UCXPutBW    = "ucx-put-bw"    // ucx_perftest -t ucp_put_bw
@@ -57,19 +43,12 @@ const (
 
 	ExecWrite  = "exec-perftest-bw"   // ib_write_bw over the bridge
 	ExecSendPP = "exec-perftest-send" // ib_send_lat over the bridge
-
-	// rstream, which blocks after polling for 10 us, one direction after the other.
-	RstreamBW      = "rstream-bw"
-	RstreamLat     = "rstream-lat"
-	ExecRstreamBW  = "exec-rstream-bw" // over the bridge
-	ExecRstreamLat = "exec-rstream-lat"
 )
 
 // A Result is what a program prints about a run. Values that it does not print are zero.
 type Result struct {
 	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
 	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
-	Mean bool          `json:",omitempty"` // RTT is the mean
 }
 
 // A Pair is where both ends of a program run.
@@ -90,7 +69,6 @@ type program struct {
 	version []string // the command that prints its version
 	pkg     string   // of Debian
 	bridged bool     // it is run with Pair.Exec
-	blocks  bool     // it does not spin
 	env     func(Pair) []string
 	server  func(p Pair, t Test, port int) []string
 	client  func(p Pair, t Test, port int) []string
@@ -120,6 +98,9 @@ func Usable(name string) error {
 	}
 	return nil
 }
+
+// Package is the package of Debian that a program is a part of.
+func Package(name string) string { return programs[name].pkg }
 
 // Version is the first line that a program, or the package that it is a part of, prints
 // about its version; empty if it prints none.

@@ -16,11 +16,6 @@ var programs = map[string]program{
 	VerbsSendPP: perftest("ib_send_lat", verbsLatency),
 	ExecWrite:   bridged(perftest("ib_write_bw", verbsBandwidth)),
 	ExecSendPP:  bridged(perftest("ib_send_lat", verbsLatency)),
-
-	RstreamBW:      rstream(false, false),
-	RstreamLat:     rstream(true, false),
-	ExecRstreamBW:  rstream(false, true),
-	ExecRstreamLat: rstream(true, true),
 }
 
 // ucx is ucx_perftest with one of its tests over its TCP transport. The server
@@ -141,7 +136,7 @@ func parsePingpong(t Test, stdout string) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		return Result{GBps: mb / 1000, RTT: 2 * micros(us), Mean: true}, nil
+		return Result{GBps: mb / 1000, RTT: 2 * micros(us)}, nil
 	}
 	return Result{}, errNoResult
 }
@@ -165,72 +160,6 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 		},
 		early: perftestEarly,
 	}
-}
-
-// rstreamBurst returns how many messages rstream sends before the other end answers with as many.
-// Two ends of rsockets in C may end their connection, and then rstream reads for ever, when about
-// 200 transfers follow each other in one direction (docs/exec.md). A message begins with a transfer
-// of 2 KiB, and the next ones are twice as long each, up to 64 KiB.
-func rstreamBurst(size int) int {
-	const first, longest, safe, most = 2 << 10, 64 << 10, 150, 100
-	transfers := 0
-	for n := first; size > 0; n = min(2*n, longest) {
-		size -= n
-		transfers++
-	}
-	return max(min(safe/transfers, most), 1)
-}
-
-// rstream is the program of that name, for round trips or bandwidth.
-func rstream(latency, bridged bool) program {
-	args := func(t Test, port int) []string {
-		// It sends as many in each direction.
-		burst := min(rstreamBurst(t.Size), max(t.Iters/2, 1))
-		times := max(t.Iters/2/burst, 1)
-		if latency {
-			burst, times = 1, max(t.Iters/8, 1) // a round trip takes longer than that of programs that spin
-		}
-		return []string{
-			"-p", strconv.Itoa(port), "-S", strconv.Itoa(t.Size), "-C", strconv.Itoa(burst),
-			"-I", strconv.Itoa(times), "-T", "b",
-		}
-	}
-	return program{
-		binary: "rstream", pkg: "rdmacm-utils", bridged: bridged, blocks: true,
-		version: []string{"dpkg-query", "-W", "-f", "rdmacm-utils ${Version}", "rdmacm-utils"},
-		server: func(p Pair, t Test, port int) []string {
-			return append(args(t, port), "-b", p.Addr.String())
-		},
-		client: func(p Pair, t Test, port int) []string {
-			return append(args(t, port), "-s", p.Addr.String())
-		},
-		parse: func(_ Test, stdout string) (Result, error) { return parseRstream(latency, stdout) },
-	}
-}
-
-// parseRstream reads the row of rstream: name, size, transfers, iterations, octets, seconds, Gb/s,
-// and the microseconds of a transfer.
-func parseRstream(latency bool, stdout string) (Result, error) {
-	const columns = 8
-	for line := range strings.Lines(stdout) {
-		fields := strings.Fields(line)
-		if len(fields) != columns || fields[0] != "custom" {
-			continue
-		}
-		gigabits, err := number(fields[6])
-		if err != nil {
-			return Result{}, err
-		}
-		us, err := number(fields[7])
-		if err != nil {
-			return Result{}, err
-		}
-		if latency {
-			return Result{RTT: 2 * micros(us), Mean: true}, nil
-		}
-		return Result{GBps: gigabits / 8}, nil
-	}
-	return Result{}, errNoResult
 }
 
 // bridged is a program of perftest's over the engine, by govs-verbs-test exec. Its device is siw0.

@@ -2,7 +2,6 @@ package victim
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -131,18 +130,18 @@ func (e *echo) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// receive waits for the peer's next message. It returns the time that the message has.
-func (e *echo) receive(ctx context.Context) (time.Duration, error) {
+// receive waits for the peer's next message.
+func (e *echo) receive(ctx context.Context) error {
 	for {
 		n, err := e.wait(ctx)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		received := 0
 		for i := range n {
 			wc := &e.wc[i]
 			if wc.Status != ibverbs.WCSuccess {
-				return 0, errors.Join(wc.Err(), e.conn.QP().Cause())
+				return errors.Join(wc.Err(), e.conn.QP().Cause())
 			}
 			if wc.Opcode == ibverbs.WCRecv {
 				received++
@@ -151,34 +150,31 @@ func (e *echo) receive(ctx context.Context) (time.Duration, error) {
 		if received == 0 {
 			continue
 		}
-		at := time.Duration(binary.BigEndian.Uint64(e.mr.Bytes()))
 		for range received {
 			if err := e.conn.QP().PostRecv(e.recv); err != nil {
-				return 0, err
+				return err
 			}
 		}
-		return at, nil
+		return nil
 	}
 }
 
-// post sends a message that has the current time, and returns that.
-func (e *echo) post() (time.Duration, error) {
+// post sends a message.
+func (e *echo) post() error {
 	e.send.Flags = ibverbs.SendInline
 	if e.posted++; e.posted%echoSignal == 0 {
 		e.send.Flags |= ibverbs.SendSignaled
 	}
-	now := monotonic()
-	binary.BigEndian.PutUint64(e.send.Inline, uint64(now))
-	return now, e.conn.QP().PostSend(e.send)
+	return e.conn.QP().PostSend(e.send)
 }
 
 // answer answers messages until the connection ends.
 func (e *echo) answer(ctx context.Context) error {
 	for {
-		if _, err := e.receive(ctx); err != nil {
+		if err := e.receive(ctx); err != nil {
 			return err
 		}
-		if _, err := e.post(); err != nil {
+		if err := e.post(); err != nil {
 			return err
 		}
 	}
@@ -198,10 +194,9 @@ func dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, spin 
 
 // Pings are the round trips of one measurement.
 type Pings struct {
-	N       uint64
-	Missed  uint64 // requests that were due while one was under way
-	RTT     load.Latency
-	Request load.Latency // until the server answers
+	N      uint64
+	Missed uint64 // requests that were due while one was under way
+	RTT    load.Latency
 }
 
 // pings makes round trips until limit has passed. A request is due every so often; 0: as
@@ -209,28 +204,26 @@ type Pings struct {
 func (e *echo) pings(ctx context.Context, limit, every time.Duration) (*Pings, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+patience)
 	defer cancel()
-	rtt, request := make([]time.Duration, 0, 1<<16), make([]time.Duration, 0, 1<<16) // without growing
+	rtt := make([]time.Duration, 0, 1<<16) // without growing
 	p := &Pings{}
 	began := monotonic()
 	for due := began; due-began < limit; {
 		if ahead := due - monotonic(); ahead > 0 {
 			sleep(ahead)
 		}
-		posted, err := e.post()
-		if err != nil {
+		posted := monotonic()
+		if err := e.post(); err != nil {
 			return nil, err
 		}
-		at, err := e.receive(ctx)
-		if err != nil {
+		if err := e.receive(ctx); err != nil {
 			return nil, fmt.Errorf("round trip %d: %w", p.N+1, err)
 		}
 		p.N++
 		over := monotonic()
 		p.Missed += count(&rtt, over-posted, every)
-		count(&request, at-posted, every)
 		due = max(posted+every, over)
 	}
-	p.RTT, p.Request = load.LatencyOf(rtt), load.LatencyOf(request)
+	p.RTT = load.LatencyOf(rtt)
 	return p, nil
 }
 
@@ -252,4 +245,11 @@ func count(list *[]time.Duration, d, every time.Duration) (missed uint64) {
 func sleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil) // it may wake early
+}
+
+// monotonic returns the time since the machine started.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can't fail: the arguments are right
+	return time.Duration(t.Nano())
 }

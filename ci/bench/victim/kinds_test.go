@@ -102,7 +102,7 @@ func TestKinds(t *testing.T) {
 				testkit.OK(t, err)
 				p, err := w.client.pings(ctx, 50*time.Millisecond, time.Millisecond)
 				testkit.OK(t, err)
-				if p.N == 0 || p.RTT.Median <= 0 || p.Request.Median <= 0 || p.Request.Median > p.RTT.Max {
+				if p.N == 0 || p.RTT.Median <= 0 {
 					t.Errorf("round trips %+v", p)
 				}
 				// The counts are not read at the same time: they may fit only after a while.

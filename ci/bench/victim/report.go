@@ -10,15 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/govs-rdma/govs/ci/bench/figures"
 	"github.com/govs-rdma/govs/ci/bench/load"
 )
 
 // Report is the result of a run.
 type Report struct {
 	Conditions map[string]any
+	Polls      []load.Poll
 	Results    []Result
-	Curve      figures.Curve // empty for one number of peers
 }
 
 // A Result is what peers of a kind did to the victim.
@@ -27,16 +26,9 @@ type Result struct {
 	Idle   Times // beside as many idle connections
 	Beside Times // beside the peers
 
-	Ratio  Spread
-	Middle Spread  // depends less on a quiet machine than Ratio
+	Ratio  Spread  // of the two p99
 	Limit  float64 // of the median of Ratio; 0: none
 	Within bool    // Ratio is, the machine was quiet, and the peers worked
-
-	ServerCPU    float64 // seconds per second, beside the peers
-	ServerWaited float64 // for a CPU, seconds per second
-	ClientWaited float64
-	Did          Counts  // in all rounds
-	Seconds      float64 // of all rounds
 
 	IdleRounds   []Sample
 	BesideRounds []Sample
@@ -44,13 +36,7 @@ type Result struct {
 }
 
 // Times are medians over the rounds, in microseconds.
-type Times struct {
-	P50        float64
-	P99        float64
-	P999       float64
-	Max        float64
-	RequestP99 float64
-}
+type Times struct{ P50, P99 float64 }
 
 // Spread is the spread of a value over the rounds.
 type Spread struct {
@@ -79,7 +65,7 @@ func (rep *Report) Within() bool {
 }
 
 func (r *runner) report() *Report {
-	rep := &Report{Conditions: r.conditions()}
+	rep := &Report{Polls: r.Polls, Conditions: r.conditions()}
 	for _, poll := range r.Polls {
 		for _, n := range r.Peers {
 			for _, k := range r.Kinds {
@@ -88,9 +74,6 @@ func (r *runner) report() *Report {
 			}
 		}
 	}
-	if len(r.Peers) > 1 {
-		rep.Curve = curve(r.Polls[0], rep.Results)
-	}
 	return rep
 }
 
@@ -98,7 +81,7 @@ func (r *runner) report() *Report {
 // has an error and is not within its limit.
 func result(c Case, idle, beside []Sample) Result {
 	r := Result{Case: c, Limit: limit(c.Peers), IdleRounds: idle, BesideRounds: beside}
-	var ratios, middles, cpu, server, client []float64
+	var ratios []float64
 	for i := range min(len(idle), len(beside)) {
 		before, s := idle[i], beside[i]
 		for _, err := range []string{before.Error, s.Error} {
@@ -110,17 +93,9 @@ func result(c Case, idle, beside []Sample) Result {
 			continue
 		}
 		ratios = append(ratios, float64(s.Pings.RTT.P99)/float64(max(before.Pings.RTT.P99, 1)))
-		middles = append(middles, float64(s.Pings.RTT.Median)/float64(max(before.Pings.RTT.Median, 1)))
-		cpu = append(cpu, s.Server.share(s.Server.CPU))
-		server = append(server, s.Server.share(s.Server.Waited))
-		client = append(client, s.Client.share(s.Client.Waited))
-		r.Did = r.Did.plus(s.Did)
-		r.Seconds += s.Peers.Time.Seconds()
 	}
 	r.Idle, r.Beside = times(idle), times(beside)
-	r.Ratio, r.Middle = spread(ratios), spread(middles)
-	r.ServerCPU = spread(cpu).Median
-	r.ServerWaited, r.ClientWaited = spread(server).Median, spread(client).Median
+	r.Ratio = spread(ratios)
 	r.Within = r.Error == "" && !r.disturbed() && r.worked() && r.Ratio.Rounds > 0 &&
 		(r.Limit == 0 || r.Ratio.Median <= r.Limit)
 	return r
@@ -145,9 +120,6 @@ func (r *Result) worked() bool {
 	return len(r.BesideRounds) > 0
 }
 
-// share returns d in seconds per second of u.
-func (u Usage) share(d time.Duration) float64 { return d.Seconds() / max(u.Time.Seconds(), 1e-9) }
-
 func times(samples []Sample) Times {
 	of := func(v func(*Pings) time.Duration) float64 {
 		var list []float64
@@ -159,11 +131,8 @@ func times(samples []Sample) Times {
 		return spread(list).Median
 	}
 	return Times{
-		P50:        of(func(p *Pings) time.Duration { return p.RTT.Median }),
-		P99:        of(func(p *Pings) time.Duration { return p.RTT.P99 }),
-		P999:       of(func(p *Pings) time.Duration { return p.RTT.P999 }),
-		Max:        of(func(p *Pings) time.Duration { return p.RTT.Max }),
-		RequestP99: of(func(p *Pings) time.Duration { return p.Request.P99 }),
+		P50: of(func(p *Pings) time.Duration { return p.RTT.Median }),
+		P99: of(func(p *Pings) time.Duration { return p.RTT.P99 }),
 	}
 }
 
@@ -207,30 +176,39 @@ func session() string {
 }
 
 // headings are those of rows.
-func headings() []string {
-	return []string{
-		"KIND", "PEERS", "SERVER", "IDLE p50", "p99", "BESIDE p50", "p99", "99.9%", "max [us]",
-		"REQUEST p99", "RATIO p50", "p99", "LIMIT", "", "CPU", "WAITED", "PEERS DID, A SECOND",
+func (rep *Report) headings() []string {
+	cells := []string{"kind", "peers"}
+	for _, p := range rep.Polls {
+		cells = append(cells, string(p)+": p50 idle", "p50", "p99", "ratio of p99")
 	}
+	return append(cells, "limit")
 }
 
-// rows are the results for a table.
+// rows has a row for each kind of peers and number of them.
 func (rep *Report) rows() [][]string {
 	var rows [][]string
-	for _, r := range rep.Results {
-		row := []string{string(r.Kind), fmt.Sprint(r.Peers), string(r.Poll)}
-		b := r.Beside
-		for _, v := range []float64{
-			r.Idle.P50, r.Idle.P99, b.P50, b.P99, b.P999, b.Max, b.RequestP99, r.Middle.Median,
-		} {
-			row = append(row, digits(v))
+	for _, first := range rep.Results {
+		if first.Poll != rep.Polls[0] {
+			continue
 		}
-		rows = append(rows, append(row,
-			fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max)),
-			r.limit(), r.Standing(), fmt.Sprintf("%.0f%%", 100*r.ServerCPU),
-			fmt.Sprintf("%.0f+%.0f%%", 100*r.ServerWaited, 100*r.ClientWaited), r.did()))
+		row := []string{string(first.Kind), fmt.Sprint(first.Peers)}
+		for _, r := range rep.Results {
+			if r.Kind == first.Kind && r.Peers == first.Peers {
+				row = append(row, digits(r.Idle.P50), digits(r.Beside.P50), digits(r.Beside.P99), r.ratio())
+			}
+		}
+		rows = append(rows, append(row, first.limit()))
 	}
 	return rows
+}
+
+// ratio is the ratio with its range, and how it stands to its limit if it is not within.
+func (r *Result) ratio() string {
+	text := fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max))
+	if s := r.Standing(); s != "within" && s != "no limit" {
+		text += " " + s
+	}
+	return text
 }
 
 // Standing says in a word or two how a result stands to its limit.
@@ -257,47 +235,23 @@ func (r *Result) limit() string {
 	return fmt.Sprintf("<=%g", r.Limit)
 }
 
-// did says what the peers did in a second, all together.
-func (r *Result) did() string {
-	var parts []string
-	add := func(n uint64, what string) {
-		if n > 0 && r.Seconds > 0 {
-			parts = append(parts, short(float64(n)/r.Seconds)+" "+what)
-		}
-	}
-	d := r.Did
-	add(d.TCP, "TCP connections")
-	add(d.Connections, "with Reply")
-	add(d.Reads, "Reads")
-	add(d.Received, "octets taken")
-	add(d.FPDUs, "FPDUs")
-	add(d.Sent, "octets sent")
-	add(d.TermSeen, "Terminates taken")
-	add(d.TermSent, "Terminates sent")
-	add(d.Cut, "connections cut short")
-	return strings.Join(parts, ", ")
-}
-
 // Markdown writes results and conditions as tables.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("Round trips in microseconds, of one connection beside others. " +
-		"RATIO divides those beside the peers by those beside as many idle connections. LIMIT is that of p99.\n\n")
+	b.WriteString("Round trips in microseconds of one connection, whose server blocks or spins, beside hostile peers. The\n" +
+		"ratio divides p99 beside them by p99 beside as many idle connections: the median of the rounds, with the\n" +
+		"smallest and largest.\n\n")
 	row := func(cells []string) {
 		for i, c := range cells {
 			cells[i] = strings.ReplaceAll(c, "|", "\\|")
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
-	row(headings())
-	b.WriteString("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|---|\n")
+	row(rep.headings())
+	fmt.Fprintf(&b, "|---|--:|%s---|\n", strings.Repeat("--:|--:|--:|--:|", len(rep.Polls)))
 	for _, r := range rep.rows() {
 		row(r)
 	}
-	b.WriteString("\nCPU is that of the server's process. WAITED is how long threads of the server, " +
-		"and of the victim's client, were ready to run and had no CPU. If p99 beside idle connections " +
-		"is more than 5 times p50, the machine was not quiet, and the result is not within its limit. " +
-		"Nor is it if the peers did nothing.\n")
 	b.WriteString("\n| kind | |\n|---|---|\n")
 	for _, m := range meaning {
 		row([]string{string(m.kind), m.what})
@@ -310,43 +264,6 @@ func (rep *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// curve is the ratio over the number of peers.
-func curve(poll load.Poll, results []Result) figures.Curve {
-	c := figures.Curve{
-		ID: "victim", Title: fmt.Sprintf("One connection's p99 beside hostile peers, server: %s", poll),
-		X: "peers", Y: "p99 / p99 beside as many idle connections",
-	}
-	series := make(map[Kind]*figures.Series)
-	for _, r := range results {
-		if r.Poll != poll || r.Ratio.Rounds == 0 {
-			continue
-		}
-		s := series[r.Kind]
-		if s == nil {
-			s = &figures.Series{Name: string(r.Kind)}
-			series[r.Kind] = s
-		}
-		s.Points = append(s.Points, figures.Point{
-			X: float64(r.Peers), Median: r.Ratio.Median, Min: r.Ratio.Min, Max: r.Ratio.Max, Rounds: r.Ratio.Rounds,
-		})
-	}
-	for _, k := range Kinds() {
-		if s := series[k]; s != nil {
-			c.Series = append(c.Series, *s)
-		}
-	}
-	return c
-}
-
-// WriteSVGs draws the curve into a folder.
-func (rep *Report) WriteSVGs(dir string) error {
-	if len(rep.Curve.Series) == 0 {
-		return nil
-	}
-	drawn := figures.Report{Curves: []figures.Curve{rep.Curve}}
-	return drawn.WriteSVGs(dir)
-}
-
 // digits writes x with three significant digits.
 func digits(x float64) string {
 	if x == 0 {
@@ -354,14 +271,4 @@ func digits(x float64) string {
 	}
 	decimals := 2 - int(math.Floor(math.Log10(math.Abs(x))))
 	return fmt.Sprintf("%.*f", min(max(decimals, 0), 6), x)
-}
-
-// short writes x with a unit prefix, such as 4.2M.
-func short(x float64) string {
-	units := []string{"", "k", "M", "G"}
-	i := 0
-	for ; x >= 1000 && i+1 < len(units); i++ {
-		x /= 1000
-	}
-	return fmt.Sprintf("%.3g%s", x, units[i])
 }

@@ -13,13 +13,10 @@ import (
 
 // A Sample is one measurement.
 type Sample struct {
-	Round  int // from 0
-	Pings  *Pings
-	Did    Counts // while it was measured
-	Peers  Usage
-	Server Usage
-	Client Usage
-	Error  string
+	Round int // from 0
+	Pings *Pings
+	Did   Counts // while it was measured
+	Error string
 }
 
 // A Case is a kind of peers, their number, and how the server waits.
@@ -149,7 +146,7 @@ func (r *runner) measure(ctx context.Context, c Case) (s Sample, err error) {
 	if _, err = t.client.order(ctx, order{Ping: &pingOrder{warmUp, r.Every}}, patience); err != nil {
 		return s, err
 	}
-	before, err := t.look(ctx)
+	before, err := t.peers.order(ctx, order{Look: true}, 0)
 	if err != nil {
 		return s, err
 	}
@@ -157,39 +154,15 @@ func (r *runner) measure(ctx context.Context, c Case) (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	after, err := t.look(ctx)
+	after, err := t.peers.order(ctx, order{Look: true}, 0)
 	if err != nil {
 		return s, err
 	}
-	s = Sample{
-		Pings: a.Pings, Did: after.did.since(before.did), Peers: after.peers.since(before.peers),
-		Server: after.server.since(before.server), Client: after.client.since(before.client),
-	}
+	s = Sample{Pings: a.Pings, Did: after.Counts.since(before.Counts)}
 	if _, err = t.peers.order(ctx, order{End: true}, 0); err != nil {
 		return s, err
 	}
 	return s, t.settle(ctx)
-}
-
-// view is what the processes have done and used so far, as look finds it.
-type view struct {
-	did                   Counts
-	server, client, peers Usage
-}
-
-// look asks all three processes. That takes a while if one is busy, so each Usage has the time
-// at which it was taken.
-func (t *trio) look(ctx context.Context) (v view, err error) {
-	server, err := t.server.order(ctx, order{Look: true}, 0)
-	if err != nil {
-		return v, err
-	}
-	client, err := t.client.order(ctx, order{Look: true}, 0)
-	if err != nil {
-		return v, err
-	}
-	peers, err := t.peers.order(ctx, order{Look: true}, 0)
-	return view{peers.Counts, server.Usage, client.Usage, peers.Usage}, err
 }
 
 // settle waits until the server has closed its connections to the peers, which have left.

@@ -23,10 +23,8 @@
 //
 // # Round trips
 //
-// The client sends a message of 64 octets, and the server answers it with another. The
-// time runs from before the post to the answer's completion. The server puts the time at
-// which it answers into its message. So the time of the request alone is known, too: it
-// includes the wait for the turns of others, but not the wake-up of the client.
+// The client sends a message of 64 bytes, and the server answers it with another. The
+// time runs from before the post to the answer's completion.
 //
 // Requests are due at even intervals, one at a time. Those that fall due while one is
 // under way are not sent, but count as if they had been and had been answered together
@@ -64,14 +62,14 @@ var meaning = []struct {
 }{
 	{Reader, "keeps as many RDMA Reads of 16 MiB outstanding as the IRD allows, and takes the responses " +
 		"as fast as it can"},
-	{Slow, "requests as many Reads as reader, with a small receive buffer; every other peer takes 1 KiB " +
+	{Slow, "requests as many Reads, with a small receive buffer; every other peer takes 1 KiB " +
 		"each 20 ms, the rest take nothing"},
-	{Dribble, "sends RDMA Writes of 32 KiB, the last 4 KiB of each FPDU one octet at a time"},
+	{Dribble, "sends RDMA Writes of 32 KiB, the last 4 KiB of each FPDU one byte at a time"},
 	{Connect, "connects and resets, by turns before the Request, after it, and after the Reply"},
 	{Terminate, "connects and ends the connection with a Terminate, by turns its own and the server's, " +
 		"which answers a Write to a region that does not exist"},
-	{Zero, "sends RDMA Writes without payload, FPDUs of 20 octets, 3,276 of them in one system call"},
-	{Tiny, "has an MSS of 88; requests RDMA Reads as reader does, and sends RDMA Writes of 40 octets, each in " +
+	{Zero, "sends RDMA Writes without payload, FPDUs of 20 bytes, 3,276 of them in one system call"},
+	{Tiny, "has an MSS of 88; requests RDMA Reads as reader does, and sends RDMA Writes of 40 bytes, each in " +
 		"a segment of its own"},
 }
 

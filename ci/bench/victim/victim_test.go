@@ -76,10 +76,8 @@ func TestGrant(t *testing.T) {
 
 func sample(p99 time.Duration) Sample {
 	return Sample{
-		Pings:  &Pings{N: 1, RTT: load.Latency{Median: p99 / 2, P99: p99}},
-		Did:    Counts{FPDUs: 10},
-		Peers:  Usage{Time: time.Second},
-		Server: Usage{Time: time.Second, CPU: time.Second / 2},
+		Pings: &Pings{N: 1, RTT: load.Latency{Median: p99 / 2, P99: p99}},
+		Did:   Counts{FPDUs: 10},
 	}
 }
 
@@ -88,9 +86,6 @@ func TestResult(t *testing.T) {
 	ms := time.Millisecond
 	idle := []Sample{sample(ms), sample(2 * ms), sample(ms)}
 	beside := []Sample{sample(2 * ms), sample(6 * ms), sample(9 * ms)}
-	for i := range beside {
-		beside[i].Server.Waited = time.Second / 4
-	}
 	for _, tc := range []struct {
 		peers  int
 		within bool
@@ -100,10 +95,11 @@ func TestResult(t *testing.T) {
 		if r.Ratio != (Spread{3, 2, 9, 3}) || r.Within != tc.within || r.Standing() != tc.stands {
 			t.Errorf("%d peers: %+v, %s", tc.peers, r.Ratio, r.Standing())
 		}
-		if r.Middle != r.Ratio || r.Beside.P99 != 6000 || r.ServerCPU != 0.5 ||
-			r.ServerWaited != 0.25 ||
-			r.did() != "10 FPDUs" {
-			t.Errorf("%+v, did %s", r, r.did())
+		if r.Beside != (Times{3000, 6000}) || r.Idle != (Times{500, 1000}) {
+			t.Errorf("%+v beside peers, %+v beside idle ones", r.Beside, r.Idle)
+		}
+		if r.ratio() != "3.00 (2.00-9.00)" {
+			t.Errorf("the ratio is %q", r.ratio())
 		}
 	}
 	beside[0] = sample(4 * ms)
@@ -114,7 +110,6 @@ func TestResult(t *testing.T) {
 		t.Errorf("%+v beside 64 peers is %s", r.Ratio, r.Standing())
 	}
 	for i := range beside {
-		beside[i].Peers = Usage{Time: time.Second}
 		beside[i].Did = Counts{}
 	}
 	if r := result(Case{Zero, 64, load.Spin}, idle, beside); r.Within || r.Standing() != "peers idle" {
@@ -190,34 +185,38 @@ func TestUnsettled(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	ms := time.Millisecond
-	r := &runner{Config: Config{Kinds: []Kind{Reader, Zero}, Peers: []int{1, 64}, Polls: []load.Poll{load.Block}}}
+	r := &runner{Config: Config{
+		Kinds: []Kind{Reader, Zero}, Peers: []int{1, 64}, Polls: []load.Poll{load.Block, load.Spin},
+	}}
 	r.idle, r.beside = make(map[Case][]Sample), make(map[Case][]Sample)
-	for _, k := range r.Kinds {
-		for _, n := range r.Peers {
-			c := Case{k, n, load.Block}
+	for _, poll := range r.Polls {
+		for _, c := range r.cases(poll) {
 			r.idle[c], r.beside[c] = []Sample{sample(ms)}, []Sample{sample(2 * ms)}
 		}
 	}
 	rep := r.report()
-	if !rep.Within() || len(rep.Results) != 4 {
+	if !rep.Within() || len(rep.Results) != 8 {
 		t.Errorf("%+v", rep)
 	}
-	if c := rep.Curve; len(c.Series) != 2 || len(c.Series[0].Points) != 2 {
-		t.Errorf("curve %+v", c)
-	}
-	for _, row := range rep.rows() {
-		if len(row) != len(headings()) {
-			t.Errorf("%d cells under %d headings: %q", len(row), len(headings()), row)
-		}
+	slow := Case{Zero, 1, load.Spin}
+	r.beside[slow] = []Sample{sample(4 * ms)}
+	rep = r.report()
+	if rep.Within() {
+		t.Errorf("%v is within its limit", slow)
 	}
 	var b bytes.Buffer
 	testkit.OK(t, rep.Markdown(&b))
-	for _, part := range []string{"| reader | 1 | block |", "| zero | 64 | block |", "| CRC | on |", "| IRD | 128 |"} {
+	for _, part := range []string{
+		"\n| kind | peers | block: p50 idle | p50 | p99 | ratio of p99 | spin: p50 idle | p50 | p99 | ratio of p99 | limit |\n" +
+			"|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
+		"\n| reader | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | <=3 |\n",
+		"\n| zero | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | 500 | 2000 | 4000 | 4.00 (4.00-4.00) beyond | <=3 |\n",
+		"| <=10 |\n", "| CRC | on |", "| IRD | 128 |",
+	} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("no %q in:\n%s", part, &b)
 		}
 	}
-	testkit.OK(t, rep.WriteSVGs(t.TempDir()))
 }
 
 func TestCheck(t *testing.T) {

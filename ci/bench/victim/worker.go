@@ -53,7 +53,6 @@ type answer struct {
 	Policy         string   `json:",omitempty"` // peers: the scheduler's
 	Pings          *Pings   `json:",omitempty"`
 	Counts         Counts   `json:",omitzero"`
-	Usage          Usage    `json:",omitzero"`
 	Live           int64    `json:",omitempty"` // server: connections of peers
 }
 
@@ -91,7 +90,7 @@ func (x *executor) do(o order) (a answer, err error) {
 		x.peers.end()
 		x.ended, x.peers = x.ended.plus(x.peers.counts.now()), nil
 	case o.Look:
-		return x.look()
+		return x.look(), nil
 	default:
 		err = errors.New("the order has nothing that this process can do")
 	}
@@ -121,8 +120,8 @@ func (x *executor) setUp(s setting) (a answer, err error) {
 	return a, nil
 }
 
-// look returns what was done and used so far.
-func (x *executor) look() (a answer, err error) {
+// look returns what was done so far.
+func (x *executor) look() (a answer) {
 	a.Counts = x.ended
 	if x.peers != nil {
 		a.Counts = a.Counts.plus(x.peers.counts.now())
@@ -130,8 +129,7 @@ func (x *executor) look() (a answer, err error) {
 	if x.server != nil {
 		a.Live = x.server.live.Load()
 	}
-	a.Usage, err = usage()
-	return a, err
+	return a
 }
 
 // close ends the peers first, then the contexts of the rest, then closes what they used.

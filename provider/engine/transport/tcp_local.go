@@ -39,8 +39,7 @@ func (o *TCPOptions) setLocalBuffer(fd int) {
 }
 
 // setLocalSendBuffer sets LocalSendBuffer of a socket. A system that permits less makes it smaller.
-// By default Linux permits 208 KiB, which is nearly as good as 256; half of 256 is too little
-// (docs/benchmarks).
+// By default Linux permits 208 KiB, which is nearly as good as 256; half of 256 is too little.
 func (o *TCPOptions) setLocalSendBuffer(fd int) {
 	n := o.LocalSendBuffer
 	if n > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil &&
