@@ -61,9 +61,10 @@ func TestFigures(t *testing.T) {
 	if text != string(out) {
 		t.Errorf("the file has\n%s\nand stdout\n%s", text, out)
 	}
-	wantParts(t, text, "\n| Writes of 1 MiB / raw TCP | ", "| <=1.25", "\n| Writes of 4 KiB / raw TCP, a call each | ",
-		"| bytes | engine RDMA Write, CRC on | engine RDMA Write, CRC off | raw TCP in Go |", "\n| 4194304 | ",
-		"| congestion control | cubic |")
+	wantParts(t, text, "\n| Writes of 1 MiB / raw TCP | ", "| <=1.25",
+		"\n| Writes of 4 KiB / raw TCP, a call each | ",
+		"| bytes | engine RDMA Write, CRC on | engine RDMA Write, CRC off | raw TCP in Go |",
+		"\n| 4194304 | ", "| congestion control | cubic |")
 	for _, not := range []string{"The path", "1,000 QPs"} {
 		if strings.Contains(text, not) {
 			t.Errorf("%q in\n%s", not, text)
@@ -112,7 +113,7 @@ func TestVictim(t *testing.T) {
 			}
 		}
 		if worked == 0 {
-			t.Errorf("the peers of no case did anything beside a server that waits by %s:\n%s", at.poll, text)
+			t.Errorf("%s: the peers of no case did anything:\n%s", at.poll, text)
 		}
 	}
 	if (within == 8) == beyond {
@@ -127,7 +128,7 @@ func TestWrongUsage(t *testing.T) {
 		"figures -rounds 0":                       "rounds",
 		"figures -time-per 0s":                    "measurement",
 		"figures -only nothing-like-it":           "no row or plot",
-		"figures -only write-1m,nothing":          `an id like "nothing": there are bandwidth, path-1500-write-1m, `,
+		"figures -only write-1m,nothing":          `like "nothing": there are bandwidth, path-1500-`,
 		"figures -only [":                         "pattern",
 		"figures -markdown /nonexistent/x.md":     "no such folder",
 		"figures -server-cpu 0":                   "two CPUs",

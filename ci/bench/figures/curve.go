@@ -76,7 +76,8 @@ func curve(points []curvePoint, samples map[string][]Sample) (list []Series) {
 			list = append(list, Series{Name: p.series})
 			i = len(list) - 1
 		}
-		list[i].Points = append(list[i].Points, chart.Point{X: float64(p.size), Y: f.Median, Low: f.Min, High: f.Max})
+		list[i].Points = append(list[i].Points,
+			chart.Point{X: float64(p.size), Y: f.Median, Low: f.Min, High: f.Max})
 	}
 	return list
 }

@@ -211,9 +211,11 @@ func rowOf(t *testing.T, id string) row {
 func TestTables(t *testing.T) {
 	rep := &Report{
 		Heading: "The loopback", Lines: []Line{
-			{rowOf(t, "write-1m"), Figure{Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Of: 7.1, To: 10},
+			{rowOf(t, "write-1m"),
+				Figure{Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Of: 7.1, To: 10},
 				Figure{Median: 1.2, Min: 1, Max: 2, Rounds: 7, Of: 0.3, To: 0.25}},
-			{rowOf(t, "write-64k-ucx"), Figure{Median: 12.345, Min: 1, Max: 100, Rounds: 2, Of: 123, To: 10},
+			{rowOf(t, "write-64k-ucx"),
+				Figure{Median: 12.345, Min: 1, Max: 100, Rounds: 2, Of: 123, To: 10},
 				Figure{Missing: "no round gave a value"}},
 			{rowOf(t, "rtt-ucx"), Figure{Missing: "no\nucx"}, Figure{}},
 			{rowOf(t, idleID), Figure{Median: 3.39, Min: 3.38, Max: 3.4, Rounds: 3}, Figure{}},

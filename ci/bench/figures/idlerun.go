@@ -71,7 +71,8 @@ func (r *runner) idleOnce(ctx context.Context, p idlePair, round int) error {
 		return err
 	}
 	grown := func(end int) float64 {
-		return (float64(after[end].Resident) - float64(before[end].Resident)) / kib / float64(r.most())
+		octets := float64(after[end].Resident) - float64(before[end].Resident)
+		return octets / kib / float64(r.most())
 	}
 	r.idling.memory = append(r.idling.memory, Sample{Round: round, Value: max(grown(0), grown(1))})
 	return nil
@@ -121,7 +122,8 @@ func (r *runner) idleFigure() Figure {
 
 // idleNote says what the idle QPs are.
 func (r *runner) idleNote() string {
-	return fmt.Sprintf("Idle connections are %d, over which nothing was posted, with one PD and CQ; their queues have\n"+
-		"%d WRs of one SGE. Their memory is RssAnon after a garbage collection, minus RssAnon with one connection.\n"+
-		"Allocations are whole ones per operation, of all goroutines of both processes.", r.most(), idleCap.MaxSendWR)
+	return fmt.Sprintf("Idle connections are %d, over which nothing was posted, with one PD and CQ;\n"+
+		"their queues have %d WRs of one SGE. Their memory is RssAnon after a garbage\n"+
+		"collection, minus RssAnon with one connection. Allocations are whole ones per\n"+
+		"operation, of all goroutines of both processes.", r.most(), idleCap.MaxSendWR)
 }

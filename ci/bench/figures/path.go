@@ -58,25 +58,30 @@ func pathRows() (list []row) {
 	for _, l := range links {
 		add := func(id, what, of, to string, q quantity, goal, cpuGoal float64) {
 			prefix := "path-" + l.name + "-"
-			list = append(list, row{id: prefix + id, what: what, link: l.name, of: prefix + of, to: prefix + to,
-				value: q, goal: goal, cpuGoal: cpuGoal})
+			list = append(list, row{
+				id: prefix + id, what: what, link: l.name, of: prefix + of, to: prefix + to,
+				value: q, goal: goal, cpuGoal: cpuGoal,
+			})
 		}
 		goal, cpu, bare, bareCPU := 0.6, 1.8, 0.75, 1.5 // with CRC, and without
 		if l.mtu >= 9000 {
 			goal, cpu, bare, bareCPU = 0.7, 1.6, 0.85, 1.3
 		}
 		for _, size := range []struct{ id, what string }{{"1m", "1 MiB"}, {"64k", "64 KiB"}} {
-			tcp, of := "tcp-"+size.id, " of "+size.what
-			add("write-"+size.id, "Writes"+of, "write-"+size.id, tcp, gbps, goal, cpu)
-			add("write-"+size.id+"-nocrc", "Writes"+of+" without CRC", "write-"+size.id+"-nocrc", tcp, gbps, bare, bareCPU)
-			add("read-"+size.id, "Reads"+of, "read-"+size.id, tcp, gbps, goal, cpu)
-			add("read-"+size.id+"-nocrc", "Reads"+of+" without CRC", "read-"+size.id+"-nocrc", tcp, gbps, bare, bareCPU)
+			for _, op := range []struct{ id, what string }{{"write", "Writes"}, {"read", "Reads"}} {
+				id, what, tcp := op.id+"-"+size.id, op.what+" of "+size.what, "tcp-"+size.id
+				add(id, what, id, tcp, gbps, goal, cpu)
+				add(id+"-nocrc", what+" without CRC", id+"-nocrc", tcp, gbps, bare, bareCPU)
+			}
 		}
-		add("write-1m-sleep", "Writes of 1 MiB, ends that sleep / net.Conn", "write-1m-sleep", "netconn-1m", gbps, 0, cpu)
-		add("write-64k-qp64", "Writes of 64 KiB on 64 QPs / 64 connections", "write-64k-qp64", "tcp-64k-qp64",
-			gbps, goal, cpu)
-		add("rtt-spin", "round trip of 64 bytes, spinning", "send-rtt-spin", "tcp-rtt-spin", rtt, 1.1, 0)
-		add("rtt-block", "round trip of 64 bytes, blocking / net.Conn", "send-rtt-block", "tcp-rtt-block", rtt, 1.1, 0)
+		add("write-1m-sleep", "Writes of 1 MiB, ends that sleep / net.Conn", "write-1m-sleep",
+			"netconn-1m", gbps, 0, cpu)
+		add("write-64k-qp64", "Writes of 64 KiB on 64 QPs / 64 connections", "write-64k-qp64",
+			"tcp-64k-qp64", gbps, goal, cpu)
+		add("rtt-spin", "round trip of 64 bytes, spinning", "send-rtt-spin", "tcp-rtt-spin",
+			rtt, 1.1, 0)
+		add("rtt-block", "round trip of 64 bytes, blocking / net.Conn", "send-rtt-block",
+			"tcp-rtt-block", rtt, 1.1, 0)
 	}
 	return list
 }
@@ -191,7 +196,9 @@ func inNamespace(ctx context.Context, pid int, command string) error {
 func (rep *Report) path(b *strings.Builder) {
 	var rows strings.Builder
 	for _, link := range links {
-		lines := slices.DeleteFunc(slices.Clone(rep.Lines), func(l Line) bool { return l.link != link.name })
+		lines := slices.DeleteFunc(slices.Clone(rep.Lines), func(l Line) bool {
+			return l.link != link.name
+		})
 		if len(lines) > 1 && lines[0].Value.Missing != "" && !slices.ContainsFunc(lines,
 			func(l Line) bool { return l.Value.Missing != lines[0].Value.Missing }) {
 			lines = lines[:1]
@@ -203,11 +210,12 @@ func (rep *Report) path(b *strings.Builder) {
 	}
 	if rows.Len() > 0 {
 		b.WriteString("## The path\n\n" +
-			"Two network namespaces, joined by a veth pair for each link, with one end in each: a process with a CPU of its\n" +
-			"own, spinning unless a row says otherwise. Offloads are as Linux sets them, so veth carries segments of up to\n" +
-			"64 KiB. FPDUs still follow the connection's MSS: 1,448 bytes at MTU 1500, and 8,948 at MTU 9000. Each row\n" +
-			"compares the engine with raw TCP over the same link. 16 messages of 1 MiB are outstanding, 64 of 64 KiB, and\n" +
-			"4 on each of 64 QPs.\n\n" +
+			"Two network namespaces, joined by a veth pair for each link, with one end in\n" +
+			"each: a process with a CPU of its own, spinning unless a row says otherwise.\n" +
+			"Offloads are as Linux sets them, so veth carries segments of up to 64 KiB. FPDUs\n" +
+			"still follow the connection's MSS: 1,448 bytes at MTU 1500, and 8,948 at MTU\n" +
+			"9000. Each row compares the engine with raw TCP over the same link. 16 messages\n" +
+			"of 1 MiB are outstanding, 64 of 64 KiB, and 4 on each of 64 QPs.\n\n" +
 			"| link | engine / raw TCP | medians | ratio | range | goal | CPU time | ratio | goal |\n" +
 			"|---|---|--:|--:|--:|---|--:|--:|---|\n" + rows.String() + "\n")
 	}

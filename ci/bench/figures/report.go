@@ -25,7 +25,9 @@ type Line struct {
 }
 
 func (r *runner) report() *Report {
-	rep := &Report{Heading: "The loopback", Curve: curve(r.points(), r.samples), Conditions: r.conditions()}
+	rep := &Report{
+		Heading: "The loopback", Curve: curve(r.points(), r.samples), Conditions: r.conditions(),
+	}
 	if r.Kernel != nil {
 		rep.Heading = "siw as it is, without CRC"
 		if r.Kernel.CRC {
@@ -81,8 +83,8 @@ func (r *runner) allocs() Figure {
 func (r *runner) conditions() map[string]any {
 	who := r.pair.who
 	c := map[string]any{
-		"rounds": r.Rounds, "seconds each": r.Time.Seconds(), "GOMAXPROCS": who.Procs, "kernel": who.Kernel,
-		"congestion control": Cong,
+		"rounds": r.Rounds, "seconds each": r.Time.Seconds(), "GOMAXPROCS": who.Procs,
+		"kernel": who.Kernel, "congestion control": Cong,
 	}
 	maps.Copy(c, Machine())
 	if slices.ContainsFunc(r.rows(), func(w row) bool { return w.link == "" }) {
@@ -137,8 +139,8 @@ func (l Line) cells() string {
 	}
 	v, cpu := l.Value, l.CPU
 	cells := []string{
-		v.medians(l.value), v.ratio(), digits(v.Min) + " to " + digits(v.Max), l.value.goal(l.goal, v.Median),
-		"", "", "",
+		v.medians(l.value), v.ratio(), digits(v.Min) + " to " + digits(v.Max),
+		l.value.goal(l.goal, v.Median), "", "", "",
 	}
 	if cpu.Rounds > 0 {
 		q := l.value.cpu()

@@ -53,7 +53,8 @@ func (c Config) Check() error {
 			return fmt.Errorf("pattern %q: %w", pattern, err)
 		}
 		if ids := c.ids(); c.Only != "" && !slices.ContainsFunc(ids, Config{Only: pattern}.wants) {
-			return fmt.Errorf("no row or plot has an id like %q: there are %s", pattern, strings.Join(ids, ", "))
+			return fmt.Errorf("no row or plot has an id like %q: there are %s",
+				pattern, strings.Join(ids, ", "))
 		}
 	}
 	switch {
@@ -95,7 +96,8 @@ func newRunner(c Config) *runner {
 }
 
 // errNothing is of a run in which nothing can be measured.
-var errNothing = errors.New("nothing of that can be measured here: siw is measured in the guest (make bench-vm)")
+var errNothing = errors.New(
+	"nothing of that can be measured here: siw is measured in the guest (make bench-vm)")
 
 // Run measures. What can't be measured is missing in the report, with the reason; the
 // error is one that makes the rest useless.

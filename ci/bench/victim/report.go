@@ -194,7 +194,8 @@ func (rep *Report) rows() [][]string {
 		row := []string{string(first.Kind), fmt.Sprint(first.Peers)}
 		for _, r := range rep.Results {
 			if r.Kind == first.Kind && r.Peers == first.Peers {
-				row = append(row, digits(r.Idle.P50), digits(r.Beside.P50), digits(r.Beside.P99), r.ratio())
+				row = append(row, digits(r.Idle.P50), digits(r.Beside.P50), digits(r.Beside.P99),
+					r.ratio())
 			}
 		}
 		rows = append(rows, append(row, first.limit()))
@@ -238,9 +239,9 @@ func (r *Result) limit() string {
 // Markdown writes results and conditions as tables.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("Round trips in microseconds of one connection, whose server blocks or spins, beside hostile peers. The\n" +
-		"ratio divides p99 beside them by p99 beside as many idle connections: the median of the rounds, with the\n" +
-		"smallest and largest.\n\n")
+	b.WriteString("Round trips in microseconds of one connection, whose server blocks or spins,\n" +
+		"beside hostile peers. The ratio divides p99 beside them by p99 beside as many\n" +
+		"idle connections: the median of the rounds, with the smallest and largest.\n\n")
 	row := func(cells []string) {
 		for i, c := range cells {
 			cells[i] = strings.ReplaceAll(c, "|", "\\|")

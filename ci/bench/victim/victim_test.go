@@ -207,10 +207,13 @@ func TestReport(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, rep.Markdown(&b))
 	for _, part := range []string{
-		"\n| kind | peers | block: p50 idle | p50 | p99 | ratio of p99 | spin: p50 idle | p50 | p99 | ratio of p99 | limit |\n" +
+		"\n| kind | peers | block: p50 idle | p50 | p99 | ratio of p99 " +
+			"| spin: p50 idle | p50 | p99 | ratio of p99 | limit |\n" +
 			"|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
-		"\n| reader | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | <=3 |\n",
-		"\n| zero | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) | 500 | 2000 | 4000 | 4.00 (4.00-4.00) beyond | <=3 |\n",
+		"\n| reader | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) " +
+			"| 500 | 1000 | 2000 | 2.00 (2.00-2.00) | <=3 |\n",
+		"\n| zero | 1 | 500 | 1000 | 2000 | 2.00 (2.00-2.00) " +
+			"| 500 | 2000 | 4000 | 4.00 (4.00-4.00) beyond | <=3 |\n",
 		"| <=10 |\n", "| CRC | on |", "| IRD | 128 |",
 	} {
 		if !strings.Contains(b.String(), part) {
