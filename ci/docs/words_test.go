@@ -27,8 +27,7 @@ var avoided = []struct {
 		"makes X do, or lets X do"},
 }
 
-// TestWordsInDocuments checks all documents but those of kernel-notes for forms of words and for
-// long sentences.
+// TestWordsInDocuments checks all documents for forms of words and for long sentences.
 func TestWordsInDocuments(t *testing.T) {
 	for _, file := range append(documents(t), "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md",
 		"docs/benchmarks/README.md", "docs/benchmarks/limits.md") {
