@@ -37,6 +37,8 @@ var allowed = map[string][]string{
 	// What is counted: uses of an object, dependants, objects that are lent.
 	"provider/engine/internal/rundown": {"provider/engine/internal/sched"},
 	"provider/engine/internal/refs":    {},
+	// Sets of address intervals.
+	"provider/engine/internal/intervals": {},
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks",
 		"provider/engine/internal/policy"},
 	// How streams share the time of a poller.

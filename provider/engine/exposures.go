@@ -1,11 +1,8 @@
 package engine
 
 import (
-	"math/bits"
-	"math/rand/v2"
-	"unsafe"
-
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
@@ -50,9 +47,19 @@ var exposed exposures
 // being sent may take as long as the system has no CPU for the thread that sends it.
 type exposures struct {
 	mu       sched.Mutex[locks.Exposed]
-	writable intervals
-	sources  intervals
+	writable intervals.Set[noted]
+	sources  intervals.Set[noted]
 }
+
+// noted is what an interval of exposures is noted for.
+type noted struct {
+	m       *mr   // of sources
+	sending []*mr // of writable: what drain waits for
+}
+
+// interval is the interval of a slice in exposures. A window or region that comes and goes by
+// work requests has one for all its life, so that it allocates none.
+type interval = intervals.Interval[noted]
 
 // expose notes that peers can write v from now on, until cover, and returns v. It waits
 // until nothing of v is being sent without a copy.
@@ -69,20 +76,21 @@ func (x *exposures) expose(v *interval) *interval {
 // exposure still waits for is being sent: so of any number of regions over the same memory only the
 // first that is written visits the others.
 func (x *exposures) exposeLocked(v *interval) (sending []*mr) {
-	if same := x.writable.find(v); same != nil {
-		same.join(v)
-		return same.sending
+	if same := x.writable.Find(v); same != nil {
+		same.Join(v)
+		return same.Value.sending
 	}
-	x.writable.insert(v)
-	x.sources.overlapping(v, func(s *interval) {
-		s.m.exposures++
-		s.m.still.Prepare()
-		s.m.still.Bar()
-		if s.m.still.Uses() > 0 {
-			v.sending = append(v.sending, s.m)
+	x.writable.Insert(v)
+	x.sources.Overlapping(v, func(s *interval) {
+		m := s.Value.m
+		m.exposures++
+		m.still.Prepare()
+		m.still.Bar()
+		if m.still.Uses() > 0 {
+			v.Value.sending = append(v.Value.sending, m)
 		}
 	})
-	return v.sending
+	return v.Value.sending
 }
 
 // drain waits until nothing of the regions is being sent that exposeLocked has returned for v.
@@ -95,7 +103,7 @@ func (x *exposures) drain(v *interval, sending []*mr) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	v.sending = nil
+	v.Value.sending = nil
 }
 
 // cover undoes expose, after the last peer has lost the right. There may be nothing to
@@ -111,14 +119,15 @@ func (x *exposures) cover(v *interval) {
 
 // coverLocked is cover with mu held.
 func (x *exposures) coverLocked(v *interval) {
-	if same := v.leave(); same != nil {
-		x.writable.replace(v, same)
+	if same := v.Leave(); same != nil {
+		x.writable.Replace(v, same)
 		return
 	}
-	x.writable.remove(v)
-	x.sources.overlapping(v, func(s *interval) {
-		if s.m.exposures--; s.m.exposures == 0 && !s.m.windows.Closed() { // leave may be waiting
-			s.m.still.Open()
+	x.writable.Remove(v)
+	x.sources.Overlapping(v, func(s *interval) {
+		m := s.Value.m
+		if m.exposures--; m.exposures == 0 && !m.windows.Closed() { // leave may be waiting
+			m.still.Open()
 		}
 	})
 }
@@ -132,12 +141,12 @@ func (x *exposures) enter(m *mr) {
 	defer x.mu.Unlock()
 	m.gated = true
 	m.unwritten.Store(m.access&remoteWriting != 0)
-	m.interval = newInterval(m.buf, m)
-	x.writable.overlapping(m.interval, func(*interval) { m.exposures++ })
+	m.interval = intervals.New(m.buf, noted{m: m})
+	x.writable.Overlapping(m.interval, func(*interval) { m.exposures++ })
 	if m.exposures > 0 {
 		m.still.InitShut()
 	}
-	x.sources.insert(m.interval)
+	x.sources.Insert(m.interval)
 }
 
 // willWrite exposes the memory of m before the first octet that a peer writes by the rights of
@@ -147,10 +156,10 @@ func (x *exposures) willWrite(m *mr) {
 	x.mu.Lock()
 	var sending []*mr
 	if m.written == nil {
-		m.written = newInterval(m.buf, nil)
+		m.written = intervals.New(m.buf, noted{})
 		sending = x.exposeLocked(m.written)
 	} else { // by another stream, which may be waiting
-		sending = x.writable.find(m.written).sending
+		sending = x.writable.Find(m.written).Value.sending
 	}
 	x.mu.Unlock()
 	x.drain(m.written, sending)
@@ -176,182 +185,10 @@ func (x *exposures) leave(m *mr) {
 	}
 	if v := m.interval; v != nil {
 		m.interval = nil
-		x.sources.remove(v)
+		x.sources.Remove(v)
 	}
 	if v := m.written; v != nil {
 		m.written = nil
 		x.coverLocked(v)
-	}
-}
-
-// interval is where a slice lies: the octets from lo to before hi.
-type interval struct {
-	lo, hi uintptr
-	m      *mr // of sources
-
-	// Of the tree, a treap ordered by lo and hi: it is as deep as a tree that is built in random
-	// order. max is the highest hi of the subtree.
-	left, right *interval
-	max         uintptr
-	priority    uint64
-
-	// Of writable: a ring of intervals of the same octets, of which one is in the tree. nil for
-	// one that is alone.
-	before, after *interval
-	sending       []*mr // what drain waits for; exposures.mu guards it
-}
-
-func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }
-
-// of makes n, which is in no tree, the interval of b, and returns it: a window or region
-// that comes and goes by work requests has one for all its life, and allocates none.
-func (n *interval) of(b []byte, m *mr) *interval {
-	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	*n = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
-	return n
-}
-
-// join adds v, which is in no ring, to the ring of n.
-func (n *interval) join(v *interval) {
-	if n.after == nil {
-		n.before, n.after = n, n
-	}
-	v.before, v.after = n, n.after
-	n.after.before = v
-	n.after = v
-}
-
-// leave takes n out of its ring and returns one that remains, nil if n was alone.
-func (n *interval) leave() *interval {
-	rest := n.after
-	if rest == nil {
-		return nil
-	}
-	n.before.after, rest.before = rest, n.before
-	if rest.after == rest {
-		rest.before, rest.after = nil, nil
-	}
-	n.before, n.after = nil, nil
-	return rest
-}
-
-// intervals are a set. To find those that overlap with another interval takes logarithmic
-// time for each that is found.
-type intervals struct{ root *interval }
-
-func (t *intervals) insert(v *interval) {
-	v.left, v.right, v.max = nil, nil, v.hi
-	before, after := t.root.splitBy(v)
-	t.root = join(join(before, v), after)
-}
-
-func (t *intervals) remove(v *interval) { t.root = t.root.without(v) }
-
-// find returns one of the same octets as v, nil if there is none.
-func (t *intervals) find(v *interval) *interval {
-	n := t.root
-	for n != nil && (n.lo != v.lo || n.hi != v.hi) {
-		if v.less(n) {
-			n = n.left
-		} else {
-			n = n.right
-		}
-	}
-	return n
-}
-
-// replace puts w, of the same octets, in the place of v, if v is in the set.
-func (t *intervals) replace(v, w *interval) {
-	if t.find(v) == v {
-		t.remove(v)
-		t.insert(w)
-	}
-}
-
-// overlapping calls f for all that have an octet in common with v.
-func (t *intervals) overlapping(v *interval, f func(*interval)) { t.root.overlapping(v, f) }
-
-func (n *interval) overlapping(v *interval, f func(*interval)) {
-	for n != nil && n.max > v.lo {
-		n.left.overlapping(v, f)
-		if n.lo >= v.hi {
-			return
-		}
-		if n.hi > v.lo {
-			f(n)
-		}
-		n = n.right
-	}
-}
-
-// less orders intervals by lo, then by hi, and those of the same octets by priority. Two
-// priorities are the same once in 2^64.
-func (n *interval) less(v *interval) bool {
-	switch {
-	case n.lo != v.lo:
-		return n.lo < v.lo
-	case n.hi != v.hi:
-		return n.hi < v.hi
-	}
-	// Not by priority alone: intervals of the same octets, ordered as their priorities are, would
-	// be a list. The lowest bits say nothing about the order of the numbers.
-	return bits.Reverse64(n.priority) < bits.Reverse64(v.priority)
-}
-
-// splitBy divides the tree n into what is less than v and what is not.
-func (n *interval) splitBy(v *interval) (before, after *interval) {
-	if n == nil {
-		return nil, nil
-	}
-	if n.less(v) {
-		n.right, after = n.right.splitBy(v)
-		n.measure()
-		return n, after
-	}
-	before, n.left = n.left.splitBy(v)
-	n.measure()
-	return before, n
-}
-
-// join makes one tree of two, all of a being less than all of b.
-func join(a, b *interval) *interval {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	case a.priority > b.priority:
-		a.right = join(a.right, b)
-		a.measure()
-		return a
-	}
-	b.left = join(a, b.left)
-	b.measure()
-	return b
-}
-
-// without is the tree n without v, which is in it.
-func (n *interval) without(v *interval) *interval {
-	switch {
-	case n == nil:
-		panic("engine: an interval of memory is not in its tree")
-	case n == v:
-		return join(n.left, n.right)
-	case v.less(n):
-		n.left = n.left.without(v)
-	default:
-		n.right = n.right.without(v)
-	}
-	n.measure()
-	return n
-}
-
-func (n *interval) measure() {
-	n.max = n.hi
-	if n.left != nil {
-		n.max = max(n.max, n.left.max)
-	}
-	if n.right != nil {
-		n.max = max(n.max, n.right.max)
 	}
 }

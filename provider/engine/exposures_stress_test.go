@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 )
 
 // TestWritesWhileSending has two sides send the same memory to a peer each, again and again, from
@@ -93,6 +94,6 @@ func TestWritesWhileSending(t *testing.T) {
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()
 	left := func(*interval) { t.Error("an interval of memory that is not registered any more") }
-	exposed.writable.overlapping(newInterval(memory, nil), left)
-	exposed.sources.overlapping(newInterval(memory, nil), left)
+	exposed.writable.Overlapping(intervals.New(memory, noted{}), left)
+	exposed.sources.Overlapping(intervals.New(memory, noted{}), left)
 }

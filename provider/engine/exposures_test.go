@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 )
 
 // isStill reports whether m is sent without a copy.
@@ -143,9 +144,9 @@ func TestExposed(t *testing.T) {
 	for len(all) > 0 {
 		drop()
 	}
-	at := newInterval(memory, nil)
-	for _, set := range []*intervals{&exposed.writable, &exposed.sources} {
-		set.overlapping(at, func(*interval) { t.Error("an interval of the memory is left") })
+	at := intervals.New(memory, noted{})
+	for _, set := range []*intervals.Set[noted]{&exposed.writable, &exposed.sources} {
+		set.Overlapping(at, func(*interval) { t.Error("an interval of the memory is left") })
 	}
 }
 
@@ -189,40 +190,6 @@ func TestExposedOnce(t *testing.T) {
 	}
 	if n := exposures(); n != 0 || !isStill(source) {
 		t.Errorf("the memory is exposed %d times after all are closed", n)
-	}
-}
-
-// TestExposedDepth: the tree is not much deeper than a balanced one, also if intervals are
-// inserted in order, or are all of the same octets.
-func TestExposedDepth(t *testing.T) {
-	const n = 1 << 14
-	memory := make([]byte, n)
-	var depth func(v *interval) int
-	depth = func(v *interval) int {
-		if v == nil {
-			return 0
-		}
-		return 1 + max(depth(v.left), depth(v.right))
-	}
-	for what, x := range map[string]struct {
-		of    func(i int) []byte
-		found int // of ten octets
-	}{
-		"in order": {func(i int) []byte { return memory[i : i+1] }, 10},
-		"the same": {func(int) []byte { return memory[100:101] }, n},
-	} {
-		var set intervals
-		for i := range n {
-			set.insert(newInterval(x.of(i), nil))
-		}
-		if d := depth(set.root); d > 5*14 {
-			t.Errorf("%s: the tree of %d intervals has a depth of %d", what, n, d)
-		}
-		found := 0
-		set.overlapping(newInterval(memory[100:110], nil), func(*interval) { found++ })
-		if found != x.found {
-			t.Errorf("%s: %d of %d found", what, found, x.found)
-		}
 	}
 }
 

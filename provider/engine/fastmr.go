@@ -137,7 +137,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.dev.grants()
 	f.valid = true
 	if f.access&remoteWriting != 0 {
-		f.open = exposed.expose(f.span.of(f.buf, nil))
+		f.open = exposed.expose(f.span.Reset(f.buf, noted{}))
 	}
 	f.local.Open()
 	f.remote.Open()

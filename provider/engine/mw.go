@@ -139,7 +139,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 		q.windows.add(w)
 	}
 	if v.access&remoteWriting != 0 {
-		w.exposed = exposed.expose(w.span.of(v.buf, nil))
+		w.exposed = exposed.expose(w.span.Reset(v.buf, noted{}))
 	}
 	v.remote.Open()
 	return nil

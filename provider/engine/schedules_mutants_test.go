@@ -65,8 +65,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a peer's first Write does not wait for what is being sent",
 		edits: []edit{{
 			"exposures.go",
-			"\t\tif s.m.still.Uses() > 0 {\n\t\t\tv.sending",
-			"\t\tif false {\n\t\t\tv.sending",
+			"\t\tif m.still.Uses() > 0 {\n\t\t\tv.Value.sending",
+			"\t\tif false {\n\t\t\tv.Value.sending",
 		}},
 		protocol: "peers write to memory that is being sent",
 	},
@@ -74,14 +74,16 @@ var scheduleMutants = []scheduleMutant{
 		name: "a second peer writes while the first one waits for what is being sent",
 		edits: []edit{{
 			"exposures.go",
-			"\t\tm.written = newInterval(m.buf, nil)\n",
-			"\t\tm.unwritten.Store(false)\n\t\tm.written = newInterval(m.buf, nil)\n",
+			"\t\tm.written = intervals.New(m.buf, noted{})\n",
+			"\t\tm.unwritten.Store(false)\n\t\tm.written = intervals.New(m.buf, noted{})\n",
 		}},
 		protocol: "peers write to memory that is being sent",
 	},
 	{
-		name:     "a second peer does not wait for what the first one waits for",
-		edits:    []edit{{"exposures.go", "sending = x.writable.find(m.written).sending", "sending = nil"}},
+		name: "a second peer does not wait for what the first one waits for",
+		edits: []edit{{
+			"exposures.go", "sending = x.writable.Find(m.written).Value.sending", "sending = nil",
+		}},
 		protocol: "peers write to memory that is being sent",
 	},
 	{
@@ -95,7 +97,7 @@ var scheduleMutants = []scheduleMutant{
 	},
 	{
 		name:     "the gate of a region that is being closed is opened",
-		edits:    []edit{{"exposures.go", " && !s.m.windows.Closed() {", " {"}},
+		edits:    []edit{{"exposures.go", " && !m.windows.Closed() {", " {"}},
 		protocol: "memory is sent, its region closed, and another one over it written",
 	},
 	{

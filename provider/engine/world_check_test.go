@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 )
 
 // Checks of a world in which nothing moves any more, and the functions that look into the
@@ -236,11 +237,11 @@ func (d *device) listed() int {
 
 // exposed returns how many intervals of the memory are still noted.
 func (m *memory) exposed() (n int) {
-	all := newInterval(m.b, nil)
+	all := intervals.New(m.b, noted{})
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()
-	exposed.writable.overlapping(all, func(*interval) { n++ })
-	exposed.sources.overlapping(all, func(*interval) { n++ })
+	exposed.writable.Overlapping(all, func(*interval) { n++ })
+	exposed.sources.Overlapping(all, func(*interval) { n++ })
 	return n
 }
 
