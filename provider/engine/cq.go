@@ -90,13 +90,13 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
-	if err := d.cqs.take(); err != nil {
+	if err := d.cqs.Take(); err != nil {
 		d.tally.refuse("MaxCQ")
 		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
 	if ch != nil && !ch.refs.Hold() {
-		d.cqs.give()
+		d.cqs.Give()
 		d.refs.Drop()
 		return nil, failClosed(op, "completion channel")
 	}
@@ -421,7 +421,7 @@ func (c *cq) Close() error {
 		c.ch.refs.Drop()
 	}
 	c.dev.async.forget(func(e provider.AsyncEvent) bool { return e.CQ == c })
-	c.dev.cqs.give()
+	c.dev.cqs.Give()
 	c.dev.refs.Drop()
 	return nil
 }

@@ -31,24 +31,6 @@ var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
 // its interface's address, too.
 var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 
-// limit counts objects of one kind.
-type limit struct {
-	n   atomic.Int64
-	max int64
-}
-
-// take counts one more. At the maximum it returns ENOMEM, the errno with which
-// drivers say so.
-func (l *limit) take() error {
-	if l.n.Add(1) > l.max {
-		l.n.Add(-1)
-		return syscall.ENOMEM
-	}
-	return nil
-}
-
-func (l *limit) give() { l.n.Add(-1) }
-
 // chunk is a pooled buffer.
 type chunk [policy.Chunk]byte
 
@@ -72,7 +54,7 @@ type device struct {
 	streams  sync.WaitGroup // whose onDown has not returned yet
 	tasks    sync.WaitGroup // goroutines of spawn
 
-	pds, cqs, mrs, mws, qps, srqs limit
+	pds, cqs, mrs, mws, qps, srqs refs.Limit
 
 	fatal atomic.Bool
 
@@ -98,7 +80,7 @@ func openDevice(opts Options) (*device, error) {
 	d.log.open(opts.Logger)
 	d.chunks.New = func() *chunk { return new(chunk) }
 	d.chunks.Idle = func(*chunk) bool { return true } // what is in one has no meaning
-	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
+	d.pds.Max, d.cqs.Max, d.mrs.Max, d.mws.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
 	d.nextQPN = binary.LittleEndian.Uint32(b[:])
@@ -140,19 +122,19 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		SysImageGUID:    nodeGUID,
 		MaxMRSize:       maxMRSize,
 		PageSizeCap:     1 << 12,
-		MaxQP:           int(d.qps.max),
+		MaxQP:           int(d.qps.Max),
 		MaxQPWR:         maxQPWR,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGERead,
-		MaxCQ:           int(d.cqs.max),
+		MaxCQ:           int(d.cqs.Max),
 		MaxCQE:          maxCQE,
-		MaxMR:           int(d.mrs.max),
-		MaxMW:           int(d.mws.max),
-		MaxPD:           int(d.pds.max),
+		MaxMR:           int(d.mrs.Max),
+		MaxMW:           int(d.mws.Max),
+		MaxPD:           int(d.pds.Max),
 		MaxQPRdAtom:     d.opts.MaxIRD,
-		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.max),
+		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.Max),
 		MaxQPInitRdAtom: d.opts.MaxORD,
-		MaxSRQ:          int(d.srqs.max),
+		MaxSRQ:          int(d.srqs.Max),
 		MaxSRQWR:        maxSRQWR,
 		MaxSRQSGE:       maxSGE,
 		AtomicCap:       d.atomicCap(),
@@ -279,7 +261,7 @@ func (d *device) spawn(f func()) {
 // takeQPN counts a QP and gives it a number that no other has: 24 bits, as in
 // libibverbs, and never 0 or 1, which InfiniBand reserves.
 func (d *device) takeQPN() (uint32, error) {
-	if err := d.qps.take(); err != nil {
+	if err := d.qps.Take(); err != nil {
 		d.tally.refuse("MaxQP")
 		return 0, err
 	}
@@ -307,7 +289,7 @@ func (d *device) giveQPN(qpn uint32) {
 	d.qpnMu.Lock()
 	delete(d.qpns, qpn)
 	d.qpnMu.Unlock()
-	d.qps.give()
+	d.qps.Give()
 }
 
 // errDeviceFatal is why connections end and can't be made once the device has failed.

@@ -25,17 +25,11 @@ type ending struct {
 	recvStatus provider.WCStatus // of the receive in progress, WCSuccess for a flush
 }
 
-// Faults of this side for which the peer is sent a Terminate (RFC 5040 section
-// 7.1, case 1). The code is the one that siw sends; any would do.
+// Faults of this side for which the peer is sent a Terminate.
 var (
-	errLocalWork        = localCatastrophe("a work request names memory that it may not use")
-	errLocalCatastrophe = localCatastrophe("the application ended the stream")
+	errLocalWork        = rdmap.LocalCatastrophe("a work request names memory that it may not use")
+	errLocalCatastrophe = rdmap.LocalCatastrophe("the application ended the stream")
 )
-
-func localCatastrophe(reason string) *iwarp.Error {
-	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic,
-		Code: iwarp.RDMAPUnspecified, Reason: reason}
-}
 
 // ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, and does
 // not have the text of that, which is about files.

@@ -120,8 +120,8 @@ func (f *fastMR) baseWith(access provider.Access) uint64 {
 
 // Why a registration fails when its turn comes.
 var (
-	errRegClosed = localCatastrophe("a registration names a region that is closed")
-	errRegValid  = localCatastrophe("a registration names a region that is registered: invalidate it first")
+	errRegClosed = rdmap.LocalCatastrophe("a registration names a region that is closed")
+	errRegValid  = rdmap.LocalCatastrophe("a registration names a region that is registered: invalidate it first")
 )
 
 // register makes the region one of the memory in o.
@@ -209,7 +209,7 @@ func (f *fastMR) Close() error {
 	exposed.cover(f.open)
 	f.open = nil
 	f.pd.dev.stags.remove(&f.mr)
-	f.pd.dev.mrs.give()
+	f.pd.dev.mrs.Give()
 	f.pd.refs.Drop()
 	return nil
 }

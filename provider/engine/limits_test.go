@@ -27,7 +27,7 @@ func TestLimitsOfObjects(t *testing.T) {
 			t.Errorf("%s is %d, want %d", name, got[0], got[1])
 		}
 	}
-	d.qps.max, d.cqs.max, d.mrs.max, d.pds.max, d.srqs.max = 3, 4, 5, 6, 7
+	d.qps.Max, d.cqs.Max, d.mrs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
 	a := testkit.Must(d.Query())(t)
 	p, c := testPD(t, d), testCQ(t, d, 8, nil)
 	type closer interface{ Close() error }
@@ -190,7 +190,7 @@ func TestDeviceCapNames(t *testing.T) {
 func TestQPsBeyondLimitUnderReads(t *testing.T) {
 	const limit, rounds, size = 4, 40, 4096
 	x, y := tcpPair(t, Options{}, true, sideOptions{})
-	y.dev.qps.max = limit
+	y.dev.qps.Max = limit
 	src, dst := y.reg(size, provider.AccessRemoteRead), x.reg(size, provider.AccessLocalWrite)
 	pattern(src.b, 1)
 	numbers := map[uint32]bool{y.qp.qpn: true}

@@ -128,11 +128,11 @@ func (p *pd) enter(op, object string, m *mr) error {
 }
 
 // admit counts one more child of p, of which the device has a limited number.
-func (p *pd) admit(op, object string, of *limit) error {
+func (p *pd) admit(op, object string, of *refs.Limit) error {
 	if !p.refs.Hold() {
 		return failClosed(op, p.name())
 	}
-	if err := of.take(); err != nil {
+	if err := of.Take(); err != nil {
 		p.refs.Drop()
 		return fail(op, object, err)
 	}
@@ -245,7 +245,7 @@ func (m *mr) end() (first, busy bool) {
 	exposed.leave(m)
 	if first {
 		m.pd.dev.stags.remove(m)
-		m.pd.dev.mrs.give()
+		m.pd.dev.mrs.Give()
 		m.pd.refs.Drop()
 	}
 	return first, false

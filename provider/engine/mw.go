@@ -66,7 +66,7 @@ func (w *mw) Close() error {
 		w.mu.Unlock()
 		p := w.view.pd
 		p.dev.stags.remove(&w.view)
-		p.dev.mws.give()
+		p.dev.mws.Give()
 		p.refs.Drop()
 	}
 	return nil
@@ -78,11 +78,11 @@ func (w *mw) name() string { return fmt.Sprintf("mw %#x", w.RKey()) }
 
 // Why a bind fails when its turn comes.
 var (
-	errWindowClosed = localCatastrophe("a bind names a window that is closed")
-	errWindowBound  = localCatastrophe("a bind names a window of type 2 that is bound: invalidate it first")
-	errBindRegion   = localCatastrophe("a bind names no region of the window's protection domain")
-	errBindRights   = localCatastrophe("a bind asks for what the region doesn't allow: it needs the right to bind windows, and for remote writing and atomics that of local writing")
-	errBindBounds   = localCatastrophe("a bind reaches out of the region")
+	errWindowClosed = rdmap.LocalCatastrophe("a bind names a window that is closed")
+	errWindowBound  = rdmap.LocalCatastrophe("a bind names a window of type 2 that is bound: invalidate it first")
+	errBindRegion   = rdmap.LocalCatastrophe("a bind names no region of the window's protection domain")
+	errBindRights   = rdmap.LocalCatastrophe("a bind asks for what the region doesn't allow: it needs the right to bind windows, and for remote writing and atomics that of local writing")
+	errBindBounds   = rdmap.LocalCatastrophe("a bind reaches out of the region")
 )
 
 // bind binds the window on behalf of q, or unbinds it if o has no octets. After an error

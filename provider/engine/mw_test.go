@@ -47,7 +47,7 @@ func TestAllocMWArguments(t *testing.T) {
 	for _, n := range []uint64{0, maxMRSize + 1} {
 		wantErr(t, errOf(p.AllocFastRegMR(n)), syscall.EINVAL)
 	}
-	d.mws.max = 1
+	d.mws.Max = 1
 	w := testMW(t, p, provider.MWType1)
 	wantErr(t, errOf(p.AllocMW(provider.MWType1)), syscall.ENOMEM)
 	wantErr(t, p.Close(), syscall.EBUSY)

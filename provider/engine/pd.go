@@ -17,7 +17,7 @@ func (d *device) AllocPD() (provider.PD, error) {
 	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
-	if err := d.pds.take(); err != nil {
+	if err := d.pds.Take(); err != nil {
 		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
@@ -45,7 +45,7 @@ func (p *pd) Close() error {
 		return failBusy("ibv_dealloc_pd", p.name(), "MRs, MWs, QPs or SRQs")
 	}
 	if first {
-		p.dev.pds.give()
+		p.dev.pds.Give()
 		p.dev.refs.Drop()
 	}
 	return nil

@@ -176,7 +176,7 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 func incRKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
 // errLocalInv is why an invalidation of ours fails that names nothing.
-var errLocalInv = localCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
+var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
 
 // invalidateLocal does what WRLocalInv asks for.
 func (q *qp) invalidateLocal(stag uint32) error {
@@ -195,4 +195,4 @@ func (q *qp) invalidateLocal(stag uint32) error {
 
 // errMayNotInv is why an invalidation of ours fails that names what is not to be
 // invalidated.
-var errMayNotInv = localCatastrophe("an invalidation names a window of type 1 or of another queue pair, or a region with windows bound to it")
+var errMayNotInv = rdmap.LocalCatastrophe("an invalidation names a window of type 1 or of another queue pair, or a region with windows bound to it")

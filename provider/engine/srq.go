@@ -49,7 +49,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	if !p.refs.Hold() {
 		return nil, failClosed(op, p.name())
 	}
-	if err := p.dev.srqs.take(); err != nil {
+	if err := p.dev.srqs.Take(); err != nil {
 		p.refs.Drop()
 		return nil, fail(op, "", err)
 	}
@@ -250,7 +250,7 @@ func (r *srq) Close() error {
 	r.mu.Unlock()
 	dev := r.pd.dev
 	dev.async.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
-	dev.srqs.give()
+	dev.srqs.Give()
 	r.pd.refs.Drop()
 	return nil
 }

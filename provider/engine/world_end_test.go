@@ -198,9 +198,9 @@ func (w *world) held(p *proc) {
 		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
 		"exposed intervals": p.mem.exposed(),
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
-		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()),
-		"CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()), "MWs": int(d.mws.n.Load()),
-		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()),
+		"accepted connections": d.acceptedNow(), "PDs": d.pds.Len(),
+		"CQs": d.cqs.Len(), "MRs": d.mrs.Len(), "MWs": d.mws.Len(),
+		"QPs": d.qps.Len(), "SRQs": d.srqs.Len(),
 		"STags": d.stags.live + d.stags.byIndex.live,
 		"lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {

@@ -60,3 +60,10 @@ func sink(c iwarp.Code, reason string) *iwarp.Error {
 func untagged(c iwarp.Code, reason string) *iwarp.Error {
 	return &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: c, Reason: reason}
 }
+
+// LocalCatastrophe makes a fault of this side for which the peer is sent a Terminate (RFC 5040
+// section 7.1, case 1). The code is the one that siw sends; any would do.
+func LocalCatastrophe(reason string) *iwarp.Error {
+	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic,
+		Code: iwarp.RDMAPUnspecified, Reason: reason}
+}

@@ -1,4 +1,5 @@
-// Package refs counts what depends on an object.
+// Package refs counts what depends on an object, and objects of which there may be a limited
+// number.
 package refs
 
 import (
