@@ -54,7 +54,7 @@ type device struct {
 	streams  sync.WaitGroup // whose onDown has not returned yet
 	tasks    sync.WaitGroup // goroutines of spawn
 
-	pds, cqs, mrs, mws, qps, srqs refs.Limit
+	pds, cqs, qps, srqs refs.Limit
 
 	fatal atomic.Bool
 
@@ -72,7 +72,8 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
+	d := &device{opts: opts, stags: newSTagTable(memoryConfig{opts.Extensions, maxMR, maxMW}),
+		qpns: make(map[uint32]*qp)}
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func openDevice(opts Options) (*device, error) {
 	d.log.open(opts.Logger)
 	d.chunks.New = func() *chunk { return new(chunk) }
 	d.chunks.Idle = func(*chunk) bool { return true } // what is in one has no meaning
-	d.pds.Max, d.cqs.Max, d.mrs.Max, d.mws.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
+	d.pds.Max, d.cqs.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
 	d.nextQPN = binary.LittleEndian.Uint32(b[:])
@@ -128,8 +129,8 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		MaxSGERd:        maxSGERead,
 		MaxCQ:           int(d.cqs.Max),
 		MaxCQE:          maxCQE,
-		MaxMR:           int(d.mrs.Max),
-		MaxMW:           int(d.mws.Max),
+		MaxMR:           int(d.stags.mrs.Max),
+		MaxMW:           int(d.stags.mws.Max),
 		MaxPD:           int(d.pds.Max),
 		MaxQPRdAtom:     d.opts.MaxIRD,
 		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.Max),
@@ -316,11 +317,3 @@ func (d *device) fail(err error) {
 
 // raise queues an asynchronous event. It never blocks.
 func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }
-
-// owner returns what has the STags of the index of stag, nil if nothing does.
-func (d *device) owner(stag uint32) stagOwner {
-	if m := d.stags.byIndex.find(stagIndex(stag)); m != nil && stag != 0 {
-		return m.owner
-	}
-	return nil
-}

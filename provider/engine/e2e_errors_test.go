@@ -41,7 +41,7 @@ func TestE2EProtection(t *testing.T) {
 		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { testkit.OK(b.t, m.Close()) },
 			code{1, 1, 0}, code{0, 1, 0}},
 		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) {
-			testkit.OK(b.t, invalidateRemote(ofPD(b.pd), m.stag))
+			testkit.OK(b.t, ofPD(b.pd).invalidate(m.stag))
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"other PD", 0, func(b *e2eEnd, _ *guarded, to *uint64, stag *uint32) {
 			other := testkit.Must(b.dev.AllocPD())(b.t)

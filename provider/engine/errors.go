@@ -20,49 +20,6 @@ import (
 // The texts of failures that need more than what the failing check has at hand. All of
 // it runs after something has failed, and may allocate.
 
-// sgeFault says which of the SGEs resolveLocal refuses, and why. It returns "" if there
-// is none any more, as when a region was registered in the meantime.
-func sgeFault(pd *pd, sges []provider.SGE, need provider.Access) string {
-	for i := range sges {
-		if sges[i].Length == 0 {
-			continue
-		}
-		if why := pd.sgeFault(&sges[i], need); why != "" {
-			return fmt.Sprintf("SGE %d: %s", i, why)
-		}
-	}
-	return ""
-}
-
-func (p *pd) sgeFault(s *provider.SGE, need provider.Access) string {
-	m := p.dev.stags.local(s.LKey)
-	switch {
-	case m != nil:
-	case s.LKey == 0:
-		return "it has no lkey; take SGEs from MR.SGE"
-	case p.dev.stags.wasRetired(s.LKey):
-		return fmt.Sprintf("the region with lkey %#x is closed; close regions after their work has completed", s.LKey)
-	default:
-		return fmt.Sprintf("no region has lkey %#x; take SGEs from MR.SGE", s.LKey)
-	}
-	defer m.release()
-	size := m.size()
-	switch off := s.Addr - m.base; {
-	case m.pd != p:
-		return fmt.Sprintf("the region with lkey %#x belongs to another PD; register the memory with the PD of the queue", s.LKey)
-	case m.access&need != need:
-		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
-	case s.Addr < m.base:
-		return fmt.Sprintf("its address is %d octets before the region with lkey %#x", m.base-s.Addr, s.LKey)
-	case off > size:
-		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
-	case uint64(s.Length) > size-off:
-		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, which has %d octets",
-			s.Length, off, s.LKey, size)
-	}
-	return ""
-}
-
 // fullError says that a queue is full, and what frees places. It is ENOMEM.
 type fullError struct {
 	queue    string
@@ -136,21 +93,6 @@ func checkCap(c *provider.QPCap) error {
 		if size.value < size.low || size.value > size.high {
 			return outside(size.name, size.value, size.low, size.high)
 		}
-	}
-	return nil
-}
-
-// checkRegion checks the length and the rights of a region that is to be made.
-func checkRegion(n int, access provider.Access) error {
-	switch unknown := access &^ (mrRights | mrDropped); {
-	case n == 0:
-		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
-	case uint64(n) > maxMRSize:
-		return fmt.Errorf("a region has at most %d octets: %w", uint64(maxMRSize), syscall.EINVAL)
-	case unknown != 0:
-		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
-	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
-		return fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too: %w", syscall.EINVAL)
 	}
 	return nil
 }

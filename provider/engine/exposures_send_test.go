@@ -127,7 +127,7 @@ var openings = map[string]opening{
 	},
 	"a window": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
 		w := testMW(t, p, provider.MWType1)
-		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag),
+		testkit.OK(t, w.bind(ofPD(p), incRKey(w.view.stag),
 			part(m, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
@@ -135,7 +135,7 @@ var openings = map[string]opening{
 		o := testkit.Must(p.RegMR(b, bindable))(t).(*mr)
 		w := testMW(t, p, provider.MWType1)
 		t.Cleanup(func() { testkit.OK(t, w.Close()); testkit.OK(t, o.Close()) })
-		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag),
+		testkit.OK(t, w.bind(ofPD(p), incRKey(w.view.stag),
 			part(o, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
@@ -278,7 +278,7 @@ func TestExposureWaitsForSend(t *testing.T) {
 		"a window": func(t *testing.T, a *side, src *region) (expose, end func()) {
 			w := testMW(t, a.pd, provider.MWType1)
 			return func() {
-				testkit.OK(t, w.bind(a.qp, incRKey(w.view.stag),
+				testkit.OK(t, w.bind(&a.qp.peer, incRKey(w.view.stag),
 					part(src.m, 0, size, provider.AccessRemoteWrite)))
 			}, func() { testkit.OK(t, w.Close()) }
 		},

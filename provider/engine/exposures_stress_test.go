@@ -66,7 +66,7 @@ func TestWritesWhileSending(t *testing.T) {
 					wr = provider.SendWR{Opcode: provider.WRAtomicFetchAdd, CompareAdd: round}
 				case round%2 == 0:
 					w = testkit.Must(a.pd.AllocMW(provider.MWType1))(t).(*mw)
-					testkit.OK(t, w.bind(a.qp, incRKey(w.view.stag), &memoryOperands{window: w, lkey: m.stag,
+					testkit.OK(t, w.bind(&a.qp.peer, incRKey(w.view.stag), &memoryOperands{window: w, lkey: m.stag,
 						addr: m.base, length: size, access: provider.AccessRemoteWrite}))
 					key = w.view.stag
 				}

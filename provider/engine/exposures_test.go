@@ -47,9 +47,7 @@ func TestExposed(t *testing.T) {
 		lo := rng.IntN(size)
 		return lo, min(size, lo+1+rng.IntN(30))
 	}
-	q := &qp{pd: pds[0], dev: pds[0].dev}
-	other := &qp{pd: pds[1], dev: pds[1].dev}
-	queuePairs := []*qp{q, other}
+	peers := []*remotePeer{ofPD(pds[0]), ofPD(pds[1])}
 	add := func() {
 		e := &entry{}
 		e.lo, e.hi = part()
@@ -75,7 +73,7 @@ func TestExposed(t *testing.T) {
 			e.w = testkit.Must(p.AllocMW(provider.MWType1))(t).(*mw)
 			access := []provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
-			testkit.OK(t, e.w.bind(queuePairs[i], incRKey(e.w.view.stag), &memoryOperands{
+			testkit.OK(t, e.w.bind(peers[i], incRKey(e.w.view.stag), &memoryOperands{
 				window: e.w, lkey: e.m.stag, addr: e.m.base, length: uint64(len(b)), access: access,
 			}))
 		}
@@ -93,7 +91,7 @@ func TestExposed(t *testing.T) {
 		}
 		if e.fast != nil {
 			if rng.IntN(2) == 0 {
-				testkit.OK(t, e.fast.invalidate(q, e.fast.stag, false))
+				testkit.OK(t, e.fast.invalidate(peers[0], e.fast.stag, false))
 			}
 			testkit.OK(t, e.fast.Close())
 		} else {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -38,20 +39,20 @@ type fastReg struct {
 }
 
 // AllocFastRegMR implements provider.PD.
-func (p *pd) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
+func (p *protDomain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 	const op = "ib_alloc_mr"
 	object := fmt.Sprintf("%d octets", maxLen)
 	if maxLen == 0 || maxLen > maxMRSize {
 		return nil, fail(op, object, syscall.EINVAL)
 	}
-	if err := p.admit(op, object, &p.dev.mrs); err != nil {
+	if err := p.admit(op, object, &p.table.mrs); err != nil {
 		return nil, err
 	}
 	f := &fastMR{mr: mr{pd: p}, maxLen: maxLen, address: randomBase()}
 	f.owner = f
 	f.local.InitShut()
 	f.remote.InitShut()
-	p.dev.stags.insertByIndex(&f.mr)
+	p.table.insertByIndex(&f.mr)
 	f.posted = fastReg{stag: f.stag, base: f.address}
 	return f, nil
 }
@@ -61,7 +62,7 @@ func (f *fastMR) Map(buf []byte) error {
 	const op = "ib_map_mr_sg"
 	object := fmt.Sprintf("%s, %d octets", f.name(), len(buf))
 	if f.windows.Closed() {
-		return failClosed(op, f.name())
+		return fail(op, f.name(), os.ErrClosed)
 	}
 	if n := uint64(len(buf)); n == 0 || n > f.maxLen {
 		return fail(op, object, fmt.Errorf("the region is for 1 to %d octets: %w", f.maxLen, syscall.EINVAL))
@@ -98,7 +99,7 @@ func (f *fastMR) toPost(wr *provider.SendWR) ([]byte, error) {
 
 // setPosted records what a registration that is posted makes of the region.
 func (f *fastMR) setPosted(stag uint32, access provider.Access, length int) {
-	r := fastReg{stag: stag, base: f.baseWith(access), length: uint64(length), access: access & f.pd.dev.grants()}
+	r := fastReg{stag: stag, base: f.baseWith(access), length: uint64(length), access: access & f.pd.table.grants}
 	f.posting.Lock()
 	f.posted = r
 	f.posting.Unlock()
@@ -134,7 +135,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 	case f.valid:
 		return errRegValid
 	}
-	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.dev.grants()
+	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.table.grants
 	f.valid = true
 	if f.access&remoteWriting != 0 {
 		f.open = exposed.expose(f.span.Reset(f.buf, noted{}))
@@ -149,7 +150,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 //
 // With windows bound to it a region can't be invalidated. As a bind uses the region,
 // none comes in between once the local gate is shut.
-func (f *fastMR) invalidate(_ *qp, stag uint32, remote bool) error {
+func (f *fastMR) invalidate(_ *remotePeer, stag uint32, remote bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -189,7 +190,10 @@ func (f *fastMR) Access() provider.Access { return f.lastPosted().access }
 
 // Rereg implements provider.MR.
 func (f *fastMR) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access) (provider.MR, error) {
-	return nil, fail("ibv_rereg_mr", f.name(), failUnsupported("re-registration of a region that work requests register", "invalidate it with WRLocalInv and register anew with WRRegMR"))
+	return nil, fail("ibv_rereg_mr", f.name(), &provider.UnsupportedError{
+		Feature: "re-registration of a region that work requests register",
+		Reason:  "invalidate it with WRLocalInv and register anew with WRRegMR",
+	})
 }
 
 // Close implements provider.MR.
@@ -198,7 +202,7 @@ func (f *fastMR) Close() error {
 	defer f.mu.Unlock()
 	first, busy := f.windows.End()
 	if busy {
-		return failBusy("ibv_dereg_mr", f.name(), "windows that are bound to it")
+		return failBound("ibv_dereg_mr", f.name())
 	}
 	if !first {
 		return nil
@@ -208,12 +212,12 @@ func (f *fastMR) Close() error {
 	f.valid, f.buf = false, nil
 	exposed.cover(f.open)
 	f.open = nil
-	f.pd.dev.stags.remove(&f.mr)
-	f.pd.dev.mrs.Give()
+	f.pd.table.remove(&f.mr)
+	f.pd.table.mrs.Give()
 	f.pd.refs.Drop()
 	return nil
 }
 
-func (f *fastMR) domain() *pd { return f.pd }
+func (f *fastMR) domain() *protDomain { return f.pd }
 
 func (f *fastMR) name() string { return fmt.Sprintf("mr %#x", f.LKey()) }

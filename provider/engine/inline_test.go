@@ -22,8 +22,8 @@ import (
 // no room for more: their costs are 75 and 80, and the compiler's budget is 80. head has 78.
 var inlined = map[string][]string{
 	// Protection domain, rights and bounds of an SGE of ours.
-	"(*mr).octets": {"resolveLocal", "(*stream).placeSend", "(*txBatch).resolve", "(*txBatch).shortPayload"},
-	"(*mr).allows": {"(*mr).octets", "objectPieces"},
+	"(*mr).octets": {"(*protDomain).resolve", "(*stream).placeSend", "(*txBatch).resolve", "(*txBatch).shortPayload"},
+	"(*mr).allows": {"(*mr).octets", "(*protDomain).objectPieces"},
 	"(*mr).slice":  {"(*mr).octets", "(*stream).placeWrite", "(*rxContext).resolveWrite"},
 	// What ends an FPDU.
 	"(*txBatch).addFPDU": {"(*txBatch).end", "(*txBatch).longFPDU", "(*stream).fillShort"},
@@ -34,7 +34,7 @@ var inlined = map[string][]string{
 	"rundown.(*Gate).Enter": {"(*mr).acquire", "(*mr).acquireRemote", "(*stagTable).source"},
 	"rundown.(*Gate).Leave": {"(*mr).release", "(*mr).releaseRemote", "(*txBatch).release"},
 	"(*mr).acquire":         {"(*stagTable).local"},
-	"(*mr).acquireRemote":   {"(*qp).region"},
+	"(*mr).acquireRemote":   {"(*remotePeer).region"},
 	"(*mr).release":         {"(*stream).placeSend", "(*txBatch).release"},
 	// The places of the queues.
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},

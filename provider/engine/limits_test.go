@@ -27,7 +27,7 @@ func TestLimitsOfObjects(t *testing.T) {
 			t.Errorf("%s is %d, want %d", name, got[0], got[1])
 		}
 	}
-	d.qps.Max, d.cqs.Max, d.mrs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
+	d.qps.Max, d.cqs.Max, d.stags.mrs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
 	a := testkit.Must(d.Query())(t)
 	p, c := testPD(t, d), testCQ(t, d, 8, nil)
 	type closer interface{ Close() error }

@@ -162,11 +162,11 @@ func (l *logger) readSink(s *stream, spans []span) {
 	}
 	for i := range spans {
 		m := spans[i].m
-		if m.access&provider.AccessRemoteWrite == 0 && !l.sinkLogged.Swap(true) {
+		if m.Access()&provider.AccessRemoteWrite == 0 && !l.sinkLogged.Swap(true) {
 			l.add(slog.LevelWarn, "a Read's sink lacks AccessRemoteWrite: iWARP hardware "+
 				"refuses the answer; "+
 				"register it with ibverbs.AccessReadSink", slog.Uint64("qp", uint64(s.q.qpn)),
-				slog.String("lkey", fmt.Sprintf("%#x", m.stag)))
+				slog.String("lkey", fmt.Sprintf("%#x", m.STag())))
 		}
 	}
 }

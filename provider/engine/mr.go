@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -21,13 +22,13 @@ import (
 // section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
 // Close ends when the calls of the object's methods that are under way have returned.
 type mr struct {
-	pd     *pd
+	pd     *protDomain
 	key    uint32 // what stagTable finds it by: its STag, or with an owner the index of its STags
 	stag   uint32
 	base   uint64 // Addr
 	buf    []byte // the user's; held so that it stays alive; empty for an object
 	access provider.Access
-	qp     *qp // nil unless only this one's peer may use it (a window of type 2)
+	peer   *remotePeer // nil unless only this one may use it (a window of type 2)
 
 	// owner is nil for a region that is registered all its life. The fields above from
 	// stag on are the owner's to change while both gates are shut. So they are read after
@@ -64,27 +65,18 @@ const (
 const maxMRSize = 1<<mrBaseBits - mrPage
 
 // RegMR implements provider.PD.
-func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
+func (p *protDomain) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	return asMR(p.regMR("ibv_reg_mr", buf, randomBase(), access))
 }
 
 // RegMRIova implements provider.PD. Unlike with the kernel buf and iova need not be
 // alike within a page: what is there is found by subtraction.
-func (p *pd) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
+func (p *protDomain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
 		return nil, fail(op, fmt.Sprintf("%d octets", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
 	}
 	return asMR(p.regMR(op, buf, iova, access))
-}
-
-// grants are the rights that a region can have. One for atomic operations would say
-// nothing on a device without them.
-func (d *device) grants() provider.Access {
-	if d.opts.Extensions {
-		return mrRights | provider.AccessRemoteAtomic
-	}
-	return mrRights
 }
 
 // asMR is for callers to whom a nil *mr would not be a nil interface.
@@ -96,7 +88,7 @@ func asMR(m *mr, err error) (provider.MR, error) {
 }
 
 // regMR registers buf at address base, or 0 with AccessZeroBased.
-func (p *pd) regMR(op string, buf []byte, base uint64, access provider.Access) (*mr, error) {
+func (p *protDomain) regMR(op string, buf []byte, base uint64, access provider.Access) (*mr, error) {
 	object := fmt.Sprintf("%d octets", len(buf))
 	writable := access&provider.AccessLocalWrite != 0
 	if err := checkRegion(len(buf), access); err != nil {
@@ -108,34 +100,37 @@ func (p *pd) regMR(op string, buf []byte, base uint64, access provider.Access) (
 	if access&provider.AccessZeroBased != 0 {
 		base = 0
 	}
-	m := &mr{pd: p, base: base, buf: buf[:len(buf):len(buf)], access: access & p.dev.grants()}
+	m := &mr{pd: p, base: base, buf: buf[:len(buf):len(buf)], access: access & p.table.grants}
 	if err := p.enter(op, object, m); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
+// checkRegion checks the length and the rights of a region that is to be made.
+func checkRegion(n int, access provider.Access) error {
+	switch unknown := access &^ (mrRights | mrDropped); {
+	case n == 0:
+		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
+	case uint64(n) > maxMRSize:
+		return fmt.Errorf("a region has at most %d octets: %w", uint64(maxMRSize), syscall.EINVAL)
+	case unknown != 0:
+		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
+	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
+		return fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
 // enter makes m a region of the device.
-func (p *pd) enter(op, object string, m *mr) error {
-	if err := p.admit(op, object, &p.dev.mrs); err != nil {
+func (p *protDomain) enter(op, object string, m *mr) error {
+	if err := p.admit(op, object, &p.table.mrs); err != nil {
 		return err
 	}
 	m.local.Init()
 	m.remote.Init()
 	exposed.enter(m)
-	p.dev.stags.insert(m)
-	return nil
-}
-
-// admit counts one more child of p, of which the device has a limited number.
-func (p *pd) admit(op, object string, of *refs.Limit) error {
-	if !p.refs.Hold() {
-		return failClosed(op, p.name())
-	}
-	if err := of.Take(); err != nil {
-		p.refs.Drop()
-		return fail(op, object, err)
-	}
+	p.table.insert(m)
 	return nil
 }
 
@@ -150,11 +145,21 @@ func randomBase() uint64 {
 	return max(base, mrPage)
 }
 
+// STag is what peers name the region by. It is read during a use of the region only, because
+// that of a window or of a region that work requests register changes between uses.
+func (m *mr) STag() uint32 { return m.stag }
+
+// IsObject reports whether the region is over an object, so that Slice finds nothing in it.
+func (m *mr) IsObject() bool { return m.src != nil }
+
 // acquire begins a use of the region by a work request of ours. It reports
 // false if the region is closed. release ends the use.
 func (m *mr) acquire() bool { return m.local.Enter() }
 
 func (m *mr) release() { m.local.Leave() }
+
+// releaseStill ends a use that stagTable.source has begun with still.
+func (m *mr) releaseStill() { m.still.Leave() }
 
 // acquireRemote begins a use of the region through an STag that the peer
 // named. It reports false if the region is closed or was invalidated.
@@ -186,12 +191,14 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 
 // allows reports whether work requests of p may use the region with the rights need. It is
 // read after acquire.
-func (m *mr) allows(p *pd, need provider.Access) bool { return m.pd == p && m.access&need == need }
+func (m *mr) allows(p *protDomain, need provider.Access) bool {
+	return m.pd == p && m.access&need == need
+}
 
 // octets returns the octets that an SGE of a work request of p names, to be touched between
 // acquire and release only. It reports false if the region is of another protection domain,
 // lacks one of the rights need, or does not have all of the octets.
-func (m *mr) octets(p *pd, s *provider.SGE, need provider.Access) ([]byte, bool) {
+func (m *mr) octets(p *protDomain, s *provider.SGE, need provider.Access) ([]byte, bool) {
 	b, ok := m.slice(s.Addr, uint64(s.Length))
 	return b, ok && m.allows(p, need)
 }
@@ -200,10 +207,7 @@ func (m *mr) octets(p *pd, s *provider.SGE, need provider.Access) ([]byte, bool)
 func (m *mr) Addr() uint64 { return m.base }
 
 // Len implements provider.MR.
-func (m *mr) Len() uint64 { return m.size() }
-
-// size is the region's length in octets.
-func (m *mr) size() uint64 {
+func (m *mr) Len() uint64 {
 	if m.src != nil {
 		return m.length
 	}
@@ -214,7 +218,7 @@ func (m *mr) size() uint64 {
 // for regions of either kind.
 func (m *mr) holds(addr, n uint64) bool {
 	off := addr - m.base
-	return off <= m.size() && n <= m.size()-off
+	return off <= m.Len() && n <= m.Len()-off
 }
 
 // LKey implements provider.MR.
@@ -230,7 +234,7 @@ func (m *mr) Access() provider.Access { return m.access }
 // no goroutine has a region in use while it waits for something.
 func (m *mr) Close() error {
 	if _, busy := m.end(); busy {
-		return failBusy("ibv_dereg_mr", m.name(), "windows that are bound to it")
+		return failBound("ibv_dereg_mr", m.name())
 	}
 	return nil
 }
@@ -244,12 +248,14 @@ func (m *mr) end() (first, busy bool) {
 	m.remote.Shut()
 	exposed.leave(m)
 	if first {
-		m.pd.dev.stags.remove(m)
-		m.pd.dev.mrs.Give()
+		m.pd.table.remove(m)
+		m.pd.table.mrs.Give()
 		m.pd.refs.Drop()
 	}
 	return first, false
 }
+
+var errForeignPD = fmt.Errorf("belongs to another device or provider: %w", syscall.EINVAL)
 
 // Rereg implements provider.MR. The region has another STag afterwards: a peer that
 // has the old one was given it for what the region was. Work that names the old one
@@ -258,20 +264,24 @@ func (m *mr) end() (first, busy bool) {
 func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
 	if m.windows.Closed() {
-		return nil, failClosed(op, m.name())
+		return nil, fail(op, m.name(), os.ErrClosed)
 	}
 	if change == 0 || change&^provider.ReregAll != 0 {
 		return nil, fail(op, m.name(), fmt.Errorf("flags %#x: %w", uint32(change), syscall.EINVAL))
 	}
 	if m.src != nil {
-		return nil, fail(op, m.name(), failUnsupported("re-registration of the region of an object", "close it and register anew"))
+		return nil, fail(op, m.name(), &provider.UnsupportedError{
+			Feature: "re-registration of the region of an object",
+			Reason:  "close it and register anew",
+		})
 	}
 	p, base := m.pd, m.base
 	if change&provider.ReregPD != 0 {
-		var ours bool
-		if p, ours = to.(*pd); !ours || p.dev != m.pd.dev {
-			return nil, failForeign(op, "pd")
+		other, ours := to.(ownPD)
+		if !ours || other.self().table != p.table {
+			return nil, fail(op, "pd", errForeignPD)
 		}
+		p = other.self()
 	}
 	if change&provider.ReregTranslation == 0 {
 		buf = m.buf
@@ -293,14 +303,19 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	}
 	switch {
 	case busy:
-		return nil, failBusy(op, m.name(), "windows that are bound to it")
+		return nil, failBound(op, m.name())
 	case !first:
-		return nil, failClosed(op, m.name())
+		return nil, fail(op, m.name(), os.ErrClosed)
 	}
 	return n, nil
 }
 
 func (m *mr) name() string { return fmt.Sprintf("mr %#x", m.stag) }
+
+// failBound makes the error of ending a region while windows are bound to it.
+func failBound(op, object string) error {
+	return fail(op, object, fmt.Errorf("windows that are bound to it not closed: %w", syscall.EBUSY))
+}
 
 // leave is releaseRemote for what region returned.
 func (m *mr) leave() {

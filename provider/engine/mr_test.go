@@ -28,8 +28,8 @@ func testPD(t testing.TB, d *device) *pd {
 	return p
 }
 
-// ofPD is a QP of p for what only asks whose memory is named.
-func ofPD(p *pd) *qp { return &qp{pd: p, dev: p.dev} }
+// ofPD is the peer of a QP of p.
+func ofPD(p *pd) *remotePeer { return &remotePeer{pd: &p.protDomain} }
 
 // testMR registers n octets until the test ends.
 func testMR(t testing.TB, p *pd, n int, access provider.Access) *mr {
@@ -194,7 +194,7 @@ func TestMRBarrier(t *testing.T) {
 		for w := range 3 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
-					use, b, err := writeTarget(ofPD(p), m.stag, m.base, len(memory))
+					use, b, err := ofPD(p).writeTarget(m.stag, m.base, len(memory))
 					if err != nil {
 						if i == 0 {
 							inside.Done()
@@ -218,7 +218,7 @@ func TestMRBarrier(t *testing.T) {
 		if round%2 == 0 {
 			testkit.OK(t, m.Close())
 		} else {
-			testkit.OK(t, invalidateRemote(ofPD(p), m.stag))
+			testkit.OK(t, ofPD(p).invalidate(m.stag))
 		}
 		before := string(memory) // races with a late writer, which -race reports
 		wg.Wait()

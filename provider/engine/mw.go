@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"sync/atomic"
 	"syscall"
 
@@ -28,26 +27,26 @@ type mw struct {
 	region     *mr                       // that it is bound to, nil for none
 	exposed    *interval                 // &span while peers can write through the window
 	span       interval
-	next, prev *mw // of the list of view.qp; under its lock
+	next, prev *mw // of the list of view.peer; under its lock
 }
 
 // windowRights are those that a window can have.
 const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
 
 // AllocMW implements provider.PD.
-func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
+func (p *protDomain) AllocMW(t provider.MWType) (provider.MW, error) {
 	const op = "ibv_alloc_mw"
 	if t != provider.MWType1 && t != provider.MWType2 {
 		return nil, fail(op, t.String(), syscall.EINVAL)
 	}
-	if err := p.admit(op, t.String(), &p.dev.mws); err != nil {
+	if err := p.admit(op, t.String(), &p.table.mws); err != nil {
 		return nil, err
 	}
 	w := &mw{typ: t, view: mr{pd: p}}
 	w.view.owner = w
 	w.view.local.InitShut()
 	w.view.remote.InitShut()
-	p.dev.stags.insertByIndex(&w.view)
+	p.table.insertByIndex(&w.view)
 	w.posted.Store(w.view.stag)
 	return w, nil
 }
@@ -65,16 +64,20 @@ func (w *mw) Close() error {
 		w.unbind()
 		w.mu.Unlock()
 		p := w.view.pd
-		p.dev.stags.remove(&w.view)
-		p.dev.mws.Give()
+		p.table.remove(&w.view)
+		p.table.mws.Give()
 		p.refs.Drop()
 	}
 	return nil
 }
 
-func (w *mw) domain() *pd { return w.view.pd }
+// isOf reports whether the window is of the device with that table.
+func (w *mw) isOf(t *stagTable) bool { return w.view.pd.table == t }
 
-func (w *mw) name() string { return fmt.Sprintf("mw %#x", w.RKey()) }
+// isClosed reports whether Close was called.
+func (w *mw) isClosed() bool { return w.refs.Closed() }
+
+func (w *mw) domain() *protDomain { return w.view.pd }
 
 // Why a bind fails when its turn comes.
 var (
@@ -85,15 +88,15 @@ var (
 	errBindBounds   = rdmap.LocalCatastrophe("a bind reaches out of the region")
 )
 
-// bind binds the window on behalf of q, or unbinds it if o has no octets. After an error
-// it is as it was. A window of type 1 may be bound to something else before.
+// bind binds the window on behalf of the queue pair of p, or unbinds it if o has no octets. After
+// an error it is as it was. A window of type 1 may be bound to something else before.
 //
-// A window of type 2 is for the peer of q only from here on, and bound once: as with
+// A window of type 2 is for p only from here on, and bound once: as with
 // RDMA Consortium's windows, and those of InfiniBand that it calls type 2B.
 //
 //rfc:5041 DDP-8.3-3-01 STag-stream association settable
 //rfc:5041 DDP-8.2-03 PD and Stream association both supported
-func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
+func (w *mw) bind(p *remotePeer, stag uint32, o *memoryOperands) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -106,7 +109,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 		w.view.stag = stag
 		return nil
 	}
-	m := q.dev.stags.local(o.lkey)
+	m := p.pd.table.local(o.lkey)
 	if m == nil {
 		return errBindRegion
 	}
@@ -129,14 +132,14 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 	w.unbind()
 	w.region = m
 	v := &w.view
-	v.stag, v.base, v.buf, v.access = stag, o.addr, b, o.access&q.dev.grants()
+	v.stag, v.base, v.buf, v.access = stag, o.addr, b, o.access&p.pd.table.grants
 	if o.access&provider.AccessZeroBased != 0 {
 		v.base = 0
 	}
 	if w.typ == provider.MWType2 {
-		v.qp = q
+		v.peer = p
 		v.access |= provider.AccessRemoteInvalidate
-		q.windows.add(w)
+		p.windows.add(w)
 	}
 	if v.access&remoteWriting != 0 {
 		w.exposed = exposed.expose(w.span.Reset(v.buf, noted{}))
@@ -154,9 +157,9 @@ func (w *mw) unbind() {
 	v.remote.Shut()
 	exposed.cover(w.exposed)
 	w.exposed = nil
-	if v.qp != nil {
-		v.qp.windows.remove(w)
-		v.qp = nil
+	if v.peer != nil {
+		v.peer.windows.remove(w)
+		v.peer = nil
 	}
 	v.buf = nil
 	w.region.windows.Drop()
@@ -168,7 +171,7 @@ func (w *mw) unbind() {
 // what our own program asks for.
 //
 //rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
-func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
+func (w *mw) invalidate(p *remotePeer, stag uint32, remote bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -176,7 +179,7 @@ func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
 		return rdmap.ErrMayNotInvalidate
 	case w.view.stag != stag, w.region == nil && remote:
 		return rdmap.ErrCannotInvalidate
-	case w.region != nil && w.view.qp != q:
+	case w.region != nil && w.view.peer != p:
 		return rdmap.ErrMayNotInvalidate
 	}
 	w.unbind()
@@ -189,52 +192,5 @@ func (w *mw) undo(stag uint32) {
 	defer w.mu.Unlock()
 	if w.view.stag == stag {
 		w.unbind()
-	}
-}
-
-// boundWindows are the windows that are bound for one QP's peer.
-type boundWindows struct {
-	mu    sched.Mutex[locks.BoundWindows] // of the list; taken after that of a window
-	first *mw
-}
-
-func (l *boundWindows) add(w *mw) {
-	l.mu.Lock()
-	w.prev, w.next = nil, l.first
-	if l.first != nil {
-		l.first.prev = w
-	}
-	l.first = w
-	l.mu.Unlock()
-}
-
-func (l *boundWindows) remove(w *mw) {
-	l.mu.Lock()
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
-	l.mu.Unlock()
-}
-
-// unbindWindows ends the windows that are bound for the peer of q, which is gone.
-func (q *qp) unbindWindows() {
-	for {
-		q.windows.mu.Lock()
-		w := q.windows.first
-		q.windows.mu.Unlock()
-		if w == nil {
-			return
-		}
-		w.mu.Lock()
-		if w.region != nil && w.view.qp == q {
-			w.unbind()
-		}
-		w.mu.Unlock()
 	}
 }

@@ -86,7 +86,7 @@ func TestWindowsOfEndedQP(t *testing.T) {
 			} else {
 				testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 			}
-			if win.region != nil || win.view.qp != nil {
+			if win.region != nil || win.view.peer != nil {
 				t.Errorf("%s: still bound", how)
 			}
 			testkit.OK(t, m.Close())

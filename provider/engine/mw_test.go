@@ -47,7 +47,7 @@ func TestAllocMWArguments(t *testing.T) {
 	for _, n := range []uint64{0, maxMRSize + 1} {
 		wantErr(t, errOf(p.AllocFastRegMR(n)), syscall.EINVAL)
 	}
-	d.mws.Max = 1
+	d.stags.mws.Max = 1
 	w := testMW(t, p, provider.MWType1)
 	wantErr(t, errOf(p.AllocMW(provider.MWType1)), syscall.ENOMEM)
 	wantErr(t, p.Close(), syscall.EBUSY)
@@ -160,7 +160,7 @@ func TestWindowAccess(t *testing.T) {
 	at := m.base + 40
 	for _, c := range []struct {
 		name            string
-		q               *qp
+		q               *remotePeer
 		stag            uint32
 		to              uint64
 		n               int
@@ -187,12 +187,12 @@ func TestWindowAccess(t *testing.T) {
 		{"invalidated", q, gone.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"the region itself", q, m.stag, m.base, 1, ddp.ErrTaggedAccess, rdmap.ErrReadAccess},
 	} {
-		m, b, err := writeTarget(c.q, c.stag, c.to, c.n)
+		m, b, err := c.q.writeTarget(c.stag, c.to, c.n)
 		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = readSource(c.q, c.stag, c.to, uint32(c.n))
+		m, b, err = c.q.readSource(c.stag, c.to, uint32(c.n))
 		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
 	}
-	w, b, err := writeTarget(q, zero.RKey(), 19, 1)
+	w, b, err := q.writeTarget(zero.RKey(), 19, 1)
 	testkit.OK(t, err)
 	if &b[0] != &m.buf[59] {
 		t.Error("the last octet of the window is not octet 59 of the region")
@@ -240,7 +240,7 @@ func TestInvalidations(t *testing.T) {
 	locals := map[string]error{cannot: errLocalInv, mayNot: errMayNotInv}
 	for _, c := range []struct {
 		name          string
-		q             *qp
+		q             *remotePeer
 		stag          func() uint32
 		remote, local string // "" for done
 	}{
@@ -266,11 +266,11 @@ func TestInvalidations(t *testing.T) {
 			t.Errorf("%s, by us: %v, want %v", c.name, err, locals[c.local])
 		}
 		setup()
-		if err := invalidateRemote(c.q, c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
+		if err := c.q.invalidate(c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
 			t.Errorf("%s, by the peer: %v, want %v", c.name, err, refusals[c.remote])
 		}
 	}
-	if err := invalidateRemote(q, plain.stag); err != rdmap.ErrCannotInvalidate {
+	if err := q.invalidate(plain.stag); err != rdmap.ErrCannotInvalidate {
 		t.Errorf("region, twice by the peer: %v", err)
 	}
 	if !plain.acquire() {
@@ -283,8 +283,8 @@ func TestInvalidations(t *testing.T) {
 	guarded.releaseRemote()
 	setup()
 	for _, x := range []interface{ RKey() uint32 }{two, fast} {
-		testkit.OK(t, invalidateRemote(q, x.RKey()))
-		if err := invalidateRemote(q, x.RKey()); err != rdmap.ErrCannotInvalidate {
+		testkit.OK(t, q.invalidate(x.RKey()))
+		if err := q.invalidate(x.RKey()); err != rdmap.ErrCannotInvalidate {
 			t.Errorf("twice by the peer: %v", err)
 		}
 		if err := q.invalidateLocal(x.RKey()); err != nil {
@@ -302,7 +302,7 @@ func TestInvalidations(t *testing.T) {
 	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {
 		t.Errorf("a fast region with a window on it, by us: %v", err)
 	}
-	if err := invalidateRemote(q, fast.RKey()); err != rdmap.ErrMayNotInvalidate {
+	if err := q.invalidate(fast.RKey()); err != rdmap.ErrMayNotInvalidate {
 		t.Errorf("by the peer: %v", err)
 	}
 	if !fast.acquire() {
@@ -345,7 +345,7 @@ func playWindows(t *rapid.T, d *device) {
 	pp, err := d.AllocPD()
 	check(err)
 	p := pp.(*pd)
-	qps := []*qp{ofPD(p), ofPD(p)}
+	qps := []*remotePeer{ofPD(p), ofPD(p)}
 	regions := make([]*mr, 2)
 	for i := range regions {
 		m, err := p.RegMR(make([]byte, size), bindable)
@@ -398,7 +398,7 @@ func playWindows(t *rapid.T, d *device) {
 			if x.f != nil {
 				base = x.f.address
 			}
-			m, b, err := readSource(q, x.stag, base+uint64(off), 1)
+			m, b, err := q.readSource(x.stag, base+uint64(off), 1)
 			may := x.live && x.right == provider.AccessRemoteRead && off >= x.off && off < x.off+x.n && !(type2 && x.qp != i)
 			if (err == nil) != may {
 				t.Fatalf("octet %d read by QP %d: %v, while %+v", off, i, err, *x)
@@ -409,7 +409,7 @@ func playWindows(t *rapid.T, d *device) {
 				}
 				m.releaseRemote()
 			}
-			if m, _, err := writeTarget(q, x.stag^1, base+uint64(off), 1); err == nil {
+			if m, _, err := q.writeTarget(x.stag^1, base+uint64(off), 1); err == nil {
 				m.releaseRemote()
 				t.Fatalf("another key of %+v is good, too", *x)
 			}
@@ -420,13 +420,13 @@ func playWindows(t *rapid.T, d *device) {
 			}
 			x.live = x.live && err != nil
 		case "remote":
-			err := invalidateRemote(q, x.stag)
+			err := q.invalidate(x.stag)
 			if want := x.live && type2 && x.qp == i; (err == nil) != want {
 				t.Fatalf("invalidated by the peer of QP %d: %v, while %+v", i, err, *x)
 			}
 			x.live = x.live && err != nil
 		case "end of QP":
-			q.unbindWindows()
+			q.unbind()
 			for _, x := range all {
 				if x.w != nil && x.w.typ == provider.MWType2 && x.qp == i {
 					x.live = false
@@ -496,7 +496,7 @@ func TestWindowBarrier(t *testing.T) {
 						stag uint32
 						base uint64
 					}{{w.RKey(), 0}, {fast.RKey(), fast.Addr()}} {
-						use, b, err := writeTarget(q, to.stag, to.base, 64)
+						use, b, err := q.writeTarget(to.stag, to.base, 64)
 						if err != nil {
 							continue
 						}
@@ -523,9 +523,9 @@ func TestWindowBarrier(t *testing.T) {
 			case round%3 == 0 && typ == provider.MWType2:
 				testkit.OK(t, q.invalidateLocal(w.RKey()))
 			case round%3 == 1 && typ == provider.MWType2:
-				testkit.OK(t, invalidateRemote(q, w.RKey()))
+				testkit.OK(t, q.invalidate(w.RKey()))
 			case typ == provider.MWType2:
-				q.unbindWindows()
+				q.unbind()
 			default:
 				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
 			}

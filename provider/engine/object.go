@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
 // A region need not be memory: it may be anything whose octets can be read and
@@ -21,26 +20,12 @@ import (
 // finds nothing in it. Therefore the paths for memory, the short ones above all, fail at
 // slice and leave the segment or work request to the general path, which finds the object.
 
-// Faults of an object. They are ours and not the peer's: a local catastrophic error
-// of the layer that places octets, and where it is an RDMA Read that can't be
-// answered, the remote operation error that RFC 5040 section 4.8 has for that.
-var (
-	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
-		Reason: "the object of the region could not be written"}
-	errObjectRecv = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
-		Reason: "the object of a receive's region could not be written"}
-	errObjectSink = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
-		Reason: "the object of the sink of a Read could not be written"}
-	errObjectRead = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation,
-		Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
-)
-
 // objectRights are those that the region of an object can have. An invalidation by
 // the peer would have to wait for the object, and an atomic operation is none.
 const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessZeroBased
 
 // RegObject implements provider.PD.
-func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
+func (p *protDomain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr"
 	name := fmt.Sprintf("object of %d octets", size)
 	writable := access&provider.AccessLocalWrite != 0

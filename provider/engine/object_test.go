@@ -113,7 +113,7 @@ func TestRegObjectArguments(t *testing.T) {
 	wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), os.ErrClosed)
 }
 
-// objectPieces finds the same octets that resolveLocal and appendSpans do.
+// TestObjectPieces: pieces are the same octets that resolve and appendSpans do.
 func TestObjectPieces(t *testing.T) {
 	p := testPD(t, unwired(t))
 	o := &store{b: []byte("object octets")}
@@ -129,7 +129,7 @@ func TestObjectPieces(t *testing.T) {
 	mixed := []provider.SGE{sge(mm, 2, 3), {}, sge(om, 7, 6), sge(mm, 0, 2)} // "234", "octets", "01"
 	for from := range 11 {
 		for n := 1; n <= 11-from; n++ {
-			pieces, ok := objectPieces(p, mixed, 0, uint64(from), uint64(n))
+			pieces, ok := p.objectPieces(mixed, 0, uint64(from), uint64(n))
 			if !ok {
 				t.Fatalf("%d from %d: not found", n, from)
 			}
@@ -155,7 +155,7 @@ func TestObjectPieces(t *testing.T) {
 		"too little":           {sge(om, 0, 2)},
 		"beyond memory, after": {sge(om, 0, 3), sge(mm, 8, 3)},
 	} {
-		if _, ok := objectPieces(p, sges, 0, 0, 3); ok {
+		if _, ok := p.objectPieces(sges, 0, 0, 3); ok {
 			t.Errorf("%s: found", name)
 		}
 	}

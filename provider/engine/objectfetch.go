@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -11,6 +12,20 @@ import (
 // and one that takes long for an answer gives several in that time. What is read ahead
 // is of the message being sent only: the next message may have to contain what is written
 // in between.
+
+// Faults of an object. They are ours and not the peer's: a local catastrophic error
+// of the layer that places octets, and where it is an RDMA Read that can't be
+// answered, the remote operation error that RFC 5040 section 4.8 has for that.
+var (
+	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of the region could not be written"}
+	errObjectRecv = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of a receive's region could not be written"}
+	errObjectSink = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of the sink of a Read could not be written"}
+	errObjectRead = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation,
+		Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
+)
 
 // objectReads is how many pieces of a message are asked for, or there and not
 // sent yet, at a time: as much as a batch.

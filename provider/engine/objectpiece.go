@@ -18,6 +18,17 @@ type objectPiece struct {
 	at     uint64
 }
 
+// piece is the n octets at address addr of a region that is an object, in use for the peer.
+func (m *mr) piece(addr, n uint64) objectPiece {
+	return objectPiece{m: m, remote: true, off: addr - m.base, n: n}
+}
+
+// vectorWriter returns the object of the piece if it can write several slices in one call.
+func (p *objectPiece) vectorWriter() (provider.VectorWriterAt, bool) {
+	w, ok := p.m.dst.(provider.VectorWriterAt)
+	return w, ok
+}
+
 // of returns the part of the payload b that belongs to the piece.
 func (p *objectPiece) of(b []byte) []byte { return b[p.at : p.at+p.n] }
 
@@ -63,11 +74,11 @@ func releasePieces(pieces []objectPiece) {
 }
 
 // objectPieces are the n octets at offset off of what the SGEs of a work request of
-// ours name, in use until releasePieces. It is what resolveLocal is for memory, and
+// ours name, in use until releasePieces. It is what resolve is for memory, and
 // reports false for what that refuses: what can't be used, and what needs no object. A
 // region that work requests register can't be beside an object: its end would have to
 // wait for the object.
-func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint64) ([]objectPiece, bool) {
+func (p *protDomain) objectPieces(sges []provider.SGE, need provider.Access, off, n uint64) ([]objectPiece, bool) {
 	var pieces []objectPiece
 	object := false
 	at := uint64(0)
@@ -77,8 +88,8 @@ func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint
 		if length == 0 {
 			continue
 		}
-		m := pd.dev.stags.local(s.LKey)
-		if m == nil || !m.allows(pd, need) || !m.holds(s.Addr, length) || m.owner != nil {
+		m := p.table.local(s.LKey)
+		if m == nil || !m.allows(p, need) || !m.holds(s.Addr, length) || m.owner != nil {
 			if m != nil {
 				m.release()
 			}

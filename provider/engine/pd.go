@@ -2,13 +2,12 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 )
 
 // pd is a protection domain. Its children are MRs, MWs, QPs and SRQs.
 type pd struct {
-	dev  *device
-	refs refs.Count
+	protDomain
+	dev *device
 }
 
 // AllocPD implements provider.Device.
@@ -21,7 +20,7 @@ func (d *device) AllocPD() (provider.PD, error) {
 		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
-	return &pd{dev: d}, nil
+	return &pd{dev: d, protDomain: protDomain{table: d.stags}}, nil
 }
 
 func (p *pd) name() string { return "pd" }

@@ -45,7 +45,7 @@ type qp struct {
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 
-	windows boundWindows
+	peer remotePeer
 }
 
 // qpInit is what of provider.QPInitAttr, as granted, is not in the queues.
@@ -89,6 +89,7 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 		Cookie: init.Cookie, SQSigAll: init.SQSigAll,
 		MaxSendWR: uint32(init.Cap.MaxSendWR), MaxRecvWR: uint32(init.Cap.MaxRecvWR),
 	}}
+	q.peer.pd = &p.protDomain
 	if q.sendCQ = p.dev.ownCQ(init.SendCQ); q.sendCQ == nil {
 		return nil, failForeign(op, "send CQ")
 	}
@@ -221,7 +222,7 @@ func (q *qp) destroy() {
 	q.enterError(nil, e) // if not connected
 	q.refusePosts()
 	q.flushAll(provider.WCSuccess) // what was posted since
-	q.unbindWindows()
+	q.peer.unbind()
 	q.sendCQ.detach(q)
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.detach(q)

@@ -34,7 +34,7 @@ func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets
 // resolve makes the n octets at offset off of what the SGEs name ready to be
 // written. With false they can't be.
 func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
-	spans, ok := resolveLocal(pd, sges, provider.AccessLocalWrite, c.spans[:0])
+	spans, ok := pd.resolve(sges, provider.AccessLocalWrite, c.spans[:0])
 	if !ok {
 		clear(spans)
 		return false
@@ -47,7 +47,7 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 // resolveWrite makes n octets of the region that a Write names ready to be
 // written.
 func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
-	if c.m != nil && c.mFor == q && c.m.stag == stag && n > 0 {
+	if c.m != nil && c.mFor == q && c.m.STag() == stag && n > 0 {
 		// It is in use, so that it is neither closed nor invalidated. What remains to
 		// be checked are the bounds.
 		if p, ok := c.m.slice(to, uint64(n)); ok {
@@ -56,11 +56,11 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 		}
 	}
 	c.leave()
-	m, p, err := writeTarget(q, stag, to, n)
+	m, p, err := q.peer.writeTarget(stag, to, n)
 	if err != nil || m == nil {
 		return err
 	}
-	if m.src != nil {
+	if m.IsObject() {
 		c.useObject(m, to, n)
 		return nil
 	}
@@ -72,13 +72,13 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 // useObject makes n octets of a region that is an object, and in use for the peer,
 // what the payload is for.
 func (c *rxContext) useObject(m *mr, to uint64, n int) {
-	c.pieces = append(c.pieces[:0], objectPiece{m: m, remote: true, off: to - m.base, n: uint64(n)})
+	c.pieces = append(c.pieces[:0], m.piece(to, uint64(n)))
 }
 
 // resolveObjects is resolve where one of the regions is an object.
 func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	var ok bool
-	c.pieces, ok = objectPieces(pd, sges, provider.AccessLocalWrite, off, n)
+	c.pieces, ok = pd.objectPieces(sges, provider.AccessLocalWrite, off, n)
 	return ok
 }
 

@@ -211,7 +211,7 @@ var scheduleMutants = []scheduleMutant{
 		name: "a region is looked up and not in use while it is written",
 		edits: []edit{
 			{
-				"qp_target.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
+				"peer.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
 				"if m == nil || m.remote.IsShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n" +
 					"\tdefer m.remote.Enter()",
 			},

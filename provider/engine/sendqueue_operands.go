@@ -28,42 +28,27 @@ func (s *sendQueue) addAtomic(i uint32, wr *provider.SendWR) {
 
 func (s *sendQueue) atomicAt(i uint32) *atomicOperands { return &s.atomics[i&uint32(len(s.atomics)-1)] }
 
-// memoryOperands are what a WQE of a bind or a registration has beside the others. Its
-// key is in sendWQE.rkey.
-type memoryOperands struct {
-	window *mw
-	region *fastMR // instead of a window
-
-	lkey         uint32 // of the region that the window is bound to
-	addr, length uint64
-	buf          []byte // what is registered
-	access       provider.Access
-}
-
 // memoryQueue is what a send queue has beside its ring for such work.
 type memoryQueue struct {
 	operands []memoryOperands // of each WQE
 	posting  memoryOperands   // of mu: of what is being posted
 }
 
-// addMemory puts what checkMemory has left beside WQE i, and has the window or region
-// return its new key from now on.
+// addMemory puts what checkMemory has left beside WQE i.
 func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
-	switch wr.Opcode {
-	case provider.WRLocalInv:
+	if wr.Opcode == provider.WRLocalInv {
 		return
-	case provider.WRRegMR:
-		s.at(i).op = opRegMR
-		o := &s.memory.posting
-		o.region.setPosted(wr.RKey, wr.Access, len(o.buf))
-	default:
-		s.memory.posting.window.posted.Store(wr.RKey)
 	}
-	s.putMemory(i)
+	if wr.Opcode == provider.WRRegMR {
+		s.at(i).op = opRegMR
+	}
+	s.putMemory(i, wr.RKey)
 }
 
-// putMemory moves what is being posted beside WQE i.
-func (s *sendQueue) putMemory(i uint32) {
+// putMemory moves what is being posted beside WQE i. From now on the window or region returns its
+// new key.
+func (s *sendQueue) putMemory(i, key uint32) {
+	s.memory.posting.posted(key)
 	*s.memoryAt(i) = s.memory.posting
 	s.memory.posting = memoryOperands{}
 }

@@ -9,24 +9,24 @@ type span struct {
 	b []byte
 }
 
-// resolveLocal checks the SGEs of one of our own work requests and appends
+// resolve checks the SGEs of one of our own work requests and appends
 // what they name to out, whose capacity the caller provides: each LKey names a
-// region of pd with the rights need (AccessLocalWrite for sinks, 0 for
+// region of p with the rights need (AccessLocalWrite for sinks, 0 for
 // sources) that holds all of Length at Addr. SGEs of Length zero name nothing.
 // The regions are in use until releaseSpans. It reports false at the first SGE that
 // fails a check; nothing is in use then, and out is of no use.
-func resolveLocal(pd *pd, sges []provider.SGE, need provider.Access, out []span) ([]span, bool) {
+func (p *protDomain) resolve(sges []provider.SGE, need provider.Access, out []span) ([]span, bool) {
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
 			continue
 		}
-		m := pd.dev.stags.local(s.LKey)
+		m := p.table.local(s.LKey)
 		if m == nil {
 			releaseSpans(out)
 			return out, false
 		}
-		b, ok := m.octets(pd, s, need)
+		b, ok := m.octets(p, s, need)
 		if !ok {
 			m.release()
 			releaseSpans(out)
@@ -41,15 +41,6 @@ func releaseSpans(spans []span) {
 	for i := range spans {
 		spans[i].m.release()
 	}
-}
-
-// spanOctets is the length of the message that spans make up.
-func spanOctets(spans []span) uint64 {
-	var n uint64
-	for i := range spans {
-		n += uint64(len(spans[i].b))
-	}
-	return n
 }
 
 // appendSpans appends to out the pieces that make up the n octets at offset

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -37,6 +39,9 @@ type stagTable struct {
 	stagSlots           // of regions with one STag
 	byIndex   stagSlots // of those with an index
 
+	grants   provider.Access // the rights that a region can have
+	mrs, mws refs.Limit
+
 	mu             sched.Mutex[locks.STags] // what follows, and writing to the slots
 	retired        retiredKeys
 	retiredIndexes retiredKeys
@@ -46,10 +51,10 @@ type stagTable struct {
 // stagOwner is what has a region whose STags come and go: a window, or a region that
 // work requests register.
 type stagOwner interface {
-	// invalidate ends what stag names, on behalf of q or, with remote, of its peer. The
-	// caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
-	invalidate(q *qp, stag uint32, remote bool) error
-	domain() *pd
+	// invalidate ends what stag names, on behalf of the queue pair of p or, with remote, of its
+	// peer. The caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
+	invalidate(p *remotePeer, stag uint32, remote bool) error
+	domain() *protDomain
 }
 
 // stagSlots is a hash table of regions with open addressing. As the keys are random
@@ -64,10 +69,23 @@ type stagSlots struct {
 // key is 0, so that no lookup matches it.
 var stagTombstone = new(mr)
 
-func newSTagTable() *stagTable {
+// memoryConfig is what a device permits.
+type memoryConfig struct {
+	Extensions   bool  // atomic operations
+	MaxMR, MaxMW int64 // regions and windows at a time
+}
+
+// newSTagTable makes the table of a device.
+func newSTagTable(c memoryConfig) *stagTable {
 	t := &stagTable{
+		grants: mrRights,
 		random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
 	}
+	if c.Extensions {
+		// Without atomic operations a right to them would say nothing.
+		t.grants |= provider.AccessRemoteAtomic
+	}
+	t.mrs.Max, t.mws.Max = c.MaxMR, c.MaxMW
 	t.stagSlots.init()
 	t.byIndex.init()
 	return t
@@ -281,6 +299,14 @@ func (r *retiredKeys) add(key uint32) {
 	delete(r.set, r.order[r.next])
 	r.order[r.next] = key
 	r.next = (r.next + 1) % retiredSTags
+}
+
+// owner returns what has the STags of the index of stag, nil if nothing does.
+func (t *stagTable) owner(stag uint32) stagOwner {
+	if m := t.byIndex.find(stagIndex(stag)); m != nil && stag != 0 {
+		return m.owner
+	}
+	return nil
 }
 
 // wasRetired reports whether stag was that of a region that was closed lately.

@@ -13,7 +13,7 @@ func TestSTagTableModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	model := map[uint32]*mr{}
 	var stags []uint32
 	for step := range 40000 {
@@ -55,7 +55,7 @@ func TestSTagTableModel(t *testing.T) {
 //rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
 //rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 func TestSTagNeighbours(t *testing.T) {
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	var and, or uint32 = 1<<32 - 1, 0
 	live := map[uint32]bool{}
 	for range 1000 {
@@ -87,7 +87,7 @@ func TestSTagNeighbours(t *testing.T) {
 // TestSTagNoReuse: the source of random numbers repeats itself, and the table
 // gives no STag that is in use, zero, or was in use a short time ago.
 func TestSTagNoReuse(t *testing.T) {
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	script := []uint32{7, 7, 0, 8, 7, 8, 9, 9, 7, 10}
 	table.random = func(b []byte) {
 		binary.LittleEndian.PutUint32(b, script[0])
@@ -112,7 +112,7 @@ func TestSTagNoReuse(t *testing.T) {
 // TestSTagRestEnds: what is remembered about old STags is bounded, and they
 // come back afterwards.
 func TestSTagRestEnds(t *testing.T) {
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	first := new(mr)
 	table.insert(first)
 	stag := first.stag
@@ -137,7 +137,7 @@ func TestSTagRestEnds(t *testing.T) {
 // TestSTagLookupWhileChanging looks up regions that stay, while others come
 // and go and make the table move.
 func TestSTagLookupWhileChanging(t *testing.T) {
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	var stay [64]*mr
 	for i := range stay {
 		stay[i] = new(mr)
@@ -179,7 +179,7 @@ func TestSTagLookupWhileChanging(t *testing.T) {
 // TestSTagIndexes: an index is either one region's for all its keys, or of STags of
 // regions that have one each.
 func TestSTagIndexes(t *testing.T) {
-	table := newSTagTable()
+	table := newSTagTable(memoryConfig{})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))

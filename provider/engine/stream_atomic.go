@@ -2,8 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"sync/atomic"
-	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -58,7 +56,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	var original uint64
 	if err == nil {
 		s.rx.c.leave() // the first operation on a region waits
-		original, err = performAtomic(s.q, &req)
+		original, err = s.q.peer.atomic(&req)
 	}
 	if err != nil {
 		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
@@ -71,45 +69,6 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	//rfc:7306 EXT-5.2.1-10 Valid atomic request gets a valid response
 	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
 	s.rx.resumeTx = true
-}
-
-// performAtomic does what the peer of q asks of memory that it may use, and returns
-// what was there. It is the CPU's atomic operation, so that it is atomic against those
-// of all QPs, of other devices of the process, and of the program itself.
-//
-//rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
-//rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
-func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error) {
-	m, r := q.region(req.STag, provider.AccessRemoteAtomic)
-	defer m.leave()
-	//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
-	if err := rdmap.CheckAtomic(&r, req); err != nil {
-		return 0, err
-	}
-	b, ok := m.slice(req.TO, rdmap.AtomicLen)
-	if !ok {
-		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
-	}
-	p := unsafe.Pointer(unsafe.SliceData(b))
-	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
-	//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged
-	//rfc:7306 EXT-5.1.2-04 Misaligned CmpSwap: memory unchanged, error, Terminate
-	//rfc:7306 EXT-8.2-02 Alignment error code is 0/2/0x07
-	if uintptr(p)%rdmap.AtomicLen != 0 {
-		return 0, rdmap.ErrAtomicAlignment
-	}
-	m.willBeWritten()
-	word := (*uint64)(p)
-	for {
-		original := atomic.LoadUint64(word)
-		//rfc:7306 EXT-5-02 FetchAdd and CmpSwap both implemented if any
-		//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
-		value := req.Apply(original)
-		if value == original || atomic.CompareAndSwapUint64(word, original, value) {
-			//rfc:7306 EXT-5.1.1-06 Original value returned
-			return original, nil
-		}
-	}
 }
 
 // fillAtomicResponse sends what an operation of the peer has found.

@@ -125,13 +125,13 @@ func TestPerformAtomic(t *testing.T) {
 					continue
 				}
 				for _, req := range []*rdmap.AtomicRequest{&add, &masked} {
-					if _, err := performAtomic(ofPD(s.pd), req); err != nil {
+					if _, err := ofPD(s.pd).atomic(req); err != nil {
 						t.Error(err)
 						return
 					}
 				}
 				swap := rdmap.CmpSwap(0, m.stag, m.base, 0, 99, 1<<63, 0) // changes nothing, whatever is there
-				if _, err := performAtomic(ofPD(s.pd), &swap); err != nil {
+				if _, err := ofPD(s.pd).atomic(&swap); err != nil {
 					t.Error(err)
 					return
 				}

@@ -103,10 +103,10 @@ func (s *stream) fetchResponse() (err error) {
 	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]objectPiece, bool) {
 		var m *mr
 		to := r.SourceTO + uint64(off)
-		if m, _, err = readSource(s.q, r.SourceSTag, to, uint32(n)); err != nil {
+		if m, _, err = s.q.peer.readSource(r.SourceSTag, to, uint32(n)); err != nil {
 			return nil, false
 		}
-		return []objectPiece{{m: m, remote: true, off: to - m.base, n: n}}, true
+		return []objectPiece{m.piece(to, n)}, true
 	})
 	if ok {
 		return nil
@@ -147,6 +147,6 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 // fetchWork is fetchAhead for WQE next, w.
 func (s *stream) fetchWork(w *sendWQE) bool {
 	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]objectPiece, bool) {
-		return objectPieces(s.q.pd, s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
+		return s.q.pd.objectPieces(s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
 	})
 }

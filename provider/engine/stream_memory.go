@@ -10,14 +10,10 @@ func (s *stream) doMemory() {
 	w := q.sq.at(t.next)
 	var err error
 	if w.op == provider.WRLocalInv {
-		err = q.invalidateLocal(w.immOrInv)
+		err = q.peer.invalidateLocal(w.immOrInv)
 	} else {
 		o := q.sq.memoryAt(t.next)
-		if o.window != nil {
-			err = o.window.bind(q, w.rkey, o)
-		} else {
-			err = o.region.register(w.rkey, o)
-		}
+		err = o.do(&q.peer, w.rkey)
 		*o = memoryOperands{}
 	}
 	if err != nil {
@@ -62,13 +58,7 @@ func (s *stream) undoMemory() {
 		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
 			continue
 		}
-		switch owner := s.q.dev.owner(w.rkey).(type) {
-		case *mw:
-			owner.undo(w.rkey)
-		case *fastMR:
-			// Fails if the program has invalidated it, or bound a window to it, since.
-			_ = owner.invalidate(s.q, w.rkey, false)
-		}
+		s.q.peer.undoWork(w.rkey)
 	}
 }
 

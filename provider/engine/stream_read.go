@@ -23,7 +23,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
-	m, _, err := readSource(s.q, r.SourceSTag, r.SourceTO, r.Size)
+	m, _, err := s.q.peer.readSource(r.SourceSTag, r.SourceTO, r.Size)
 	if err != nil {
 		s.refuse(err, h, len(payload), &r)
 		return
@@ -73,12 +73,12 @@ func (s *stream) fillResponse() {
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	m, p, err := readSource(s.q, r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
+	m, p, err := s.q.peer.readSource(r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
 	if err != nil {
 		s.failResponse(err, seg.Offset)
 		return
 	}
-	if m != nil && m.src != nil {
+	if m != nil && m.IsObject() {
 		m.releaseRemote()
 		t.seg = before
 		s.fillObjectResponse()

@@ -39,7 +39,7 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 		return false
 	}
 	g, payload, ok := s.rx.recv.BeginWrite(ulpdu)
-	if !ok || g.STag != m.stag {
+	if !ok || g.STag != m.STag() {
 		return false
 	}
 	p, ok := m.slice(g.TO, uint64(len(payload)))
@@ -65,11 +65,11 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
-	m := pd.dev.stags.local(sges[0].LKey)
+	m := pd.table.local(sges[0].LKey)
 	if m == nil {
 		return false
 	}
-	p, ok := m.octets(pd, &sges[0], provider.AccessLocalWrite)
+	p, ok := m.octets(&pd.protDomain, &sges[0], provider.AccessLocalWrite)
 	if !ok {
 		m.release()
 		return false

@@ -193,7 +193,7 @@ func (s *stream) storeAll(st *objectStore) {
 // case, less than n.
 func (st *objectStore) write() (done int, err error) {
 	if st.n > policy.Chunk {
-		if w, ok := st.pieces[0].m.dst.(provider.VectorWriterAt); ok {
+		if w, ok := st.pieces[0].vectorWriter(); ok {
 			return st.writeVector(w)
 		}
 	}
@@ -326,7 +326,7 @@ func (s *stream) refuseStore(g *storedSegment, err error) {
 // objectSink reports whether the sink of a Read is an object, at least in part, and
 // can be used.
 func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
-	pieces, ok := objectPieces(s.q.pd, sges, provider.AccessLocalWrite, 0, uint64(length))
+	pieces, ok := s.q.pd.objectPieces(sges, provider.AccessLocalWrite, 0, uint64(length))
 	releasePieces(pieces)
 	return ok
 }

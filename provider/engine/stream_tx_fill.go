@@ -234,7 +234,7 @@ func (s *stream) fillReadRequest() {
 // sinkUsable reports whether a Read can have these SGEs as its sink. They are
 // looked up again when the octets come.
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
-	spans, ok := resolveLocal(s.q.pd, sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
+	spans, ok := s.q.pd.resolve(sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
 	if ok {
 		if l := &s.q.dev.log; l.to != nil {
 			l.readSink(s, spans)

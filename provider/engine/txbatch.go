@@ -146,7 +146,7 @@ func (b *txBatch) release() {
 		u := &b.uses[i]
 		switch u.by {
 		case useStill:
-			u.m.still.Leave()
+			u.m.releaseStill()
 		case useLocal:
 			u.m.release()
 		case useRemote:

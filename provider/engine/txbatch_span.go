@@ -20,7 +20,7 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		if m == nil {
 			return false
 		}
-		p, ok := m.octets(pd, s, 0)
+		p, ok := m.octets(&pd.protDomain, s, 0)
 		if !ok {
 			return false
 		}
@@ -37,7 +37,7 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 // follow each other often name the same.
 func (b *txBatch) region(d *device, lkey uint32) *mr {
 	if b.nuses > 0 {
-		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.stag == lkey {
+		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.STag() == lkey {
 			return u.m
 		}
 	}
@@ -92,11 +92,11 @@ func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *mr) ([]byte, *mr,
 		return nil, m, false
 	}
 	sge := &q.sq.sgeRoom(i)[0]
-	if m == nil || m.stag != sge.LKey {
+	if m == nil || m.STag() != sge.LKey {
 		if m = b.region(q.dev, sge.LKey); m == nil {
 			return nil, nil, false
 		}
 	}
-	p, ok := m.octets(q.pd, sge, 0)
+	p, ok := m.octets(&q.pd.protDomain, sge, 0)
 	return p, m, ok
 }

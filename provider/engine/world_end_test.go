@@ -199,7 +199,7 @@ func (w *world) held(p *proc) {
 		"exposed intervals": p.mem.exposed(),
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": d.pds.Len(),
-		"CQs": d.cqs.Len(), "MRs": d.mrs.Len(), "MWs": d.mws.Len(),
+		"CQs": d.cqs.Len(), "MRs": d.stags.mrs.Len(), "MWs": d.stags.mws.Len(),
 		"QPs": d.qps.Len(), "SRQs": d.srqs.Len(),
 		"STags": d.stags.live + d.stags.byIndex.live,
 		"lingering streams, QP numbers, and watches over stalls": d.listed(),

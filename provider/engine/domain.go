@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
+)
+
+// protDomain is a protection domain: its regions and windows are for its queue pairs only (RFC 5041
+// section 8.2). It belongs to the object that contains it, and must not be copied.
+type protDomain struct {
+	table *stagTable
+	refs  refs.Count // its regions and windows, and what else depends on it
+}
+
+// self implements ownPD.
+func (p *protDomain) self() *protDomain { return p }
+
+// ownPD is a provider.PD of this provider, which contains a protDomain.
+type ownPD interface{ self() *protDomain }
+
+// admit counts one more child of p, of which the device has a limited number.
+func (p *protDomain) admit(op, object string, of *refs.Limit) error {
+	if !p.refs.Hold() {
+		return fail(op, "pd", os.ErrClosed)
+	}
+	if err := of.Take(); err != nil {
+		p.refs.Drop()
+		return fail(op, object, err)
+	}
+	return nil
+}
+
+// sgeFault says which of the SGEs resolve refuses, and why. It returns "" if there
+// is none any more, as when a region was registered in the meantime.
+func (p *protDomain) sgeFault(sges []provider.SGE, need provider.Access) string {
+	for i := range sges {
+		if sges[i].Length == 0 {
+			continue
+		}
+		if why := p.faultOf(&sges[i], need); why != "" {
+			return fmt.Sprintf("SGE %d: %s", i, why)
+		}
+	}
+	return ""
+}
+
+func (p *protDomain) faultOf(s *provider.SGE, need provider.Access) string {
+	m := p.table.local(s.LKey)
+	switch {
+	case m != nil:
+	case s.LKey == 0:
+		return "it has no lkey; take SGEs from MR.SGE"
+	case p.table.wasRetired(s.LKey):
+		return fmt.Sprintf("the region with lkey %#x is closed; close regions after their work has completed", s.LKey)
+	default:
+		return fmt.Sprintf("no region has lkey %#x; take SGEs from MR.SGE", s.LKey)
+	}
+	defer m.release()
+	size := m.Len()
+	switch off := s.Addr - m.base; {
+	case m.pd != p:
+		return fmt.Sprintf("the region with lkey %#x belongs to another PD; register the memory with the PD of the queue", s.LKey)
+	case m.access&need != need:
+		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
+	case s.Addr < m.base:
+		return fmt.Sprintf("its address is %d octets before the region with lkey %#x", m.base-s.Addr, s.LKey)
+	case off > size:
+		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
+	case uint64(s.Length) > size-off:
+		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, which has %d octets",
+			s.Length, off, s.LKey, size)
+	}
+	return ""
+}

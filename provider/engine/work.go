@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// memoryOperands are what a bind or a registration is to do, as it was checked when it was posted.
+// The zero value does nothing.
+type memoryOperands struct {
+	window *mw
+	region *fastMR // instead of a window
+
+	lkey         uint32 // of the region that the window is bound to
+	addr, length uint64
+	buf          []byte // what is registered
+	access       provider.Access
+}
+
+// Why work on our own memory can't be posted.
+var (
+	errNoBind       = fmt.Errorf("a bind without MWBindInfo: %w", syscall.EINVAL)
+	errNoWindow     = fmt.Errorf("the key names no window of type 2: %w", syscall.EINVAL)
+	errNoFastReg    = fmt.Errorf("the key names no region of AllocFastRegMR: %w", syscall.EINVAL)
+	errOtherPD      = fmt.Errorf("the window, the region and the queue pair are not of one protection domain: %w", syscall.EPERM)
+	errWindowRights = fmt.Errorf("rights that a window can't have: %w", syscall.EINVAL)
+	errBindNothing  = fmt.Errorf("a bind of no region, but with an address or a length: %w", syscall.EINVAL)
+	errBindZero     = fmt.Errorf("a window of type 2 is not unbound by a length of zero, but by invalidation: %w", syscall.EINVAL)
+	errSameKey      = fmt.Errorf("the key's lowest octet is that of the old key: a peer that has kept that one would be back in: %w", syscall.EINVAL)
+	errNotMapped    = fmt.Errorf("no memory was mapped for the registration: %w", syscall.EINVAL)
+	errRegRights    = fmt.Errorf("rights that a region can't have, or remote writing without local writing: %w", syscall.EINVAL)
+	errNotWritable  = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
+)
+
+// check decides whether wr, a bind or a registration, can be posted, and puts what to do into o.
+func (p *remotePeer) check(wr *provider.SendWR, o *memoryOperands) error {
+	if wr.Opcode == provider.WRRegMR {
+		return p.checkReg(wr, o)
+	}
+	return p.checkBindWR(wr, o)
+}
+
+// checkBindWR is check for a bind of a window of type 2.
+func (p *remotePeer) checkBindWR(wr *provider.SendWR, o *memoryOperands) error {
+	w, _ := p.pd.table.owner(wr.RKey).(*mw)
+	switch {
+	case wr.Bind == nil:
+		return errNoBind
+	case w == nil || w.typ != provider.MWType2:
+		return errNoWindow
+	case wr.RKey == w.posted.Load():
+		return errSameKey
+	case wr.Bind.Length == 0:
+		return errBindZero
+	}
+	return p.checkBind(w, wr.Bind, o)
+}
+
+// checkBind decides whether a bind of w as info says can be posted, and puts what to do into o.
+// What may change until the bind's turn comes is left for then.
+func (p *remotePeer) checkBind(w *mw, info *provider.MWBindInfo, o *memoryOperands) error {
+	switch {
+	case w.view.pd != p.pd:
+		return errOtherPD
+	case info.Access&^windowRights != 0:
+		return errWindowRights
+	case info.LKey == 0 && (info.Addr != 0 || info.Length != 0):
+		return errBindNothing
+	case info.Length != 0:
+		if m := p.pd.table.lookup(info.LKey); m != nil && m.pd != p.pd {
+			return errOtherPD
+		}
+	}
+	*o = memoryOperands{window: w, lkey: info.LKey, addr: info.Addr, length: info.Length, access: info.Access}
+	return nil
+}
+
+// checkReg is check for a registration.
+func (p *remotePeer) checkReg(wr *provider.SendWR, o *memoryOperands) error {
+	f, _ := p.pd.table.owner(wr.RKey).(*fastMR)
+	switch {
+	case f == nil:
+		return errNoFastReg
+	case f.pd != p.pd:
+		return errOtherPD
+	}
+	buf, err := f.toPost(wr)
+	if err != nil {
+		return err
+	}
+	*o = memoryOperands{region: f, buf: buf, access: wr.Access}
+	return nil
+}
+
+// posted makes the window or region return its new key, because the work is posted now.
+func (o *memoryOperands) posted(key uint32) {
+	if o.window != nil {
+		o.window.posted.Store(key)
+	} else {
+		o.region.setPosted(key, o.access, len(o.buf))
+	}
+}
+
+// do binds or registers, on behalf of the queue pair of p. It waits for the uses in progress of
+// what it ends. The errors are *iwarp.Error.
+func (o *memoryOperands) do(p *remotePeer, key uint32) error {
+	if o.window != nil {
+		return o.window.bind(p, key, o)
+	}
+	return o.region.register(key, o)
+}
+
+// undoWork undoes a bind or registration with that key, unless the program has ended it since.
+func (p *remotePeer) undoWork(key uint32) {
+	switch owner := p.pd.table.owner(key).(type) {
+	case *mw:
+		owner.undo(key)
+	case *fastMR:
+		// Fails if the program has invalidated it, or bound a window to it, since.
+		_ = owner.invalidate(p, key, false)
+	}
+}
+
+// errLocalInv is why an invalidation of ours fails that names nothing.
+var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
+
+// invalidateLocal does what WRLocalInv asks for.
+func (p *remotePeer) invalidateLocal(stag uint32) error {
+	owner := p.pd.table.owner(stag)
+	if owner == nil || owner.domain() != p.pd {
+		return errLocalInv
+	}
+	switch err := owner.invalidate(p, stag, false); err {
+	case nil:
+		return nil
+	case rdmap.ErrMayNotInvalidate:
+		return errMayNotInv
+	}
+	return errLocalInv
+}
+
+// errMayNotInv is why an invalidation of ours fails that names what is not to be
+// invalidated.
+var errMayNotInv = rdmap.LocalCatastrophe("an invalidation names a window of type 1 or of another queue pair, or a region with windows bound to it")
