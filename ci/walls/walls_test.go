@@ -43,6 +43,11 @@ var allowed = map[string][]string{
 		"provider/engine/internal/policy"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {"provider/engine/internal/policy"},
+	// Registered memory, which the engine uses.
+	"provider/engine/internal/memory": {"provider", "provider/iwarp/ddp", "provider/iwarp/rdmap",
+		"provider/engine/internal/intervals", "provider/engine/internal/locks",
+		"provider/engine/internal/policy", "provider/engine/internal/refs",
+		"provider/engine/internal/rundown", "provider/engine/internal/sched"},
 	// Decisions of the engine, in pure functions.
 	"provider/engine/internal/policy": {},
 	"provider/kernel":                 {"provider", "cgo/..."},

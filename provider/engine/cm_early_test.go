@@ -13,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -97,16 +98,16 @@ type earlyConn struct {
 	id     *cmID
 	peer   *rawPeer
 	memory []byte
-	mr     *mr
+	mr     *memory.Region
 }
 
 // early connects h to a peer that has the Request and has answered nothing. receives are posted.
-func (tc earlyCase) early(t *testing.T, h *cmHost, receives, memory int) *earlyConn {
+func (tc earlyCase) early(t *testing.T, h *cmHost, receives, room int) *earlyConn {
 	t.Helper()
 	dst, accepted := h.w.listenRaw()
-	c := &earlyConn{t: t, h: h, id: h.routed(dst), memory: make([]byte, memory)}
+	c := &earlyConn{t: t, h: h, id: h.routed(dst), memory: make([]byte, room)}
 	c.mr = testkit.Must(h.pd.RegMR(c.memory,
-		provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*memory.Region)
 	for i := range receives {
 		_, err := c.id.qp.PostRecv([]provider.RecvWR{{WRID: uint64(i + 1), SGList: []provider.SGE{
 			{Addr: c.mr.Addr() + uint64(16*i), Length: 16, LKey: c.mr.LKey()}}}})

@@ -216,7 +216,7 @@ func TestRDMACOnTheWire(t *testing.T) {
 
 		r.send(zero(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)), make([]byte, 10))
 		s.wantWC("a Send of the peer", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 10})
-		req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: m.m.stag, SourceTO: m.to(0)}
+		req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: m.m.STag(), SourceTO: m.to(0)}
 		r.send(zero(rdmap.ReadRequestHeader(1)), req.AppendTo(nil))
 		r.want("a Read Response", zero(rdmap.ReadResponseHeader(5, 6, true)))
 

@@ -15,6 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -39,7 +40,7 @@ type chunk [policy.Chunk]byte
 type device struct {
 	refs   refs.Count
 	opts   Options // complete
-	stags  *stagTable
+	memory *memory.Table
 	async  asyncQueue
 	poller lanes
 	prog   progressState // of progress.go
@@ -72,8 +73,9 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	d := &device{opts: opts, stags: newSTagTable(memoryConfig{opts.Extensions, maxMR, maxMW}),
-		qpns: make(map[uint32]*qp)}
+	d := &device{opts: opts, memory: memory.NewTable(memory.Config{
+		Extensions: opts.Extensions, MaxMR: maxMR, MaxMW: maxMW,
+	}), qpns: make(map[uint32]*qp)}
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 	return provider.DeviceAttr{
 		NodeGUID:        nodeGUID,
 		SysImageGUID:    nodeGUID,
-		MaxMRSize:       maxMRSize,
+		MaxMRSize:       memory.MaxRegion,
 		PageSizeCap:     1 << 12,
 		MaxQP:           int(d.qps.Max),
 		MaxQPWR:         maxQPWR,
@@ -129,8 +131,8 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		MaxSGERd:        maxSGERead,
 		MaxCQ:           int(d.cqs.Max),
 		MaxCQE:          maxCQE,
-		MaxMR:           int(d.stags.mrs.Max),
-		MaxMW:           int(d.stags.mws.Max),
+		MaxMR:           int(d.memory.MRs.Max),
+		MaxMW:           int(d.memory.MWs.Max),
 		MaxPD:           int(d.pds.Max),
 		MaxQPRdAtom:     d.opts.MaxIRD,
 		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.Max),

@@ -152,7 +152,7 @@ package engine
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
 //   - object: an io.ReaderAt that a region is over, instead of memory.
 //   - exposed: said of memory that some peer can write, by way of whatever region or window, and
-//     in the case of a region's own rights has written (exposures.go).
+//     in the case of a region's own rights has written (internal/memory).
 //   - gate: counts the uses of something and waits for their end (internal/rundown).
 //   - over: said of a stream that has a reason to end. Settled: its QP is in ERR and flushed.
 //     phase: how far the end is (stream_phase.go).

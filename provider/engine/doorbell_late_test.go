@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -23,11 +24,11 @@ func TestPostsOverlapWithWork(t *testing.T) {
 		name string
 		// round posts messages with messages of them to be received, waits with wait, which returns
 		// whether a message has come, and posts the rest.
-		round func(a *side, w *mw, m *region, wait func() bool) (came bool)
+		round func(a *side, w *memory.Window, m *region, wait func() bool) (came bool)
 		wcs   int // of a round
 		msgs  int
 	}{
-		{"a slow handler answers three requests", func(a *side, _ *mw, _ *region, wait func() bool) bool {
+		{"a slow handler answers three requests", func(a *side, _ *memory.Window, _ *region, wait func() bool) bool {
 			a.post(1)
 			came := wait()
 			a.post(1)
@@ -35,13 +36,13 @@ func TestPostsOverlapWithWork(t *testing.T) {
 			a.post(1)
 			return came
 		}, 3, 3},
-		{"a list of which all is reported", func(a *side, _ *mw, _ *region, wait func() bool) bool {
+		{"a list of which all is reported", func(a *side, _ *memory.Window, _ *region, wait func() bool) bool {
 			a.send(signaled, signaled, signaled, signaled)
 			return wait()
 		}, 4, 4},
-		{"a bind and a Send", func(a *side, w *mw, m *region, wait func() bool) bool {
+		{"a bind and a Send", func(a *side, w *memory.Window, m *region, wait func() bool) bool {
 			testkit.OK(a.t, a.qp.BindMW(w, 7, provider.SendSignaled, provider.MWBindInfo{
-				LKey: m.m.stag, Addr: m.to(0), Length: 64, Access: provider.AccessRemoteWrite,
+				LKey: m.m.STag(), Addr: m.to(0), Length: 64, Access: provider.AccessRemoteWrite,
 			}))
 			a.post(1)
 			return wait()
@@ -257,7 +258,7 @@ func TestLongPostsDoNotWait(t *testing.T) {
 		src := a.reg(policy.MostOctets/2, provider.AccessLocalWrite)
 		dst := b.reg(policy.MostOctets/2, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 		write := src.writeAll(len(src.b))
-		write.RemoteAddr, write.RKey = dst.to(0), dst.m.stag
+		write.RemoteAddr, write.RKey = dst.to(0), dst.m.STag()
 		s := a.qp.stream.Load()
 		a.send(write)
 		if !s.unsent() {

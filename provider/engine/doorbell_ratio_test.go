@@ -53,7 +53,7 @@ func (p *oneSided) second() *oneSided {
 // post posts a Write of one byte.
 func (p *oneSided) post(flags provider.SendFlags) {
 	p.a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: flags,
-		SGList: []provider.SGE{p.src.sge(0, 1)}, RemoteAddr: p.dst.to(0), RKey: p.dst.m.stag})
+		SGList: []provider.SGE{p.src.sge(0, 1)}, RemoteAddr: p.dst.to(0), RKey: p.dst.m.STag()})
 }
 
 // burst posts n signalled Writes.

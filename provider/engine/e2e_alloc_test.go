@@ -19,7 +19,7 @@ func TestE2EAllocs(t *testing.T) {
 				}
 				src := a.filled(n, provider.AccessLocalWrite, 1)
 				dst := b.region(n, allRights)
-				sges, into := []provider.SGE{sge(src.mr, 0, n)}, []provider.SGE{sge(dst.mr, 0, n)}
+				sges, into := []provider.SGE{sge(src.Region, 0, n)}, []provider.SGE{sge(dst.Region, 0, n)}
 				var inline [64]byte
 				wrs := []provider.SendWR{
 					{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},

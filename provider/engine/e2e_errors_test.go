@@ -41,7 +41,7 @@ func TestE2EProtection(t *testing.T) {
 		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { testkit.OK(b.t, m.Close()) },
 			code{1, 1, 0}, code{0, 1, 0}},
 		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) {
-			testkit.OK(b.t, ofPD(b.pd).invalidate(m.stag))
+			testkit.OK(b.t, ofPD(b.pd).Invalidate(m.STag()))
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"other PD", 0, func(b *e2eEnd, _ *guarded, to *uint64, stag *uint32) {
 			other := testkit.Must(b.dev.AllocPD())(b.t)
@@ -75,7 +75,7 @@ func TestE2EProtection(t *testing.T) {
 					a.recv(200)
 					wrs := []provider.SendWR{
 						{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled},
-						{WRID: 2, Opcode: op, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: to, RKey: stag},
+						{WRID: 2, Opcode: op, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: to, RKey: stag},
 						{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled},
 					}
 					if k, err := a.q.PostSend(wrs); k != 3 || err != nil {
@@ -182,7 +182,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			if i%3 == 2 {
 				op, half = provider.WRRDMARead, n
 			}
-			return provider.SendWR{WRID: i, Opcode: op, SGList: []provider.SGE{sge(local.mr, half, n)},
+			return provider.SendWR{WRID: i, Opcode: op, SGList: []provider.SGE{sge(local.Region, half, n)},
 				RemoteAddr: target.Addr() + uint64(half), RKey: target.RKey(), Flags: provider.SendSignaled}
 		}
 		const flight = 30
@@ -210,8 +210,8 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		if !target.untouched(0, n) {
 			t.Error("octets changed that nobody named")
 		}
-		for i := range target.buf {
-			target.buf[i] = 0x11 // it is ours again
+		for i := range octetsOf(target.Region) {
+			octetsOf(target.Region)[i] = 0x11 // it is ours again
 		}
 		err := b.ended()
 		var te *provider.TerminateError
@@ -219,7 +219,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			t.Errorf("cause %v, want an invalid STag", err)
 		}
 		a.ended()
-		if len(bytes.Trim(target.buf, "\x11")) != 0 {
+		if len(bytes.Trim(octetsOf(target.Region), "\x11")) != 0 {
 			t.Error("octets changed after Close")
 		}
 		firing.Wait()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
@@ -101,10 +102,10 @@ func TestE2ELongestMessage(t *testing.T) {
 		for at, v := range source {
 			b0[at%half] = v
 		}
-		mem := testkit.Must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*mr)
-		object := func(e *e2eEnd, o *marks) *mr {
+		mem := testkit.Must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*memory.Region)
+		object := func(e *e2eEnd, o *marks) *memory.Region {
 			m := testkit.Must(e.pd.RegObject(o, begin+longestMessage,
-				provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+				provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*memory.Region)
 			t.Cleanup(func() { closeAll(t, "object's MR", m) })
 			return m
 		}
@@ -112,7 +113,7 @@ func TestE2ELongestMessage(t *testing.T) {
 		target, back, received := &marks{at: map[uint64]byte{}}, &marks{at: map[uint64]byte{}}, &marks{at: map[uint64]byte{}}
 		tm, bm, rm := object(b, target), object(a, back), object(b, received)
 
-		long := func(m *mr) provider.SGE { return sge(m, 0, longestMessage) }
+		long := func(m *memory.Region) provider.SGE { return sge(m, 0, longestMessage) }
 		to, stag := tm.Addr()+begin, tm.RKey()
 		_, err := a.q.PostSend([]provider.SendWR{{
 			Opcode: provider.WRRDMAWrite, RemoteAddr: to, RKey: stag,
@@ -163,14 +164,14 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
 		all := unused(t, 6<<30)
-		target := testkit.Must(b.pd.RegMR(all, allRights))(t).(*mr)
+		target := testkit.Must(b.pd.RegMR(all, allRights))(t).(*memory.Region)
 		t.Cleanup(func() { closeAll(t, "MR", target) })
 		const n = 3000
 		local, sink := a.filled(n, provider.AccessLocalWrite, 7), a.region(n, provider.AccessLocalWrite)
 		inside := local.all[canaryOctets : canaryOctets+n]
 		for i, at := range []int{1<<32 - 1500, 5 << 30, 6<<30 - n} {
-			a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(sink.mr, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(sink.Region, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
 			if wc := a.wait(a.scq, 1)[0]; wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {
 				t.Fatalf("at %#x: %+v (%v)", at, wc, a.q.Cause())
 			}
@@ -187,7 +188,7 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 				t.Error("octets were written 4 GiB below their place")
 			}
 		}
-		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: target.Addr() + 6<<30 - n + 1, RKey: target.RKey()})
+		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: target.Addr() + 6<<30 - n + 1, RKey: target.RKey()})
 		terminated(t, b.ended(), false, 1, 1, 1)
 	})
 }

@@ -47,12 +47,12 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	t.Helper()
 	const pad = 7 // octets of the region before the message
 	src := from.filled(n, provider.AccessLocalWrite, uint64(n+k))
-	message := src.buf[:n]
-	gather := split(src.mr, 0, n, k)
+	message := octetsOf(src.Region)[:n]
+	gather := split(src.Region, 0, n, k)
 
 	for _, op := range []provider.WROpcode{provider.WRSend, provider.WRSendWithInv} {
 		dst := to.region(n+pad, allRights)
-		to.recv(17, split(dst.mr, pad, n, k)...)
+		to.recv(17, split(dst.Region, pad, n, k)...)
 		wr := provider.SendWR{WRID: 5, Opcode: op, SGList: gather, Flags: provider.SendSignaled}
 		want := provider.WC{WRID: 17, Opcode: provider.WCRecv, ByteLen: uint32(n)}
 		if op == provider.WRSendWithInv {
@@ -63,7 +63,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 		from.one(from.scq, provider.WC{WRID: 5, Opcode: provider.WCSend})
 		to.one(to.rcq, want)
 		checkMessage(t, fmt.Sprint(op), dst, pad, message)
-		if got := dst.remote.IsShut(); got != (op == provider.WRSendWithInv) {
+		if _, got := dst.Shut(); got != (op == provider.WRSendWithInv) {
 			t.Errorf("%s: invalidated %v", op, got)
 		}
 		testkit.OK(t, dst.Close())
@@ -80,7 +80,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	checkMessage(t, "write", dst, pad, message)
 
 	sink := from.region(n+pad, provider.AccessLocalWrite)
-	from.send(provider.SendWR{WRID: 8, Opcode: provider.WRRDMARead, SGList: split(sink.mr, pad, n, k), Flags: provider.SendSignaled,
+	from.send(provider.SendWR{WRID: 8, Opcode: provider.WRRDMARead, SGList: split(sink.Region, pad, n, k), Flags: provider.SendSignaled,
 		RemoteAddr: dst.Addr() + pad, RKey: dst.RKey()})
 	from.one(from.scq, provider.WC{WRID: 8, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
 	checkMessage(t, "read", sink, pad, message)
@@ -92,7 +92,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 
 func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) {
 	t.Helper()
-	got := r.buf[off : off+len(message)]
+	got := octetsOf(r.Region)[off : off+len(message)]
 	if !bytes.Equal(got, message) {
 		i := 0
 		for got[i] == message[i] {
@@ -120,9 +120,9 @@ func TestE2EOrder(t *testing.T) {
 				src := b.filled(8, allRights, 99)
 				sink := a.region(8, allRights)
 				dst := b.region(16, allRights)
-				b.recv(1, sge(dst.mr, 0, 8))
-				b.recv(2, sge(dst.mr, 8, 8))
-				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, 8)}, RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
+				b.recv(1, sge(dst.Region, 0, 8))
+				b.recv(2, sge(dst.Region, 8, 8))
+				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, 8)}, RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
 				send := provider.SendWR{WRID: 2, Opcode: provider.WRSend, SGList: read.SGList, Flags: provider.SendSignaled | fence}
 				again := send
 				again.WRID, again.Flags = 3, provider.SendSignaled
@@ -141,11 +141,11 @@ func TestE2EOrder(t *testing.T) {
 				}
 				want := bytes.Repeat([]byte{0xa5}, 16)
 				if fence != 0 {
-					copy(want, src.buf)
-					copy(want[8:], src.buf)
+					copy(want, octetsOf(src.Region))
+					copy(want[8:], octetsOf(src.Region))
 				}
-				if !bytes.Equal(dst.buf, want) {
-					t.Errorf("the Sends carried % x, want % x", dst.buf, want)
+				if !bytes.Equal(octetsOf(dst.Region), want) {
+					t.Errorf("the Sends carried % x, want % x", octetsOf(dst.Region), want)
 				}
 			})
 		})
@@ -163,8 +163,8 @@ func TestE2EManyGathered(t *testing.T) {
 		dst := b.region(writes*octets, allRights)
 		wrs := make([]provider.SendWR, writes)
 		for i := range wrs {
-			wrs[i] = provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: split(src.mr, i*octets, octets, maxSGE),
-				RemoteAddr: dst.mr.base + uint64(i*octets), RKey: dst.RKey(), Flags: provider.SendSignaled}
+			wrs[i] = provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: split(src.Region, i*octets, octets, maxSGE),
+				RemoteAddr: dst.Region.Addr() + uint64(i*octets), RKey: dst.RKey(), Flags: provider.SendSignaled}
 		}
 		if n, err := a.q.PostSend(wrs); n != writes || err != nil {
 			t.Fatalf("%d of %d posted: %v", n, writes, err)
@@ -176,10 +176,10 @@ func TestE2EManyGathered(t *testing.T) {
 				t.Fatalf("completion %d is of WR %d: %s", i, wc.WRID, wc.Status)
 			}
 		}
-		a.send(provider.SendWR{WRID: writes, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, 1)},
-			RemoteAddr: dst.mr.base, RKey: dst.RKey(), Flags: provider.SendSignaled})
+		a.send(provider.SendWR{WRID: writes, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, 1)},
+			RemoteAddr: dst.Region.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
 		a.one(a.scq, provider.WC{WRID: writes, Opcode: provider.WCRDMARead, ByteLen: 1})
-		if !bytes.Equal(dst.buf[:writes*octets], src.buf[:writes*octets]) || !dst.untouched(0, writes*octets) {
+		if !bytes.Equal(octetsOf(dst.Region)[:writes*octets], octetsOf(src.Region)[:writes*octets]) || !dst.untouched(0, writes*octets) {
 			t.Error("what was gathered is not what was placed")
 		}
 	})

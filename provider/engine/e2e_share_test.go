@@ -23,11 +23,11 @@ func TestE2EFairResponses(t *testing.T) {
 
 		// b writes a lot, and a reads 8 octets meanwhile.
 		for i := range count {
-			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.mr, 0, big)},
+			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, 0, big)},
 				RemoteAddr: dst.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
 		}
 		small := a.region(8, provider.AccessLocalWrite)
-		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(small.mr, 0, 8)},
+		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(small.Region, 0, 8)},
 			RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled})
 		a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
 		if done := len(drain(t, b.scq)); done > 3 {
@@ -38,13 +38,13 @@ func TestE2EFairResponses(t *testing.T) {
 
 		// a reads a lot, and b sends 8 octets meanwhile.
 		sink := a.region(big, provider.AccessLocalWrite)
-		a.recv(2, sge(small.mr, 0, 8))
+		a.recv(2, sge(small.Region, 0, 8))
 		for i := range count {
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, big)},
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, big)},
 				RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled})
 		}
 		a.wait(a.scq, 1) // b is at it
-		b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 8)}})
+		b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.Region, 0, 8)}})
 		a.one(a.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: 8})
 		if done := 1 + len(drain(t, a.scq)); done > 4 {
 			t.Errorf("the Send waited for %d of %d Reads", done, count)
@@ -77,7 +77,7 @@ func TestE2EIsolation(t *testing.T) {
 		for i, a := range as {
 			if i%2 == 0 {
 				a.send(provider.SendWR{Opcode: provider.WRRDMARead, RKey: secret.RKey(), RemoteAddr: secret.Addr(),
-					SGList: []provider.SGE{sge(a.region(1000, provider.AccessLocalWrite).mr, 0, 1000)}})
+					SGList: []provider.SGE{sge(a.region(1000, provider.AccessLocalWrite).Region, 0, 1000)}})
 			}
 		}
 		for range conns {

@@ -89,13 +89,13 @@ func (s *soup) prepare(rnd *rand.Rand, op *soupOp) {
 	op.wr.RemoteAddr = s.target.Addr() + uint64(op.off)
 	switch op.wr.Opcode {
 	case provider.WRSend:
-		s.peer.recv(op.wr.WRID, split(s.received.mr, op.off, op.n, 5-k)...)
+		s.peer.recv(op.wr.WRID, split(s.received.Region, op.off, op.n, 5-k)...)
 		fallthrough
 	case provider.WRRDMAWrite:
-		op.wr.SGList = split(s.src.mr, op.off, op.n, k)
+		op.wr.SGList = split(s.src.Region, op.off, op.n, k)
 	case provider.WRRDMARead:
 		op.wr.RemoteAddr += s.target.Len() / 2
-		op.wr.SGList = split(s.sink.mr, op.off, op.n, k)
+		op.wr.SGList = split(s.sink.Region, op.off, op.n, k)
 	}
 }
 
@@ -148,11 +148,11 @@ func (s *soup) post(rnd *rand.Rand) ([]provider.WC, error) {
 // check compares memory and completions with the plan, all of which succeeded.
 func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 	t.Helper()
-	sink := bytes.Repeat([]byte{0xa5}, len(s.sink.buf))
-	target := bytes.Repeat([]byte{0xa5}, len(s.target.buf)/2)
-	received := bytes.Repeat([]byte{0xa5}, len(s.received.buf))
+	sink := bytes.Repeat([]byte{0xa5}, len(octetsOf(s.sink.Region)))
+	target := bytes.Repeat([]byte{0xa5}, len(octetsOf(s.target.Region))/2)
+	received := bytes.Repeat([]byte{0xa5}, len(octetsOf(s.received.Region)))
 	for _, op := range s.ops {
-		from := s.src.buf[op.off:][:op.n]
+		from := octetsOf(s.src.Region)[op.off:][:op.n]
 		switch op.wr.Opcode {
 		case provider.WRSend:
 			copy(received[op.off:], from)
@@ -163,7 +163,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 		case provider.WRRDMAWrite:
 			copy(target[op.off:], from)
 		case provider.WRRDMARead:
-			copy(sink[op.off:], s.target.buf[len(target)+op.off:][:op.n])
+			copy(sink[op.off:], octetsOf(s.target.Region)[len(target)+op.off:][:op.n])
 		}
 		if op.wr.Flags&provider.SendSignaled != 0 {
 			if len(sends) == 0 || sends[0].WRID != op.wr.WRID || sends[0].Status != provider.WCSuccess {
@@ -175,7 +175,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 	if len(sends)+len(recvs) != 0 {
 		t.Errorf("%d and %d completions too many", len(sends), len(recvs))
 	}
-	if !bytes.Equal(s.sink.buf, sink) || !bytes.Equal(s.target.buf[:len(target)], target) || !bytes.Equal(s.received.buf, received) {
+	if !bytes.Equal(octetsOf(s.sink.Region), sink) || !bytes.Equal(octetsOf(s.target.Region)[:len(target)], target) || !bytes.Equal(octetsOf(s.received.Region), received) {
 		t.Error("memory is not as it should be")
 	}
 	s.canaries(t)
@@ -184,7 +184,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 func (s *soup) canaries(t *testing.T) {
 	t.Helper()
 	for _, r := range []*guarded{s.src, s.sink, s.target, s.received} {
-		if !r.untouched(0, len(r.buf)) {
+		if !r.untouched(0, len(octetsOf(r.Region))) {
 			t.Error("octets beside a region changed")
 		}
 	}
@@ -309,12 +309,12 @@ func faultyRound(t *testing.T, w e2eWire, kind string) {
 func (s *soup) unspoilt(t *testing.T) {
 	t.Helper()
 	for _, op := range s.ops {
-		at, from := s.received.buf[op.off:][:op.n], s.src.buf[op.off:][:op.n]
+		at, from := octetsOf(s.received.Region)[op.off:][:op.n], octetsOf(s.src.Region)[op.off:][:op.n]
 		switch op.wr.Opcode {
 		case provider.WRRDMAWrite:
-			at = s.target.buf[op.off:][:op.n]
+			at = octetsOf(s.target.Region)[op.off:][:op.n]
 		case provider.WRRDMARead:
-			at, from = s.sink.buf[op.off:][:op.n], s.target.buf[len(s.target.buf)/2+op.off:][:op.n]
+			at, from = octetsOf(s.sink.Region)[op.off:][:op.n], octetsOf(s.target.Region)[len(octetsOf(s.target.Region))/2+op.off:][:op.n]
 		}
 		for i := range at {
 			if at[i] != from[i] && at[i] != 0xa5 {
@@ -372,19 +372,19 @@ func TestE2EManyConnections(t *testing.T) {
 			as[i], bs[i] = a.newQP(s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i], bs[i], down, down)
 			testkit.Must(bs[i].PostRecv([]provider.RecvWR{
-				{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)},
+				{WRID: uint64(i), SGList: []provider.SGE{sge(dst.Region, 100*i, 100)}}, {WRID: uint64(i)},
 			}))(t)
 		}
 		for i, q := range as {
 			testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend,
-				Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}}))(t)
+				Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.Region, 0, 100)}}}))(t)
 		}
 		seen := map[uint64]bool{}
 		for _, wc := range b.wait(b.rcq, conns) {
 			seen[wc.WRID] = wc.Status == provider.WCSuccess && wc.ByteLen == 100 && wc.QPN == bs[wc.WRID].qpn
 		}
 		for i := range conns {
-			if !seen[uint64(i)] || !bytes.Equal(dst.buf[100*i:][:100], src.buf) {
+			if !seen[uint64(i)] || !bytes.Equal(octetsOf(dst.Region)[100*i:][:100], octetsOf(src.Region)) {
 				t.Errorf("connection %d: nothing came", i)
 			}
 		}
@@ -447,9 +447,9 @@ func TestE2EConcurrent(t *testing.T) {
 					case provider.WRSend:
 						wr.Flags, wr.Inline = provider.SendInline, nil
 					case provider.WRRDMAWrite:
-						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(src.mr, 0, n)}, target.Addr(), target.RKey()
+						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(src.Region, 0, n)}, target.Addr(), target.RKey()
 					case provider.WRRDMARead:
-						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(sink.mr, p*n, n)}, source.Addr(), source.RKey()
+						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(sink.Region, p*n, n)}, source.Addr(), source.RKey()
 					}
 					if p%2 == 1 && wr.Opcode != provider.WRSend { // no two may write the same octets at once
 						wr.SGList = nil
@@ -515,9 +515,9 @@ func TestE2EConcurrent(t *testing.T) {
 		a.send(provider.SendWR{Opcode: provider.WRSend}) // when it comes, all Writes are in place
 		b.wait(b.rcq, 1)
 		a.wait(a.scq, 1)
-		checkMessage(t, "write", target, 0, src.buf)
+		checkMessage(t, "write", target, 0, octetsOf(src.Region))
 		for p := 0; p < posters; p += 2 {
-			if !bytes.Equal(sink.buf[p*n:][:n], source.buf) {
+			if !bytes.Equal(octetsOf(sink.Region)[p*n:][:n], octetsOf(source.Region)) {
 				t.Errorf("poster %d has not read what is there", p)
 			}
 		}
@@ -555,7 +555,7 @@ func TestE2EPostOnCompletion(t *testing.T) {
 		target := b.region(8, allRights)
 		src := a.filled(8, 0, 1)
 		write := []provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
-			SGList: []provider.SGE{sge(src.mr, 0, 8)}, RemoteAddr: target.Addr(), RKey: target.RKey()}}
+			SGList: []provider.SGE{sge(src.Region, 0, 8)}, RemoteAddr: target.Addr(), RKey: target.RKey()}}
 		var left atomic.Int64
 		left.Store(posts)
 		a.send(write[0])

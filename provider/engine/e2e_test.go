@@ -14,6 +14,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -186,7 +187,7 @@ func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, 
 
 // guarded is registered memory between canaries.
 type guarded struct {
-	*mr
+	*memory.Region
 	all []byte
 }
 
@@ -212,7 +213,7 @@ func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *gua
 	r := &guarded{all: bytes.Repeat([]byte{0xa5}, n+2*canaryOctets)}
 	inside := r.all[canaryOctets : canaryOctets+n]
 	fill(inside)
-	r.mr = testkit.Must(e.pd.RegMR(inside, access))(e.t).(*mr)
+	r.Region = testkit.Must(e.pd.RegMR(inside, access))(e.t).(*memory.Region)
 	e.t.Cleanup(func() { closeAll(e.t, "MR", r) })
 	return r
 }
@@ -225,7 +226,7 @@ func (r *guarded) untouched(off, n int) bool {
 }
 
 // split cuts the n octets at off of m into k SGEs of uneven length, in order.
-func split(m *mr, off, n, k int) []provider.SGE {
+func split(m *memory.Region, off, n, k int) []provider.SGE {
 	var sges []provider.SGE
 	for ; k > 1; k-- {
 		part := n / (k + 1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -116,34 +117,30 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 // opening gives a third party on p the right to write to b, in one of the possible ways, and
 // returns the STag and offset that its Writes have to name. Windows and registrations by work
 // request expose b at once, and the others when the third party writes.
-type opening func(t *testing.T, p *pd, b []byte, m *mr) (stag uint32, to uint64)
+type opening func(t *testing.T, p *pd, b []byte, m *memory.Region) (stag uint32, to uint64)
 
 var openings = map[string]opening{
-	"the region's own right": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) { return m.stag, m.base },
-	"another region": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
-		o := testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+	"the region's own right": func(t *testing.T, p *pd, b []byte, m *memory.Region) (uint32, uint64) { return m.STag(), m.Addr() },
+	"another region": func(t *testing.T, p *pd, b []byte, m *memory.Region) (uint32, uint64) {
+		o := testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*memory.Region)
 		t.Cleanup(func() { testkit.OK(t, o.Close()) })
-		return o.stag, o.base
+		return o.STag(), o.Addr()
 	},
-	"a window": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
+	"a window": func(t *testing.T, p *pd, b []byte, m *memory.Region) (uint32, uint64) {
 		w := testMW(t, p, provider.MWType1)
-		testkit.OK(t, w.bind(ofPD(p), incRKey(w.view.stag),
-			part(m, 0, len(b), provider.AccessRemoteWrite)))
-		return w.view.stag, w.view.base
+		return bindNow(t, ofPD(p), w, m, provider.AccessRemoteWrite), m.Addr()
 	},
-	"a window of another region": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
-		o := testkit.Must(p.RegMR(b, bindable))(t).(*mr)
+	"a window of another region": func(t *testing.T, p *pd, b []byte, _ *memory.Region) (uint32, uint64) {
+		o := testkit.Must(p.RegMR(b, bindable))(t).(*memory.Region)
 		w := testMW(t, p, provider.MWType1)
 		t.Cleanup(func() { testkit.OK(t, w.Close()); testkit.OK(t, o.Close()) })
-		testkit.OK(t, w.bind(ofPD(p), incRKey(w.view.stag),
-			part(o, 0, len(b), provider.AccessRemoteWrite)))
-		return w.view.stag, w.view.base
+		return bindNow(t, ofPD(p), w, o, provider.AccessRemoteWrite), o.Addr()
 	},
-	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
+	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *memory.Region) (uint32, uint64) {
 		f := testFast(t, p, uint64(len(b)))
 		access := provider.AccessLocalWrite | provider.AccessRemoteWrite
-		testkit.OK(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: access}))
-		return f.stag, f.base
+		registerNow(t, ofPD(p), f, b, access)
+		return f.STag(), f.Addr()
 	},
 }
 
@@ -192,7 +189,7 @@ func TestThirdPartyWrites(t *testing.T) {
 						var first chan struct{} // closed when a first Write that has to wait is placed
 						a.interrupt(func() {
 							switch {
-							case src.m.still.Uses() == 0: // a copy is being sent
+							case !inPlace(src.m): // a copy is being sent
 								for at := 0; at < size; at += 10000 {
 									third.write(stag, to+uint64(at), 100)
 								}
@@ -207,7 +204,7 @@ func TestThirdPartyWrites(t *testing.T) {
 						for i := range 3 {
 							a.send(provider.SendWR{
 								WRID: 2, Opcode: provider.WRRDMAWrite, Flags: signaled, SGList: sges(src),
-								RemoteAddr: dst.to(0), RKey: dst.m.stag,
+								RemoteAddr: dst.to(0), RKey: dst.m.STag(),
 							})
 							a.wantWC("the Write", provider.WC{WRID: 2, Opcode: provider.WCRDMAWrite})
 							if first != nil {
@@ -218,7 +215,7 @@ func TestThirdPartyWrites(t *testing.T) {
 								SGList: sges(src)})
 							a.wantWC("the Send", provider.WC{WRID: 3, Opcode: provider.WCSend})
 							b.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
-							if isStill(src.m) {
+							if src.m.IsStill() {
 								t.Fatalf("round %d: a peer has written the memory, and it is sent "+
 									"without a copy", i)
 							}
@@ -241,7 +238,7 @@ func (s *side) duringSend(src *region, first, second func(), ends ...chan struct
 	s.interrupt(sync.OnceFunc(func() {
 		before := bytes.Clone(src.b)
 		go first()
-		for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
+		for end := time.Now().Add(patience); src.m.IsStill() && time.Now().Before(end); {
 			time.Sleep(10 * time.Microsecond)
 		}
 		if second != nil {
@@ -268,18 +265,17 @@ func TestExposureWaitsForSend(t *testing.T) {
 	// Each returns what exposes the memory of src, and what ends that.
 	for how, prepare := range map[string]func(t *testing.T, a *side, src *region) (expose, end func()){
 		"the first Write by the region's own right": func(t *testing.T, a *side, src *region) (expose, end func()) {
-			m := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*mr)
-			if !isStill(src.m) || !isStill(m) {
+			m := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*memory.Region)
+			if !src.m.IsStill() || !m.IsStill() {
 				t.Error("no peer has written the memory, and it is copied")
 			}
 			third := newThirdParty(t, a, a.pd)
-			return func() { third.write(m.stag, m.base, 100) }, func() { testkit.OK(t, m.Close()) }
+			return func() { third.write(m.STag(), m.Addr(), 100) }, func() { testkit.OK(t, m.Close()) }
 		},
 		"a window": func(t *testing.T, a *side, src *region) (expose, end func()) {
 			w := testMW(t, a.pd, provider.MWType1)
 			return func() {
-				testkit.OK(t, w.bind(&a.qp.peer, incRKey(w.view.stag),
-					part(src.m, 0, size, provider.AccessRemoteWrite)))
+				bindNow(t, &a.qp.peer, w, src.m, provider.AccessRemoteWrite)
 			}, func() { testkit.OK(t, w.Close()) }
 		},
 	} {
@@ -291,7 +287,7 @@ func TestExposureWaitsForSend(t *testing.T) {
 				t.Helper()
 				a.send(provider.SendWR{
 					WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
-					SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+					SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.STag(),
 				})
 				a.wantWC(what, provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
 			}
@@ -300,12 +296,12 @@ func TestExposureWaitsForSend(t *testing.T) {
 			a.duringSend(src, func() { expose(); close(exposed) }, nil, exposed)
 			write("a Write meanwhile")
 			<-exposed
-			if isStill(src.m) {
+			if src.m.IsStill() {
 				t.Error("a peer can write the memory, and it is sent without a copy")
 			}
 			write("a Write afterwards")
 			end()
-			if !isStill(src.m) {
+			if !src.m.IsStill() {
 				t.Error("no peer can write the memory any more, and it is still copied")
 			}
 			write("a Write at the end")
@@ -324,9 +320,9 @@ func TestExposureWaitsForSend(t *testing.T) {
 // another region. The Write waits as long as the close does.
 func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
 	const size = 100000
-	for how, end := range map[string]func(t *testing.T, m *mr){
-		"Close": func(t *testing.T, m *mr) { testkit.OK(t, m.Close()) },
-		"Rereg": func(t *testing.T, m *mr) {
+	for how, end := range map[string]func(t *testing.T, m *memory.Region){
+		"Close": func(t *testing.T, m *memory.Region) { testkit.OK(t, m.Close()) },
+		"Rereg": func(t *testing.T, m *memory.Region) {
 			n := testkit.Must(m.Rereg(provider.ReregAccess, nil, nil, provider.AccessLocalWrite))(t)
 			t.Cleanup(func() { testkit.OK(t, n.Close()) })
 		},
@@ -335,15 +331,15 @@ func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
 			a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{},
 				sideOptions{}, params(true))
 			src, dst := a.reg(size, writable), b.reg(size, writable)
-			other := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*mr)
+			other := testkit.Must(a.pd.RegMR(src.b, writable))(t).(*memory.Region)
 			t.Cleanup(func() { testkit.OK(t, other.Close()) })
 			third := newThirdParty(t, a, a.pd)
 			ended, written := make(chan struct{}), make(chan struct{})
 			a.duringSend(src, func() { end(t, src.m); close(ended) },
-				func() { third.write(other.stag, other.base, 100); close(written) }, ended, written)
+				func() { third.write(other.STag(), other.Addr(), 100); close(written) }, ended, written)
 			a.send(provider.SendWR{
 				WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
-				SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+				SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.STag(),
 			})
 			a.wantWC("the Write", provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
 			<-ended
@@ -353,4 +349,10 @@ func TestWriteWaitsForRegionThatIsClosed(t *testing.T) {
 			b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
 		})
 	}
+}
+
+// inPlace reports whether octets are being sent from where they lie in m.
+func inPlace(m *memory.Region) bool {
+	_, _, still := m.Uses()
+	return still > 0
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // TestWritesWhileSending has two sides send the same memory to a peer each, again and again, from
@@ -21,7 +21,7 @@ import (
 func TestWritesWhileSending(t *testing.T) {
 	const size, part = 200_000, 50_000
 	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessMWBind
-	memory := make([]byte, size)
+	shared := make([]byte, size)
 	network := testkit.Must(tcpNetwork(Options{}))(t)
 	so := sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	end := time.Now().Add(500 * time.Millisecond)
@@ -31,14 +31,14 @@ func TestWritesWhileSending(t *testing.T) {
 		dst := b.reg(size, open)
 		all.Go(func() { // sends
 			for wrid := uint64(1); time.Now().Before(end); wrid++ {
-				m, err := a.pd.RegMR(memory, provider.AccessLocalWrite)
+				m, err := a.pd.RegMR(shared, provider.AccessLocalWrite)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				b.recv(provider.RecvWR{})
 				a.send(provider.SendWR{WRID: wrid, Opcode: provider.WRRDMAWrite, RemoteAddr: dst.to(0),
-					RKey: dst.m.stag, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.LKey()}}},
+					RKey: dst.m.STag(), SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.LKey()}}},
 					provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled})
 				aDone, bDone := a.poll(), b.poll()
 				if aDone.Status != provider.WCSuccess || bDone.Status != provider.WCSuccess {
@@ -57,18 +57,16 @@ func TestWritesWhileSending(t *testing.T) {
 		pattern(src.b, i)
 		all.Go(func() { // is written to
 			for round := uint64(1); time.Now().Before(end); round++ {
-				m := testkit.Must(a.pd.RegMR(memory, open|provider.AccessRemoteAtomic))(t).(*mr)
-				key, at := m.stag, m.base+uint64(i*part)
-				var w *mw
+				m := testkit.Must(a.pd.RegMR(shared, open|provider.AccessRemoteAtomic))(t).(*memory.Region)
+				key, at := m.STag(), m.Addr()+uint64(i*part)
+				var w *memory.Window
 				wr := provider.SendWR{Opcode: provider.WRRDMAWrite}
 				switch {
 				case i == 2:
 					wr = provider.SendWR{Opcode: provider.WRAtomicFetchAdd, CompareAdd: round}
 				case round%2 == 0:
-					w = testkit.Must(a.pd.AllocMW(provider.MWType1))(t).(*mw)
-					testkit.OK(t, w.bind(&a.qp.peer, incRKey(w.view.stag), &memoryOperands{window: w, lkey: m.stag,
-						addr: m.base, length: size, access: provider.AccessRemoteWrite}))
-					key = w.view.stag
+					w = testkit.Must(a.pd.AllocMW(provider.MWType1))(t).(*memory.Window)
+					key = bindNow(t, &a.qp.peer, w, m, provider.AccessRemoteWrite)
 				}
 				wr.RKey, wr.RemoteAddr = key, at
 				wr.SGList = []provider.SGE{src.sge(0, part)}
@@ -91,9 +89,7 @@ func TestWritesWhileSending(t *testing.T) {
 		})
 	}
 	all.Wait()
-	exposed.mu.Lock()
-	defer exposed.mu.Unlock()
-	left := func(*interval) { t.Error("an interval of memory that is not registered any more") }
-	exposed.writable.Overlapping(intervals.New(memory, noted{}), left)
-	exposed.sources.Overlapping(intervals.New(memory, noted{}), left)
+	if n := memory.Exposures(shared); n > 0 {
+		t.Errorf("%d intervals of memory that is not registered any more", n)
+	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -137,8 +137,8 @@ type rig struct {
 	body      []byte          // memory for an FPDU
 	room      [4][]byte       // memory for the octets of a stream, mostly enough
 	at        [rigRegions]int // where regions begin in mem
-	regions   [rigRegions]*mr
-	windows   [len(rigWindows)]*mw
+	regions   [rigRegions]*memory.Region
+	windows   [len(rigWindows)]*memory.Window
 	keys      [len(rigWindows)]uint32
 	holder    *qp // of rigOtherWindow
 }
@@ -174,7 +174,7 @@ func newRig(t testing.TB, opts Options) *rig {
 	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true},
 		func(error) {}))
 	for i, typ := range []provider.MWType{provider.MWType2, provider.MWType2, provider.MWType1} {
-		r.windows[i] = testkit.Must(r.pd.AllocMW(typ))(t).(*mw)
+		r.windows[i] = testkit.Must(r.pd.AllocMW(typ))(t).(*memory.Window)
 	}
 	r.bind(1, r.holder)
 	testkit.OK(t, r.holder.BindMW(r.windows[2], 0, 0, r.bindInfo(2)))
@@ -188,13 +188,13 @@ func (r *rig) register(i int) {
 		p = r.other
 	}
 	buf := r.mem[r.at[i]:][:s.size:s.size]
-	r.regions[i] = testkit.Must(p.RegMRIova(buf, s.base, s.access))(r.t).(*mr)
+	r.regions[i] = testkit.Must(p.RegMRIova(buf, s.base, s.access))(r.t).(*memory.Region)
 }
 
 func (r *rig) bindInfo(i int) provider.MWBindInfo {
 	w := &rigWindows[i]
 	return provider.MWBindInfo{
-		LKey: r.regions[rigAll].stag, Addr: rigSpecs[rigAll].base + uint64(w.off),
+		LKey: r.regions[rigAll].STag(), Addr: rigSpecs[rigAll].base + uint64(w.off),
 		Length: uint64(w.n), Access: w.access,
 	}
 }
@@ -211,7 +211,7 @@ func (r *rig) bind(i int, q *qp) {
 // sge names n octets at an offset of a region.
 func (r *rig) sge(region, at, n int) provider.SGE {
 	return provider.SGE{
-		Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: r.regions[region].stag,
+		Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: r.regions[region].STag(),
 	}
 }
 
@@ -219,7 +219,7 @@ func (r *rig) sge(region, at, n int) provider.SGE {
 func (r *rig) key(i int) uint32 {
 	switch {
 	case i < rigRegions:
-		return r.regions[i].stag
+		return r.regions[i].STag()
 	case i < rigNone:
 		return r.keys[i-rigRegions]
 	}
@@ -269,10 +269,9 @@ func (r *rig) idle() {
 		}
 	}
 	for i, m := range r.regions {
-		for _, g := range []*rundown.Gate{&m.local, &m.remote} {
-			if n := g.Uses(); n != 0 {
-				r.t.Fatalf("region %d: %d uses are left", i, n)
-			}
+		if local, remote, still := m.Uses(); local+remote+still != 0 {
+			r.t.Fatalf("region %d: uses are left: %d by us, %d by the peer, %d without a copy", i,
+				local, remote, still)
 		}
 	}
 }

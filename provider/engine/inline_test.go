@@ -18,24 +18,30 @@ import (
 )
 
 // inlined are calls on the data path that cost nothing because the compiler inlines them, by their
-// callers. What several paths need is written once for this reason only. octets and addFPDU have
+// callers. What several paths need is written once for this reason only. Octets and addFPDU have
 // no room for more: their costs are 75 and 80, and the compiler's budget is 80. head has 78.
 var inlined = map[string][]string{
 	// Protection domain, rights and bounds of an SGE of ours.
-	"(*mr).octets": {"(*protDomain).resolve", "(*stream).placeSend", "(*txBatch).resolve", "(*txBatch).shortPayload"},
-	"(*mr).allows": {"(*mr).octets", "(*protDomain).objectPieces"},
-	"(*mr).slice":  {"(*mr).octets", "(*stream).placeWrite", "(*rxContext).resolveWrite"},
+	"memory.(*Region).Octets": {"memory.(*Domain).Resolve", "(*stream).placeSend",
+		"(*txBatch).resolve", "(*txBatch).shortPayload"},
+	"memory.(*Region).allows": {"memory.(*Region).Octets", "memory.(*Domain).Pieces"},
+	"memory.(*Region).Slice": {"memory.(*Region).Octets", "(*stream).placeWrite",
+		"(*rxContext).resolveWrite"},
+	"memory.(*Region).STag": {"(*stream).placeWrite", "(*rxContext).resolveWrite",
+		"(*txBatch).region", "(*txBatch).shortPayload"},
 	// What ends an FPDU.
 	"(*txBatch).addFPDU": {"(*txBatch).end", "(*txBatch).longFPDU", "(*stream).fillShort"},
 	// The header of a Write or Send.
 	"(*sendWQE).head": {"(*stream).fillShort", "(*stream).fillLong", "(*stream).fillWork", "(*stream).fillObjectWork"},
 	"rdmap.Head.Put":  {"(*stream).fillShort", "(*stream).fillLong"},
 	// The uses of a region.
-	"rundown.(*Gate).Enter": {"(*mr).acquire", "(*mr).acquireRemote", "(*stagTable).source"},
-	"rundown.(*Gate).Leave": {"(*mr).release", "(*mr).releaseRemote", "(*txBatch).release"},
-	"(*mr).acquire":         {"(*stagTable).local"},
-	"(*mr).acquireRemote":   {"(*remotePeer).region"},
-	"(*mr).release":         {"(*stream).placeSend", "(*txBatch).release"},
+	"rundown.(*Gate).Enter": {"memory.(*Region).acquire", "memory.(*Region).acquireRemote",
+		"memory.(*Table).Source"},
+	"rundown.(*Gate).Leave": {"memory.(*Region).Release", "memory.(*Region).ReleaseRemote",
+		"memory.(*Region).ReleaseStill", "(*txBatch).release"},
+	"memory.(*Region).acquire":       {"memory.(*Table).Local"},
+	"memory.(*Region).acquireRemote": {"memory.(*Peer).region"},
+	"memory.(*Region).Release":       {"(*stream).placeSend", "(*txBatch).release"},
 	// The places of the queues.
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
 	"(*recvQueue).front": {"(*qp).frontRecv"},
@@ -53,17 +59,24 @@ var inlined = map[string][]string{
 // TestInlined compares the compiler's report with that list. It compiles for amd64, wherever it
 // runs, because what the compiler knows as an instruction, and so the costs, differ.
 func TestInlined(t *testing.T) {
-	build := exec.Command("go", "build", "-gcflags=-m", "-o", os.DevNull, ".")
+	build := exec.Command("go", "build", "-gcflags=-m", "-o", os.DevNull, ".", "./internal/memory")
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")
 	out, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	at := functions(t)
+	at := map[string]string{}
+	functions(t, at, "", "")
+	functions(t, at, "internal/memory/", "memory.")
 	found := map[[2]string]bool{} // callee, caller
-	call := regexp.MustCompile(`(?m)^\./(\S+\.go:\d+):\d+: inlining call to (\S+)$`)
+	call := regexp.MustCompile(`(?m)^(?:\./)?(\S+\.go:\d+):\d+: inlining call to (\S+)$`)
 	for _, m := range call.FindAllStringSubmatch(string(out), -1) {
-		found[[2]string{m[2], at[m[1]]}] = true
+		callee := m[2]
+		if own := strings.HasPrefix(callee, "(") || !strings.Contains(callee, "."); own &&
+			strings.HasPrefix(m[1], "internal/memory/") {
+			callee = "memory." + callee
+		}
+		found[[2]string{callee, at[m[1]]}] = true
 	}
 	if len(found) < 100 {
 		t.Fatalf("the compiler reports %d inlined calls only:\n%s", len(found), out)
@@ -78,16 +91,16 @@ func TestInlined(t *testing.T) {
 	}
 }
 
-// functions returns which function each line of the package, as "file:line", belongs to.
-func functions(t *testing.T) map[string]string {
+// functions adds to at which function each line of the package in dir, as "file:line", belongs to.
+// prefix stands before the names of functions.
+func functions(t *testing.T, at map[string]string, dir, prefix string) {
 	t.Helper()
-	at := map[string]string{}
-	for _, e := range testkit.Must(os.ReadDir("."))(t) {
+	for _, e := range testkit.Must(os.ReadDir("./" + dir))(t) {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
 			continue
 		}
 		fset := token.NewFileSet()
-		file := testkit.Must(parser.ParseFile(fset, e.Name(), nil, parser.SkipObjectResolution))(t)
+		file := testkit.Must(parser.ParseFile(fset, dir+e.Name(), nil, parser.SkipObjectResolution))(t)
 		for _, d := range file.Decls {
 			f, is := d.(*ast.FuncDecl)
 			if !is {
@@ -103,9 +116,8 @@ func functions(t *testing.T) map[string]string {
 				}
 			}
 			for line := fset.Position(f.Pos()).Line; line <= fset.Position(f.End()).Line; line++ {
-				at[e.Name()+":"+strconv.Itoa(line)] = name
+				at[dir+e.Name()+":"+strconv.Itoa(line)] = prefix + name
 			}
 		}
 	}
-	return at
 }

@@ -150,7 +150,7 @@ func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 	framer := mpa.NewFramer(false, true)
 	for range conns {
 		dst := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-		h := rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+		h := rdmap.WriteHeader(dst.m.STag(), dst.to(0), true)
 		c := &supplyConn{net: net}
 		c.octets = testkit.Must(framer.AppendFPDU(nil, h.AppendTo(nil), dst.b))(t)
 		q := s.newQP(sideOptions{cap: laneQP})

@@ -27,7 +27,7 @@ func TestLimitsOfObjects(t *testing.T) {
 			t.Errorf("%s is %d, want %d", name, got[0], got[1])
 		}
 	}
-	d.qps.Max, d.cqs.Max, d.stags.mrs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
+	d.qps.Max, d.cqs.Max, d.memory.MRs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
 	a := testkit.Must(d.Query())(t)
 	p, c := testPD(t, d), testCQ(t, d, 8, nil)
 	type closer interface{ Close() error }
@@ -118,7 +118,7 @@ func TestLimitsOfMessages(t *testing.T) {
 	x, y := pair(t, memnet.New(nil), "192.0.2.1:1", Options{}, sideOptions{cap: cap}, params(true))
 	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline, provider.AccessLocalWrite|provider.AccessRemoteRead)
 	pattern(src.b, 1)
-	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: src.to(0), RKey: src.m.stag}
+	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: src.to(0), RKey: src.m.STag()}
 	for i := range a.MaxSGERd {
 		read.SGList = append(read.SGList, sink.sge(i, 1))
 	}
@@ -197,7 +197,7 @@ func TestQPsBeyondLimitUnderReads(t *testing.T) {
 	for k := range uint64(rounds) {
 		x.send(provider.SendWR{
 			WRID: k, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
-			SGList: []provider.SGE{dst.sge(0, size)}, RemoteAddr: src.to(0), RKey: src.m.stag,
+			SGList: []provider.SGE{dst.sge(0, size)}, RemoteAddr: src.to(0), RKey: src.m.STag(),
 		})
 		var made []*qp
 		for range limit - 1 {

@@ -49,7 +49,7 @@ func TestLogReadSink(t *testing.T) {
 		sink := a.reg(8, access)
 		a.send(provider.SendWR{
 			Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
-			SGList: []provider.SGE{sink.sge(0, 8)}, RemoteAddr: from.to(0), RKey: from.m.stag,
+			SGList: []provider.SGE{sink.sge(0, 8)}, RemoteAddr: from.to(0), RKey: from.m.STag(),
 		})
 		if wc := a.poll(); wc.Status != provider.WCSuccess {
 			t.Fatalf("a Read: %v", wc.Status)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -156,12 +157,12 @@ func withoutWRID(e *provider.TerminateError) *provider.TerminateError {
 // AccessRemoteWrite. The engine does not need the right, because it places the answer by the work
 // request. RNICs place it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans
 // are in use.
-func (l *logger) readSink(s *stream, spans []span) {
+func (l *logger) readSink(s *stream, spans []memory.Span) {
 	if l.sinkLogged.Load() {
 		return
 	}
 	for i := range spans {
-		m := spans[i].m
+		m := spans[i].Region
 		if m.Access()&provider.AccessRemoteWrite == 0 && !l.sinkLogged.Swap(true) {
 			l.add(slog.LevelWarn, "a Read's sink lacks AccessRemoteWrite: iWARP hardware "+
 				"refuses the answer; "+

@@ -49,9 +49,9 @@ func TestWindowE2E(t *testing.T) {
 		src, dst := b.filled(size, provider.AccessLocalWrite, 99), b.region(size, provider.AccessLocalWrite)
 		const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
 		for round := range rounds {
-			b.recv(1, sge(keys.mr, 0, 4))
+			b.recv(1, sge(keys.Region, 0, 4))
 			off, n := round*100, []int{1, 64, 5000, 60000}[round%4]
-			at, octets, opcode := m.base+uint64(off), m.buf[off:off+n], provider.WCBindMW
+			at, octets, opcode := m.Addr()+uint64(off), octetsOf(m.Region)[off:off+n], provider.WCBindMW
 			switch round % 3 {
 			case 0:
 				info := provider.MWBindInfo{LKey: m.LKey(), Addr: at, Length: uint64(n), Access: both}
@@ -74,14 +74,14 @@ func TestWindowE2E(t *testing.T) {
 			a.one(a.scq, provider.WC{WRID: 10, Opcode: opcode})
 			a.one(a.scq, provider.WC{WRID: 11, Opcode: provider.WCSend})
 			b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4})
-			key := binary.BigEndian.Uint32(keys.buf)
+			key := binary.BigEndian.Uint32(octetsOf(keys.Region))
 			old := bytes.Clone(octets)
-			b.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sge(dst.mr, 0, n)}, RemoteAddr: at, RKey: key})
+			b.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sge(dst.Region, 0, n)}, RemoteAddr: at, RKey: key})
 			b.one(b.scq, provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
-			if !bytes.Equal(dst.buf[:n], old) {
+			if !bytes.Equal(octetsOf(dst.Region)[:n], old) {
 				t.Fatalf("round %d: the peer has read something else", round)
 			}
-			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.mr, off, n)}, RemoteAddr: at, RKey: key})
+			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, off, n)}, RemoteAddr: at, RKey: key})
 			// The window or region goes in turn by the peer's Send and by us.
 			if round%2 == 0 && round%3 != 0 {
 				a.recv(3)
@@ -101,10 +101,11 @@ func TestWindowE2E(t *testing.T) {
 					a.one(a.scq, provider.WC{WRID: 12, Opcode: provider.WCLocalInv})
 				}
 			}
-			if !bytes.Equal(octets, src.buf[off:off+n]) {
+			if !bytes.Equal(octets, octetsOf(src.Region)[off:off+n]) {
 				t.Fatalf("round %d: the peer's octets are not there", round)
 			}
-			if m.windows.Held() || two.region != nil || fast.valid {
+			_, bound := two.Bound()
+			if _, registered := fast.Registered(); m.HasWindows() || bound || registered {
 				t.Fatalf("round %d: something is still there", round)
 			}
 		}
@@ -175,7 +176,7 @@ func TestMemoryWorkFails(t *testing.T) {
 			return a.post(bindWR(2, testMW(t, a.pd, provider.MWType2), plain, 0, 64, both))
 		}},
 		{"type 1, no right to bind", func(t *testing.T, a *e2eEnd, _, plain *guarded) error {
-			return a.q.BindMW(testMW(t, a.pd, provider.MWType1), 2, signaled, provider.MWBindInfo{LKey: plain.LKey(), Addr: plain.base, Length: 1})
+			return a.q.BindMW(testMW(t, a.pd, provider.MWType1), 2, signaled, provider.MWBindInfo{LKey: plain.LKey(), Addr: plain.Addr(), Length: 1})
 		}},
 		{"registered twice", func(t *testing.T, a *e2eEnd, _, _ *guarded) error {
 			f := testFast(t, a.pd, 10)
@@ -262,10 +263,10 @@ func TestMemoryWorkRefused(t *testing.T) {
 			{"the right of local writing", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessLocalWrite }), syscall.EINVAL},
 			{"the right to bind", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessMWBind }), syscall.EINVAL},
 			{"window of another PD", bindWR(1, foreign, foreignMR, 0, 64, 0), syscall.EPERM},
-			{"region of another PD", change(good, func(wr *provider.SendWR) { wr.Bind.LKey = foreignMR.stag }), syscall.EPERM},
+			{"region of another PD", change(good, func(wr *provider.SendWR) { wr.Bind.LKey = foreignMR.STag() }), syscall.EPERM},
 			{"inline", change(good, func(wr *provider.SendWR) { wr.Flags |= provider.SendInline }), syscall.EINVAL},
 			{"solicited", change(good, func(wr *provider.SendWR) { wr.Flags |= provider.SendSolicited }), syscall.EINVAL},
-			{"with SGEs", change(good, func(wr *provider.SendWR) { wr.SGList = []provider.SGE{sge(m.mr, 0, 1)} }), syscall.EINVAL},
+			{"with SGEs", change(good, func(wr *provider.SendWR) { wr.SGList = []provider.SGE{sge(m.Region, 0, 1)} }), syscall.EINVAL},
 			{"nothing mapped", regWR(1, fast, allRights), syscall.EINVAL},
 			{"fast region of another PD", regWR(1, foreignFast, allRights), syscall.EPERM},
 			{"registration of a window", change(regWR(1, fast, allRights), func(wr *provider.SendWR) { wr.RKey = incRKey(two.RKey()) }), syscall.EINVAL},
@@ -304,10 +305,10 @@ func TestMemoryWorkRefused(t *testing.T) {
 			{"another device's", elsewhere, 0, info, syscall.EINVAL},
 			{"nil", nil, 0, info, syscall.EINVAL},
 			{"another PD's", foreignOne, 0, info, syscall.EPERM},
-			{"region of another PD", one, 0, provider.MWBindInfo{LKey: foreignMR.stag, Addr: foreignMR.base, Length: 1}, syscall.EPERM},
+			{"region of another PD", one, 0, provider.MWBindInfo{LKey: foreignMR.STag(), Addr: foreignMR.Addr(), Length: 1}, syscall.EPERM},
 			{"an address of no region", one, 0, provider.MWBindInfo{Addr: 1}, syscall.EINVAL},
 			{"inline", one, provider.SendInline, info, syscall.EINVAL},
-			{"rights", one, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1, Access: provider.AccessRemoteInvalidate}, syscall.EINVAL},
+			{"rights", one, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1, Access: provider.AccessRemoteInvalidate}, syscall.EINVAL},
 		} {
 			before := one.RKey()
 			err := a.q.BindMW(c.w, 1, c.flags, c.info)
@@ -359,7 +360,7 @@ func TestMemoryWorkOrder(t *testing.T) {
 		s.wantWC("the last Send", provider.WC{WRID: 6, Opcode: provider.WCSend})
 
 		one := testMW(s.t, s.pd, provider.MWType1)
-		info := provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: 1}
+		info := provider.MWBindInfo{LKey: m.m.STag(), Addr: m.to(0), Length: 1}
 		s.send(provider.SendWR{WRID: 7, Opcode: provider.WRRDMARead, RemoteAddr: 7, RKey: 8})
 		req = r.wantReadRequest("the Read that nothing passes", 2)
 		n := 1

@@ -28,7 +28,7 @@ func TestWindowGoesInflight(t *testing.T) {
 				w := testMW(s.t, s.pd, typ)
 				if typ == provider.MWType1 {
 					testkit.OK(t, s.qp.BindMW(w, 1, signaled,
-						provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size,
+						provider.MWBindInfo{LKey: m.m.STag(), Addr: m.to(0), Length: size,
 							Access: provider.AccessRemoteRead}))
 				} else {
 					s.send(bindWR(1, w, m.m, 0, size, provider.AccessRemoteRead))
@@ -86,7 +86,7 @@ func TestWindowsOfEndedQP(t *testing.T) {
 			} else {
 				testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 			}
-			if win.region != nil || win.view.peer != nil {
+			if _, bound := win.Bound(); bound {
 				t.Errorf("%s: still bound", how)
 			}
 			testkit.OK(t, m.Close())
@@ -104,9 +104,9 @@ func TestMemoryWorkFlushed(t *testing.T) {
 		testkit.OK(t, fast.Map(make([]byte, 64)))
 		testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		postAll(t, a.q, bindWR(1, two, m, 0, 64, 0), regWR(2, fast, allRights), invWR(3, two.RKey()))
-		testkit.OK(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1}))
+		testkit.OK(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1}))
 		a.flushed(a.scq, 1, 4)
-		if m.windows.Held() || fast.valid {
+		if _, registered := fast.Registered(); m.HasWindows() || registered {
 			t.Error("flushed work was done")
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -32,7 +33,7 @@ func (o *sleeper) WriteAt(b []byte, off int64) (int, error) {
 }
 
 // sleeping registers an object of n octets whose calls take ten CloseTimeouts.
-func (s *side) sleeping(n int) (*sleeper, *mr) {
+func (s *side) sleeping(n int) (*sleeper, *memory.Region) {
 	o := &sleeper{store{b: make([]byte, n)}, 10 * s.dev.opts.CloseTimeout}
 	pattern(o.b, 1)
 	return o, s.object(o, n, everything)
@@ -54,7 +55,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 	t.Run("what is posted", func(t *testing.T) {
 		story(t, Options{}, params(true), func(s *side, r *raw) {
 			o, m := s.sleeping(size)
-			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 			s.qp.disconnect()
 			time.Sleep(o.takes)
 			r.wantMessage("the Send", o.b)
@@ -67,7 +68,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 	t.Run("what the peer has asked for", func(t *testing.T) {
 		story(t, Options{}, params(true), func(s *side, r *raw) {
 			o, m := s.sleeping(size)
-			r.readReq(rdmap.ReadRequest{Size: size, SourceSTag: m.stag, SourceTO: m.base, SinkSTag: 5})
+			r.readReq(rdmap.ReadRequest{Size: size, SourceSTag: m.STag(), SourceTO: m.Addr(), SinkSTag: 5})
 			synctest.Wait()
 			s.qp.disconnect()
 			time.Sleep(o.takes)
@@ -82,7 +83,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			o, m := s.sleeping(size)
 			payload := bytes.Repeat([]byte{7}, 1000)
 			for i := range 3 {
-				r.send(rdmap.WriteHeader(m.stag, m.base+uint64(1000*i), true), payload)
+				r.send(rdmap.WriteHeader(m.STag(), m.Addr()+uint64(1000*i), true), payload)
 			}
 			synctest.Wait()
 			s.qp.disconnect()
@@ -102,7 +103,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 func TestCloseTimeoutBehindObjects(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		o, m := s.sleeping(1000)
-		write := func() { r.send(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 1000)) }
+		write := func() { r.send(rdmap.WriteHeader(m.STag(), m.Addr(), true), make([]byte, 1000)) }
 		write()
 		synctest.Wait()
 		half := s.dev.opts.CloseTimeout / 2
@@ -133,7 +134,7 @@ func TestCloseTimeoutAfterObject(t *testing.T) {
 		mem := s.reg(first, 0)
 		s.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{mem.sge(0, first)}},
 			provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled,
-				SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+				SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 		half := s.dev.opts.CloseTimeout / 2
 		time.Sleep(half)
 		s.qp.disconnect() // looks come between the ends of calls

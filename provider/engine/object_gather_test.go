@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -44,14 +45,14 @@ func (o *written) WriteAt(b []byte, off int64) (int, error) {
 type gathering struct {
 	s    *side
 	r    *raw
-	o, p *mr // two regions of the object
-	mem  *mr
+	o, p *memory.Region // two regions of the object
+	mem  *memory.Region
 	b    []byte // what the peer sends to there
 }
 
 // to is a segment of a Write of the octets from from to end to the same place of a region.
-func (x *gathering) to(m *mr, from, end int, last bool) []byte {
-	return x.r.fpdu(rdmap.WriteHeader(m.stag, m.base+uint64(from), last), x.b[from:end])
+func (x *gathering) to(m *memory.Region, from, end int, last bool) []byte {
+	return x.r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr()+uint64(from), last), x.b[from:end])
 }
 
 // segments are those of a Write of all octets to the region o, of n octets each.
@@ -105,7 +106,7 @@ func TestStoresTogether(t *testing.T) {
 		{"Sends", func(x *gathering) (all [][]byte) {
 			for i := range 2 {
 				x.s.recv(provider.RecvWR{WRID: uint64(i), SGList: []provider.SGE{
-					{Addr: x.o.base + uint64(300*i), Length: 300, LKey: x.o.stag}}})
+					{Addr: x.o.Addr() + uint64(300*i), Length: 300, LKey: x.o.STag()}}})
 				for at := 0; at < 300; at += 100 {
 					h := rdmap.SendHeader(rdmap.OpSend, 0, uint32(i+1), uint32(at), at == 200)
 					all = append(all, x.r.fpdu(h, x.b[300*i+at:][:100]))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -21,9 +22,9 @@ func TestMixedSinkAfterEnd(t *testing.T) {
 				t.Run(op+", "+order+", "+how, func(t *testing.T) {
 					story(t, Options{}, params(true), func(s *side, r *raw) {
 						o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 1)}
-						om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
+						om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*memory.Region)
 						mem := s.reg(2*size, provider.AccessLocalWrite)
-						object := provider.SGE{Addr: om.base, Length: size, LKey: om.stag}
+						object := provider.SGE{Addr: om.Addr(), Length: size, LKey: om.STag()}
 						sges := map[string][]provider.SGE{
 							"the object first":         {object, mem.sge(0, size)},
 							"the memory first":         {mem.sge(0, size), object},
@@ -71,9 +72,9 @@ func TestMixedSink(t *testing.T) {
 	const size = 100
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		o := &store{b: make([]byte, size)}
-		om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
+		om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*memory.Region)
 		mem := s.reg(2*size, provider.AccessLocalWrite)
-		sges := []provider.SGE{mem.sge(0, size), {Addr: om.base, Length: size, LKey: om.stag}, mem.sge(size, size)}
+		sges := []provider.SGE{mem.sge(0, size), {Addr: om.Addr(), Length: size, LKey: om.STag()}, mem.sge(size, size)}
 		for cut := 1; cut < 3*size; cut += 7 {
 			clear(o.b)
 			clear(mem.b)
@@ -104,10 +105,10 @@ func TestMixedSourceAfterEnd(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			story(t, Options{}, params(true), func(s *side, r *raw) {
 				o := &store{b: bytes.Repeat([]byte{1}, size), gate: make(chan struct{}), busy: make(chan struct{}, 1)}
-				om := testkit.Must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
+				om := testkit.Must(s.pd.RegObject(o, size, 0))(s.t).(*memory.Region)
 				mem := s.reg(2*size, provider.AccessLocalWrite)
 				want := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil)
-				object := provider.SGE{Addr: om.base, Length: size, LKey: om.stag}
+				object := provider.SGE{Addr: om.Addr(), Length: size, LKey: om.STag()}
 				s.send(provider.SendWR{
 					WRID: 1, Opcode: provider.WRSend, Flags: signaled,
 					SGList: []provider.SGE{mem.sge(0, size), object, mem.sge(size, size)},

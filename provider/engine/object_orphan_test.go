@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -68,10 +69,10 @@ func TestDeviceCloseWaitsForObjectCalls(t *testing.T) {
 			a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(false))
 			o := &waiting{began: make(chan struct{}, 1), over: make(chan struct{})}
 			m := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|
-				provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+				provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*memory.Region)
 			src := a.reg(8, provider.AccessLocalWrite)
 			wr := provider.SendWR{Opcode: provider.WRRDMARead, SGList: []provider.SGE{src.sge(0, 8)},
-				RemoteAddr: m.base, RKey: m.stag}
+				RemoteAddr: m.Addr(), RKey: m.STag()}
 			if writes {
 				wr.Opcode = provider.WRRDMAWrite
 			}
@@ -117,18 +118,18 @@ func (o *waiting) WriteAt(b []byte, _ int64) (int, error) { return o.call(b) }
 // program ends, make no more calls than MaxAccepted permits, however long each takes.
 func TestObjectsOfPeersThatLeft(t *testing.T) {
 	const limit, takes, size = 4, time.Hour, 4 * policy.Chunk
-	read := func(r *raw, m *mr, n uint32) {
-		r.readReq(rdmap.ReadRequest{Size: n, SourceSTag: m.stag, SourceTO: m.base, SinkSTag: 5})
+	read := func(r *raw, m *memory.Region, n uint32) {
+		r.readReq(rdmap.ReadRequest{Size: n, SourceSTag: m.STag(), SourceTO: m.Addr(), SinkSTag: 5})
 	}
 	for name, tc := range map[string]struct {
-		ask    func(r *raw, m *mr)
+		ask    func(r *raw, m *memory.Region)
 		served int // connections that leave a call behind, or several, until no more may come
 	}{
-		"writing": {func(r *raw, m *mr) {
-			r.send(rdmap.WriteHeader(m.stag, m.base, true), octets(1000))
+		"writing": {func(r *raw, m *memory.Region) {
+			r.send(rdmap.WriteHeader(m.STag(), m.Addr(), true), octets(1000))
 		}, limit},
-		"reading": {func(r *raw, m *mr) { read(r, m, 1000) }, limit},
-		"ahead":   {func(r *raw, m *mr) { read(r, m, size) }, limit / objectReads},
+		"reading": {func(r *raw, m *memory.Region) { read(r, m, 1000) }, limit},
+		"ahead":   {func(r *raw, m *memory.Region) { read(r, m, size) }, limit / objectReads},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -137,7 +138,7 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 				h := w.server
 				o := &sleeper{store{b: make([]byte, size)}, takes}
 				rights := provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
-				m := testkit.Must(h.pd.RegObject(o, size, rights))(t).(*mr)
+				m := testkit.Must(h.pd.RegObject(o, size, rights))(t).(*memory.Region)
 				t.Cleanup(func() { testkit.OK(t, m.Close()) })
 				l := h.listen()
 				served := 0

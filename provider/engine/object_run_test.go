@@ -9,13 +9,14 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // closes checks that the region can be closed, which waits until nothing of it is in use.
-func closes(t *testing.T, what string, m *mr) {
+func closes(t *testing.T, what string, m *memory.Region) {
 	t.Helper()
 	done := make(chan error)
 	go func() { done <- m.Close() }()
@@ -23,9 +24,9 @@ func closes(t *testing.T, what string, m *mr) {
 	case err := <-done:
 		testkit.OK(t, err)
 	case <-time.After(patience):
+		local, remote, _ := m.Uses()
 		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times "+
-			"remotely",
-			what, m.local.Uses(), m.remote.Uses())
+			"remotely", what, local, remote)
 	}
 }
 
@@ -36,10 +37,10 @@ func TestRunAfterStore(t *testing.T) {
 	type script struct {
 		s    *side
 		r    *raw
-		o, m *mr // an object, and memory
+		o, m *memory.Region // an object, and memory
 	}
-	write := func(x *script, m *mr) []byte {
-		return x.r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, size))
+	write := func(x *script, m *memory.Region) []byte {
+		return x.r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr(), true), make([]byte, size))
 	}
 	send := func(x *script) []byte { // as long as the Writes, whose header is 4 octets shorter
 		x.r.sendMSN++
@@ -67,7 +68,7 @@ func TestRunAfterStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 				o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-				om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*mr)
+				om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*memory.Region)
 				mm := s.reg(size, writable)
 				r.write(bytes.Join(c.fpdus(&script{s, r, om, mm.m}), nil))
 				<-o.busy
@@ -105,12 +106,12 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		// Not the stream's first FPDU: that one never takes the short path.
 		second.send(rdmap.WriteHeader(0, 0, true), nil)
 		o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-		om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*mr)
+		om := testkit.Must(s.pd.RegObject(o, size, writable))(t).(*memory.Region)
 		mm := s.reg(size, writable)
 		payload := make([]byte, size)
 		var run []byte
-		for _, m := range []*mr{om, mm.m} {
-			run = append(run, first.fpdu(rdmap.WriteHeader(m.stag, m.base, true), payload)...)
+		for _, m := range []*memory.Region{om, mm.m} {
+			run = append(run, first.fpdu(rdmap.WriteHeader(m.STag(), m.Addr(), true), payload)...)
 		}
 		for i := range 2 {
 			run = append(run, first.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, uint32(i+1), 0, true), payload[4:])...)
@@ -121,7 +122,7 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		o.gate <- struct{}{}
 		synctest.Wait()
 		copy(mm.b, bytes.Repeat([]byte{0xa5}, size))
-		second.send(rdmap.WriteHeader(mm.m.stag, mm.m.base, true), payload)
+		second.send(rdmap.WriteHeader(mm.m.STag(), mm.m.Addr(), true), payload)
 		synctest.Wait()
 		mm.untouched(0, 0)
 		if otherQP.stream.Load() != nil {
@@ -143,10 +144,10 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		foreign := testkit.Must(s.dev.AllocPD())(t).(*pd)
 		defer func() { testkit.OK(t, foreign.Close()) }()
 		m := testkit.Must(foreign.RegMR(make([]byte, size),
-			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*memory.Region)
 		defer func() { testkit.OK(t, m.Close()) }()
 		st := s.qp.stream.Load()
-		ulpdu := rdmap.WriteHeader(m.stag, m.base, true)
+		ulpdu := rdmap.WriteHeader(m.STag(), m.Addr(), true)
 		segment := ulpdu.AppendTo(nil)
 		segment = append(segment, bytes.Repeat([]byte{1}, size)...)
 		st.rxMu.Lock()
@@ -154,13 +155,12 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		st.rxEnsure()
 		c := st.rx.c
 		c.m, c.mFor = m, &qp{pd: foreign} // as another stream would leave it
-		if !m.acquireRemote() {
-			t.Fatal("the region is closed")
-		}
-		if st.placeWrite(segment) || m.buf[0] != 0 {
+		_, _, err := ofPD(foreign).WriteTarget(m.STag(), m.Addr(), size)
+		testkit.OK(t, err)
+		if st.placeWrite(segment) || octetsOf(m)[0] != 0 {
 			t.Error("a Write went to the region of another stream")
 		}
-		if err := c.resolveWrite(s.qp, m.stag, m.base, size); err == nil || c.nplace != 0 || c.m != nil {
+		if err := c.resolveWrite(s.qp, m.STag(), m.Addr(), size); err == nil || c.nplace != 0 || c.m != nil {
 			t.Errorf("the region of another stream was found, error %v", err)
 		}
 		if !c.idle() {
@@ -225,7 +225,7 @@ func TestGivenBackIdle(t *testing.T) {
 		"a region": func(c *rxContext) { c.m = m },
 		"spans":    func(c *rxContext) { c.nspans = 1 },
 		"a place":  func(c *rxContext) { c.nplace = 1 },
-		"pieces":   func(c *rxContext) { c.pieces = []objectPiece{{m: m}} },
+		"pieces":   func(c *rxContext) { c.pieces = []memory.Piece{{Region: m}} },
 	} {
 		c := contexts.Get()
 		dirty(c)

@@ -8,19 +8,20 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // sinkStory has a Read of 300 octets under way whose sink is an object that waits for gate.
 func sinkStory(t *testing.T,
-	story func(s *side, r *raw, m *mr, o *written, response func(from, end int) []byte)) {
+	story func(s *side, r *raw, m *memory.Region, o *written, response func(from, end int) []byte)) {
 	t.Helper()
 	const size = 300
 	storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		o := &written{b: make([]byte, size), gate: make(chan struct{})}
-		m := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(t).(*mr)
+		m := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(t).(*memory.Region)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
-			SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+			SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 		q := r.wantReadRequest("the Read", 1)
 		story(s, r, m, o, func(from, end int) []byte {
 			h := rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(from), end == size)
@@ -32,7 +33,7 @@ func sinkStory(t *testing.T,
 // TestReadCompletesAfterStore: a Read completes when all of it is in the object, and so does what
 // comes after it.
 func TestReadCompletesAfterStore(t *testing.T) {
-	sinkStory(t, func(s *side, r *raw, m *mr, o *written, response func(from, end int) []byte) {
+	sinkStory(t, func(s *side, r *raw, m *memory.Region, o *written, response func(from, end int) []byte) {
 		mem := s.reg(10, provider.AccessLocalWrite)
 		s.recv(provider.RecvWR{WRID: 2, SGList: []provider.SGE{mem.sge(0, 10)}})
 		send := r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), octets(10))
@@ -52,7 +53,7 @@ func TestReadCompletesAfterStore(t *testing.T) {
 // TestSinkClosedBetweenStores: the sink of a Read is deregistered while the first segments of the
 // response are stored. Close waits for that store, and the next segment fails the Read.
 func TestSinkClosedBetweenStores(t *testing.T) {
-	sinkStory(t, func(s *side, r *raw, m *mr, o *written, response func(from, end int) []byte) {
+	sinkStory(t, func(s *side, r *raw, m *memory.Region, o *written, response func(from, end int) []byte) {
 		r.write(slices.Concat(response(0, 100), response(100, 200)))
 		synctest.Wait()
 		closed := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // store is an object in memory that fails and blocks when the test says so.
@@ -64,9 +65,9 @@ func (o *store) WriteAt(b []byte, off int64) (int, error) {
 const writable = provider.AccessLocalWrite | provider.AccessRemoteWrite
 
 // object registers n octets of an object until the test ends.
-func (s *side) object(o io.ReaderAt, n int, access provider.Access) *mr {
+func (s *side) object(o io.ReaderAt, n int, access provider.Access) *memory.Region {
 	s.t.Helper()
-	m := testkit.Must(s.pd.RegObject(o, uint64(n), access))(s.t).(*mr)
+	m := testkit.Must(s.pd.RegObject(o, uint64(n), access))(s.t).(*memory.Region)
 	s.t.Cleanup(func() { testkit.OK(s.t, m.Close()) })
 	return m
 }
@@ -113,37 +114,37 @@ func TestRegObjectArguments(t *testing.T) {
 	wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), os.ErrClosed)
 }
 
-// TestObjectPieces: pieces are the same octets that resolve and appendSpans do.
+// TestObjectPieces: pieces are the same octets that Resolve and AppendSpans do.
 func TestObjectPieces(t *testing.T) {
 	p := testPD(t, unwired(t))
 	o := &store{b: []byte("object octets")}
-	om := testkit.Must(p.RegObject(o, 13, provider.AccessLocalWrite))(t).(*mr)
+	om := testkit.Must(p.RegObject(o, 13, provider.AccessLocalWrite))(t).(*memory.Region)
 	defer om.Close()
 	mm := testMR(t, p, 10, provider.AccessLocalWrite)
-	copy(mm.buf, "0123456789")
-	foreign := testkit.Must(testPD(t, p.dev).RegObject(o, 13, 0))(t).(*mr)
+	copy(octetsOf(mm), "0123456789")
+	foreign := testkit.Must(testPD(t, p.dev).RegObject(o, 13, 0))(t).(*memory.Region)
 	defer foreign.Close()
-	sge := func(m *mr, off, n int) provider.SGE {
-		return provider.SGE{Addr: m.base + uint64(off), Length: uint32(n), LKey: m.stag}
+	sge := func(m *memory.Region, off, n int) provider.SGE {
+		return provider.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.STag()}
 	}
 	mixed := []provider.SGE{sge(mm, 2, 3), {}, sge(om, 7, 6), sge(mm, 0, 2)} // "234", "octets", "01"
 	for from := range 11 {
 		for n := 1; n <= 11-from; n++ {
-			pieces, ok := p.objectPieces(mixed, 0, uint64(from), uint64(n))
+			pieces, ok := p.Pieces(mixed, 0, uint64(from), uint64(n))
 			if !ok {
 				t.Fatalf("%d from %d: not found", n, from)
 			}
 			got := make([]byte, n)
-			pieces = moveMemory(pieces, got, true)
+			pieces = memory.MoveMemory(pieces, got, true)
 			for i := range pieces {
-				if pieces[i].m != om {
+				if pieces[i].Region != om {
 					t.Errorf("%d from %d: moveMemory has left a piece of memory", n, from)
 				}
 			}
-			if err := readPieces(pieces, got); err != nil || string(got) != "234octets01"[from:from+n] {
+			if err := memory.ReadPieces(pieces, got); err != nil || string(got) != "234octets01"[from:from+n] {
 				t.Errorf("%d from %d: %q, %v", n, from, got, err)
 			}
-			releasePieces(pieces)
+			memory.ReleasePieces(pieces)
 		}
 	}
 	for name, sges := range map[string][]provider.SGE{
@@ -155,7 +156,7 @@ func TestObjectPieces(t *testing.T) {
 		"too little":           {sge(om, 0, 2)},
 		"beyond memory, after": {sge(om, 0, 3), sge(mm, 8, 3)},
 	} {
-		if _, ok := p.objectPieces(sges, 0, 0, 3); ok {
+		if _, ok := p.Pieces(sges, 0, 0, 3); ok {
 			t.Errorf("%s: found", name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -117,10 +118,10 @@ func TestVectorAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := &vectored{written{b: make([]byte, size)}, 0,
 				func(int) (int, error) { return c.n, c.err }}
-			m := testkit.Must(p.RegObject(o, size, provider.AccessLocalWrite))(t).(*mr)
+			m := testkit.Must(p.RegObject(o, size, provider.AccessLocalWrite))(t).(*memory.Region)
 			defer func() { testkit.OK(t, m.Close()) }()
 			b := octets(size)
-			st := &objectStore{pieces: []objectPiece{{m: m, n: size}}, n: size}
+			st := &objectStore{pieces: []memory.Piece{{Region: m, N: size}}, n: size}
 			for i, part := range slices.Collect(slices.Chunk(b, policy.Chunk)) {
 				st.chunks[i] = (*chunk)(slices.Grow(part, policy.Chunk)[:policy.Chunk])
 			}

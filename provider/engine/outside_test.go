@@ -100,7 +100,7 @@ func TestOutside(t *testing.T) {
 			in := b.region(70000, provider.AccessLocalWrite)
 			ins = append(ins, in)
 			own.mu.Lock()
-			own.recvs = append(own.recvs, provider.RecvWR{WRID: uint64(i), SGList: split(in.mr, 0,
+			own.recvs = append(own.recvs, provider.RecvWR{WRID: uint64(i), SGList: split(in.Region, 0,
 				70000, 2)})
 			own.mu.Unlock()
 		}
@@ -111,7 +111,7 @@ func TestOutside(t *testing.T) {
 				flags |= provider.SendSolicited
 			}
 			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags,
-				SGList: []provider.SGE{sge(src.mr, 0, n)}})
+				SGList: []provider.SGE{sge(src.Region, 0, n)}})
 			a.wait(a.scq, 1)
 		}
 		for i, wc := range own.completions(t, c, len(lengths)) {
@@ -120,7 +120,7 @@ func TestOutside(t *testing.T) {
 			n := lengths[i]
 			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n ||
 				wc.QPN != q.qpn ||
-				!bytes.Equal(ins[i].buf[:n], want[:n]) || !ins[i].untouched(0, n) {
+				!bytes.Equal(octetsOf(ins[i].Region)[:n], want[:n]) || !ins[i].untouched(0, n) {
 				t.Errorf("message %d of %d octets: %+v", i, n, wc)
 			}
 		}

@@ -2,11 +2,12 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // pd is a protection domain. Its children are MRs, MWs, QPs and SRQs.
 type pd struct {
-	protDomain
+	memory.Domain
 	dev *device
 }
 
@@ -20,14 +21,14 @@ func (d *device) AllocPD() (provider.PD, error) {
 		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
-	return &pd{dev: d, protDomain: protDomain{table: d.stags}}, nil
+	return &pd{dev: d, Domain: memory.Domain{Table: d.memory}}, nil
 }
 
 func (p *pd) name() string { return "pd" }
 
 // CreateQP implements provider.PD.
 func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
-	if p.refs.Closed() {
+	if p.Refs.Closed() {
 		return nil, failClosed("ibv_create_qp", p.name())
 	}
 	q, err := newQP(p, init)
@@ -39,7 +40,7 @@ func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 
 // Close implements provider.PD.
 func (p *pd) Close() error {
-	first, busy := p.refs.End()
+	first, busy := p.Refs.End()
 	if busy {
 		return failBusy("ibv_dealloc_pd", p.name(), "MRs, MWs, QPs or SRQs")
 	}

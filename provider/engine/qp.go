@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -45,7 +46,7 @@ type qp struct {
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 
-	peer remotePeer
+	peer memory.Peer
 }
 
 // qpInit is what of provider.QPInitAttr, as granted, is not in the queues.
@@ -89,7 +90,7 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 		Cookie: init.Cookie, SQSigAll: init.SQSigAll,
 		MaxSendWR: uint32(init.Cap.MaxSendWR), MaxRecvWR: uint32(init.Cap.MaxRecvWR),
 	}}
-	q.peer.pd = &p.protDomain
+	q.peer.Domain = &p.Domain
 	if q.sendCQ = p.dev.ownCQ(init.SendCQ); q.sendCQ == nil {
 		return nil, failForeign(op, "send CQ")
 	}
@@ -112,24 +113,24 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 // attach makes q a dependant of its PD, CQs and SRQ, and gives it its number, or
 // does none of that.
 func (q *qp) attach(op string, shared provider.SRQ) (err error) {
-	if !q.pd.refs.Hold() {
+	if !q.pd.Refs.Hold() {
 		return failClosed(op, q.pd.name())
 	}
 	if q.qpn, err = q.dev.takeQPN(); err != nil {
-		q.pd.refs.Drop()
+		q.pd.Refs.Drop()
 		return fail(op, "", err)
 	}
 	if shared != nil {
 		if q.shared, err = q.dev.share(op, shared); err != nil {
 			q.dev.giveQPN(q.qpn)
-			q.pd.refs.Drop()
+			q.pd.Refs.Drop()
 			return err
 		}
 	}
 	if !q.attachCQs() {
 		q.leaveSRQ()
 		q.dev.giveQPN(q.qpn)
-		q.pd.refs.Drop()
+		q.pd.Refs.Drop()
 		return failClosed(op, "cq")
 	}
 	return nil
@@ -222,7 +223,7 @@ func (q *qp) destroy() {
 	q.enterError(nil, e) // if not connected
 	q.refusePosts()
 	q.flushAll(provider.WCSuccess) // what was posted since
-	q.peer.unbind()
+	q.peer.Unbind()
 	q.sendCQ.detach(q)
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.detach(q)
@@ -232,7 +233,7 @@ func (q *qp) destroy() {
 	q.dev.tally.add(q, &st)
 	q.leaveSRQ()
 	q.dev.giveQPN(q.qpn)
-	q.pd.refs.Drop()
+	q.pd.Refs.Drop()
 }
 
 func (q *qp) refusePosts() {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
@@ -31,17 +32,17 @@ func (q *qp) checkMemory(wr *provider.SendWR) error {
 		return errMemoryFlags
 	}
 	o := q.toPost()
-	*o = memoryOperands{}
+	*o = memory.Work{}
 	if wr.Opcode == provider.WRLocalInv {
 		return nil // what it names is seen when its turn comes
 	}
-	return q.peer.check(wr, o)
+	return q.peer.Check(wr, o)
 }
 
 // toPost is where the operands are of what is being posted. sq.mu is held.
-func (q *qp) toPost() *memoryOperands {
+func (q *qp) toPost() *memory.Work {
 	if q.sq.memory == nil {
-		q.sq.memory = &memoryQueue{operands: make([]memoryOperands, q.init.MaxSendWR)}
+		q.sq.memory = &memoryQueue{operands: make([]memory.Work, q.init.MaxSendWR)}
 	}
 	return &q.sq.memory.posting
 }
@@ -49,8 +50,8 @@ func (q *qp) toPost() *memoryOperands {
 // BindMW implements provider.QP.
 func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, info provider.MWBindInfo) error {
 	const op = "ibv_bind_mw"
-	w, ours := window.(*mw)
-	if !ours || w == nil || !w.isOf(q.dev.stags) {
+	w, ours := window.(*memory.Window)
+	if !ours || w == nil || !w.IsOf(q.dev.memory) {
 		return failForeign(op, "window")
 	}
 	waits, err := q.enqueueBind(w, wrid, flags, &info)
@@ -68,15 +69,15 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 }
 
 // enqueueBind puts the bind into the send queue, and reports whether it waits for other posts.
-func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *provider.MWBindInfo) (bool, error) {
-	w.posting.Lock()
-	defer w.posting.Unlock()
+func (q *qp) enqueueBind(w *memory.Window, wrid uint64, flags provider.SendFlags, info *provider.MWBindInfo) (bool, error) {
+	w.Posting.Lock()
+	defer w.Posting.Unlock()
 	s := &q.sq
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := q.getState()
 	switch {
-	case w.isClosed(), q.closed.Load():
+	case w.Closed(), q.closed.Load():
 		return false, os.ErrClosed
 	case w.Type() != provider.MWType1:
 		return false, errNotType1
@@ -85,7 +86,7 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	case state != provider.QPRTS && state != provider.QPErr:
 		return false, notConnected(state)
 	}
-	if err := q.peer.checkBind(w, info, q.toPost()); err != nil {
+	if err := q.peer.CheckBind(w, info, q.toPost()); err != nil {
 		return false, err
 	}
 	tail := s.tail.Load()

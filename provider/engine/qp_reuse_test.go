@@ -139,7 +139,7 @@ func TestReusedSendAfterRead(t *testing.T) {
 			},
 			provider.SendWR{
 				WRID: 2, Opcode: provider.WRSend, Flags: signaled,
-				SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}},
+				SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}},
 			},
 		)
 		r.answerRead("the Read Request", 8)
@@ -236,7 +236,7 @@ func TestErrorMeetsConnect(t *testing.T) {
 		r := s.connectRaw(network)
 		m := s.reg(8, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 		s.qp.enterError(nil, &ending{cause: errModified})
-		r.send(rdmap.WriteHeader(m.m.stag, m.m.base, true), make([]byte, 8))
+		r.send(rdmap.WriteHeader(m.m.STag(), m.m.Addr(), true), make([]byte, 8))
 		r.wantFIN("the stream has ended")
 		if err := s.wantDown("the stream"); err != errModified {
 			t.Errorf("the stream ended with %v", err)

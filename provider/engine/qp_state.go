@@ -216,7 +216,7 @@ func (q *qp) reset() {
 	q.sq.done.Unlock()
 	q.rq.mu.Unlock()
 	q.sq.mu.Unlock()
-	q.peer.unbind()
+	q.peer.Unbind()
 }
 
 // Query implements provider.QP.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
@@ -15,18 +16,18 @@ type rxContext struct {
 	scratch []byte // ULPDU without its markers
 
 	iov   [maxSGE + 1][]byte
-	spans [maxSGE]span
+	spans [maxSGE]memory.Span
 	mFor  *qp // the QP whose peer's right to write to m was checked, nil without m
 
 	// m is in use for that peer until leave: Writes that follow each other often name the
 	// same region.
-	m *mr
+	m *memory.Region
 
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
 	nplace int
 	nspans int
-	pieces []objectPiece // instead, where one of the regions is an object
+	pieces []memory.Piece // instead, where one of the regions is an object
 }
 
 func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets)} }
@@ -34,13 +35,13 @@ func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets
 // resolve makes the n octets at offset off of what the SGEs name ready to be
 // written. With false they can't be.
 func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
-	spans, ok := pd.resolve(sges, provider.AccessLocalWrite, c.spans[:0])
+	spans, ok := pd.Resolve(sges, provider.AccessLocalWrite, c.spans[:0])
 	if !ok {
 		clear(spans)
 		return false
 	}
 	c.nspans = len(spans)
-	c.nplace = len(appendSpans(c.place[:0], spans, off, n))
+	c.nplace = len(memory.AppendSpans(c.place[:0], spans, off, n))
 	return true
 }
 
@@ -50,13 +51,13 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	if c.m != nil && c.mFor == q && c.m.STag() == stag && n > 0 {
 		// It is in use, so that it is neither closed nor invalidated. What remains to
 		// be checked are the bounds.
-		if p, ok := c.m.slice(to, uint64(n)); ok {
+		if p, ok := c.m.Slice(to, uint64(n)); ok {
 			c.place[0], c.nplace = p, 1
 			return nil
 		}
 	}
 	c.leave()
-	m, p, err := q.peer.writeTarget(stag, to, n)
+	m, p, err := q.peer.WriteTarget(stag, to, n)
 	if err != nil || m == nil {
 		return err
 	}
@@ -71,27 +72,27 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 
 // useObject makes n octets of a region that is an object, and in use for the peer,
 // what the payload is for.
-func (c *rxContext) useObject(m *mr, to uint64, n int) {
-	c.pieces = append(c.pieces[:0], m.piece(to, uint64(n)))
+func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
+	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
 }
 
 // resolveObjects is resolve where one of the regions is an object.
 func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	var ok bool
-	c.pieces, ok = pd.objectPieces(sges, provider.AccessLocalWrite, off, n)
+	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
 	return ok
 }
 
 // dropObjects undoes useObject and resolveObjects.
 func (c *rxContext) dropObjects() {
-	releasePieces(c.pieces)
+	memory.ReleasePieces(c.pieces)
 	c.pieces = nil
 }
 
 // release ends the use of the regions that resolve began.
 func (c *rxContext) release() {
 	if c.nspans > 0 {
-		releaseSpans(c.spans[:c.nspans])
+		memory.ReleaseSpans(c.spans[:c.nspans])
 		clear(c.spans[:c.nspans])
 	}
 	clear(c.place[:c.nplace])
@@ -102,7 +103,7 @@ func (c *rxContext) release() {
 // anything that may wait, and at the end of what one read has brought.
 func (c *rxContext) leave() {
 	if c.m != nil {
-		c.m.releaseRemote()
+		c.m.ReleaseRemote()
 		c.m, c.mFor = nil, nil
 	}
 }

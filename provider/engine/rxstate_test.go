@@ -71,7 +71,7 @@ func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n i
 	set(in)
 	t.Cleanup(func() { set(in.nowhere) })
 	return y, in, func(octets, n int) (b []byte) {
-		h := rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+		h := rdmap.WriteHeader(dst.m.STag(), dst.to(0), true)
 		for len(b) < octets {
 			b = testkit.Must(framer.AppendFPDU(b, h.AppendTo(nil), dst.b[:n]))(t)
 		}

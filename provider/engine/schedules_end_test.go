@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -58,11 +59,11 @@ func flushed(all []provider.WC, wrid uint64) (bool, error) {
 // registerAndClose are the actors of a registration by work request beside QP.Close. If the work
 // request is flushed, the region must not be registered.
 func (s *side) registerAndClose() (actors []func(), check func() error) {
-	f := testkit.Must(s.pd.AllocFastRegMR(64))(s.t).(*fastMR)
+	f := testkit.Must(s.pd.AllocFastRegMR(64))(s.t).(*memory.FastRegion)
 	s.t.Cleanup(func() { testkit.OK(s.t, f.Close()) })
 	testkit.OK(s.t, f.Map(make([]byte, 64)))
 	wr := signalled(provider.WRRegMR, 1)
-	wr.RKey, wr.Access = incRKey(f.stag), provider.AccessLocalWrite|provider.AccessRemoteWrite
+	wr.RKey, wr.Access = incRKey(f.STag()), provider.AccessLocalWrite|provider.AccessRemoteWrite
 	var refused error
 	return []func(){
 			func() { _, refused = s.qp.PostSend([]provider.SendWR{wr}) },
@@ -72,7 +73,7 @@ func (s *side) registerAndClose() (actors []func(), check func() error) {
 				return nil // it was closed before
 			}
 			gone, err := flushed(s.completions(), 1)
-			if err == nil && gone && f.valid {
+			if _, registered := f.Registered(); err == nil && gone && registered {
 				err = errors.New("a registration that was flushed was performed: the region is " +
 					"open to peers")
 			}
@@ -155,7 +156,7 @@ func init() {
 				dst := a.reg(64, provider.AccessLocalWrite)
 				pattern(src.b, 7)
 				wr := signalled(provider.WRRDMARead, 1)
-				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0),
+				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.STag(), src.to(0),
 					[]provider.SGE{dst.sge(0, 64)}
 				a.send(wr)
 				return []func(){
@@ -191,7 +192,7 @@ func init() {
 				o := &stepObject{b: make([]byte, 8)}
 				om := b.object(o, 8, provider.AccessLocalWrite)
 				mem := b.reg(8, provider.AccessLocalWrite)
-				object := provider.SGE{Addr: om.base, Length: 8, LKey: om.stag}
+				object := provider.SGE{Addr: om.Addr(), Length: 8, LKey: om.STag()}
 				b.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{object, mem.sge(0, 8)}})
 				src := a.reg(16, 0)
 				pattern(src.b, 3)
@@ -238,7 +239,7 @@ func init() {
 				b.recv(provider.RecvWR{WRID: 5})
 				src := a.reg(8, 0)
 				wr := signalled(provider.WRRDMAWrite, 1)
-				wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, 8)}, om.stag, om.base
+				wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, 8)}, om.STag(), om.Addr()
 				a.send(wr)
 				return []func(){
 						func() {
@@ -271,7 +272,7 @@ func init() {
 				write := func(piece int) {
 					wr := signalled(provider.WRRDMAWrite, uint64(piece))
 					wr.SGList = []provider.SGE{src.sge(8*piece, 8)}
-					wr.RKey, wr.RemoteAddr = om.stag, om.base+uint64(8*piece)
+					wr.RKey, wr.RemoteAddr = om.STag(), om.Addr()+uint64(8*piece)
 					a.send(wr)
 				}
 				write(0)
@@ -294,7 +295,7 @@ func init() {
 			b.reconnect(w, a)
 			src, dst := a.reg(8, provider.AccessRemoteRead), b.reg(8, provider.AccessLocalWrite)
 			read := signalled(provider.WRRDMARead, 3)
-			read.RKey, read.RemoteAddr, read.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 8)}
+			read.RKey, read.RemoteAddr, read.SGList = src.m.STag(), src.to(0), []provider.SGE{dst.sge(0, 8)}
 			bad := signalled(provider.WRSend, 4)
 			bad.SGList, bad.Flags = []provider.SGE{{Addr: 1, Length: 8, LKey: 1}}, bad.Flags|provider.SendFence
 			return []func(){

@@ -64,7 +64,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a peer's first Write does not wait for what is being sent",
 		edits: []edit{{
-			"exposures.go",
+			"internal/memory/exposures.go",
 			"\t\tif m.still.Uses() > 0 {\n\t\t\tv.Value.sending",
 			"\t\tif false {\n\t\t\tv.Value.sending",
 		}},
@@ -73,7 +73,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a second peer writes while the first one waits for what is being sent",
 		edits: []edit{{
-			"exposures.go",
+			"internal/memory/exposures.go",
 			"\t\tm.written = intervals.New(m.buf, noted{})\n",
 			"\t\tm.unwritten.Store(false)\n\t\tm.written = intervals.New(m.buf, noted{})\n",
 		}},
@@ -82,22 +82,22 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a second peer does not wait for what the first one waits for",
 		edits: []edit{{
-			"exposures.go", "sending = x.writable.Find(m.written).Value.sending", "sending = nil",
+			"internal/memory/exposures.go", "sending = x.writable.Find(m.written).Value.sending", "sending = nil",
 		}},
 		protocol: "peers write to memory that is being sent",
 	},
 	{
 		name: "a region that is being closed leaves the sources while it is being sent",
 		edits: []edit{
-			{"exposures.go", "\t\tx.mu.Unlock()\n\t\tm.still.Drain()\n\t\tx.mu.Lock()\n", ""},
-			{"exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()",
+			{"internal/memory/exposures.go", "\t\tx.mu.Unlock()\n\t\tm.still.Drain()\n\t\tx.mu.Lock()\n", ""},
+			{"internal/memory/exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()",
 				"\tdefer m.still.Drain()\n\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()"},
 		},
 		protocol: "memory is sent, its region closed, and another one over it written",
 	},
 	{
 		name:     "the gate of a region that is being closed is opened",
-		edits:    []edit{{"exposures.go", " && !m.windows.Closed() {", " {"}},
+		edits:    []edit{{"internal/memory/exposures.go", " && !m.windows.Closed() {", " {"}},
 		protocol: "memory is sent, its region closed, and another one over it written",
 	},
 	{
@@ -124,11 +124,11 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "memory beside an object is written when the stream may be over",
 		edits: []edit{
-			{"stream_store.go", "\tpieces := moveMemory(c.pieces, payload, false)\n",
+			{"stream_store.go", "\tpieces := memory.MoveMemory(c.pieces, payload, false)\n",
 				"\tpieces := c.pieces\n"},
 			{
 				"stream_store.go", "\t\tdone, err := st.write()\n",
-				"\t\tst.pieces = moveMemory(st.pieces, st.chunks[0][:st.n], false)\n" +
+				"\t\tst.pieces = memory.MoveMemory(st.pieces, st.chunks[0][:st.n], false)\n" +
 					"\t\tdone, err := st.write()\n",
 			},
 		},
@@ -211,7 +211,7 @@ var scheduleMutants = []scheduleMutant{
 		name: "a region is looked up and not in use while it is written",
 		edits: []edit{
 			{
-				"peer.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
+				"internal/memory/peer.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
 				"if m == nil || m.remote.IsShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n" +
 					"\tdefer m.remote.Enter()",
 			},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -20,9 +21,9 @@ import (
 // Regions in use, and those who want them back.
 
 // writeWR is a Write of n octets from src to the region dst.
-func writeWR(wrid uint64, src *region, dst *mr, n int) provider.SendWR {
+func writeWR(wrid uint64, src *region, dst *memory.Region, n int) provider.SendWR {
 	wr := signalled(provider.WRRDMAWrite, wrid)
-	wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, n)}, dst.stag, dst.base
+	wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, n)}, dst.STag(), dst.Addr()
 	return wr
 }
 
@@ -101,7 +102,7 @@ func init() {
 			pattern(src.b, 7)
 			want := bytes.Clone(src.b)
 			wr := signalled(provider.WRRDMARead, 1)
-			wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 200)}
+			wr.RKey, wr.RemoteAddr, wr.SGList = src.m.STag(), src.to(0), []provider.SGE{dst.sge(0, 200)}
 			a.send(wr)
 			return []func(){
 					func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
@@ -129,7 +130,7 @@ func init() {
 				pattern(src.b, 7)
 				want := bytes.Clone(src.b)
 				wr := signalled(provider.WRRDMARead, 1)
-				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0),
+				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.STag(), src.to(0),
 					[]provider.SGE{dst.sge(0, size)}
 				a.send(wr)
 				st := b.qp.stream.Load()
@@ -208,7 +209,7 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 					return fmt.Errorf("a connection has ended: %w", cause)
 				}
 			}
-			if !bytes.Equal(src.b[:8], from.b[:8]) || isStill(src.m) {
+			if !bytes.Equal(src.b[:8], from.b[:8]) || src.m.IsStill() {
 				return errors.New("the peers' Writes have not been placed, or expose nothing")
 			}
 			return nil
@@ -221,7 +222,7 @@ func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
 	const size = policy.CopyFPDU + 8
 	a, b := w.pair(memnet.Options{MSS: 2 * size}, Options{}, sideOptions{}, params(true))
 	src, dst := a.reg(size, 0), b.reg(size, writable)
-	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*mr)
+	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*memory.Region)
 	from := b.reg(8, 0)
 	pattern(from.b, 3)
 	here, there := w.again(a, a.pd), w.again(b, b.pd)
@@ -299,9 +300,10 @@ func beginContexts(w *stage) ([]func(), func() error) {
 			if !bytes.Equal(mem.b, src.b) {
 				return errors.New("memory is written by a peer of another protection domain")
 			}
-			if n := mem.m.remote.Uses(); n != 0 || mem.m.remote.IsShut() {
+			_, n, _ := mem.m.Uses()
+			if _, shut := mem.m.Shut(); n != 0 || shut {
 				for range n {
-					mem.m.releaseRemote() // so that the cleanup ends
+					mem.m.ReleaseRemote() // so that the cleanup ends
 				}
 				return fmt.Errorf("the region is in use %d times, and nobody uses it: MR.Close would wait for ever", n)
 			}

@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"github.com/govs-rdma/govs/provider"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
+)
 
 // atomicOperands are what a WQE of an atomic operation has beside the others.
 type atomicOperands struct {
@@ -30,8 +34,8 @@ func (s *sendQueue) atomicAt(i uint32) *atomicOperands { return &s.atomics[i&uin
 
 // memoryQueue is what a send queue has beside its ring for such work.
 type memoryQueue struct {
-	operands []memoryOperands // of each WQE
-	posting  memoryOperands   // of mu: of what is being posted
+	operands []memory.Work // of each WQE
+	posting  memory.Work   // of mu: of what is being posted
 }
 
 // addMemory puts what checkMemory has left beside WQE i.
@@ -48,12 +52,12 @@ func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
 // putMemory moves what is being posted beside WQE i. From now on the window or region returns its
 // new key.
 func (s *sendQueue) putMemory(i, key uint32) {
-	s.memory.posting.posted(key)
+	s.memory.posting.Posted(key)
 	*s.memoryAt(i) = s.memory.posting
-	s.memory.posting = memoryOperands{}
+	s.memory.posting = memory.Work{}
 }
 
-func (s *sendQueue) memoryAt(i uint32) *memoryOperands {
+func (s *sendQueue) memoryAt(i uint32) *memory.Work {
 	all := s.memory.operands
 	return &all[i&uint32(len(all)-1)]
 }
@@ -62,6 +66,6 @@ func (s *sendQueue) memoryAt(i uint32) *memoryOperands {
 // be done any more. Its place must not be free yet.
 func (s *sendQueue) dropMemory(i uint32) {
 	if op := s.at(i).op; op == provider.WRBindMW || op == opRegMR {
-		*s.memoryAt(i) = memoryOperands{}
+		*s.memoryAt(i) = memory.Work{}
 	}
 }

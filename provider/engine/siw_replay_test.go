@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -118,8 +119,8 @@ type player struct {
 	qp   *qp
 	peer *rawPeer
 
-	regions     map[uint32]*mr // by STag
-	recv, send  *mr
+	regions     map[uint32]*memory.Region // by STag
+	recv, send  *memory.Region
 	taken, done int
 }
 
@@ -127,7 +128,7 @@ func newPlayer(t *testing.T, h *cmHost, id *cmID, peer *rawPeer) *player {
 	id.mu.Lock()
 	q := id.qp
 	id.mu.Unlock()
-	p := &player{t: t, host: h, id: id, qp: q, peer: peer, regions: make(map[uint32]*mr)}
+	p := &player{t: t, host: h, id: id, qp: q, peer: peer, regions: make(map[uint32]*memory.Region)}
 	p.recv = p.region(0, 0, 64)
 	p.send = p.region(0, 0, 64)
 	p.postRecv()
@@ -135,18 +136,15 @@ func newPlayer(t *testing.T, h *cmHost, id *cmID, peer *rawPeer) *player {
 }
 
 // region registers n octets, with this STag and address unless stag is 0.
-func (p *player) region(stag uint32, addr uint64, n int) *mr {
+func (p *player) region(stag uint32, addr uint64, n int) *memory.Region {
 	p.t.Helper()
 	if stag != 0 {
-		random := p.host.dev.stags.random
-		p.host.dev.stags.random = func(b []byte) { binary.LittleEndian.PutUint32(b, stag) }
-		defer func() { p.host.dev.stags.random = random }()
+		random := p.host.dev.memory.Random
+		p.host.dev.memory.Random = func(b []byte) { binary.LittleEndian.PutUint32(b, stag) }
+		defer func() { p.host.dev.memory.Random = random }()
 	}
-	m := testkit.Must(p.host.pd.RegMR(make([]byte, n),
-		provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*mr)
-	if stag != 0 {
-		m.base = addr // nobody knows it yet
-	}
+	m := testkit.Must(p.host.pd.RegMRIova(make([]byte, n), addr,
+		provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*memory.Region)
 	p.t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -157,7 +155,7 @@ func (p *player) ownRegions(fpdus []recorded) {
 	own := func(stag uint32, addr uint64, n int) {
 		if m := p.regions[stag]; m == nil {
 			p.regions[stag] = p.region(stag, addr, n)
-		} else if m.base != addr || len(m.buf) != n {
+		} else if m.Addr() != addr || len(octetsOf(m)) != n {
 			p.t.Fatalf("STag %#x has two addresses or lengths; this script is too simple for it", stag)
 		}
 	}
@@ -180,8 +178,8 @@ func (p *player) ownRegions(fpdus []recorded) {
 
 func (p *player) postRecv() {
 	p.t.Helper()
-	testkit.Must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.base,
-		Length: 64, LKey: p.recv.stag}}}}))(p.t)
+	testkit.Must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.Addr(),
+		Length: 64, LKey: p.recv.STag()}}}}))(p.t)
 }
 
 // play sends an FPDU of siw, and checks what it does. later begins with it.
@@ -194,21 +192,21 @@ func (p *player) play(r *recorded, later []recorded) {
 	switch r.op {
 	case rdmap.OpSend:
 		wc := p.completion("siw's Send")
-		if wc.Opcode != provider.WCRecv || int(wc.ByteLen) != len(r.payload) || !bytes.Equal(p.recv.buf[:len(r.payload)], r.payload) {
-			p.t.Errorf("siw's Send of %x: %+v, octets %x", r.payload, wc, p.recv.buf[:len(r.payload)])
+		if wc.Opcode != provider.WCRecv || int(wc.ByteLen) != len(r.payload) || !bytes.Equal(octetsOf(p.recv)[:len(r.payload)], r.payload) {
+			p.t.Errorf("siw's Send of %x: %+v, octets %x", r.payload, wc, octetsOf(p.recv)[:len(r.payload)])
 		}
 		p.taken++
 		p.postRecv()
 	case rdmap.OpWrite:
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if m := p.regions[r.h.STag]; !bytes.Equal(m.buf, r.payload) {
-			p.t.Errorf("siw's Write of %q placed %q", r.payload, m.buf)
+		if m := p.regions[r.h.STag]; !bytes.Equal(octetsOf(m), r.payload) {
+			p.t.Errorf("siw's Write of %q placed %q", r.payload, octetsOf(m))
 		}
 	case rdmap.OpReadResponse:
 		wc := p.completion("our Read")
-		if m := p.regions[r.h.STag]; wc.Opcode != provider.WCRDMARead || !bytes.Equal(m.buf, r.payload) {
-			p.t.Errorf("siw's Read Response of %q: %+v, octets %q", r.payload, wc, m.buf)
+		if m := p.regions[r.h.STag]; wc.Opcode != provider.WCRDMARead || !bytes.Equal(octetsOf(m), r.payload) {
+			p.t.Errorf("siw's Read Response of %q: %+v, octets %q", r.payload, wc, octetsOf(m))
 		}
 		p.done++
 	}
@@ -219,7 +217,7 @@ func (p *player) fillSource(r *recorded, later []recorded) {
 	q := testkit.Must(rdmap.ParseReadRequest(r.payload))(p.t)
 	for i := range later {
 		if l := &later[i]; !l.siws && l.op == rdmap.OpReadResponse {
-			copy(p.regions[q.SourceSTag].buf, l.payload)
+			copy(octetsOf(p.regions[q.SourceSTag]), l.payload)
 			return
 		}
 	}
@@ -249,7 +247,7 @@ func (p *player) expect(r *recorded) {
 	default:
 		p.t.Fatalf("%s in the capture", r.op)
 	}
-	wr.SGList = []provider.SGE{{Addr: p.send.base, Length: uint32(copy(p.send.buf, r.payload)), LKey: p.send.stag}}
+	wr.SGList = []provider.SGE{{Addr: p.send.Addr(), Length: uint32(copy(octetsOf(p.send), r.payload)), LKey: p.send.STag()}}
 	testkit.Must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
 	p.want(r.op.String(), r.octets)
 	p.completion("our " + r.op.String())

@@ -46,11 +46,11 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 		return nil, fail(op, fmt.Sprintf("%d receives of %d SGEs", a.MaxWR, a.MaxSGE),
 			fmt.Errorf("from 1 to %d receives of at most %d SGEs are possible: %w", maxSRQWR, maxSGE, syscall.EINVAL))
 	}
-	if !p.refs.Hold() {
+	if !p.Refs.Hold() {
 		return nil, failClosed(op, p.name())
 	}
 	if err := p.dev.srqs.Take(); err != nil {
-		p.refs.Drop()
+		p.Refs.Drop()
 		return nil, fail(op, "", err)
 	}
 	return &srq{pd: p, cookie: init.Cookie, recvs: init.Recvs, maxSGE: a.MaxSGE,
@@ -251,6 +251,6 @@ func (r *srq) Close() error {
 	dev := r.pd.dev
 	dev.async.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
 	dev.srqs.Give()
-	r.pd.refs.Drop()
+	r.pd.Refs.Drop()
 	return nil
 }

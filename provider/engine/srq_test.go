@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -371,7 +372,7 @@ func TestSRQRefusals(t *testing.T) {
 func TestSRQProtectionDomain(t *testing.T) {
 	srqStory(t, 0, func(t *testing.T, s *side, r *srq, _ []*qp, _ []*raw) {
 		other := testkit.Must(s.dev.AllocPD())(t).(*pd)
-		theirs := testkit.Must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*mr)
+		theirs := testkit.Must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*memory.Region)
 		ours := s.reg(8, provider.AccessLocalWrite)
 		q := testkit.Must(newQP(other,
 			provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r,
@@ -384,8 +385,8 @@ func TestSRQProtectionDomain(t *testing.T) {
 		peer.sendMsg([]byte("two"))
 		s.wcOf("memory of the QP's PD", q, provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 		s.wantDown("memory of the QP's PD")
-		if string(ours.b[:3]) != "one" || !bytes.Equal(theirs.buf, make([]byte, 8)) {
-			t.Errorf("memory %q and %q", ours.b, theirs.buf)
+		if string(ours.b[:3]) != "one" || !bytes.Equal(octetsOf(theirs), make([]byte, 8)) {
+			t.Errorf("memory %q and %q", ours.b, octetsOf(theirs))
 		}
 		peer.c.Close()
 		testkit.OK(t, q.Close())

@@ -97,13 +97,13 @@ func TestPartsBehindObjects(t *testing.T) {
 		for range peers {
 			_, r := s.besides(network)
 			own := s.reg(1300, everything)
-			b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 100))
+			b := r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr(), true), make([]byte, 100))
 			for len(b) < behind {
-				b = append(b, r.fpdu(rdmap.WriteHeader(own.m.stag, own.to(0), true), make([]byte, 1300))...)
+				b = append(b, r.fpdu(rdmap.WriteHeader(own.m.STag(), own.to(0), true), make([]byte, 1300))...)
 			}
 			r.write(b)
 		}
-		fpdu := good.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 60_000))
+		fpdu := good.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true), make([]byte, 60_000))
 		good.write(fpdu[:40_000])
 		time.Sleep(4 * policy.StallLook)
 		if err := q.Cause(); err != nil {
@@ -212,9 +212,9 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		o := &sleeper{store: store{b: make([]byte, 60_000)}, takes: time.Minute}
 		m := s.object(o, 60_000, writable)
 		mem := s.reg(1300, everything)
-		b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 60_000))
+		b := r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr(), true), make([]byte, 60_000))
 		for len(b) < 2<<20 {
-			b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true),
+			b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true),
 				make([]byte, 1300))...)
 		}
 		r.write(b)

@@ -72,7 +72,7 @@ func TestFPDUTimeout(t *testing.T) {
 		for _, first := range []int{1, 2, 25} {
 			story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 				dst := s.reg(60_000, everything)
-				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, n))
 				began := time.Now()
 				r.write(fpdu[:min(first, len(fpdu)-1)])
 				s.wantTimeout("a peer that stops", began, limit)
@@ -82,7 +82,7 @@ func TestFPDUTimeout(t *testing.T) {
 		}
 		story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 			dst := s.reg(60_000, everything)
-			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, n))
 			for range 20 { // with pauses inside
 				r.write(fpdu[:len(fpdu)/2])
 				time.Sleep(limit / 3)
@@ -296,7 +296,7 @@ func TestPartsOfAll(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		dst := s.reg(60_000, everything)
-		fpdu := good.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
+		fpdu := good.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, 60_000))
 		for range 10 {
 			good.write(fpdu[:part])
 			time.Sleep(policy.StallLook / 2)
@@ -337,7 +337,7 @@ func TestPartsAreFair(t *testing.T) {
 		dst := s.reg(60_000, everything)
 		begin := func(addr string) (*qp, func()) {
 			q, r := s.besidesAt(network, addr)
-			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
+			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, 60_000))
 			r.write(fpdu[:part])
 			return q, func() { r.write(fpdu[part:]) }
 		}

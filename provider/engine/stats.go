@@ -292,8 +292,8 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 		FlushedSends: all.FlushedSends, FlushedRecvs: all.FlushedRecvs, CRCErrors: all.CRCErrors,
 		CQLost: t.lost.Load(), Connections: t.connections.Load(), Failures: t.failures.Load(),
 		OtherTerminates: t.others, Refused: make(map[string]uint64, len(t.refused)),
-		QPs: d.qps.Len(), CQs: d.cqs.Len(), MRs: d.stags.mrs.Len(),
-		MWs: d.stags.mws.Len(), PDs: d.pds.Len(), SRQs: d.srqs.Len(),
+		QPs: d.qps.Len(), CQs: d.cqs.Len(), MRs: d.memory.MRs.Len(),
+		MWs: d.memory.MWs.Len(), PDs: d.pds.Len(), SRQs: d.srqs.Len(),
 		Connected: connected, Accepted: accepted, Closing: closing,
 	}
 	for name, n := range t.refused {

@@ -29,12 +29,12 @@ func TestStatsTraffic(t *testing.T) {
 				provider.RecvWR{})
 			a.send(
 				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0),
-					RKey: dst.m.stag},
+					RKey: dst.m.STag()},
 				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0),
-					RKey: dst.m.stag},
+					RKey: dst.m.STag()},
 				provider.SendWR{Opcode: provider.WRSend, SGList: sges},
 				provider.SendWR{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.to(0),
-					RKey: dst.m.stag, Flags: provider.SendSignaled},
+					RKey: dst.m.STag(), Flags: provider.SendSignaled},
 			)
 			pollBoth(t, 2, a.cq, b.cq)
 			octets := uint64(n)
@@ -280,7 +280,7 @@ func TestStatsFlushes(t *testing.T) {
 	c, d := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{}, params(true))
 	sink, peer := c.reg(64, allRights), d.reg(64, allRights)
 	read := provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
-		SGList: []provider.SGE{sink.sge(0, 64)}, RemoteAddr: peer.to(0), RKey: ^peer.m.stag}
+		SGList: []provider.SGE{sink.sge(0, 64)}, RemoteAddr: peer.to(0), RKey: ^peer.m.STag()}
 	c.send(read, read)
 	flushed := uint64(0)
 	for end, n := time.Now().Add(patience), 0; n < 2; { // both ends have to be polled

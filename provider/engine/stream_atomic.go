@@ -56,7 +56,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	var original uint64
 	if err == nil {
 		s.rx.c.leave() // the first operation on a region waits
-		original, err = s.q.peer.atomic(&req)
+		original, err = s.q.peer.Atomic(&req)
 	}
 	if err != nil {
 		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero

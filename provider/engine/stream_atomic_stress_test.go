@@ -38,9 +38,9 @@ func TestAtomicsAreAtomic(t *testing.T) {
 		x.start(cx, params(true))
 		testkit.OK(t, q.start(cq, responder(true), func(error) {}))
 		sink, old := x.words(1, provider.AccessLocalWrite)
-		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}, RKey: m.stag}
+		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.Addr(), Length: 8, LKey: sink.STag()}}, RKey: m.STag()}
 		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {
-			wr.Opcode, wr.RemoteAddr, wr.CompareAdd, wr.Swap = op, m.base+uint64(8*word), compareAdd, swap
+			wr.Opcode, wr.RemoteAddr, wr.CompareAdd, wr.Swap = op, m.Addr()+uint64(8*word), compareAdd, swap
 			x.send(wr)
 			x.poll() // which sleeps: there are more goroutines than CPUs
 			return old[0]
@@ -115,8 +115,8 @@ func TestPerformAtomic(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range goroutines {
 		wg.Go(func() {
-			add := rdmap.FetchAdd(0, m.stag, m.base, 1, 0)
-			masked := rdmap.FetchAdd(0, m.stag, m.base, 1<<32, 1<<63)
+			add := rdmap.FetchAdd(0, m.STag(), m.Addr(), 1, 0)
+			masked := rdmap.FetchAdd(0, m.STag(), m.Addr(), 1<<32, 1<<63)
 			ready.Done()
 			ready.Wait()
 			for range each {
@@ -125,13 +125,13 @@ func TestPerformAtomic(t *testing.T) {
 					continue
 				}
 				for _, req := range []*rdmap.AtomicRequest{&add, &masked} {
-					if _, err := ofPD(s.pd).atomic(req); err != nil {
+					if _, err := ofPD(s.pd).Atomic(req); err != nil {
 						t.Error(err)
 						return
 					}
 				}
-				swap := rdmap.CmpSwap(0, m.stag, m.base, 0, 99, 1<<63, 0) // changes nothing, whatever is there
-				if _, err := ofPD(s.pd).atomic(&swap); err != nil {
+				swap := rdmap.CmpSwap(0, m.STag(), m.Addr(), 0, 99, 1<<63, 0) // changes nothing, whatever is there
+				if _, err := ofPD(s.pd).Atomic(&swap); err != nil {
 					t.Error(err)
 					return
 				}
@@ -150,13 +150,13 @@ func TestExtensionsAllocateNothing(t *testing.T) {
 	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
 	m, _ := b.words(1, atomicRights|provider.AccessRemoteWrite)
 	sink, _ := a.words(1, provider.AccessLocalWrite)
-	sges := []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}
+	sges := []provider.SGE{{Addr: sink.Addr(), Length: 8, LKey: sink.STag()}}
 	recvs := make([]provider.RecvWR, 2)
 	wrs := []provider.SendWR{
-		{Opcode: provider.WRRDMAWriteWithImm, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
+		{Opcode: provider.WRRDMAWriteWithImm, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag()},
 		{Opcode: provider.WRSendWithImm},
-		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.base, RKey: m.stag, CompareAdd: 1},
-		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
+		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag(), CompareAdd: 1},
+		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag()},
 	}
 	wantNoAllocs(t, func() {
 		b.recv(recvs...)

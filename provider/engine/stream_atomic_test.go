@@ -13,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -21,10 +22,10 @@ import (
 const atomicRights = provider.AccessLocalWrite | provider.AccessRemoteAtomic
 
 // words registers n words of zero, aligned.
-func (s *side) words(n int, access provider.Access) (*mr, []uint64) {
+func (s *side) words(n int, access provider.Access) (*memory.Region, []uint64) {
 	s.t.Helper()
 	w := make([]uint64, n)
-	m := testkit.Must(s.pd.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*n), access))(s.t).(*mr)
+	m := testkit.Must(s.pd.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*n), access))(s.t).(*memory.Region)
 	s.t.Cleanup(func() { m.Close() })
 	return m, w
 }
@@ -152,16 +153,16 @@ func TestAtomicTarget(t *testing.T) {
 			story(t, extended(fr.opts), framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 				m, w := s.words(3, atomicRights|provider.AccessRemoteWrite|provider.AccessRemoteRead)
 				s.recv(provider.RecvWR{WRID: 1})
-				to := m.base + 8
+				to := m.Addr() + 8
 				const ones = ^uint64(0)
-				junk := rdmap.FetchAdd(0xdeadbeef, m.stag, to, 5, 0)
+				junk := rdmap.FetchAdd(0xdeadbeef, m.STag(), to, 5, 0)
 				junk.Reserved, junk.Compare, junk.CompareMask = 0xfffffff, 1, 2 // ignored
 				w[1] = 0x0102030405060708
 				r.atomicReq(junk)
 				r.wantOld("FetchAdd", 1, rdmap.AtomicResponse{ID: 0xdeadbeef, Original: 0x0102030405060708})
-				r.atomicReq(rdmap.CmpSwap(7, m.stag, to, 1, 2, ones, ones))
+				r.atomicReq(rdmap.CmpSwap(7, m.STag(), to, 1, 2, ones, ones))
 				r.wantOld("CmpSwap of something else", 2, rdmap.AtomicResponse{ID: 7, Original: 0x010203040506070d})
-				r.atomicReq(rdmap.CmpSwap(8, m.stag, to, 0x010203040506070d, 2, ones, ones))
+				r.atomicReq(rdmap.CmpSwap(8, m.STag(), to, 0x010203040506070d, 2, ones, ones))
 				r.wantOld("CmpSwap", 3, rdmap.AtomicResponse{ID: 8, Original: 0x010203040506070d})
 				if atomic.LoadUint64(&w[1]) != 2 || w[0] != 0 || w[2] != 0 {
 					t.Errorf("memory is %#x", w)
@@ -171,12 +172,12 @@ func TestAtomicTarget(t *testing.T) {
 				var octet [8]byte
 				binary.NativeEndian.PutUint64(octet[:], 0x8000000080000000)
 				h := rdmap.AtomicRequestHeader(r.readMSN)
-				one := rdmap.FetchAdd(10, m.stag, to, 0x8000000080000001, 0x8000000080000000)
+				one := rdmap.FetchAdd(10, m.STag(), to, 0x8000000080000001, 0x8000000080000000)
 				h2 := rdmap.AtomicRequestHeader(r.readMSN + 1)
-				two := rdmap.CmpSwap(11, m.stag, to, 0, 0xffff, 0xff00, 0x0ff0)
-				read := rdmap.ReadRequest{SinkSTag: 77, Size: 8, SourceSTag: m.stag, SourceTO: to}
+				two := rdmap.CmpSwap(11, m.STag(), to, 0, 0xffff, 0xff00, 0x0ff0)
+				read := rdmap.ReadRequest{SinkSTag: 77, Size: 8, SourceSTag: m.STag(), SourceTO: to}
 				r.write(bytes.Join([][]byte{
-					r.fpdu(rdmap.WriteHeader(m.stag, to, true), octet[:]), r.fpdu(h, one.AppendTo(nil)), r.fpdu(h2, two.AppendTo(nil)),
+					r.fpdu(rdmap.WriteHeader(m.STag(), to, true), octet[:]), r.fpdu(h, one.AppendTo(nil)), r.fpdu(h2, two.AppendTo(nil)),
 					r.fpdu(rdmap.ReadRequestHeader(r.readMSN+2), read.AppendTo(nil)),
 				}, nil))
 				r.readMSN += 3
@@ -200,14 +201,14 @@ func TestAtomicAlignmentIsOfMemory(t *testing.T) {
 	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 		w := make([]uint64, 4)
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 32)
-		m := testkit.Must(s.pd.RegMR(b[3:], atomicRights|provider.AccessZeroBased))(t).(*mr)
+		m := testkit.Must(s.pd.RegMR(b[3:], atomicRights|provider.AccessZeroBased))(t).(*memory.Region)
 		defer m.Close()
-		r.atomicReq(rdmap.FetchAdd(1, m.stag, 5, 9, 0)) // 3 + 5 is aligned
+		r.atomicReq(rdmap.FetchAdd(1, m.STag(), 5, 9, 0)) // 3 + 5 is aligned
 		r.wantOld("aligned in memory", 1, rdmap.AtomicResponse{ID: 1})
 		if w[1] != 9 {
 			t.Errorf("memory is %#x", w)
 		}
-		h := r.atomicReq(rdmap.FetchAdd(1, m.stag, 8, 9, 0))
+		h := r.atomicReq(rdmap.FetchAdd(1, m.STag(), 8, 9, 0))
 		r.wantTerminate("aligned in its addresses only", fault{0, 2, 7}, &h, rdmap.AtomicRequestLen, nil)
 	})
 }
@@ -255,13 +256,13 @@ func TestAtomicsAndReadsShareIRD(t *testing.T) {
 		storyOn(t, memnet.Options{Window: 100}, extended(Options{}), params(true), sideOptions{}, func(s *side, r *raw) {
 			src := s.reg(size, provider.AccessRemoteRead)
 			m, w := s.words(1, atomicRights)
-			r.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: size, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+			r.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: size, SourceSTag: src.m.STag(), SourceTO: src.to(0)})
 			for i := range 3 {
-				r.atomicReq(rdmap.FetchAdd(uint32(i), m.stag, m.base, 1, 0))
+				r.atomicReq(rdmap.FetchAdd(uint32(i), m.STag(), m.Addr(), 1, 0))
 			}
 			synctest.Wait()
 			if extra {
-				h := r.atomicReq(rdmap.FetchAdd(9, m.stag, m.base, 1, 0))
+				h := r.atomicReq(rdmap.FetchAdd(9, m.STag(), m.Addr(), 1, 0))
 				s.wantTerm("one too many", false, 1, 2, 2)
 				r.next("the segment under way")
 				r.wantTerminate("no buffer for the request", fault{1, 2, 2}, &h, rdmap.AtomicRequestLen, nil)
@@ -314,7 +315,7 @@ func TestAtomicRightAndCap(t *testing.T) {
 //rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
 //rfc:7306 EXT-8.2-04 8-octet range check TO..TO+7, no wrap, for atomics
 func TestBadAtomicRequests(t *testing.T) {
-	type target struct{ m, readable, foreign, closed *mr }
+	type target struct{ m, readable, foreign, closed *memory.Region }
 	bad := func(name string, f fault, event provider.AsyncEventType, off Options,
 		request func(x target) rdmap.AtomicRequest) {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +325,7 @@ func TestBadAtomicRequests(t *testing.T) {
 				other := testkit.Must(s.dev.AllocPD())(t).(*pd)
 				theirs := make([]uint64, 4)
 				octets := unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32)
-				foreign := testkit.Must(other.RegMR(octets, atomicRights))(t).(*mr)
+				foreign := testkit.Must(other.RegMR(octets, atomicRights))(t).(*memory.Region)
 				closed, _ := s.words(4, atomicRights)
 				testkit.OK(t, closed.Close())
 				h := r.atomicReq(request(target{m, readable, foreign, closed}))
@@ -340,7 +341,7 @@ func TestBadAtomicRequests(t *testing.T) {
 						}
 					}
 				}
-				if !isStill(m) || !isStill(foreign) {
+				if !m.IsStill() || !foreign.IsStill() {
 					t.Error("memory counts as written by a peer")
 				}
 				testkit.OK(t, foreign.Close())
@@ -349,15 +350,15 @@ func TestBadAtomicRequests(t *testing.T) {
 		})
 	}
 	on := extended(Options{})
-	add := func(m *mr, off int) rdmap.AtomicRequest {
-		return rdmap.FetchAdd(1, m.stag, m.base+uint64(off), ^uint64(0), 0)
+	add := func(m *memory.Region, off int) rdmap.AtomicRequest {
+		return rdmap.FetchAdd(1, m.STag(), m.Addr()+uint64(off), ^uint64(0), 0)
 	}
 	for off := 1; off < 8; off++ {
 		bad(fmt.Sprintf("FetchAdd %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on,
 			func(x target) rdmap.AtomicRequest { return add(x.m, off) })
 		name := fmt.Sprintf("CmpSwap %d octets off", off)
 		bad(name, fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
-			return rdmap.CmpSwap(1, x.m.stag, x.m.base+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
+			return rdmap.CmpSwap(1, x.m.STag(), x.m.Addr()+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
 		})
 	}
 	bad("half of it after the region", fault{0, 1, 1}, provider.EventQPAccessErr, on,
@@ -365,7 +366,7 @@ func TestBadAtomicRequests(t *testing.T) {
 	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on,
 		func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
 	bad("over the end of the numbers", fault{0, 1, 4}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest {
-		return rdmap.FetchAdd(1, x.m.stag, ^uint64(7), 1, 0)
+		return rdmap.FetchAdd(1, x.m.STag(), ^uint64(7), 1, 0)
 	})
 	bad("no right", fault{0, 1, 2}, provider.EventQPAccessErr, on,
 		func(x target) rdmap.AtomicRequest { return add(x.readable, 0) })

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -11,7 +12,7 @@ import (
 // on their way. find returns what is at n octets of the message, in use. It reports
 // false if that can't be had and there is no other piece to go on with.
 func (s *stream) fetchAhead(length uint32, tagged bool,
-	find func(off uint32, n uint64) ([]objectPiece, bool)) bool {
+	find func(off uint32, n uint64) ([]memory.Piece, bool)) bool {
 	t := &s.tx
 	if t.fetches == nil {
 		t.fetches = new(messageFetches)
@@ -42,15 +43,15 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 }
 
 // startFetch has the n octets that pieces name read.
-func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectFetch {
+func (s *stream) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objectFetch {
 	f := &objectFetch{payload: s.dev.chunks.Get(), n: n, ahead: ahead}
-	if pieces = moveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {
+	if pieces = memory.MoveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {
 		f.state.Store(fetchDone)
 		return f
 	}
 	s.dev.spawn(func() {
-		f.err = readPieces(pieces, f.payload[:n])
-		releasePieces(pieces)
+		f.err = memory.ReadPieces(pieces, f.payload[:n])
+		memory.ReleasePieces(pieces)
 		s.objectAnswered()
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
 			s.dev.giveFetch(f)
@@ -97,16 +98,16 @@ func (s *stream) fillObjectResponse() {
 }
 
 // fetchResponse is fetchAhead for the response under way. The error is that of
-// readSource for what is needed next.
+// ReadSource for what is needed next.
 func (s *stream) fetchResponse() (err error) {
 	r := &s.tx.resp
-	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]objectPiece, bool) {
-		var m *mr
+	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]memory.Piece, bool) {
+		var m *memory.Region
 		to := r.SourceTO + uint64(off)
-		if m, _, err = s.q.peer.readSource(r.SourceSTag, to, uint32(n)); err != nil {
+		if m, _, err = s.q.peer.ReadSource(r.SourceSTag, to, uint32(n)); err != nil {
 			return nil, false
 		}
-		return []objectPiece{m.piece(to, n)}, true
+		return []memory.Piece{m.Piece(to, n)}, true
 	})
 	if ok {
 		return nil
@@ -146,7 +147,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 
 // fetchWork is fetchAhead for WQE next, w.
 func (s *stream) fetchWork(w *sendWQE) bool {
-	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]objectPiece, bool) {
-		return s.q.pd.objectPieces(s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
+	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]memory.Piece, bool) {
+		return s.q.pd.Pieces(s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
 	})
 }

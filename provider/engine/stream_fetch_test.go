@@ -16,6 +16,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -68,7 +69,7 @@ func (o *asked) take() []*askedCall {
 type fromObject struct {
 	a, b *side
 	o    *asked
-	m    *mr
+	m    *memory.Region
 	dst  *region
 	peer *side // who posted it
 }
@@ -84,19 +85,19 @@ func sendFromObject(t *testing.T, message string, size int, crc, markers bool) *
 	pattern(x.o.b, size)
 	x.m = a.object(x.o, size, provider.AccessRemoteRead)
 	x.dst = b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: x.m.base, Length: uint32(size), LKey: x.m.stag}}}
+	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: x.m.Addr(), Length: uint32(size), LKey: x.m.STag()}}}
 	switch message {
 	case "response":
 		x.peer = b
 		wr.Opcode, wr.SGList = provider.WRRDMARead, []provider.SGE{x.dst.sge(0, size)}
-		wr.RemoteAddr, wr.RKey = x.m.base, x.m.stag
+		wr.RemoteAddr, wr.RKey = x.m.Addr(), x.m.STag()
 		a.send(provider.SendWR{Opcode: provider.WRRDMAWrite}) // without it b may not send
 	case "Send":
 		wr.Opcode = provider.WRSend
 		b.recv(provider.RecvWR{WRID: 2, SGList: []provider.SGE{x.dst.sge(0, size)}})
 	case "Write":
 		wr.Opcode = provider.WRRDMAWrite
-		wr.RemoteAddr, wr.RKey = x.dst.to(0), x.dst.m.stag
+		wr.RemoteAddr, wr.RKey = x.dst.to(0), x.dst.m.STag()
 	}
 	synctest.Wait()
 	x.peer.send(wr)
@@ -208,7 +209,7 @@ func TestObjectReadAheadFails(t *testing.T) {
 					var mine *provider.TerminateError
 					if err := x.a.wantDown("our end"); !errors.As(err, &mine) || mine.Remote || !errors.Is(mine.Err, want) ||
 						!strings.Contains(mine.Err.Error(),
-							fmt.Sprintf(" at %d of the object of %s", fails, x.m.name())) {
+							fmt.Sprintf(" at %d of the object of mr %#x", fails, x.m.STag())) {
 						t.Errorf("our end ended with %v", err)
 					}
 					status := provider.WCLocProtErr
@@ -339,7 +340,7 @@ func TestObjectWriteWithImm(t *testing.T) {
 		o := &asked{b: make([]byte, size)}
 		m := s.object(o, size, 0)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWriteWithImm, Flags: provider.SendSignaled, Imm: 7, RKey: 9,
-			SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+			SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 		o.take()[0].answer <- nil
 		synctest.Wait()
 		s.noWC("the immediate data is not out")
@@ -379,6 +380,6 @@ func TestObjectPanics(t *testing.T) {
 	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	m := testkit.Must(a.pd.RegObject(brokenObject{}, size, 0))(t)
 	a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.LKey()}},
-		RemoteAddr: dst.to(0), RKey: dst.m.stag, Flags: provider.SendSignaled})
+		RemoteAddr: dst.to(0), RKey: dst.m.STag(), Flags: provider.SendSignaled})
 	a.poll()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -100,7 +101,7 @@ func (s *side) reg(n int, access provider.Access) *region {
 	r := &region{t: s.t, whole: make([]byte, n+2*guard)}
 	freshen(r.whole)
 	r.b = r.whole[guard : guard+n : guard+n]
-	r.m = testkit.Must(s.pd.RegMR(r.b, access))(s.t).(*mr)
+	r.m = testkit.Must(s.pd.RegMR(r.b, access))(s.t).(*memory.Region)
 	s.t.Cleanup(func() { r.m.Close() })
 	return r
 }
@@ -108,17 +109,17 @@ func (s *side) reg(n int, access provider.Access) *region {
 // region is a registered region with canaries around it.
 type region struct {
 	t     testing.TB
-	m     *mr
+	m     *memory.Region
 	b     []byte
 	whole []byte
 }
 
 func (r *region) sge(off, n int) provider.SGE {
-	return provider.SGE{Addr: r.m.base + uint64(off), Length: uint32(n), LKey: r.m.stag}
+	return provider.SGE{Addr: r.m.Addr() + uint64(off), Length: uint32(n), LKey: r.m.STag()}
 }
 
 // to is the address of octet off.
-func (r *region) to(off int) uint64 { return r.m.base + uint64(off) }
+func (r *region) to(off int) uint64 { return r.m.Addr() + uint64(off) }
 
 // untouched fails the test unless all octets but those of [from, to) are 0xa5.
 func (r *region) untouched(from, to int) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -56,14 +57,14 @@ func (s *side) wantServed(what string, good *raw) {
 func TestPeersThatDoNotRead(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const n, wrs = 1 << 20, 4
-		m := testkit.Must(s.pd.RegMR(make([]byte, n), provider.AccessLocalWrite))(t).(*mr)
+		m := testkit.Must(s.pd.RegMR(make([]byte, n), provider.AccessLocalWrite))(t).(*memory.Region)
 		var stuck []*qp
 		for i := range 10 {
 			q, _ := s.besides(network)
 			for j := range wrs {
 				testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(10*i + j),
 					Opcode: provider.WRSend, Flags: provider.SendSignaled,
-					SGList: []provider.SGE{{Addr: m.base, Length: n, LKey: m.stag}}}}))(t)
+					SGList: []provider.SGE{{Addr: m.Addr(), Length: n, LKey: m.STag()}}}}))(t)
 			}
 			stuck = append(stuck, q)
 		}

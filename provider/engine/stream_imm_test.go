@@ -105,7 +105,7 @@ func TestImmediateStaysWithItsWrite(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 2000}, extended(Options{}), params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(100000, provider.AccessRemoteRead)
 		for i := range 4 {
-			r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: 10000, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+			r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: 10000, SourceSTag: src.m.STag(), SourceTO: src.to(0)})
 			s.send(provider.SendWR{Opcode: provider.WRRDMAWriteWithImm, Imm: uint32(i), RKey: 9, SGList: []provider.SGE{src.sge(0, 10000)}})
 		}
 		for reads, imms := 0, 0; reads < 4 || imms < 4; {
@@ -145,7 +145,7 @@ func TestImmediateReceived(t *testing.T) {
 				payload := make([]byte, 20000)
 				pattern(payload, 3)
 				write := func(from, to int, last bool) {
-					r.send(rdmap.WriteHeader(dst.m.stag, dst.to(from), last), payload[from:to])
+					r.send(rdmap.WriteHeader(dst.m.STag(), dst.to(from), last), payload[from:to])
 				}
 				with := provider.WCWithImm
 				r.imm(false, 0x0102030499999999)
@@ -171,8 +171,8 @@ func TestImmediateReceived(t *testing.T) {
 				// All at once, as one read of the socket brings it.
 				var octets []byte
 				add := func(h ddp.Header, p []byte) { octets = append(octets, r.fpdu(h, p)...) }
-				add(rdmap.WriteHeader(dst.m.stag, dst.to(100), true), payload[100:110])
-				add(rdmap.WriteHeader(dst.m.stag, dst.to(110), true), payload[110:130])
+				add(rdmap.WriteHeader(dst.m.STag(), dst.to(100), true), payload[100:110])
+				add(rdmap.WriteHeader(dst.m.STag(), dst.to(110), true), payload[110:130])
 				add(rdmap.ImmediateHeader(false, 4), rdmap.AppendImmediate(nil, 9<<32))
 				add(rdmap.SendHeader(rdmap.OpSend, 0, 5, 0, true), []byte{0x33})
 				add(rdmap.ImmediateHeader(true, 6), rdmap.AppendImmediate(nil, 10<<32))
@@ -200,7 +200,7 @@ func TestReadBehindImmediate(t *testing.T) {
 	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 		src := s.reg(8, provider.AccessRemoteRead)
 		s.recv(provider.RecvWR{WRID: 1})
-		read := rdmap.ReadRequest{SinkSTag: 1, Size: 8, SourceSTag: src.m.stag, SourceTO: src.to(0)}
+		read := rdmap.ReadRequest{SinkSTag: 1, Size: 8, SourceSTag: src.m.STag(), SourceTO: src.to(0)}
 		r.write(append(r.fpdu(rdmap.ImmediateHeader(false, 1), make([]byte, 8)), r.fpdu(rdmap.ReadRequestHeader(1), read.AppendTo(nil))...))
 		r.want("the response", rdmap.ReadResponseHeader(1, 0, true))
 		s.wantWC("it was there before", provider.WC{WRID: 1, Opcode: provider.WCRecv, Flags: provider.WCWithImm})
@@ -352,7 +352,7 @@ func TestImmediateEndToEnd(t *testing.T) {
 					wr := provider.SendWR{
 						Opcode:     rapid.SampledFrom([]provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMAWriteWithImm, provider.WRSend, provider.WRSendWithImm}).Draw(t, "opcode"),
 						Imm:        rapid.Uint32().Draw(t, "immediate data"),
-						RemoteAddr: dst.to(off), RKey: dst.m.stag,
+						RemoteAddr: dst.to(off), RKey: dst.m.STag(),
 					}
 					if wr.Opcode == provider.WRSendWithImm {
 						n = 0

@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"github.com/govs-rdma/govs/provider"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
+)
 
 // doMemory does what WQE next asks for. The batch uses no region. Uses of others, which
 // last as long as a copy, are waited for.
@@ -10,11 +14,11 @@ func (s *stream) doMemory() {
 	w := q.sq.at(t.next)
 	var err error
 	if w.op == provider.WRLocalInv {
-		err = q.peer.invalidateLocal(w.immOrInv)
+		err = q.peer.InvalidateLocal(w.immOrInv)
 	} else {
 		o := q.sq.memoryAt(t.next)
-		err = o.do(&q.peer, w.rkey)
-		*o = memoryOperands{}
+		err = o.Do(&q.peer, w.rkey)
+		*o = memory.Work{}
 	}
 	if err != nil {
 		s.failMemory(err)
@@ -58,7 +62,7 @@ func (s *stream) undoMemory() {
 		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
 			continue
 		}
-		s.q.peer.undoWork(w.rkey)
+		s.q.peer.Undo(w.rkey)
 	}
 }
 

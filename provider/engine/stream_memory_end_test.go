@@ -5,6 +5,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
@@ -17,20 +18,23 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 		"a registration": func(s *side, m *region) (func() error, func() bool) {
 			f := testFast(s.t, s.pd, size)
 			testkit.OK(t, f.Map(make([]byte, size)))
-			return func() error { return s.enqueue(regWR(1, f, allRights)) }, func() bool { return f.valid || f.acquireRemote() }
+			return func() error { return s.enqueue(regWR(1, f, allRights)) }, func() bool {
+				_, registered := f.Registered()
+				return registered
+			}
 		},
 		"a bind": func(s *side, m *region) (func() error, func() bool) {
 			w := testMW(s.t, s.pd, provider.MWType2)
-			return func() error { return s.enqueue(bindWR(1, w, m.m, 0, size, provider.AccessRemoteWrite)) }, w.isBound
+			return func() error { return s.enqueue(bindWR(1, w, m.m, 0, size, provider.AccessRemoteWrite)) }, isBound(w)
 		},
 		"a bind of type 1": func(s *side, m *region) (func() error, func() bool) {
 			w := testMW(s.t, s.pd, provider.MWType1)
 			return func() error {
 				_, err := s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{
-					LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite,
+					LKey: m.m.STag(), Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite,
 				})
 				return err
-			}, w.isBound
+			}, isBound(w)
 		},
 	}
 	states := map[string]func(s *side) mpa.Params{
@@ -117,8 +121,7 @@ func (s *side) enqueue(wr provider.SendWR) error {
 	return err
 }
 
-func (w *mw) isBound() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.region != nil
+// isBound returns a function that reports whether w is bound.
+func isBound(w *memory.Window) func() bool {
+	return func() bool { _, bound := w.Bound(); return bound }
 }

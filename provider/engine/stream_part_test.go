@@ -36,7 +36,7 @@ func TestLongFPDU(t *testing.T) {
 					for i := range 3 {
 						off, last := i*50_001, i == 2
 						part := data[off : off+50_001]
-						r.send(rdmap.WriteHeader(dst.m.stag, dst.to(off), last), part)
+						r.send(rdmap.WriteHeader(dst.m.STag(), dst.to(off), last), part)
 						r.send(sendSeg(1, uint32(off), last), part)
 						if !last {
 							continue
@@ -70,7 +70,7 @@ func TestRegionGoesMidFPDU(t *testing.T) {
 		t.Run(fr.name, func(t *testing.T) {
 			story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 				dst := s.reg(60_000, everything)
-				h := rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+				h := rdmap.WriteHeader(dst.m.STag(), dst.to(0), true)
 				fpdu := r.fpdu(h, make([]byte, 60_000))
 				r.write(fpdu[:20_000])
 				time.Sleep(time.Millisecond)

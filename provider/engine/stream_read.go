@@ -23,13 +23,13 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
-	m, _, err := s.q.peer.readSource(r.SourceSTag, r.SourceTO, r.Size)
+	m, _, err := s.q.peer.ReadSource(r.SourceSTag, r.SourceTO, r.Size)
 	if err != nil {
 		s.refuse(err, h, len(payload), &r)
 		return
 	}
 	if m != nil {
-		m.releaseRemote()
+		m.ReleaseRemote()
 	}
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.ReadRequest, r.Size)
@@ -73,13 +73,13 @@ func (s *stream) fillResponse() {
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	m, p, err := s.q.peer.readSource(r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
+	m, p, err := s.q.peer.ReadSource(r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
 	if err != nil {
 		s.failResponse(err, seg.Offset)
 		return
 	}
 	if m != nil && m.IsObject() {
-		m.releaseRemote()
+		m.ReleaseRemote()
 		t.seg = before
 		s.fillObjectResponse()
 		return
@@ -94,7 +94,7 @@ func (s *stream) fillResponse() {
 	if seg.Len > policy.CopyMost && seg.Len <= policy.CopyFPDU && !t.markers {
 		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
 		b.copyFPDU(h.Len(), p, t, 0, false)
-		m.releaseRemote()
+		m.ReleaseRemote()
 		return
 	}
 	b.begin(&h, seg.Len, t)
@@ -102,10 +102,10 @@ func (s *stream) fillResponse() {
 	case seg.Len == 0:
 	case seg.Len <= policy.CopyMost:
 		b.copyIn(p, t)
-		m.releaseRemote()
+		m.ReleaseRemote()
 	case t.crc && !t.markers:
 		b.snapshot(p, t)
-		m.releaseRemote()
+		m.ReleaseRemote()
 	default:
 		b.refer(p, t)
 		b.use(m, useRemote)

@@ -101,7 +101,7 @@ func TestIRD(t *testing.T) {
 		const size = 1 << 20 // more than a batch: a response that is laid out does not count any more
 		src := s.reg(size, provider.AccessRemoteRead)
 		ask := func(i int) ddp.Header {
-			return r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: size, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+			return r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: size, SourceSTag: src.m.STag(), SourceTO: src.to(0)})
 		}
 		for i := range 4 {
 			ask(i)
@@ -119,7 +119,7 @@ func TestIRD(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		src := s.reg(4000, provider.AccessRemoteRead)
 		for i := range 100 {
-			r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: 4, SourceSTag: src.m.stag, SourceTO: src.to(i)})
+			r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: 4, SourceSTag: src.m.STag(), SourceTO: src.to(i)})
 			if i >= 3 {
 				r.want("responses in order", rdmap.ReadResponseHeader(uint32(i-3), 0, true))
 			}
@@ -141,7 +141,7 @@ func TestResponses(t *testing.T) {
 			story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 				src := s.reg(10000, provider.AccessRemoteRead)
 				pattern(src.b, 1)
-				r.readReq(rdmap.ReadRequest{SinkSTag: 77, SinkTO: ^uint64(0) - 9999, Size: 10000, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+				r.readReq(rdmap.ReadRequest{SinkSTag: 77, SinkTO: ^uint64(0) - 9999, Size: 10000, SourceSTag: src.m.STag(), SourceTO: src.to(0)})
 				r.readReq(rdmap.ReadRequest{SinkSTag: 78, SinkTO: 79, SourceSTag: 1, SourceTO: ^uint64(0)})
 				var got []byte
 				for last := false; !last; {
@@ -169,7 +169,7 @@ func TestResponses(t *testing.T) {
 func TestSourceGoes(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 2000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(1<<20, provider.AccessRemoteRead)
-		q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: 1000, Size: 1 << 20, SourceSTag: src.m.stag, SourceTO: src.to(0)}
+		q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: 1000, Size: 1 << 20, SourceSTag: src.m.STag(), SourceTO: src.to(0)}
 		r.readReq(q)
 		time.Sleep(time.Millisecond)
 		testkit.OK(t, src.m.Close())

@@ -89,7 +89,7 @@ func oddMessages(a, b *side, n int) {
 		sends := 0
 		for range k {
 			length := rnd.IntN(1 << rnd.IntN(18))
-			wr := provider.SendWR{Flags: provider.SendSignaled, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+			wr := provider.SendWR{Flags: provider.SendSignaled, RemoteAddr: dst.to(0), RKey: dst.m.STag(),
 				SGList: []provider.SGE{src.sge(rnd.IntN(100), length)}}
 			switch rnd.IntN(4) {
 			case 0:
@@ -97,7 +97,7 @@ func oddMessages(a, b *side, n int) {
 				b.recv(provider.RecvWR{SGList: []provider.SGE{received.sge(0, size)}})
 				sends++
 			case 1:
-				wr.Opcode, wr.RemoteAddr, wr.RKey = provider.WRRDMARead, source.to(0), source.m.stag
+				wr.Opcode, wr.RemoteAddr, wr.RKey = provider.WRRDMARead, source.to(0), source.m.STag()
 				wr.SGList = []provider.SGE{sink.sge(0, length)}
 			default:
 				wr.Opcode = provider.WRRDMAWrite

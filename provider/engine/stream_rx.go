@@ -317,7 +317,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
 		//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery
 		s.rx.c.leave()
-		if err := s.q.peer.invalidate(a.Invalidate); err != nil {
+		if err := s.q.peer.Invalidate(a.Invalidate); err != nil {
 			s.refuse(err, h, a.Len, nil)
 			return
 		}

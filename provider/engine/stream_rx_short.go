@@ -42,7 +42,7 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 	if !ok || g.STag != m.STag() {
 		return false
 	}
-	p, ok := m.slice(g.TO, uint64(len(payload)))
+	p, ok := m.Slice(g.TO, uint64(len(payload)))
 	if !ok {
 		return false
 	}
@@ -65,17 +65,17 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
-	m := pd.table.local(sges[0].LKey)
+	m := pd.Table.Local(sges[0].LKey)
 	if m == nil {
 		return false
 	}
-	p, ok := m.octets(&pd.protDomain, &sges[0], provider.AccessLocalWrite)
+	p, ok := m.Octets(&pd.Domain, &sges[0], provider.AccessLocalWrite)
 	if !ok {
-		m.release()
+		m.Release()
 		return false
 	}
 	copy(p, payload)
-	m.release()
+	m.Release()
 	r.recv.CommitSend(op)
 	countOne(&s.q.counters().received.Send, uint32(len(payload)))
 	s.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -21,7 +22,7 @@ const (
 // with it and go to the octets after it (see gather). The receive side goes on when all has
 // arrived there.
 type objectStore struct {
-	pieces   []objectPiece       // one, if there is more than one segment
+	pieces   []memory.Piece      // one, if there is more than one segment
 	chunks   [storeChunks]*chunk // n octets of payload, the first of them full
 	n        int
 	vector   [storeChunks][]byte // the octets of chunks, while they are written in one call
@@ -46,7 +47,7 @@ type storedSegment struct {
 // reports whether there is an object to wait for.
 func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
 	c := s.rx.c
-	pieces := moveMemory(c.pieces, payload, false)
+	pieces := memory.MoveMemory(c.pieces, payload, false)
 	c.pieces = nil
 	if len(pieces) == 0 {
 		return false
@@ -144,19 +145,19 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	if !continues {
 		return false
 	}
-	st.pieces[0].n += uint64(a.Len) // which is in use until all is stored
+	st.pieces[0].N += uint64(a.Len) // which is in use until all is stored
 	s.addStored(&a, &h, payload)
 	return true
 }
 
 // continues reports whether what the next n octets of payload are for is where the store ends.
-func (st *objectStore) continues(next []objectPiece, n int) bool {
+func (st *objectStore) continues(next []memory.Piece, n int) bool {
 	if len(st.pieces) != 1 || len(next) != 1 {
 		return false
 	}
 	p, q := &st.pieces[0], &next[0]
-	return p.n == uint64(st.n) && q.n == uint64(n) && q.m == p.m && q.remote == p.remote &&
-		q.off == p.off+p.n
+	return p.N == uint64(st.n) && q.N == uint64(n) && q.Region == p.Region && q.Remote == p.Remote &&
+		q.Off == p.Off+p.N
 }
 
 // startStore has a goroutine store what has been gathered: that which has stored what came before,
@@ -179,10 +180,10 @@ func (s *stream) storeAll(st *objectStore) {
 		done, err := st.write()
 		for _, b := range st.chunks {
 			if b != nil {
-				s.dev.chunks.Put(b) // before releasePieces: after that Close of the device may have begun
+				s.dev.chunks.Put(b) // before ReleasePieces: after that Close of the device may have begun
 			}
 		}
-		releasePieces(st.pieces)
+		memory.ReleasePieces(st.pieces)
 		st = s.storedTurn(st, done, err)
 		s.settle()
 	}
@@ -193,7 +194,7 @@ func (s *stream) storeAll(st *objectStore) {
 // case, less than n.
 func (st *objectStore) write() (done int, err error) {
 	if st.n > policy.Chunk {
-		if w, ok := st.pieces[0].vectorWriter(); ok {
+		if w, ok := st.pieces[0].VectorWriter(); ok {
 			return st.writeVector(w)
 		}
 	}
@@ -202,10 +203,10 @@ func (st *objectStore) write() (done int, err error) {
 		pieces := st.pieces
 		if len(b) < st.n { // then there is one
 			part := st.pieces[0]
-			part.off, part.n = part.off+uint64(done), uint64(len(b))
-			pieces = []objectPiece{part}
+			part.Off, part.N = part.Off+uint64(done), uint64(len(b))
+			pieces = []memory.Piece{part}
 		}
-		if err := writePieces(pieces, b); err != nil {
+		if err := memory.WritePieces(pieces, b); err != nil {
 			return done, err
 		}
 		done += len(b)
@@ -220,10 +221,10 @@ func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err err
 		v = append(v, st.chunks[len(v)][:min(policy.Chunk, left)])
 	}
 	p := &st.pieces[0]
-	if done, err = w.WriteVectorAt(v, int64(p.off)); err == nil && done >= st.n {
+	if done, err = w.WriteVectorAt(v, int64(p.Off)); err == nil && done >= st.n {
 		return st.n, nil
 	}
-	return min(max(done, 0), st.n-1), p.writeError(err)
+	return min(max(done, 0), st.n-1), p.WriteError(err)
 }
 
 // at is the segment with the octet that comes after the first n.
@@ -326,8 +327,8 @@ func (s *stream) refuseStore(g *storedSegment, err error) {
 // objectSink reports whether the sink of a Read is an object, at least in part, and
 // can be used.
 func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
-	pieces, ok := s.q.pd.objectPieces(sges, provider.AccessLocalWrite, 0, uint64(length))
-	releasePieces(pieces)
+	pieces, ok := s.q.pd.Pieces(sges, provider.AccessLocalWrite, 0, uint64(length))
+	memory.ReleasePieces(pieces)
 	return ok
 }
 

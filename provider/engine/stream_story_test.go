@@ -147,14 +147,14 @@ func converse(s *side, r *raw) conversation {
 
 	var o []byte
 	add := func(h ddp.Header, payload []byte) { o = append(o, r.fpdu(h, payload)...) }
-	add(rdmap.WriteHeader(dst.m.stag, dst.to(100), false), data[100:151])
-	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 0, false), data[:130]) // untagged between tagged
-	add(rdmap.WriteHeader(dst.m.stag, dst.to(3), true), data[3:100])  // falling TO
+	add(rdmap.WriteHeader(dst.m.STag(), dst.to(100), false), data[100:151])
+	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 0, false), data[:130])  // untagged between tagged
+	add(rdmap.WriteHeader(dst.m.STag(), dst.to(3), true), data[3:100]) // falling TO
 	add(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, false), data[:99])
 	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 130, false), nil)
 	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 130, true), data[130:200])
 	add(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+99, true), data[99:250])
-	ask := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 10, SourceSTag: dst.m.stag, SourceTO: dst.to(95)}
+	ask := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 10, SourceSTag: dst.m.STag(), SourceTO: dst.to(95)}
 	add(rdmap.ReadRequestHeader(1), ask.AppendTo(nil))
 	add(rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true), nil)
 	return conversation{octets: o, check: func(s *side, r *raw) {
@@ -429,14 +429,14 @@ func TestInvalidate(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		m := s.reg(10, everything|provider.AccessRemoteInvalidate)
 		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 4)}})
-		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.stag, 1, 0, false), []byte{1, 2})
-		r.send(rdmap.WriteHeader(m.m.stag, m.to(8), true), []byte{8, 9})
-		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.stag, 1, 2, true), []byte{3, 4})
-		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4, Flags: provider.WCWithInv, InvalidatedRKey: m.m.stag})
+		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.STag(), 1, 0, false), []byte{1, 2})
+		r.send(rdmap.WriteHeader(m.m.STag(), m.to(8), true), []byte{8, 9})
+		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.STag(), 1, 2, true), []byte{3, 4})
+		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4, Flags: provider.WCWithInv, InvalidatedRKey: m.m.STag()})
 		if !bytes.Equal(m.b, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5, 8, 9}) {
 			t.Errorf("region % x", m.b)
 		}
-		h := rdmap.WriteHeader(m.m.stag, m.to(0), true)
+		h := rdmap.WriteHeader(m.m.STag(), m.to(0), true)
 		r.send(h, []byte{1})
 		r.wantTerminate("the STag is gone", fault{1, 1, 0}, &h, 1, nil)
 	})

@@ -43,7 +43,7 @@ func traffic(s *side, mine, theirs busy, seed uint64, wg *sync.WaitGroup) {
 			if wr.Opcode == provider.WRRDMARead {
 				from, to = mine.dst, theirs.src
 			}
-			wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{from.sge(off, n)}, to.to(off), to.m.stag
+			wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{from.sge(off, n)}, to.to(off), to.m.STag()
 			for s.qp.getState() == provider.QPRTS {
 				n, err := s.qp.PostSend([]provider.SendWR{wr})
 				if n == 1 {

@@ -19,7 +19,7 @@ func (s *stream) workFault(i uint32) *provider.WorkError {
 	if answeredOps.has(w.op) {
 		need = provider.AccessLocalWrite
 	}
-	why := s.q.pd.sgeFault(s.q.sq.sgeRoom(i)[:w.nsge], need)
+	why := s.q.pd.SGEFault(s.q.sq.sgeRoom(i)[:w.nsge], need)
 	if why == "" {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (s *stream) recvFault() *provider.WorkError {
 	if w == nil {
 		return nil
 	}
-	why := pd.sgeFault(sges, provider.AccessLocalWrite)
+	why := pd.SGEFault(sges, provider.AccessLocalWrite)
 	if why == "" {
 		return nil
 	}
@@ -105,9 +105,9 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 // names.
 func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
 	why := fmt.Sprintf("the peer's %s of %d octets at address %#x is not within rkey %#x", access, n, to, stag)
-	if m := s.dev.stags.local(stag); m != nil {
+	if m := s.dev.memory.Local(stag); m != nil {
 		why += fmt.Sprintf(", which has %d octets at address %#x", m.Len(), m.Addr())
-		m.release()
+		m.Release()
 	}
 	return why
 }

@@ -91,31 +91,31 @@ var faults = []struct {
 	{what: "Write to a deregistered region", want: fault{1, 1, 0},
 		do: func(s *scene) act { return s.one(write(s.gone, 0, true), 4) }},
 	{what: "Write to a region of another PD", want: fault{1, 1, 2}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.alien.m.stag, s.alien.to(0), true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.alien.m.STag(), s.alien.to(0), true), 4) }},
 	{what: "Write to a region that the peer may only read", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.ro.m.stag, s.ro.to(0), true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.ro.m.STag(), s.ro.to(0), true), 4) }},
 	{what: "Write to a region that is not the peer's", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.local.m.stag, s.local.to(0), true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.local.m.STag(), s.local.to(0), true), 4) }},
 	{what: "Write one octet past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.open.m.stag, s.open.to(197), true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(197), true), 4) }},
 	{what: "Write one octet before the beginning", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.open.m.stag, s.open.to(0)-1, true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(0)-1, true), 4) }},
 	{what: "Write over the end of the address space", want: fault{1, 1, 3}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.open.m.stag, math.MaxUint64-2, true), 4) }},
+		do: func(s *scene) act { return s.one(write(s.open.m.STag(), math.MaxUint64-2, true), 4) }},
 	{what: "second segment of a Write past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act {
-			s.r.send(write(s.wo.m.stag, s.wo.to(0), false), nil)
-			return s.one(write(s.wo.m.stag, s.wo.to(200), true), 1)
+			s.r.send(write(s.wo.m.STag(), s.wo.to(0), false), nil)
+			return s.one(write(s.wo.m.STag(), s.wo.to(200), true), 1)
 		}},
 	{what: "second segment of a Write to another STag", want: fault{1, 1, 0}, event: provider.EventQPFatal,
 		do: func(s *scene) act {
-			h := write(s.wo.m.stag, s.wo.to(0), false)
+			h := write(s.wo.m.STag(), s.wo.to(0), false)
 			s.r.send(h, []byte{0xa5, 0xa5})
-			return s.one(write(s.open.m.stag, s.open.to(0), true), 4)
+			return s.one(write(s.open.m.STag(), s.open.to(0), true), 4)
 		}},
 	{what: "tagged segment of DDP version 0", want: fault{1, 1, 4},
 		do: func(s *scene) act {
-			return s.one(change(write(s.open.m.stag, s.open.to(0), true), func(h *ddp.Header) { h.Version = 0 }), 4)
+			return s.one(change(write(s.open.m.STag(), s.open.to(0), true), func(h *ddp.Header) { h.Version = 0 }), 4)
 		}},
 	{what: "untagged segment of DDP version 2", want: fault{1, 2, 6},
 		do: func(s *scene) act {
@@ -131,7 +131,7 @@ var faults = []struct {
 		}},
 	{what: "tagged Send", want: fault{0, 2, 6},
 		do: func(s *scene) act {
-			return s.one(change(write(s.open.m.stag, s.open.to(0), true), func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
+			return s.one(change(write(s.open.m.STag(), s.open.to(0), true), func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
 		}},
 	{what: "Send that turns into another kind of Send", want: fault{0, 2, 6},
 		do: func(s *scene) act {
@@ -162,29 +162,29 @@ var faults = []struct {
 		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendInvalidate, 0xdead0000, 1, 0, true), 0) }},
 	{what: "Send that invalidates what the peer may not", want: fault{0, 1, 9}, recv: provider.WCRemInvReqErr,
 		do: func(s *scene) act {
-			return s.one(rdmap.SendHeader(rdmap.OpSendSEInvalidate, s.open.m.stag, 1, 0, true), 0)
+			return s.one(rdmap.SendHeader(rdmap.OpSendSEInvalidate, s.open.m.STag(), 1, 0, true), 0)
 		}},
 	{what: "Read of an STag that was never given", want: fault{0, 1, 0}, event: provider.EventQPReqErr,
 		do: func(s *scene) act { return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: 0xdead0000}) }},
 	{what: "Read of a region of another PD", want: fault{0, 1, 3}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.alien.m.stag, SourceTO: s.alien.to(0)})
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.alien.m.STag(), SourceTO: s.alien.to(0)})
 		}},
 	{what: "Read of a region that the peer may only write", want: fault{0, 1, 2}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.wo.m.stag, SourceTO: s.wo.to(0)})
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.wo.m.STag(), SourceTO: s.wo.to(0)})
 		}},
 	{what: "Read one octet past the end", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.stag, SourceTO: s.ro.to(197)})
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(197)})
 		}},
 	{what: "Read of 4 GiB less one octet", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: math.MaxUint32, SourceSTag: s.ro.m.stag, SourceTO: s.ro.to(0)})
+			return s.read(rdmap.ReadRequest{Size: math.MaxUint32, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(0)})
 		}},
 	{what: "Read over the end of the address space", want: fault{0, 1, 4}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.stag, SourceTO: math.MaxUint64 - 2})
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.STag(), SourceTO: math.MaxUint64 - 2})
 		}},
 	{what: "Read Request with an octet too many", want: fault{1, 2, 5},
 		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(1), rdmap.ReadRequestLen+1) }},
@@ -193,11 +193,11 @@ var faults = []struct {
 	{what: "Read Request with the MSN of the next", want: fault{1, 2, 3}, event: provider.EventQPFatal,
 		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(2), rdmap.ReadRequestLen) }},
 	{what: "Read Response without a Read", want: fault{0, 2, 6},
-		do: func(s *scene) act { return s.one(rdmap.ReadResponseHeader(s.local.m.stag, s.local.to(0), true), 4) }},
+		do: func(s *scene) act { return s.one(rdmap.ReadResponseHeader(s.local.m.STag(), s.local.to(0), true), 4) }},
 	{what: "Read Response to another STag", want: fault{1, 1, 0}, event: provider.EventQPFatal,
 		do: func(s *scene) act {
 			q := s.ownRead()
-			return s.one(rdmap.ReadResponseHeader(s.open.m.stag, q.SinkTO, true), 100)
+			return s.one(rdmap.ReadResponseHeader(s.open.m.STag(), q.SinkTO, true), 100)
 		}},
 	{what: "Read Response to another TO", want: fault{1, 1, 1}, event: provider.EventQPFatal,
 		do: func(s *scene) act {
@@ -257,7 +257,7 @@ func newScene(s *side, r *raw) *scene {
 	}
 	sc.alien = alien(s, 200)
 	gone := s.reg(1, everything)
-	sc.gone = gone.m.stag
+	sc.gone = gone.m.STag()
 	testkit.OK(s.t, gone.m.Close())
 	s.recv(provider.RecvWR{WRID: 100, SGList: []provider.SGE{sc.local.sge(0, 60), sc.local.sge(100, 40)}},
 		provider.RecvWR{WRID: 101})
@@ -342,7 +342,7 @@ func TestBadCRC(t *testing.T) {
 					story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 						dst := s.reg(n, everything)
 						r.send(rdmap.WriteHeader(0, 0, true), nil) // a good one first
-						fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+						fpdu := r.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, n))
 						fpdu[bit/8] ^= 1 << (bit % 8)
 						r.write(fpdu)
 						if bit < 8*mpa.HeaderLen {

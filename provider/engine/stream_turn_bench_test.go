@@ -43,7 +43,7 @@ func BenchmarkReceived(b *testing.B) {
 				if n == 0 {
 					h = rdmap.WriteHeader(0xdead, 0, true)
 				} else {
-					h = rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+					h = rdmap.WriteHeader(dst.m.STag(), dst.to(0), true)
 				}
 				octets = testkit.Must(framer.AppendFPDU(octets, h.AppendTo(nil), dst.b[:n]))(b)
 			}

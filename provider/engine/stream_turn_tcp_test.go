@@ -26,7 +26,7 @@ func TestTurnsGoOn(t *testing.T) {
 			pattern(theirs.b, 2)
 			a.send(provider.SendWR{
 				Opcode: op, Flags: signaled, SGList: []provider.SGE{mine.sge(0, size)},
-				RemoteAddr: theirs.to(0), RKey: theirs.m.stag,
+				RemoteAddr: theirs.to(0), RKey: theirs.m.STag(),
 			})
 			if !spin {
 				a.arrives(1)
@@ -36,7 +36,7 @@ func TestTurnsGoOn(t *testing.T) {
 			if op == provider.WRRDMAWrite {
 				a.send(provider.SendWR{
 					Opcode: provider.WRRDMARead, Flags: signaled, RemoteAddr: theirs.to(0),
-					RKey: theirs.m.stag,
+					RKey: theirs.m.STag(),
 				})
 				a.spin(1)
 			}

@@ -48,7 +48,7 @@ func (r *raw) drop() int {
 // ask has a peer read n octets of m, count times.
 func (r *raw) ask(m *region, n, count int) {
 	for range count {
-		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.stag, SourceTO: m.to(0), Size: uint32(n)})
+		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.STag(), SourceTO: m.to(0), Size: uint32(n)})
 	}
 }
 
@@ -123,7 +123,7 @@ func TestTurnOfReceiving(t *testing.T) {
 				q, r := s.besides(network)
 				st := q.stream.Load()
 				dst := s.reg(1<<16, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, n))
 				count := (8 << 20) / len(fpdu)
 				r.write(bytes.Repeat(fpdu, count))
 				before, most, idle := 0, 0, 0
@@ -175,7 +175,7 @@ func TestTurnsOfMany(t *testing.T) {
 						r.ask(mem, size, 4)
 					}
 					if what == "long Writes" || what == "both" {
-						fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true),
+						fpdu := r.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true),
 							make([]byte, 8900))
 						r.write(bytes.Repeat(fpdu, 200))
 					}
@@ -352,7 +352,7 @@ func TestUsed(t *testing.T) {
 					all = st.rx.fpdu.Pos()
 				}
 				if tc.receives {
-					fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 8900))
+					fpdu := r.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true), make([]byte, 8900))
 					r.write(bytes.Repeat(fpdu, size/len(fpdu)))
 					all += uint64(size / len(fpdu) * len(fpdu))
 				}
@@ -419,7 +419,7 @@ func TestUsedByAnswers(t *testing.T) {
 			q, r := s.besides(network)
 			st := q.stream.Load()
 			mem := s.reg(size, everything)
-			h := rdmap.WriteHeader(mem.m.stag, mem.to(0), true)
+			h := rdmap.WriteHeader(mem.m.STag(), mem.to(0), true)
 			full := window < turn
 			octets := r.fpdu(h, make([]byte, 60_000))
 			if !full {
@@ -427,7 +427,7 @@ func TestUsedByAnswers(t *testing.T) {
 			} else {
 				octets = nil
 			}
-			read := rdmap.ReadRequest{SourceSTag: mem.m.stag, SourceTO: mem.to(0), Size: size}
+			read := rdmap.ReadRequest{SourceSTag: mem.m.STag(), SourceTO: mem.to(0), Size: size}
 			request := rdmap.ReadRequestHeader(r.readMSN)
 			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
 			used, more := st.ReadyTurn(true, false, turn)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -234,12 +235,12 @@ func (s *stream) fillReadRequest() {
 // sinkUsable reports whether a Read can have these SGEs as its sink. They are
 // looked up again when the octets come.
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
-	spans, ok := s.q.pd.resolve(sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
+	spans, ok := s.q.pd.Resolve(sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
 	if ok {
 		if l := &s.q.dev.log; l.to != nil {
 			l.readSink(s, spans)
 		}
-		releaseSpans(spans)
+		memory.ReleaseSpans(spans)
 	}
 	clear(spans)
 	return ok

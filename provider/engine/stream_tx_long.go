@@ -25,7 +25,7 @@ func (s *stream) fillLong(w *sendWQE) bool {
 		return false
 	}
 	head := w.head(t.sendMSN)
-	message := b.spans[0].b
+	message := b.spans[0].Bytes
 	for t.seg.Remaining() > policy.CopyMost && b.room() {
 		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
 		head.Put(b.arena[b.used+mpa.HeaderLen:], seg.MO(), seg.Last)

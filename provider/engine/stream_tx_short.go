@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -29,7 +30,7 @@ func (s *stream) fillShort() {
 	longest := uint32(min(policy.CopyMost, t.mulpdu-ddp.MaxHeaderLen))
 	run := shortRun{at: b.used}
 	sent := &s.q.counters().sent
-	var m *mr
+	var m *memory.Region
 	for tail := sq.tail.Load(); t.next != tail && b.room(); t.next++ {
 		w := sq.at(t.next)
 		if w.length > longest || w.flags&provider.SendFence != 0 || !shortOps.has(w.op) || s.inbound.Front() != nil {

@@ -149,8 +149,8 @@ func TestRunOfWrites(t *testing.T) {
 		{name: "a CRC is wrong", bend: func(*writes) {}, break_: true, want: fault{2, 0, 2}},
 		{name: "one octet beyond the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(count*n - n + 1) }, want: fault{1, 1, 1}},
 		{name: "before the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(0) - 1 }, want: fault{1, 1, 1}},
-		{name: "an STag of nothing", bend: func(w *writes) { w.h[bad].RKey = w.dst.m.stag + 1 }, want: fault{1, 1, 0}},
-		{name: "a region without the right", bend: func(w *writes) { w.h[bad].RKey = w.other.m.stag; w.h[bad].RemoteAddr = w.other.to(0) }, want: fault{1, 1, 0}},
+		{name: "an STag of nothing", bend: func(w *writes) { w.h[bad].RKey = w.dst.m.STag() + 1 }, want: fault{1, 1, 0}},
+		{name: "a region without the right", bend: func(w *writes) { w.h[bad].RKey = w.other.m.STag(); w.h[bad].RemoteAddr = w.other.to(0) }, want: fault{1, 1, 0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			story(t, Options{}, params(true), func(s *side, r *raw) {
@@ -159,7 +159,7 @@ func TestRunOfWrites(t *testing.T) {
 					p := make([]byte, n)
 					pattern(p, i)
 					w.payload = append(w.payload, p)
-					w.h = append(w.h, provider.SendWR{RKey: w.dst.m.stag, RemoteAddr: w.dst.to(i * n)})
+					w.h = append(w.h, provider.SendWR{RKey: w.dst.m.STag(), RemoteAddr: w.dst.to(i * n)})
 				}
 				c.bend(&w)
 				var all []byte

@@ -130,7 +130,7 @@ func TestCannotWatch(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		o := &store{b: make([]byte, 1), gate: make(chan struct{})}
 		om := s.object(o, 1, writable)
-		r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
+		r.send(rdmap.WriteHeader(om.STag(), om.Addr(), true), []byte{1})
 		synctest.Wait()
 		w.refuseOn(refused)
 		o.gate <- struct{}{}

@@ -66,7 +66,7 @@ func (tr *trace) post(p *oneSided, wr provider.SendWR) {
 		signaled = 1
 	}
 	if wr.Opcode == provider.WRRDMAWrite {
-		wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{p.src.sge(0, 1)}, p.dst.to(0), p.dst.m.stag
+		wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{p.src.sge(0, 1)}, p.dst.to(0), p.dst.m.STag()
 		octets++
 	}
 	tr.add(time.Now(), "post", signaled, octets, reports)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -49,7 +50,7 @@ type txBatch struct {
 
 	inPlace bool // something of what is built lies in a region
 
-	spans   [maxSGE]span // of the message being built
+	spans   [maxSGE]memory.Span // of the message being built
 	nspans  int
 	exposed bool           // peers may write what the spans name
 	pieces  [maxSGE][]byte // scratch
@@ -77,17 +78,17 @@ type fpduEnd struct {
 
 // regionUse is a use of a region to be ended.
 type regionUse struct {
-	m  *mr
+	m  *memory.Region
 	by useKind
 }
 
-// useKind says which gate a use of a region has entered.
+// useKind says how a use of a region ends.
 type useKind uint8
 
 const (
-	useLocal  useKind = iota // mr.local
-	useStill                 // mr.still: no peer writes the region
-	useRemote                // mr.remote: the peer's Read names the region
+	useLocal  useKind = iota // Region.Release
+	useStill                 // ReleaseStill: no peer writes the region
+	useRemote                // ReleaseRemote: the peer's Read names the region
 )
 
 // empty reports whether everything is out.
@@ -134,7 +135,7 @@ func (b *txBatch) reset() {
 }
 
 // use notes that m is in use until release.
-func (b *txBatch) use(m *mr, by useKind) {
+func (b *txBatch) use(m *memory.Region, by useKind) {
 	b.uses[b.nuses] = regionUse{m, by}
 	b.nuses++
 }
@@ -146,11 +147,11 @@ func (b *txBatch) release() {
 		u := &b.uses[i]
 		switch u.by {
 		case useStill:
-			u.m.releaseStill()
+			u.m.ReleaseStill()
 		case useLocal:
-			u.m.release()
+			u.m.Release()
 		case useRemote:
-			u.m.releaseRemote()
+			u.m.ReleaseRemote()
 		}
 		*u = regionUse{}
 	}

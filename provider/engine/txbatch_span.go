@@ -2,7 +2,7 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
@@ -20,11 +20,11 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		if m == nil {
 			return false
 		}
-		p, ok := m.octets(&pd.protDomain, s, 0)
+		p, ok := m.Octets(&pd.Domain, s, 0)
 		if !ok {
 			return false
 		}
-		b.spans[b.nspans] = span{m, p}
+		b.spans[b.nspans] = memory.Span{Region: m, Bytes: p}
 		b.nspans++
 		if b.uses[b.nuses-1].by != useStill { // the last is of m
 			b.exposed = true
@@ -35,13 +35,13 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 
 // region returns the region that lkey names, in use until release, or nil. Work requests that
 // follow each other often name the same.
-func (b *txBatch) region(d *device, lkey uint32) *mr {
+func (b *txBatch) region(d *device, lkey uint32) *memory.Region {
 	if b.nuses > 0 {
 		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.STag() == lkey {
 			return u.m
 		}
 	}
-	m, still := d.stags.source(lkey)
+	m, still := d.memory.Source(lkey)
 	if m == nil {
 		return nil
 	}
@@ -57,10 +57,10 @@ func (b *txBatch) region(d *device, lkey uint32) *mr {
 // spans make up.
 func (b *txBatch) addSpans(off, n uint64, t *txState) {
 	if b.nspans == 1 {
-		b.add(b.spans[0].b[off:off+n], n, t)
+		b.add(b.spans[0].Bytes[off:off+n], n, t)
 		return
 	}
-	pieces := appendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
+	pieces := memory.AppendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
 	for _, p := range pieces {
 		b.add(p, n, t)
 	}
@@ -82,7 +82,8 @@ func (b *txBatch) add(p []byte, n uint64, t *txState) {
 // shortPayload returns the payload of WQE i and its region, which is in use until
 // release; m is that of the one before. With false the general path has to see to
 // the WQE.
-func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *mr) ([]byte, *mr, bool) {
+func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *memory.Region) (
+	[]byte, *memory.Region, bool) {
 	switch {
 	case w.length == 0:
 		return nil, m, true
@@ -97,6 +98,6 @@ func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *mr) ([]byte, *mr,
 			return nil, nil, false
 		}
 	}
-	p, ok := m.octets(&q.pd.protDomain, sge, 0)
+	p, ok := m.Octets(&q.pd.Domain, sge, 0)
 	return p, m, ok
 }

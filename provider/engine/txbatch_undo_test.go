@@ -24,7 +24,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		q, r := s.besides(network)
 		var requests []byte
 		for _, size := range []uint32{short, short, short, long} {
-			request := rdmap.ReadRequest{SourceSTag: src.m.stag, SourceTO: src.to(0), Size: size}
+			request := rdmap.ReadRequest{SourceSTag: src.m.STag(), SourceTO: src.to(0), Size: size}
 			requests = append(requests, r.fpdu(rdmap.ReadRequestHeader(r.readMSN), request.AppendTo(nil))...)
 			r.readMSN++
 		}

@@ -105,7 +105,7 @@ func newReadServer(t *testing.T, mss, buffer int) *readServer {
 // ask requests n Reads of the first octets of the region.
 func (r *readServer) ask(n, size int) {
 	for range n {
-		r.peer.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: uint32(size), SourceSTag: r.m.m.stag, SourceTO: r.m.to(0)})
+		r.peer.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: uint32(size), SourceSTag: r.m.m.STag(), SourceTO: r.m.to(0)})
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 )
 
 // Checks of a world in which nothing moves any more, and the functions that look into the
@@ -232,16 +231,6 @@ func (d *device) listed() int {
 		n++
 	}
 	st.mu.Unlock()
-	return n
-}
-
-// exposed returns how many intervals of the memory are still noted.
-func (m *memory) exposed() (n int) {
-	all := intervals.New(m.b, noted{})
-	exposed.mu.Lock()
-	defer exposed.mu.Unlock()
-	exposed.writable.Overlapping(all, func(*interval) { n++ })
-	exposed.sources.Overlapping(all, func(*interval) { n++ })
 	return n
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // The end of a world: everything is closed, in any order that is permitted.
@@ -196,12 +198,12 @@ func (w *world) held(p *proc) {
 	for what, n := range map[string]int{
 		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.Lent(),
 		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
-		"exposed intervals": p.mem.exposed(),
+		"exposed intervals": memory.Exposures(p.mem.b),
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": d.pds.Len(),
-		"CQs": d.cqs.Len(), "MRs": d.stags.mrs.Len(), "MWs": d.stags.mws.Len(),
+		"CQs": d.cqs.Len(), "MRs": d.memory.MRs.Len(), "MWs": d.memory.MWs.Len(),
 		"QPs": d.qps.Len(), "SRQs": d.srqs.Len(),
-		"STags": d.stags.live + d.stags.byIndex.live,
+		"STags": d.memory.Len(),
 		"lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {
 		if n != 0 {
@@ -221,16 +223,13 @@ func (w *world) held(p *proc) {
 
 // unused returns an error if the region is in use.
 func (r *right) unused() error {
-	var m *mr
-	switch x := r.mr.(type) {
-	case *mr:
-		m = x
-	case *fastMR:
-		m = &x.mr
-	default:
-		m = &r.window.mw.view
+	var l, p int64
+	if r.window != nil {
+		p = r.window.mw.Uses()
+	} else {
+		l, p, _ = r.mr.(interface{ Uses() (_, _, _ int64) }).Uses()
 	}
-	if l, p := m.local.Uses(), m.remote.Uses(); l != 0 || p != 0 {
+	if l != 0 || p != 0 {
 		return fmt.Errorf("%s is in use %d times by us and %d times by peers", r, l, p)
 	}
 	return nil

@@ -19,7 +19,7 @@ const (
 	guardOctets  = 24
 )
 
-type memory struct {
+type procMemory struct {
 	p     *proc
 	b     []byte    // of the process
 	want  []byte    // what it has to hold outside of open spans
@@ -35,7 +35,7 @@ type area struct{ lo, hi int }
 
 // extent is what an operation of a peer or of our own may do to [lo, hi) of a memory.
 type extent struct {
-	m      *memory
+	m      *procMemory
 	lo, hi int
 	reads  bool // it is only read; others must not change it meanwhile
 
@@ -50,8 +50,8 @@ type extent struct {
 	late   [][]byte // what an object may still put here after the operation is over
 }
 
-func newMemory(p *proc) *memory {
-	m := &memory{p: p, b: wordAligned(memoryOctets)}
+func newMemory(p *proc) *procMemory {
+	m := &procMemory{p: p, b: wordAligned(memoryOctets)}
 	fillWith(m.b, uint64(p.no)+1000)
 	m.want = bytes.Clone(m.b)
 	m.next = guardOctets
@@ -59,7 +59,7 @@ func newMemory(p *proc) *memory {
 }
 
 // area makes a new area of n octets, or reports false.
-func (m *memory) area(n int) (area, bool) {
+func (m *procMemory) area(n int) (area, bool) {
 	lo := (m.next + 7) &^ 7
 	if lo+n+guardOctets > len(m.b) {
 		return area{}, false
@@ -71,7 +71,7 @@ func (m *memory) area(n int) (area, bool) {
 }
 
 // free reports whether nothing is open in [lo, hi).
-func (m *memory) free(lo, hi int) bool {
+func (m *procMemory) free(lo, hi int) bool {
 	for _, s := range m.open {
 		if s.lo < hi && lo < s.hi {
 			return false
@@ -82,7 +82,7 @@ func (m *memory) free(lo, hi int) bool {
 
 // place finds up to n octets of [lo, hi) in which nothing is open, aligned to a word if
 // word is true.
-func (m *memory) place(d *dice, lo, hi, n int, word bool) (at, size int, ok bool) {
+func (m *procMemory) place(d *dice, lo, hi, n int, word bool) (at, size int, ok bool) {
 	n = min(n, hi-lo)
 	for range 6 {
 		at := lo + d.upTo(hi-lo-n)
@@ -103,7 +103,7 @@ func (m *memory) place(d *dice, lo, hi, n int, word bool) (at, size int, ok bool
 }
 
 // span opens [lo, hi).
-func (m *memory) span(s extent) *extent {
+func (m *procMemory) span(s extent) *extent {
 	if s.lo == s.hi {
 		return nil
 	}
@@ -239,7 +239,7 @@ func lookAt(spans []*extent) []seen {
 }
 
 // through returns the open spans that may change and for which pick is true.
-func (m *memory) through(pick func(s *extent) bool) []*extent {
+func (m *procMemory) through(pick func(s *extent) bool) []*extent {
 	var list []*extent
 	for _, s := range m.open {
 		if !s.reads && !s.frozen && pick(s) {
@@ -250,7 +250,7 @@ func (m *memory) through(pick func(s *extent) bool) []*extent {
 }
 
 // check compares all of the memory with the model. No other goroutine may be running.
-func (m *memory) check(w *world) {
+func (m *procMemory) check(w *world) {
 	spans := slices.Clone(m.open)
 	slices.SortFunc(spans, func(a, b *extent) int { return a.lo - b.lo })
 	at := 0
@@ -264,7 +264,7 @@ func (m *memory) check(w *world) {
 	m.compare(w, at, len(m.b))
 }
 
-func (m *memory) compare(w *world, lo, hi int) {
+func (m *procMemory) compare(w *world, lo, hi int) {
 	if bytes.Equal(m.b[lo:hi], m.want[lo:hi]) {
 		return
 	}
@@ -293,7 +293,7 @@ func (w *world) whose(b []byte) string {
 // object is the object of a region. Its octets are in the memory, too, but its calls take time
 // and fail.
 type object struct {
-	m      *memory
+	m      *procMemory
 	lo, hi int
 	d      *dice // under m.objects
 	slow   time.Duration

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // The model: what the driver knows of each process and its objects. Only the driver changes it,
@@ -21,7 +22,7 @@ type proc struct {
 	no    int
 	addr  netip.Addr
 	dev   *device
-	mem   *memory
+	mem   *procMemory
 	ended bool
 
 	pds      []*domain
@@ -258,7 +259,7 @@ func (r *right) reachable(q *queuePair, need provider.Access) int {
 type window struct {
 	p     *proc
 	pd    *domain
-	mw    *mw
+	mw    *memory.Window
 	now   *right // as the bind that was posted last makes it
 	gone  bool
 	binds int // posted and not completed
@@ -268,7 +269,7 @@ type fastRegion struct {
 	p    *proc
 	pd   *domain
 	area area
-	mr   *fastMR
+	mr   *memory.FastRegion
 	now  *right
 	gone bool
 	work int // registrations and invalidations posted and not completed

@@ -48,7 +48,7 @@ func (w *world) postOps(q *queuePair, ops []*op) *call {
 		name: fmt.Sprintf("%s posts %s", q, describe(ops)),
 		rank: rankPost,
 		run: func() {
-			if m := ops[0].begins; m != nil && m.window != nil && m.window.mw.typ == provider.MWType1 {
+			if m := ops[0].begins; m != nil && m.window != nil && m.window.mw.Type() == provider.MWType1 {
 				if err = q.q.BindMW(m.window.mw, wrs[0].WRID, wrs[0].Flags, *wrs[0].Bind); err == nil {
 					took = 1
 				}

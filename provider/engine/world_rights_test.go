@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // Regions, windows and registrations, and how each ends.
@@ -85,17 +86,14 @@ func (w *world) someAccess() provider.Access {
 func (r *right) isThere() bool {
 	switch {
 	case r.window != nil:
-		m := r.window.mw
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.region != nil && m.view.stag == r.key
+		stag, bound := r.window.mw.Bound()
+		return bound && stag == r.key
 	case r.fast != nil:
-		f := r.fast.mr
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.valid && f.stag == r.key
+		stag, registered := r.fast.mr.Registered()
+		return registered && stag == r.key
 	}
-	return !r.mr.(*mr).local.IsShut()
+	shut, _ := r.mr.(*memory.Region).Shut()
+	return !shut
 }
 
 // rightsEnd freezes the spans that were reached through rights that have ended. With remote the
@@ -173,7 +171,7 @@ func (w *world) allocate(p *proc) {
 	if d.oneIn(2) {
 		m, err := pd.pd.AllocMW(one(d, []provider.MWType{provider.MWType1, provider.MWType2, provider.MWType2}))
 		w.need("allocating a window", err)
-		p.windows = append(p.windows, &window{p: p, pd: pd, mw: m.(*mw)})
+		p.windows = append(p.windows, &window{p: p, pd: pd, mw: m.(*memory.Window)})
 		return
 	}
 	a, ok := p.mem.area(d.in(8, 4000))
@@ -182,7 +180,7 @@ func (w *world) allocate(p *proc) {
 	}
 	m, err := pd.pd.AllocFastRegMR(uint64(a.hi - a.lo))
 	w.need("allocating a region", err)
-	p.fasts = append(p.fasts, &fastRegion{p: p, pd: pd, area: a, mr: m.(*fastMR)})
+	p.fasts = append(p.fasts, &fastRegion{p: p, pd: pd, area: a, mr: m.(*memory.FastRegion)})
 }
 
 // memoryOp makes a work request on our own memory of o, nil if there is none to make.
@@ -200,7 +198,7 @@ func (w *world) memoryOp(o *op) *op {
 		return w.registration(o, f)
 	}
 	v := one(w.d, p.windows)
-	if v == nil || v.gone || v.binds > 0 || v.pd != q.pd || v.mw.typ != provider.MWType2 {
+	if v == nil || v.gone || v.binds > 0 || v.pd != q.pd || v.mw.Type() != provider.MWType2 {
 		return nil
 	}
 	v.binds++
@@ -224,7 +222,7 @@ func (w *world) registration(o *op, f *fastRegion) *op {
 	w.need("mapping", f.mr.Map(f.p.mem.b[f.area.lo:f.area.lo+n]))
 	access := w.someAccess()
 	r := &right{p: f.p, pd: f.pd, lo: f.area.lo, hi: f.area.lo + n, fast: f, moving: true, mr: f.mr,
-		base: f.mr.baseWith(access), key: incRKey(f.mr.RKey()), access: access}
+		base: f.mr.BaseWith(access), key: incRKey(f.mr.RKey()), access: access}
 	o.wr.Opcode, o.wr.RKey, o.wr.Access, o.begins = provider.WRRegMR, r.key, access, r
 	f.now = r
 	f.p.rights = append(f.p.rights, r)
@@ -255,7 +253,7 @@ func (w *world) bind(o *op, v *window) bool {
 	if access&provider.AccessZeroBased != 0 {
 		r.base = 0
 	}
-	if v.mw.typ == provider.MWType2 {
+	if v.mw.Type() == provider.MWType2 {
 		r.qp = o.q
 		r.access |= provider.AccessRemoteInvalidate
 	} else if v.now != nil && v.now.state != dead {
@@ -273,7 +271,7 @@ func (w *world) bind1(q *queuePair) *call {
 		return nil
 	}
 	v := one(w.d, q.p.windows)
-	if v == nil || v.gone || v.binds > 0 || v.pd != q.pd || v.mw.typ != provider.MWType1 {
+	if v == nil || v.gone || v.binds > 0 || v.pd != q.pd || v.mw.Type() != provider.MWType1 {
 		return nil
 	}
 	o := w.blankOp(q)

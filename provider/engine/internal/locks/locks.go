@@ -7,7 +7,7 @@
 // lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
 // region that is invalidated, exposed or closed (rundown.Gate); and in a poller's Wait, which holds
 // Waiting. A use of a region lasts as long as a copy. A peer's use that exposes the region (see
-// package engine, exposures.go) waits for what is being sent, which waits for leaves only. Calls of
+// package memory, exposures.go) waits for what is being sent, which waits for leaves only. Calls of
 // the program (onDown, events) are made without a lock.
 package locks
 
@@ -35,21 +35,21 @@ type (
 // A queue pair's and its queues', and those of what its work requests name.
 type (
 	QP            struct{ sched.After[Stalls] }        // qp.mu
-	WindowPosting struct{ sched.After[QP] }            // mw.posting
+	WindowPosting struct{ sched.After[QP] }            // memory.Window.Posting
 	SendPosting   struct{ sched.After[WindowPosting] } // sendQueue.mu
 	RecvPosting   struct{ sched.After[SendPosting] }   // recvQueue.mu
-	FastReg       struct{ sched.After[RecvPosting] }   // fastMR.mu
-	Window        struct{ sched.After[FastReg] }       // mw.mu
-	RegPosting    struct{ sched.After[Window] }        // fastMR.posting
+	FastReg       struct{ sched.After[RecvPosting] }   // memory.FastRegion.mu
+	Window        struct{ sched.After[FastReg] }       // memory.Window.mu
+	RegPosting    struct{ sched.After[Window] }        // memory.FastRegion.posting
 	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
 	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
-	Exposed       struct{ sched.After[RecvDone] }      // exposures.mu, of the process
+	Exposed       struct{ sched.After[RecvDone] }      // memory.exposures.mu, of the process
 	Doorbells     struct{ sched.After[Exposed] }       // doorbells.mu, of a CQ
 )
 
 // Leaves: what is done under one of these is short and calls nobody.
 type (
-	BoundWindows struct { // boundWindows.mu
+	BoundWindows struct { // memory.boundWindows.mu
 		sched.After[Doorbells]
 		sched.Leaf
 	}
@@ -85,7 +85,7 @@ type (
 		sched.After[Admission]
 		sched.Leaf
 	}
-	STags struct { // stagTable.mu
+	STags struct { // memory.Table.mu
 		sched.After[QPNumbers]
 		sched.Leaf
 	}

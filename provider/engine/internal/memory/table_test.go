@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"encoding/binary"
@@ -13,13 +13,13 @@ func TestSTagTableModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	table := newSTagTable(memoryConfig{})
-	model := map[uint32]*mr{}
+	table := NewTable(Config{})
+	model := map[uint32]*Region{}
 	var stags []uint32
 	for step := range 40000 {
 		grow := (step/5000)%2 == 0
 		if len(stags) == 0 || rnd.IntN(10) < 7 == grow {
-			m := new(mr)
+			m := new(Region)
 			table.insert(m)
 			if model[m.stag] != nil || m.stag == 0 {
 				t.Fatalf("step %d: STag %#x given twice, or zero", step, m.stag)
@@ -55,11 +55,11 @@ func TestSTagTableModel(t *testing.T) {
 //rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
 //rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 func TestSTagNeighbours(t *testing.T) {
-	table := newSTagTable(memoryConfig{})
+	table := NewTable(Config{})
 	var and, or uint32 = 1<<32 - 1, 0
 	live := map[uint32]bool{}
 	for range 1000 {
-		m := new(mr)
+		m := new(Region)
 		table.insert(m)
 		live[m.stag] = true
 		and &= m.stag
@@ -87,21 +87,21 @@ func TestSTagNeighbours(t *testing.T) {
 // TestSTagNoReuse: the source of random numbers repeats itself, and the table
 // gives no STag that is in use, zero, or was in use a short time ago.
 func TestSTagNoReuse(t *testing.T) {
-	table := newSTagTable(memoryConfig{})
+	table := NewTable(Config{})
 	script := []uint32{7, 7, 0, 8, 7, 8, 9, 9, 7, 10}
-	table.random = func(b []byte) {
+	table.Random = func(b []byte) {
 		binary.LittleEndian.PutUint32(b, script[0])
 		script = script[1:]
 	}
-	first := new(mr)
+	first := new(Region)
 	table.insert(first)
-	second := new(mr)
+	second := new(Region)
 	table.insert(second)
 	table.remove(first)
-	third := new(mr)
+	third := new(Region)
 	table.insert(third)
 	table.remove(third)
-	fourth := new(mr)
+	fourth := new(Region)
 	table.insert(fourth)
 	got := [4]uint32{first.stag, second.stag, third.stag, fourth.stag}
 	if want := [4]uint32{7, 8, 9, 10}; got != want {
@@ -112,8 +112,8 @@ func TestSTagNoReuse(t *testing.T) {
 // TestSTagRestEnds: what is remembered about old STags is bounded, and they
 // come back afterwards.
 func TestSTagRestEnds(t *testing.T) {
-	table := newSTagTable(memoryConfig{})
-	first := new(mr)
+	table := NewTable(Config{})
+	first := new(Region)
 	table.insert(first)
 	stag := first.stag
 	table.remove(first)
@@ -121,7 +121,7 @@ func TestSTagRestEnds(t *testing.T) {
 		if _, retired := table.retired.set[stag]; !retired {
 			t.Fatal("the rest of an STag ended early")
 		}
-		m := new(mr)
+		m := new(Region)
 		table.insert(m)
 		table.remove(m)
 	}
@@ -137,10 +137,10 @@ func TestSTagRestEnds(t *testing.T) {
 // TestSTagLookupWhileChanging looks up regions that stay, while others come
 // and go and make the table move.
 func TestSTagLookupWhileChanging(t *testing.T) {
-	table := newSTagTable(memoryConfig{})
-	var stay [64]*mr
+	table := NewTable(Config{})
+	var stay [64]*Region
 	for i := range stay {
-		stay[i] = new(mr)
+		stay[i] = new(Region)
 		table.insert(stay[i])
 	}
 	done := make(chan struct{})
@@ -163,9 +163,9 @@ func TestSTagLookupWhileChanging(t *testing.T) {
 		})
 	}
 	for range 20 {
-		var come [500]*mr
+		var come [500]*Region
 		for i := range come {
-			come[i] = new(mr)
+			come[i] = new(Region)
 			table.insert(come[i])
 		}
 		for _, m := range come {
@@ -179,15 +179,15 @@ func TestSTagLookupWhileChanging(t *testing.T) {
 // TestSTagIndexes: an index is either one region's for all its keys, or of STags of
 // regions that have one each.
 func TestSTagIndexes(t *testing.T) {
-	table := newSTagTable(memoryConfig{})
+	table := NewTable(Config{})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	// Few indexes, so that all of them meet.
-	table.random = func(b []byte) { binary.LittleEndian.PutUint32(b, rnd.Uint32N(64<<8)) }
-	var fixed, moving []*mr
+	table.Random = func(b []byte) { binary.LittleEndian.PutUint32(b, rnd.Uint32N(64<<8)) }
+	var fixed, moving []*Region
 	for range 20000 {
-		switch m := new(mr); rnd.IntN(4) {
+		switch m := new(Region); rnd.IntN(4) {
 		case 0:
 			if len(fixed) < 10 {
 				table.insert(m)
@@ -195,7 +195,7 @@ func TestSTagIndexes(t *testing.T) {
 			}
 		case 1:
 			if len(moving) < 10 {
-				m.owner = (*mw)(nil)
+				m.owner = (*Window)(nil)
 				table.insertByIndex(m)
 				moving = append(moving, m)
 			}

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"bytes"
@@ -11,12 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-func sge(m *mr, off, n int) provider.SGE {
-	return provider.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
-}
-
 func TestResolveLocal(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p := testPD(t, d)
 	rw := testMR(t, p, 100, bindable)
 	ro := testMR(t, p, 100, 0)
@@ -46,20 +42,20 @@ func TestResolveLocal(t *testing.T) {
 		{"key 0", 0, []provider.SGE{{Addr: rw.Addr(), Length: 1}}, false},
 		{"length 0 names nothing", provider.AccessLocalWrite, []provider.SGE{{Addr: 17, LKey: 1}, sge(foreign, 500, 0), sge(rw, 3, 1)}, true},
 	} {
-		spans, got := p.resolve(c.sges, c.need, make([]span, 0, 4))
+		spans, got := p.Resolve(c.sges, c.need, make([]Span, 0, 4))
 		if got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 		if !got {
 			continue
 		}
-		releaseSpans(spans)
+		ReleaseSpans(spans)
 		var n uint64
 		for _, s := range c.sges {
 			n += uint64(s.Length)
 		}
 		for _, s := range spans {
-			n -= uint64(len(s.b))
+			n -= uint64(len(s.Bytes))
 		}
 		if n != 0 {
 			t.Errorf("%s: %d octets too few", c.name, int64(n))
@@ -68,16 +64,16 @@ func TestResolveLocal(t *testing.T) {
 }
 
 func TestResolveLocalAllOrNone(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	a, b := testMR(t, p, 10, 0), testMR(t, p, 10, 0)
 	list := []provider.SGE{sge(a, 0, 5), sge(b, 0, 5)}
-	spans, found := p.resolve(list, 0, nil)
+	spans, found := p.Resolve(list, 0, nil)
 	if !found {
 		t.Fatal("cannot acquire")
 	}
-	releaseSpans(spans)
+	ReleaseSpans(spans)
 	testkit.OK(t, b.Close())
-	if _, found = p.resolve(list, 0, nil); found {
+	if _, found = p.Resolve(list, 0, nil); found {
 		t.Fatal("acquired a closed region")
 	}
 	testkit.OK(t, a.Close()) // hangs if a is still in use
@@ -85,17 +81,17 @@ func TestResolveLocalAllOrNone(t *testing.T) {
 
 // TestAppendSpans takes every range out of a message of several pieces.
 func TestAppendSpans(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	m := testMR(t, p, 32, 0)
 	for i := range m.buf {
 		m.buf[i] = byte(i)
 	}
-	spans, _ := p.resolve([]provider.SGE{sge(m, 20, 5), sge(m, 0, 1), sge(m, 7, 0), sge(m, 3, 9)}, 0, nil)
-	defer releaseSpans(spans)
+	spans, _ := p.Resolve([]provider.SGE{sge(m, 20, 5), sge(m, 0, 1), sge(m, 7, 0), sge(m, 3, 9)}, 0, nil)
+	defer ReleaseSpans(spans)
 	message := []byte{20, 21, 22, 23, 24, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 	for off := range len(message) + 1 {
 		for n := range len(message) - off + 1 {
-			pieces := appendSpans(nil, spans, uint64(off), uint64(n))
+			pieces := AppendSpans(nil, spans, uint64(off), uint64(n))
 			if got := bytes.Join(pieces, nil); !bytes.Equal(got, message[off:off+n]) {
 				t.Fatalf("%d octets at %d are %v, want %v", n, off, got, message[off:off+n])
 			}
@@ -118,7 +114,7 @@ func TestAppendSpans(t *testing.T) {
 //rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
 //rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
 func TestPeersAccess(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p := testPD(t, d)
 	w := testMR(t, p, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	r := testMR(t, p, 100, provider.AccessRemoteRead)
@@ -126,7 +122,7 @@ func TestPeersAccess(t *testing.T) {
 	closed := testMR(t, p, 100, allRights)
 	testkit.OK(t, closed.Close())
 	invalidated := testMR(t, p, 100, allRights)
-	testkit.OK(t, ofPD(p).invalidate(invalidated.stag))
+	testkit.OK(t, ofPD(p).Invalidate(invalidated.stag))
 	high := testMR(t, p, 100, allRights)
 	high.base = math.MaxUint64 - 200
 	for _, c := range []struct {
@@ -147,14 +143,14 @@ func TestPeersAccess(t *testing.T) {
 		{"before", high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"nothing of nothing", 0, 0, 0, nil, nil},
 	} {
-		m, b, err := ofPD(p).writeTarget(c.stag, c.to, c.n)
+		m, b, err := ofPD(p).WriteTarget(c.stag, c.to, c.n)
 		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = ofPD(p).readSource(c.stag, c.to, uint32(c.n))
+		m, b, err = ofPD(p).ReadSource(c.stag, c.to, uint32(c.n))
 		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
 	}
 }
 
-func checkAccess(t *testing.T, name string, m *mr, b []byte, n int, err, want error) {
+func checkAccess(t *testing.T, name string, m *Region, b []byte, n int, err, want error) {
 	t.Helper()
 	if err != want {
 		t.Errorf("%s: error %v, want %v", name, err, want)
@@ -163,6 +159,6 @@ func checkAccess(t *testing.T, name string, m *mr, b []byte, n int, err, want er
 		t.Errorf("%s: region %v, %d octets", name, m != nil, len(b))
 	}
 	if m != nil {
-		m.releaseRemote()
+		m.ReleaseRemote()
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -16,16 +16,16 @@ import (
 // side reads no further, so that TCP holds the peer back, or the transmit side sends no
 // further. Everything else goes on.
 //
-// The region of an object has no octets in memory (mr.buf is empty), so that slice
+// The region of an object has no octets in memory (Region.buf is empty), so that Slice
 // finds nothing in it. Therefore the paths for memory, the short ones above all, fail at
-// slice and leave the segment or work request to the general path, which finds the object.
+// Slice and leave the segment or work request to the general path, which finds the object.
 
 // objectRights are those that the region of an object can have. An invalidation by
 // the peer would have to wait for the object, and an atomic operation is none.
 const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessZeroBased
 
 // RegObject implements provider.PD.
-func (p *protDomain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
+func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr"
 	name := fmt.Sprintf("object of %d octets", size)
 	writable := access&provider.AccessLocalWrite != 0
@@ -39,7 +39,7 @@ func (p *protDomain) RegObject(o io.ReaderAt, size uint64, access provider.Acces
 	case access&^objectRights != 0:
 		return nil, fail(op, name, fmt.Errorf("rights %s, of which the region of an object can have %s: %w", access, objectRights, syscall.EINVAL))
 	}
-	m := &mr{pd: p, src: o, length: size, access: access}
+	m := &Region{pd: p, src: o, length: size, access: access}
 	if m.dst, _ = o.(io.WriterAt); writable && m.dst == nil {
 		return nil, fail(op, name, fmt.Errorf("the rights ask for writing, and the object has no WriteAt: %w", syscall.EACCES))
 	}

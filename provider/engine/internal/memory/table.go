@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"crypto/rand"
@@ -19,13 +19,13 @@ const (
 	retiredSTags = 1 << 16
 )
 
-// stagTable finds memory regions by STag. lookup takes no lock and may run
+// Table finds memory regions by STag. lookup takes no lock and may run
 // concurrently with everything. STags are drawn from crypto/rand over all 32
 // bits, so that a peer that was given one learns nothing about others, and
 // live ones are few among 2^32, so that guessing ends the guesser's connection
 // long before it hits (RFC 5040 section 8.1.1, RFC 5042 section 6.3.1).
 //
-// Entries are compared in full, and each registration has an mr of its own that is
+// Entries are compared in full, and each registration has a Region of its own that is
 // never used again, so that no stale STag ever finds another region.
 //
 // Windows, and regions that work requests register, are other: the lowest octet of
@@ -35,17 +35,17 @@ const (
 //
 //rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
 //rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
-type stagTable struct {
+type Table struct {
 	stagSlots           // of regions with one STag
 	byIndex   stagSlots // of those with an index
 
 	grants   provider.Access // the rights that a region can have
-	mrs, mws refs.Limit
+	MRs, MWs refs.Limit      // regions and windows of the device
 
 	mu             sched.Mutex[locks.STags] // what follows, and writing to the slots
 	retired        retiredKeys
 	retiredIndexes retiredKeys
-	random         func([]byte) // crypto/rand.Read unless a test replaces it
+	Random         func([]byte) // crypto/rand.Read unless a test replaces it
 }
 
 // stagOwner is what has a region whose STags come and go: a window, or a region that
@@ -53,39 +53,39 @@ type stagTable struct {
 type stagOwner interface {
 	// invalidate ends what stag names, on behalf of the queue pair of p or, with remote, of its
 	// peer. The caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
-	invalidate(p *remotePeer, stag uint32, remote bool) error
-	domain() *protDomain
+	invalidate(p *Peer, stag uint32, remote bool) error
+	domain() *Domain
 }
 
 // stagSlots is a hash table of regions with open addressing. As the keys are random
 // their low bits are the hash.
 type stagSlots struct {
-	slots atomic.Pointer[[]atomic.Pointer[mr]] // never full; replaced when it grows or shrinks
-	live  int                                  // entries
-	dead  int                                  // slots that hold stagTombstone
+	slots atomic.Pointer[[]atomic.Pointer[Region]] // never full; replaced when it grows or shrinks
+	live  int                                      // entries
+	dead  int                                      // slots that hold stagTombstone
 }
 
 // stagTombstone fills the slot of a removed entry, which a probe passes. No
 // key is 0, so that no lookup matches it.
-var stagTombstone = new(mr)
+var stagTombstone = new(Region)
 
-// memoryConfig is what a device permits.
-type memoryConfig struct {
+// Config is what a device permits.
+type Config struct {
 	Extensions   bool  // atomic operations
 	MaxMR, MaxMW int64 // regions and windows at a time
 }
 
-// newSTagTable makes the table of a device.
-func newSTagTable(c memoryConfig) *stagTable {
-	t := &stagTable{
+// NewTable makes the table of a device.
+func NewTable(c Config) *Table {
+	t := &Table{
 		grants: mrRights,
-		random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
+		Random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
 	}
 	if c.Extensions {
 		// Without atomic operations a right to them would say nothing.
 		t.grants |= provider.AccessRemoteAtomic
 	}
-	t.mrs.Max, t.mws.Max = c.MaxMR, c.MaxMW
+	t.MRs.Max, t.MWs.Max = c.MaxMR, c.MaxMW
 	t.stagSlots.init()
 	t.byIndex.init()
 	return t
@@ -97,7 +97,7 @@ func stagIndex(stag uint32) uint32 { return stag >> 8 }
 // lookup returns the region that stag names, nil if there is none. The region
 // may be closed by the time it is returned: acquire reports that. If it has an owner,
 // its STag may be another of the same index: the two have to be compared after acquire.
-func (t *stagTable) lookup(stag uint32) *mr {
+func (t *Table) lookup(stag uint32) *Region {
 	if stag == 0 {
 		return nil
 	}
@@ -114,32 +114,32 @@ func (t *stagTable) lookup(stag uint32) *mr {
 	}
 }
 
-// local begins a use of the region that stag names by a work request of ours, which
-// m.release ends. It returns nil, with nothing in use, if there is none.
-func (t *stagTable) local(stag uint32) *mr {
+// Local begins a use of the region that stag names by a work request of ours, which
+// m.Release ends. It returns nil, with nothing in use, if there is none.
+func (t *Table) Local(stag uint32) *Region {
 	m := t.lookup(stag)
 	if m == nil || !m.acquire() {
 		return nil
 	}
 	if m.stag != stag {
-		m.release()
+		m.Release()
 		return nil
 	}
 	return m
 }
 
-// source is local for what is sent. If still is true, the region is in use by way of
-// mr.still: no peer writes its octets, and still.leave ends the use. Otherwise a copy
+// Source is Local for what is sent. If still is true, the region is in use by way of
+// Region.still: no peer writes its octets, and ReleaseStill ends the use. Otherwise a copy
 // of them has to be sent if there is a CRC.
-func (t *stagTable) source(stag uint32) (m *mr, still bool) {
+func (t *Table) Source(stag uint32) (m *Region, still bool) {
 	if m = t.lookup(stag); m != nil && m.gated && m.still.Enter() {
 		return m, true // such a region keeps its STag, so that this is its STag
 	}
-	return t.local(stag), false
+	return t.Local(stag), false
 }
 
 // insert gives m an STag and enters it. m must not be shared yet.
-func (t *stagTable) insert(m *mr) {
+func (t *Table) insert(m *Region) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m.stag = t.draw()
@@ -148,7 +148,7 @@ func (t *stagTable) insert(m *mr) {
 }
 
 // insertByIndex is insert for an m that has an owner.
-func (t *stagTable) insertByIndex(m *mr) {
+func (t *Table) insertByIndex(m *Region) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m.stag = t.drawIndex()
@@ -158,7 +158,7 @@ func (t *stagTable) insertByIndex(m *mr) {
 
 // remove takes m out; its STag, or its index, is retired for retiredSTags
 // deregistrations.
-func (t *stagTable) remove(m *mr) {
+func (t *Table) remove(m *Region) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m.owner != nil {
@@ -172,7 +172,7 @@ func (t *stagTable) remove(m *mr) {
 
 // draw returns an STag that is not 0, not in use and not retired, and whose index
 // neither.
-func (t *stagTable) draw() uint32 {
+func (t *Table) draw() uint32 {
 	for {
 		stag := t.drawAny()
 		if stag != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(stagIndex(stag)) && t.lookup(stag) == nil {
@@ -183,7 +183,7 @@ func (t *stagTable) draw() uint32 {
 
 // drawIndex returns an STag with an index that is not 0, not in use and not retired,
 // and of which no STag is either: all of them are m's.
-func (t *stagTable) drawIndex() uint32 {
+func (t *Table) drawIndex() uint32 {
 	for {
 		stag := t.drawAny()
 		if index := stagIndex(stag); index != 0 && !t.retiredIndexes.has(index) && t.byIndex.find(index) == nil &&
@@ -194,7 +194,7 @@ func (t *stagTable) drawIndex() uint32 {
 }
 
 // usesIndex reports whether an STag with that index is in use or retired.
-func (t *stagTable) usesIndex(index uint32) bool {
+func (t *Table) usesIndex(index uint32) bool {
 	for key := range uint32(256) {
 		stag := index<<8 | key
 		if t.retired.has(stag) || t.find(stag) != nil {
@@ -204,19 +204,19 @@ func (t *stagTable) usesIndex(index uint32) bool {
 	return false
 }
 
-func (t *stagTable) drawAny() uint32 {
+func (t *Table) drawAny() uint32 {
 	var b [4]byte
-	t.random(b[:])
+	t.Random(b[:])
 	return binary.LittleEndian.Uint32(b[:])
 }
 
 func (t *stagSlots) init() {
-	slots := make([]atomic.Pointer[mr], slotsLeast)
+	slots := make([]atomic.Pointer[Region], slotsLeast)
 	t.slots.Store(&slots)
 }
 
 // find returns the entry with that key, nil if there is none.
-func (t *stagSlots) find(key uint32) *mr {
+func (t *stagSlots) find(key uint32) *Region {
 	slots := *t.slots.Load()
 	mask := uint32(len(slots) - 1)
 	for i := key & mask; ; i = (i + 1) & mask {
@@ -226,7 +226,7 @@ func (t *stagSlots) find(key uint32) *mr {
 	}
 }
 
-func (t *stagSlots) add(m *mr) {
+func (t *stagSlots) add(m *Region) {
 	if slots := *t.slots.Load(); 2*(t.live+t.dead+1) > len(slots) {
 		t.rebuild()
 	}
@@ -234,7 +234,7 @@ func (t *stagSlots) add(m *mr) {
 	t.live++
 }
 
-func (t *stagSlots) remove(m *mr) {
+func (t *stagSlots) remove(m *Region) {
 	slots := *t.slots.Load()
 	mask := uint32(len(slots) - 1)
 	i := m.key & mask
@@ -256,7 +256,7 @@ func (t *stagSlots) rebuild() {
 	for size < 4*(t.live+1) {
 		size *= 2
 	}
-	slots := make([]atomic.Pointer[mr], size)
+	slots := make([]atomic.Pointer[Region], size)
 	for i, old := 0, *t.slots.Load(); i < len(old); i++ {
 		if m := old[i].Load(); m != nil && m != stagTombstone {
 			t.put(slots, m)
@@ -266,7 +266,7 @@ func (t *stagSlots) rebuild() {
 	t.slots.Store(&slots)
 }
 
-func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
+func (t *stagSlots) put(slots []atomic.Pointer[Region], m *Region) {
 	mask := uint32(len(slots) - 1)
 	i := m.key & mask
 	for slots[i].Load() != nil {
@@ -302,7 +302,7 @@ func (r *retiredKeys) add(key uint32) {
 }
 
 // owner returns what has the STags of the index of stag, nil if nothing does.
-func (t *stagTable) owner(stag uint32) stagOwner {
+func (t *Table) owner(stag uint32) stagOwner {
 	if m := t.byIndex.find(stagIndex(stag)); m != nil && stag != 0 {
 		return m.owner
 	}
@@ -310,7 +310,7 @@ func (t *stagTable) owner(stag uint32) stagOwner {
 }
 
 // wasRetired reports whether stag was that of a region that was closed lately.
-func (t *stagTable) wasRetired(stag uint32) bool {
+func (t *Table) wasRetired(stag uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.retired.has(stag) || t.retiredIndexes.has(stagIndex(stag))

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"sync/atomic"
@@ -11,73 +11,73 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// mw is a memory window. What peers find under its STag is the view: an mr whose octets
+// Window is a memory window. What peers find under its STag is the view: a Region whose octets
 // are those of the region. No work request of ours can use it, as its local gate is never opened;
 // its remote gate is open while the window is bound. The region can't go before the
 // window lets go of it, so that a peer's use of the view is none of the region's.
-type mw struct {
+type Window struct {
 	typ  provider.MWType
-	view mr
+	view Region
 	refs refs.Count // has no dependants: open or closed
 
-	posting sched.Mutex[locks.WindowPosting] // of binds of type 1
+	Posting sched.Mutex[locks.WindowPosting] // of binds of type 1
 	posted  atomic.Uint32                    // STag as the bind that was posted last makes it
 
 	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
-	region     *mr                       // that it is bound to, nil for none
+	region     *Region                   // that it is bound to, nil for none
 	exposed    *interval                 // &span while peers can write through the window
 	span       interval
-	next, prev *mw // of the list of view.peer; under its lock
+	next, prev *Window // of the list of view.peer; under its lock
 }
 
 // windowRights are those that a window can have.
 const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
 
 // AllocMW implements provider.PD.
-func (p *protDomain) AllocMW(t provider.MWType) (provider.MW, error) {
+func (p *Domain) AllocMW(t provider.MWType) (provider.MW, error) {
 	const op = "ibv_alloc_mw"
 	if t != provider.MWType1 && t != provider.MWType2 {
 		return nil, fail(op, t.String(), syscall.EINVAL)
 	}
-	if err := p.admit(op, t.String(), &p.table.mws); err != nil {
+	if err := p.admit(op, t.String(), &p.Table.MWs); err != nil {
 		return nil, err
 	}
-	w := &mw{typ: t, view: mr{pd: p}}
+	w := &Window{typ: t, view: Region{pd: p}}
 	w.view.owner = w
 	w.view.local.InitShut()
 	w.view.remote.InitShut()
-	p.table.insertByIndex(&w.view)
+	p.Table.insertByIndex(&w.view)
 	w.posted.Store(w.view.stag)
 	return w, nil
 }
 
 // Type implements provider.MW.
-func (w *mw) Type() provider.MWType { return w.typ }
+func (w *Window) Type() provider.MWType { return w.typ }
 
 // RKey implements provider.MW.
-func (w *mw) RKey() uint32 { return w.posted.Load() }
+func (w *Window) RKey() uint32 { return w.posted.Load() }
 
 // Close implements provider.MW.
-func (w *mw) Close() error {
+func (w *Window) Close() error {
 	if first, _ := w.refs.End(); first {
 		w.mu.Lock()
 		w.unbind()
 		w.mu.Unlock()
 		p := w.view.pd
-		p.table.remove(&w.view)
-		p.table.mws.Give()
-		p.refs.Drop()
+		p.Table.remove(&w.view)
+		p.Table.MWs.Give()
+		p.Refs.Drop()
 	}
 	return nil
 }
 
-// isOf reports whether the window is of the device with that table.
-func (w *mw) isOf(t *stagTable) bool { return w.view.pd.table == t }
+// IsOf reports whether the window is of the device with that table.
+func (w *Window) IsOf(t *Table) bool { return w.view.pd.Table == t }
 
-// isClosed reports whether Close was called.
-func (w *mw) isClosed() bool { return w.refs.Closed() }
+// Closed reports whether Close was called.
+func (w *Window) Closed() bool { return w.refs.Closed() }
 
-func (w *mw) domain() *protDomain { return w.view.pd }
+func (w *Window) domain() *Domain { return w.view.pd }
 
 // Why a bind fails when its turn comes.
 var (
@@ -96,7 +96,7 @@ var (
 //
 //rfc:5041 DDP-8.3-3-01 STag-stream association settable
 //rfc:5041 DDP-8.2-03 PD and Stream association both supported
-func (w *mw) bind(p *remotePeer, stag uint32, o *memoryOperands) error {
+func (w *Window) bind(p *Peer, stag uint32, o *Work) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -109,16 +109,16 @@ func (w *mw) bind(p *remotePeer, stag uint32, o *memoryOperands) error {
 		w.view.stag = stag
 		return nil
 	}
-	m := p.pd.table.local(o.lkey)
+	m := p.Domain.Table.Local(o.lkey)
 	if m == nil {
 		return errBindRegion
 	}
-	defer m.release()
+	defer m.Release()
 	need := provider.AccessMWBind
 	if o.access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0 {
 		need |= provider.AccessLocalWrite
 	}
-	b, inside := m.slice(o.addr, o.length)
+	b, inside := m.Slice(o.addr, o.length)
 	switch {
 	case m.pd != w.view.pd:
 		return errBindRegion
@@ -132,7 +132,7 @@ func (w *mw) bind(p *remotePeer, stag uint32, o *memoryOperands) error {
 	w.unbind()
 	w.region = m
 	v := &w.view
-	v.stag, v.base, v.buf, v.access = stag, o.addr, b, o.access&p.pd.table.grants
+	v.stag, v.base, v.buf, v.access = stag, o.addr, b, o.access&p.Domain.Table.grants
 	if o.access&provider.AccessZeroBased != 0 {
 		v.base = 0
 	}
@@ -149,7 +149,7 @@ func (w *mw) bind(p *remotePeer, stag uint32, o *memoryOperands) error {
 }
 
 // unbind ends what peers do with the window, if it is bound. mu is held.
-func (w *mw) unbind() {
+func (w *Window) unbind() {
 	if w.region == nil {
 		return
 	}
@@ -171,7 +171,7 @@ func (w *mw) unbind() {
 // what our own program asks for.
 //
 //rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
-func (w *mw) invalidate(p *remotePeer, stag uint32, remote bool) error {
+func (w *Window) invalidate(p *Peer, stag uint32, remote bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -187,7 +187,7 @@ func (w *mw) invalidate(p *remotePeer, stag uint32, remote bool) error {
 }
 
 // undo unbinds the window, if it has the key that the bind to be undone has given it.
-func (w *mw) undo(stag uint32) {
+func (w *Window) undo(stag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.view.stag == stag {

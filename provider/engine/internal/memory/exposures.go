@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"github.com/govs-rdma/govs/provider"
@@ -21,12 +21,12 @@ import (
 // exposes its memory for as long as it is bound or registered: peers are given one in order to
 // use it.
 //
-// A region of RegMR has a gate for this, mr.still, which is open while nothing exposes its
-// octets. A send that makes no copy enters that gate in place of mr.local, which costs no
+// A region of RegMR has a gate for this, Region.still, which is open while nothing exposes its
+// octets. A send that makes no copy enters that gate in place of Region.local, which costs no
 // more. Before memory is exposed the gate is shut, which waits for the sends that are inside:
 // each of them ends after a write that does not block. A goroutine that is inside takes locks under
 // which nothing is waited for, and enters other gates, but waits for none: whoever is inside
-// mr.remote may wait for mr.still, never the other way round.
+// Region.remote may wait for Region.still, never the other way round.
 //
 // This goes by addresses. It does not cover pages that are mapped more than once, in this process
 // or in several: a peer that writes them by a region over the other mapping can end the connection
@@ -53,8 +53,8 @@ type exposures struct {
 
 // noted is what an interval of exposures is noted for.
 type noted struct {
-	m       *mr   // of sources
-	sending []*mr // of writable: what drain waits for
+	m       *Region   // of sources
+	sending []*Region // of writable: what drain waits for
 }
 
 // interval is the interval of a slice in exposures. A window or region that comes and goes by
@@ -75,7 +75,7 @@ func (x *exposures) expose(v *interval) *interval {
 // being sent, for drain. Where peers can write exactly the octets of v already, only what their
 // exposure still waits for is being sent: so of any number of regions over the same memory only the
 // first that is written visits the others.
-func (x *exposures) exposeLocked(v *interval) (sending []*mr) {
+func (x *exposures) exposeLocked(v *interval) (sending []*Region) {
 	if same := x.writable.Find(v); same != nil {
 		same.Join(v)
 		return same.Value.sending
@@ -94,7 +94,7 @@ func (x *exposures) exposeLocked(v *interval) (sending []*mr) {
 }
 
 // drain waits until nothing of the regions is being sent that exposeLocked has returned for v.
-func (x *exposures) drain(v *interval, sending []*mr) {
+func (x *exposures) drain(v *interval, sending []*Region) {
 	if len(sending) == 0 {
 		return
 	}
@@ -133,7 +133,7 @@ func (x *exposures) coverLocked(v *interval) {
 }
 
 // enter notes the memory of m before anybody can use it.
-func (x *exposures) enter(m *mr) {
+func (x *exposures) enter(m *Region) {
 	if len(m.buf) == 0 { // an object, or nothing that could be sent
 		return
 	}
@@ -152,9 +152,9 @@ func (x *exposures) enter(m *mr) {
 // willWrite exposes the memory of m before the first octet that a peer writes by the rights of
 // m is placed. The caller is inside m.remote, so that m is not closed meanwhile, and uses no other
 // region: no goroutine that places anything is sending at the same time.
-func (x *exposures) willWrite(m *mr) {
+func (x *exposures) willWrite(m *Region) {
 	x.mu.Lock()
-	var sending []*mr
+	var sending []*Region
 	if m.written == nil {
 		m.written = intervals.New(m.buf, noted{})
 		sending = x.exposeLocked(m.written)
@@ -168,7 +168,7 @@ func (x *exposures) willWrite(m *mr) {
 
 // leave undoes enter and willWrite when m can't be used any more. It waits until nothing of m
 // is being sent, and may be called several times, also concurrently.
-func (x *exposures) leave(m *mr) {
+func (x *exposures) leave(m *Region) {
 	if !m.gated {
 		return
 	}

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -8,11 +8,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// memoryOperands are what a bind or a registration is to do, as it was checked when it was posted.
-// The zero value does nothing.
-type memoryOperands struct {
-	window *mw
-	region *fastMR // instead of a window
+// Work is what a bind or a registration is to do, as it was checked when it was posted.
+// The zero value is for no work.
+type Work struct {
+	window *Window
+	region *FastRegion // instead of a window
 
 	lkey         uint32 // of the region that the window is bound to
 	addr, length uint64
@@ -35,17 +35,17 @@ var (
 	errNotWritable  = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
 )
 
-// check decides whether wr, a bind or a registration, can be posted, and puts what to do into o.
-func (p *remotePeer) check(wr *provider.SendWR, o *memoryOperands) error {
+// Check decides whether wr, a bind or a registration, can be posted, and puts what to do into o.
+func (p *Peer) Check(wr *provider.SendWR, o *Work) error {
 	if wr.Opcode == provider.WRRegMR {
 		return p.checkReg(wr, o)
 	}
 	return p.checkBindWR(wr, o)
 }
 
-// checkBindWR is check for a bind of a window of type 2.
-func (p *remotePeer) checkBindWR(wr *provider.SendWR, o *memoryOperands) error {
-	w, _ := p.pd.table.owner(wr.RKey).(*mw)
+// checkBindWR is Check for a bind of a window of type 2.
+func (p *Peer) checkBindWR(wr *provider.SendWR, o *Work) error {
+	w, _ := p.Domain.Table.owner(wr.RKey).(*Window)
 	switch {
 	case wr.Bind == nil:
 		return errNoBind
@@ -56,47 +56,47 @@ func (p *remotePeer) checkBindWR(wr *provider.SendWR, o *memoryOperands) error {
 	case wr.Bind.Length == 0:
 		return errBindZero
 	}
-	return p.checkBind(w, wr.Bind, o)
+	return p.CheckBind(w, wr.Bind, o)
 }
 
-// checkBind decides whether a bind of w as info says can be posted, and puts what to do into o.
+// CheckBind decides whether a bind of w as info says can be posted, and puts what to do into o.
 // What may change until the bind's turn comes is left for then.
-func (p *remotePeer) checkBind(w *mw, info *provider.MWBindInfo, o *memoryOperands) error {
+func (p *Peer) CheckBind(w *Window, info *provider.MWBindInfo, o *Work) error {
 	switch {
-	case w.view.pd != p.pd:
+	case w.view.pd != p.Domain:
 		return errOtherPD
 	case info.Access&^windowRights != 0:
 		return errWindowRights
 	case info.LKey == 0 && (info.Addr != 0 || info.Length != 0):
 		return errBindNothing
 	case info.Length != 0:
-		if m := p.pd.table.lookup(info.LKey); m != nil && m.pd != p.pd {
+		if m := p.Domain.Table.lookup(info.LKey); m != nil && m.pd != p.Domain {
 			return errOtherPD
 		}
 	}
-	*o = memoryOperands{window: w, lkey: info.LKey, addr: info.Addr, length: info.Length, access: info.Access}
+	*o = Work{window: w, lkey: info.LKey, addr: info.Addr, length: info.Length, access: info.Access}
 	return nil
 }
 
-// checkReg is check for a registration.
-func (p *remotePeer) checkReg(wr *provider.SendWR, o *memoryOperands) error {
-	f, _ := p.pd.table.owner(wr.RKey).(*fastMR)
+// checkReg is Check for a registration.
+func (p *Peer) checkReg(wr *provider.SendWR, o *Work) error {
+	f, _ := p.Domain.Table.owner(wr.RKey).(*FastRegion)
 	switch {
 	case f == nil:
 		return errNoFastReg
-	case f.pd != p.pd:
+	case f.pd != p.Domain:
 		return errOtherPD
 	}
 	buf, err := f.toPost(wr)
 	if err != nil {
 		return err
 	}
-	*o = memoryOperands{region: f, buf: buf, access: wr.Access}
+	*o = Work{region: f, buf: buf, access: wr.Access}
 	return nil
 }
 
-// posted makes the window or region return its new key, because the work is posted now.
-func (o *memoryOperands) posted(key uint32) {
+// Posted makes the window or region return its new key, because the work is posted now.
+func (o *Work) Posted(key uint32) {
 	if o.window != nil {
 		o.window.posted.Store(key)
 	} else {
@@ -104,21 +104,21 @@ func (o *memoryOperands) posted(key uint32) {
 	}
 }
 
-// do binds or registers, on behalf of the queue pair of p. It waits for the uses in progress of
+// Do binds or registers, on behalf of the queue pair of p. It waits for the uses in progress of
 // what it ends. The errors are *iwarp.Error.
-func (o *memoryOperands) do(p *remotePeer, key uint32) error {
+func (o *Work) Do(p *Peer, key uint32) error {
 	if o.window != nil {
 		return o.window.bind(p, key, o)
 	}
 	return o.region.register(key, o)
 }
 
-// undoWork undoes a bind or registration with that key, unless the program has ended it since.
-func (p *remotePeer) undoWork(key uint32) {
-	switch owner := p.pd.table.owner(key).(type) {
-	case *mw:
+// Undo undoes a bind or registration with that key, unless the program has ended it since.
+func (p *Peer) Undo(key uint32) {
+	switch owner := p.Domain.Table.owner(key).(type) {
+	case *Window:
 		owner.undo(key)
-	case *fastMR:
+	case *FastRegion:
 		// Fails if the program has invalidated it, or bound a window to it, since.
 		_ = owner.invalidate(p, key, false)
 	}
@@ -128,9 +128,9 @@ func (p *remotePeer) undoWork(key uint32) {
 var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
 
 // invalidateLocal does what WRLocalInv asks for.
-func (p *remotePeer) invalidateLocal(stag uint32) error {
-	owner := p.pd.table.owner(stag)
-	if owner == nil || owner.domain() != p.pd {
+func (p *Peer) InvalidateLocal(stag uint32) error {
+	owner := p.Domain.Table.owner(stag)
+	if owner == nil || owner.domain() != p.Domain {
 		return errLocalInv
 	}
 	switch err := owner.invalidate(p, stag, false); err {

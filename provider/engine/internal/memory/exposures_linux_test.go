@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"testing"
@@ -14,10 +14,10 @@ func TestExposedByAddress(t *testing.T) {
 	file := testkit.Must(unix.MemfdCreate("pages", unix.MFD_CLOEXEC))(t)
 	defer unix.Close(file)
 	testkit.OK(t, unix.Ftruncate(file, mrPage))
-	p := testPD(t, unwired(t))
-	register := func() *mr {
+	p := testPD(t, testTable(t))
+	register := func() *Region {
 		b := testkit.Must(unix.Mmap(file, 0, mrPage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
-		m := testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*Region)
 		t.Cleanup(func() {
 			testkit.OK(t, m.Close())
 			testkit.OK(t, unix.Munmap(b))
@@ -30,9 +30,9 @@ func TestExposedByAddress(t *testing.T) {
 	}
 	written.willBeWritten()
 	written.buf[0] = 7
-	written.releaseRemote()
-	if other.buf[0] != 7 || isStill(written) || !isStill(other) {
+	written.ReleaseRemote()
+	if other.buf[0] != 7 || written.IsStill() || !other.IsStill() {
 		t.Errorf("octet %d, sent without a copy: %v, by the other mapping %v; want 7, false, true",
-			other.buf[0], isStill(written), isStill(other))
+			other.buf[0], written.IsStill(), other.IsStill())
 	}
 }

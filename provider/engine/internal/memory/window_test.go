@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -15,42 +15,26 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-const bindable = provider.AccessLocalWrite | provider.AccessMWBind
-
-// testMW makes a window that is closed when the test ends.
-func testMW(t testing.TB, p *pd, typ provider.MWType) *mw {
-	t.Helper()
-	w := testkit.Must(p.AllocMW(typ))(t).(*mw)
-	t.Cleanup(func() { closeAll(t, "window", w) })
-	return w
-}
-
-// testFast makes a region for work requests that is closed when the test ends.
-func testFast(t testing.TB, p *pd, n uint64) *fastMR {
-	t.Helper()
-	f := testkit.Must(p.AllocFastRegMR(n))(t).(*fastMR)
-	t.Cleanup(func() { closeAll(t, "region", f) })
-	return f
-}
-
 // part is what binds a window to n octets of m.
-func part(m *mr, off, n int, access provider.Access) *memoryOperands {
-	return &memoryOperands{lkey: m.stag, addr: m.base + uint64(off), length: uint64(n), access: access}
+func part(m *Region, off, n int, access provider.Access) *Work {
+	return &Work{lkey: m.stag, addr: m.base + uint64(off), length: uint64(n), access: access}
 }
 
 func TestAllocMWArguments(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p := testPD(t, d)
 	for _, typ := range []provider.MWType{0, 3, 1 << 31} {
 		wantErr(t, errOf(p.AllocMW(typ)), syscall.EINVAL)
 	}
-	for _, n := range []uint64{0, maxMRSize + 1} {
+	for _, n := range []uint64{0, MaxRegion + 1} {
 		wantErr(t, errOf(p.AllocFastRegMR(n)), syscall.EINVAL)
 	}
-	d.stags.mws.Max = 1
+	d.MWs.Max = 1
 	w := testMW(t, p, provider.MWType1)
 	wantErr(t, errOf(p.AllocMW(provider.MWType1)), syscall.ENOMEM)
-	wantErr(t, p.Close(), syscall.EBUSY)
+	if _, busy := p.Refs.End(); !busy {
+		t.Error("a protection domain with a window could be closed")
+	}
 	testkit.OK(t, w.Close())
 	testkit.OK(t, w.Close())
 	again := testMW(t, p, provider.MWType2)
@@ -62,7 +46,7 @@ func TestAllocMWArguments(t *testing.T) {
 // TestBindChecks makes each check of a bind fail by itself. A bind that fails changes
 // nothing.
 func TestBindChecks(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p := testPD(t, d)
 	q := ofPD(p)
 	rw := testMR(t, p, 100, bindable)
@@ -77,7 +61,7 @@ func TestBindChecks(t *testing.T) {
 	const write, read = provider.AccessRemoteWrite, provider.AccessRemoteRead
 	for _, c := range []struct {
 		name string
-		o    *memoryOperands
+		o    *Work
 		want error
 	}{
 		{"all of it", part(rw, 0, 100, write|read), nil},
@@ -90,12 +74,12 @@ func TestBindChecks(t *testing.T) {
 		{"one octet more", part(rw, 0, 101, read), errBindBounds},
 		{"one octet after", part(rw, 100, 1, read), errBindBounds},
 		{"one octet before", part(rw, -1, 2, read), errBindBounds},
-		{"around the end", &memoryOperands{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
+		{"around the end", &Work{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
 		{"a region of another PD", part(foreign, 0, 100, read), errBindRegion},
 		{"a closed region", part(closed, 0, 100, read), errBindRegion},
-		{"a window", &memoryOperands{lkey: window.RKey(), addr: rw.base, length: 1}, errBindRegion},
-		{"a region that isn't registered", part(&unregistered.mr, 0, 1, read), errBindRegion},
-		{"no region", &memoryOperands{lkey: rw.stag ^ 1, addr: rw.base, length: 1}, errBindRegion},
+		{"a window", &Work{lkey: window.RKey(), addr: rw.base, length: 1}, errBindRegion},
+		{"a region that isn't registered", part(&unregistered.Region, 0, 1, read), errBindRegion},
+		{"no region", &Work{lkey: rw.stag ^ 1, addr: rw.base, length: 1}, errBindRegion},
 	} {
 		for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
 			w := testMW(t, p, typ)
@@ -112,7 +96,7 @@ func TestBindChecks(t *testing.T) {
 		}
 	}
 	testkit.OK(t, window.Close())
-	for _, m := range []*mr{rw, ro, plain, foreign} {
+	for _, m := range []*Region{rw, ro, plain, foreign} {
 		if m.windows.Held() {
 			t.Errorf("%s thinks that a window is bound to it", m.name())
 		}
@@ -137,12 +121,12 @@ func TestBindChecks(t *testing.T) {
 //rfc:5041 DDP-8.3-3-01 STag-stream association settable
 //rfc:5042 SEC-6.1.1-03 Stream-limited STag refused on other streams
 func TestWindowAccess(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p, other := testPD(t, d), testPD(t, d)
 	q, second, foreign := ofPD(p), ofPD(p), ofPD(other)
 	m := testMR(t, p, 100, bindable)
 	const all = provider.AccessRemoteWrite | provider.AccessRemoteRead
-	bind := func(typ provider.MWType, access provider.Access) *mw {
+	bind := func(typ provider.MWType, access provider.Access) *Window {
 		w := testMW(t, p, typ)
 		key := incRKey(w.RKey())
 		w.posted.Store(key)
@@ -153,14 +137,14 @@ func TestWindowAccess(t *testing.T) {
 	ro, wo := bind(provider.MWType1, provider.AccessRemoteRead), bind(provider.MWType2, provider.AccessRemoteWrite)
 	zero := bind(provider.MWType2, all|provider.AccessZeroBased)
 	unbound := bind(provider.MWType1, all)
-	testkit.OK(t, unbound.bind(q, incRKey(unbound.RKey()), &memoryOperands{}))
+	testkit.OK(t, unbound.bind(q, incRKey(unbound.RKey()), &Work{}))
 	gone := bind(provider.MWType2, all)
-	testkit.OK(t, q.invalidateLocal(gone.RKey()))
+	testkit.OK(t, q.InvalidateLocal(gone.RKey()))
 	fresh := testMW(t, p, provider.MWType1)
 	at := m.base + 40
 	for _, c := range []struct {
 		name            string
-		q               *remotePeer
+		q               *Peer
 		stag            uint32
 		to              uint64
 		n               int
@@ -187,17 +171,17 @@ func TestWindowAccess(t *testing.T) {
 		{"invalidated", q, gone.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"the region itself", q, m.stag, m.base, 1, ddp.ErrTaggedAccess, rdmap.ErrReadAccess},
 	} {
-		m, b, err := c.q.writeTarget(c.stag, c.to, c.n)
+		m, b, err := c.q.WriteTarget(c.stag, c.to, c.n)
 		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = c.q.readSource(c.stag, c.to, uint32(c.n))
+		m, b, err = c.q.ReadSource(c.stag, c.to, uint32(c.n))
 		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
 	}
-	w, b, err := q.writeTarget(zero.RKey(), 19, 1)
+	w, b, err := q.WriteTarget(zero.RKey(), 19, 1)
 	testkit.OK(t, err)
 	if &b[0] != &m.buf[59] {
 		t.Error("the last octet of the window is not octet 59 of the region")
 	}
-	w.releaseRemote()
+	w.ReleaseRemote()
 }
 
 // TestInvalidations: what of a window or region can be invalidated by whom.
@@ -207,7 +191,7 @@ func TestWindowAccess(t *testing.T) {
 //rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 //rfc:5042 SEC-6.4.5-01 No STag valid on several streams when peers distrust
 func TestInvalidations(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	p := testPD(t, d)
 	q, second, foreign := ofPD(p), ofPD(p), ofPD(testPD(t, d))
 	m := testMR(t, p, 100, allRights|provider.AccessMWBind)
@@ -215,17 +199,17 @@ func TestInvalidations(t *testing.T) {
 	fast, kept := testFast(t, p, 100), testFast(t, p, 100)
 	setup := func() {
 		t.Helper()
-		for _, w := range []*mw{one, two} {
+		for _, w := range []*Window{one, two} {
 			if w.region == nil {
 				key := incRKey(w.view.stag)
 				w.posted.Store(key)
 				testkit.OK(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
 			}
 		}
-		for f, access := range map[*fastMR]provider.Access{fast: allRights, kept: allRights &^ provider.AccessRemoteInvalidate} {
+		for f, access := range map[*FastRegion]provider.Access{fast: allRights, kept: allRights &^ provider.AccessRemoteInvalidate} {
 			if !f.valid {
 				key := incRKey(f.stag)
-				testkit.OK(t, f.register(key, &memoryOperands{buf: make([]byte, 100), access: access}))
+				testkit.OK(t, f.register(key, &Work{buf: make([]byte, 100), access: access}))
 				f.setPosted(key, access, 100)
 			}
 		}
@@ -240,7 +224,7 @@ func TestInvalidations(t *testing.T) {
 	locals := map[string]error{cannot: errLocalInv, mayNot: errMayNotInv}
 	for _, c := range []struct {
 		name          string
-		q             *remotePeer
+		q             *Peer
 		stag          func() uint32
 		remote, local string // "" for done
 	}{
@@ -262,32 +246,32 @@ func TestInvalidations(t *testing.T) {
 		{"zero", q, func() uint32 { return 0 }, cannot, cannot},
 	} {
 		setup()
-		if err := c.q.invalidateLocal(c.stag()); err != locals[c.local] {
+		if err := c.q.InvalidateLocal(c.stag()); err != locals[c.local] {
 			t.Errorf("%s, by us: %v, want %v", c.name, err, locals[c.local])
 		}
 		setup()
-		if err := c.q.invalidate(c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
+		if err := c.q.Invalidate(c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
 			t.Errorf("%s, by the peer: %v, want %v", c.name, err, refusals[c.remote])
 		}
 	}
-	if err := q.invalidate(plain.stag); err != rdmap.ErrCannotInvalidate {
+	if err := q.Invalidate(plain.stag); err != rdmap.ErrCannotInvalidate {
 		t.Errorf("region, twice by the peer: %v", err)
 	}
 	if !plain.acquire() {
 		t.Fatal("we can't use what the peer has invalidated")
 	}
-	plain.release()
+	plain.Release()
 	if !guarded.acquireRemote() {
 		t.Fatal("the peer can't use what it may not invalidate")
 	}
-	guarded.releaseRemote()
+	guarded.ReleaseRemote()
 	setup()
 	for _, x := range []interface{ RKey() uint32 }{two, fast} {
-		testkit.OK(t, q.invalidate(x.RKey()))
-		if err := q.invalidate(x.RKey()); err != rdmap.ErrCannotInvalidate {
+		testkit.OK(t, q.Invalidate(x.RKey()))
+		if err := q.Invalidate(x.RKey()); err != rdmap.ErrCannotInvalidate {
 			t.Errorf("twice by the peer: %v", err)
 		}
-		if err := q.invalidateLocal(x.RKey()); err != nil {
+		if err := q.InvalidateLocal(x.RKey()); err != nil {
 			t.Errorf("by us, after the peer: %v", err)
 		}
 	}
@@ -295,37 +279,37 @@ func TestInvalidations(t *testing.T) {
 	onFast := testMW(t, p, provider.MWType2)
 	_ = fast.invalidate(q, fast.RKey(), false)
 	testkit.OK(t, fast.register(incRKey(fast.RKey()),
-		&memoryOperands{buf: make([]byte, 100),
+		&Work{buf: make([]byte, 100),
 			access: bindable | provider.AccessRemoteInvalidate}))
 	fast.setPosted(fast.stag, bindable, 100)
-	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
-	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {
+	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.Region, 0, 10, provider.AccessRemoteWrite)))
+	if err := q.InvalidateLocal(fast.RKey()); err != errMayNotInv {
 		t.Errorf("a fast region with a window on it, by us: %v", err)
 	}
-	if err := q.invalidate(fast.RKey()); err != rdmap.ErrMayNotInvalidate {
+	if err := q.Invalidate(fast.RKey()); err != rdmap.ErrMayNotInvalidate {
 		t.Errorf("by the peer: %v", err)
 	}
 	if !fast.acquire() {
 		t.Error("a refused invalidation did something")
 	} else {
-		fast.release()
+		fast.Release()
 	}
 	wantErr(t, fast.Close(), syscall.EBUSY)
 	testkit.OK(t, onFast.Close())
-	testkit.OK(t, q.invalidateLocal(fast.RKey()))
+	testkit.OK(t, q.InvalidateLocal(fast.RKey()))
 }
 
 // TestWindowModel plays random binds, invalidations, uses and ends of windows and of
 // regions for work requests on two QPs against a model of who may do what.
 func TestWindowModel(t *testing.T) {
-	d := unwired(t)
+	d := testTable(t)
 	rapid.Check(t, func(t *rapid.T) { playWindows(t, d) })
 }
 
 // named is what the model knows of a window or fast region.
 type named struct {
-	w     *mw
-	f     *fastMR
+	w     *Window
+	f     *FastRegion
 	stag  uint32 // as last bound or registered
 	live  bool
 	qp    int // of type 2
@@ -335,32 +319,30 @@ type named struct {
 	right provider.Access
 }
 
-func playWindows(t *rapid.T, d *device) {
+func playWindows(t *rapid.T, d *Table) {
 	const size = 64
 	check := func(err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	pp, err := d.AllocPD()
-	check(err)
-	p := pp.(*pd)
-	qps := []*remotePeer{ofPD(p), ofPD(p)}
-	regions := make([]*mr, 2)
+	p := &Domain{Table: d}
+	qps := []*Peer{ofPD(p), ofPD(p)}
+	regions := make([]*Region, 2)
 	for i := range regions {
 		m, err := p.RegMR(make([]byte, size), bindable)
 		check(err)
-		regions[i] = m.(*mr)
+		regions[i] = m.(*Region)
 	}
 	var all []*named
 	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2, provider.MWType2} {
 		w, err := p.AllocMW(typ)
 		check(err)
-		all = append(all, &named{w: w.(*mw), stag: w.RKey()})
+		all = append(all, &named{w: w.(*Window), stag: w.RKey()})
 	}
 	f, err := p.AllocFastRegMR(size)
 	check(err)
-	all = append(all, &named{f: f.(*fastMR), stag: f.RKey()})
+	all = append(all, &named{f: f.(*FastRegion), stag: f.RKey()})
 	for range rapid.IntRange(1, 40).Draw(t, "steps") {
 		x := rapid.SampledFrom(all).Draw(t, "which")
 		i := rapid.IntRange(0, 1).Draw(t, "QP")
@@ -374,7 +356,7 @@ func playWindows(t *rapid.T, d *device) {
 			right := rapid.SampledFrom([]provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead, 0}).Draw(t, "right")
 			if x.f != nil {
 				n, off = size, 0
-				err := x.f.register(key, &memoryOperands{buf: make([]byte, size), access: bindable | right})
+				err := x.f.register(key, &Work{buf: make([]byte, size), access: bindable | right})
 				if (err == nil) != !x.live {
 					t.Fatalf("registered %v while %+v", err, *x)
 				}
@@ -398,7 +380,7 @@ func playWindows(t *rapid.T, d *device) {
 			if x.f != nil {
 				base = x.f.address
 			}
-			m, b, err := q.readSource(x.stag, base+uint64(off), 1)
+			m, b, err := q.ReadSource(x.stag, base+uint64(off), 1)
 			may := x.live && x.right == provider.AccessRemoteRead && off >= x.off && off < x.off+x.n && !(type2 && x.qp != i)
 			if (err == nil) != may {
 				t.Fatalf("octet %d read by QP %d: %v, while %+v", off, i, err, *x)
@@ -407,26 +389,26 @@ func playWindows(t *rapid.T, d *device) {
 				if x.w != nil && &b[0] != &regions[x.on].buf[off] {
 					t.Fatalf("octet %d is another one", off)
 				}
-				m.releaseRemote()
+				m.ReleaseRemote()
 			}
-			if m, _, err := q.writeTarget(x.stag^1, base+uint64(off), 1); err == nil {
-				m.releaseRemote()
+			if m, _, err := q.WriteTarget(x.stag^1, base+uint64(off), 1); err == nil {
+				m.ReleaseRemote()
 				t.Fatalf("another key of %+v is good, too", *x)
 			}
 		case "local":
-			err := q.invalidateLocal(x.stag)
+			err := q.InvalidateLocal(x.stag)
 			if want := x.f != nil || type2 && (!x.live || x.qp == i); (err == nil) != want {
 				t.Fatalf("invalidated by QP %d: %v, while %+v", i, err, *x)
 			}
 			x.live = x.live && err != nil
 		case "remote":
-			err := q.invalidate(x.stag)
+			err := q.Invalidate(x.stag)
 			if want := x.live && type2 && x.qp == i; (err == nil) != want {
 				t.Fatalf("invalidated by the peer of QP %d: %v, while %+v", i, err, *x)
 			}
 			x.live = x.live && err != nil
 		case "end of QP":
-			q.unbind()
+			q.Unbind()
 			for _, x := range all {
 				if x.w != nil && x.w.typ == provider.MWType2 && x.qp == i {
 					x.live = false
@@ -451,7 +433,7 @@ func playWindows(t *rapid.T, d *device) {
 			if err == nil {
 				m, err := p.RegMR(make([]byte, size), bindable)
 				check(err)
-				regions[on] = m.(*mr)
+				regions[on] = m.(*Region)
 			}
 		}
 	}
@@ -465,7 +447,9 @@ func playWindows(t *rapid.T, d *device) {
 	for _, m := range regions {
 		check(m.Close())
 	}
-	check(p.Close())
+	if first, _ := p.Refs.End(); !first {
+		t.Fatal("something is left in the protection domain")
+	}
 }
 
 // TestWindowBarrier: once a window is unbound, invalidated or bound to something else,
@@ -475,7 +459,7 @@ func playWindows(t *rapid.T, d *device) {
 //rfc:5041 DDP-8.3.1-6-01 After revoke the network can no longer modify the buffer
 //rfc:5042 SEC-6.2.2-01 Buffer protected (invalidate) before use by ULP
 func TestWindowBarrier(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	q := ofPD(p)
 	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
 		w := testMW(t, p, typ)
@@ -496,14 +480,14 @@ func TestWindowBarrier(t *testing.T) {
 						stag uint32
 						base uint64
 					}{{w.RKey(), 0}, {fast.RKey(), fast.Addr()}} {
-						use, b, err := q.writeTarget(to.stag, to.base, 64)
+						use, b, err := q.WriteTarget(to.stag, to.base, 64)
 						if err != nil {
 							continue
 						}
 						for i := first; i < len(b); i += writers { // each has octets of its own
 							b[i]++
 						}
-						use.releaseRemote()
+						use.ReleaseRemote()
 					}
 					runtime.Gosched()
 				}
@@ -511,23 +495,23 @@ func TestWindowBarrier(t *testing.T) {
 		}
 		for round := range 300 {
 			memory := [2][]byte{make([]byte, 64), make([]byte, 64)}
-			m := testkit.Must(p.RegMR(memory[0], bindable))(t).(*mr)
+			m := testkit.Must(p.RegMR(memory[0], bindable))(t).(*Region)
 			key := incRKey(w.RKey())
 			testkit.OK(t, w.bind(q, key, part(m, 0, 64, provider.AccessRemoteWrite|provider.AccessZeroBased)))
 			w.posted.Store(key)
 			key = incRKey(fast.RKey())
-			testkit.OK(t, fast.register(key, &memoryOperands{buf: memory[1], access: allRights}))
+			testkit.OK(t, fast.register(key, &Work{buf: memory[1], access: allRights}))
 			fast.setPosted(key, allRights, 64)
 			runtime.Gosched()
 			switch {
 			case round%3 == 0 && typ == provider.MWType2:
-				testkit.OK(t, q.invalidateLocal(w.RKey()))
+				testkit.OK(t, q.InvalidateLocal(w.RKey()))
 			case round%3 == 1 && typ == provider.MWType2:
-				testkit.OK(t, q.invalidate(w.RKey()))
+				testkit.OK(t, q.Invalidate(w.RKey()))
 			case typ == provider.MWType2:
-				q.unbind()
+				q.Unbind()
 			default:
-				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
+				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &Work{}))
 			}
 			testkit.OK(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
 			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race reports

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -11,17 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/intervals"
 )
-
-// isStill reports whether m is sent without a copy.
-func isStill(m *mr) bool {
-	if m.gated && m.still.Enter() {
-		m.still.Leave()
-		return true
-	}
-	return false
-}
 
 // TestExposed registers, closes, binds, unbinds and writes as a peer does, at random, over one
 // piece of memory, on two devices, and compares whether each region is sent without a copy with
@@ -29,12 +19,12 @@ func isStill(m *mr) bool {
 func TestExposed(t *testing.T) {
 	const size, regions, rounds = 200, 40, 4000
 	memory := make([]byte, size)
-	pds := []*pd{testPD(t, unwired(t)), testPD(t, unwired(t))}
+	pds := []*Domain{testPD(t, testTable(t)), testPD(t, testTable(t))}
 	type entry struct {
 		lo, hi int
-		m      *mr
-		fast   *fastMR
-		w      *mw
+		m      *Region
+		fast   *FastRegion
+		w      *Window
 		writes bool
 	}
 	var all []*entry
@@ -47,7 +37,7 @@ func TestExposed(t *testing.T) {
 		lo := rng.IntN(size)
 		return lo, min(size, lo+1+rng.IntN(30))
 	}
-	peers := []*remotePeer{ofPD(pds[0]), ofPD(pds[1])}
+	peers := []*Peer{ofPD(pds[0]), ofPD(pds[1])}
 	add := func() {
 		e := &entry{}
 		e.lo, e.hi = part()
@@ -56,24 +46,24 @@ func TestExposed(t *testing.T) {
 		p := pds[i]
 		switch kind := rng.IntN(5); kind {
 		case 0: // exposes nothing yet
-			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*Region)
 		case 1:
-			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*Region)
 		case 2:
-			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*Region)
 		case 3:
-			e.fast = testkit.Must(p.AllocFastRegMR(size))(t).(*fastMR)
+			e.fast = testkit.Must(p.AllocFastRegMR(size))(t).(*FastRegion)
 			access := provider.AccessLocalWrite |
 				[]provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
 			testkit.OK(t, e.fast.register(incRKey(e.fast.stag),
-				&memoryOperands{region: e.fast, buf: b, access: access}))
+				&Work{region: e.fast, buf: b, access: access}))
 		default:
-			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*mr)
-			e.w = testkit.Must(p.AllocMW(provider.MWType1))(t).(*mw)
+			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*Region)
+			e.w = testkit.Must(p.AllocMW(provider.MWType1))(t).(*Window)
 			access := []provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
-			testkit.OK(t, e.w.bind(peers[i], incRKey(e.w.view.stag), &memoryOperands{
+			testkit.OK(t, e.w.bind(peers[i], incRKey(e.w.view.stag), &Work{
 				window: e.w, lkey: e.m.stag, addr: e.m.base, length: uint64(len(b)), access: access,
 			}))
 		}
@@ -96,7 +86,7 @@ func TestExposed(t *testing.T) {
 			testkit.OK(t, e.fast.Close())
 		} else {
 			testkit.OK(t, e.m.Close())
-			if isStill(e.m) {
+			if e.m.IsStill() {
 				t.Fatal("a closed region can be used")
 			}
 		}
@@ -109,7 +99,7 @@ func TestExposed(t *testing.T) {
 					t.Fatal("a region that can't be used")
 				}
 				e.m.willBeWritten()
-				e.m.releaseRemote()
+				e.m.ReleaseRemote()
 				e.writes = true
 			}
 		}
@@ -133,7 +123,7 @@ func TestExposed(t *testing.T) {
 					want = false
 				}
 			}
-			if got := isStill(e.m); got != want {
+			if got := e.m.IsStill(); got != want {
 				t.Fatalf("round %d: octets %d to %d are sent without a copy: %v, want %v", round,
 					e.lo, e.hi, got, want)
 			}
@@ -142,9 +132,8 @@ func TestExposed(t *testing.T) {
 	for len(all) > 0 {
 		drop()
 	}
-	at := intervals.New(memory, noted{})
-	for _, set := range []*intervals.Set[noted]{&exposed.writable, &exposed.sources} {
-		set.Overlapping(at, func(*interval) { t.Error("an interval of the memory is left") })
+	if n := Exposures(memory); n > 0 {
+		t.Errorf("%d intervals of the memory are left", n)
 	}
 }
 
@@ -152,10 +141,10 @@ func TestExposed(t *testing.T) {
 // others, and no other one does. The memory is exposed until the last of those is closed.
 func TestExposedOnce(t *testing.T) {
 	const regions = 100
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	b := make([]byte, 64)
-	register := func(access provider.Access) *mr {
-		return testkit.Must(p.RegMR(b, access))(t).(*mr)
+	register := func(access provider.Access) *Region {
+		return testkit.Must(p.RegMR(b, access))(t).(*Region)
 	}
 	source := register(provider.AccessLocalWrite)
 	defer func() { testkit.OK(t, source.Close()) }()
@@ -164,7 +153,7 @@ func TestExposedOnce(t *testing.T) {
 		defer exposed.mu.Unlock()
 		return source.exposures
 	}
-	var all []*mr
+	var all []*Region
 	for range regions {
 		all = append(all, register(provider.AccessLocalWrite|provider.AccessRemoteWrite))
 	}
@@ -173,7 +162,7 @@ func TestExposedOnce(t *testing.T) {
 			t.Fatal("a region that can't be used")
 		}
 		m.willBeWritten()
-		m.releaseRemote()
+		m.ReleaseRemote()
 		if n := exposures(); n != 1 {
 			t.Fatalf("the memory is exposed %d times, want once", n)
 		}
@@ -181,12 +170,12 @@ func TestExposedOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	rng.Shuffle(regions, func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for i, m := range all {
-		if isStill(source) {
+		if source.IsStill() {
 			t.Fatalf("%d regions that peers have written are left, and nothing is exposed", regions-i)
 		}
 		testkit.OK(t, m.Close())
 	}
-	if n := exposures(); n != 0 || !isStill(source) {
+	if n := exposures(); n != 0 || !source.IsStill() {
 		t.Errorf("the memory is exposed %d times after all are closed", n)
 	}
 }
@@ -196,16 +185,16 @@ func TestExposedOnce(t *testing.T) {
 // writes the same octets waits, too.
 func TestExposedWaitsAlone(t *testing.T) {
 	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
-	p, elsewhere := testPD(t, unwired(t)), testPD(t, unwired(t))
+	p, elsewhere := testPD(t, testTable(t)), testPD(t, testTable(t))
 	memory := make([]byte, 64)
-	register := func(p *pd, b []byte) *mr { return testkit.Must(p.RegMR(b, open))(t).(*mr) }
-	write := func(m *mr) {
+	register := func(p *Domain, b []byte) *Region { return testkit.Must(p.RegMR(b, open))(t).(*Region) }
+	write := func(m *Region) {
 		if !m.acquireRemote() {
 			t.Error("a region that can't be used")
 			return
 		}
 		m.willBeWritten()
-		m.releaseRemote()
+		m.ReleaseRemote()
 	}
 	source, first, second := register(p, memory), register(p, memory), register(elsewhere, memory)
 	if !source.still.Enter() {
@@ -213,7 +202,7 @@ func TestExposedWaitsAlone(t *testing.T) {
 	}
 	var waiting sync.WaitGroup
 	var written atomic.Int32
-	for i, m := range []*mr{first, first, second} {
+	for i, m := range []*Region{first, first, second} {
 		waiting.Go(func() { write(m); written.Add(1) })
 		for i == 0 && !source.still.IsShut() {
 			time.Sleep(time.Millisecond)
@@ -256,7 +245,7 @@ func TestSameMemoryCost(t *testing.T) {
 	memory := make([]byte, regions)
 	cost := func(at func(i int) []byte) time.Duration {
 		var x exposures
-		list := make([]mr, regions)
+		list := make([]Region, regions)
 		began := time.Now()
 		for i := range list {
 			list[i].buf = at(i)

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"errors"
@@ -66,7 +66,7 @@ func TestProbeLeavesLongRegionsUntouched(t *testing.T) {
 		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	defer syscall.Munmap(b)
 	before := resident(t)
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	m := testkit.Must(p.RegMR(b, provider.AccessLocalWrite))(t)
 	if grown := resident(t) - before; grown > 64<<20 {
 		t.Errorf("registering 1 GiB of untouched memory took %d octets", grown)

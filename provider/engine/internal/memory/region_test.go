@@ -1,8 +1,7 @@
-package engine
+package memory
 
 import (
 	"math"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,33 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate
-
-// testPD makes a PD that is closed when the test ends.
-func testPD(t testing.TB, d *device) *pd {
-	t.Helper()
-	p := testkit.Must(d.AllocPD())(t).(*pd)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Errorf("closing the PD: %v", err)
-		}
-	})
-	return p
-}
-
-// ofPD is the peer of a QP of p.
-func ofPD(p *pd) *remotePeer { return &remotePeer{pd: &p.protDomain} }
-
-// testMR registers n octets until the test ends.
-func testMR(t testing.TB, p *pd, n int, access provider.Access) *mr {
-	t.Helper()
-	m := testkit.Must(p.RegMR(make([]byte, n), access))(t).(*mr)
-	t.Cleanup(func() { m.Close() })
-	return m
-}
-
 func TestRegMRArguments(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	page := make([]byte, 4096)
 	for _, c := range []struct {
 		name   string
@@ -90,7 +64,7 @@ func TestRegMRArguments(t *testing.T) {
 //rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
 //rfc:5041 DDP-8.3.1-3-01 No access outside the registered range
 func TestMRSlice(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	m := testMR(t, p, 100, 0)
 	base := m.Addr()
 	for _, c := range []struct {
@@ -116,7 +90,7 @@ func TestMRSlice(t *testing.T) {
 		{"address 0", 0, 1, false},
 		{"everything", 0, math.MaxUint64, false},
 	} {
-		b, ok := m.slice(c.addr, c.n)
+		b, ok := m.Slice(c.addr, c.n)
 		if ok != c.want || ok && uint64(len(b)) != c.n {
 			t.Errorf("%s: slice(base%+d, %d) = %d octets, %v, want %v", c.name, int64(c.addr-base), c.n, len(b), ok, c.want)
 		}
@@ -133,11 +107,11 @@ func TestMRSlice(t *testing.T) {
 func TestMRCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, remote := range []bool{false, true} {
-			p := testPD(t, unwired(t))
+			p := testPD(t, testTable(t))
 			m := testMR(t, p, 100, allRights)
-			enter, leave := m.acquire, m.release
+			enter, leave := m.acquire, m.Release
 			if remote {
-				enter, leave = m.acquireRemote, m.releaseRemote
+				enter, leave = m.acquireRemote, m.ReleaseRemote
 			}
 			for range 2 {
 				if !enter() {
@@ -171,7 +145,7 @@ func TestMRCloseWaits(t *testing.T) {
 			if m.acquire() || m.acquireRemote() {
 				t.Error("a closed region can be used")
 			}
-			if p.dev.stags.lookup(m.stag) != nil {
+			if p.Table.lookup(m.stag) != nil {
 				t.Error("a closed region is found")
 			}
 			testkit.OK(t, m.Close())
@@ -184,17 +158,17 @@ func TestMRCloseWaits(t *testing.T) {
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func TestMRBarrier(t *testing.T) {
-	p := testPD(t, unwired(t))
+	p := testPD(t, testTable(t))
 	for round := range 200 {
 		memory := make([]byte, 64)
-		m := testkit.Must(p.RegMR(memory, allRights))(t).(*mr)
+		m := testkit.Must(p.RegMR(memory, allRights))(t).(*Region)
 		var wg sync.WaitGroup
 		var inside sync.WaitGroup
 		inside.Add(3)
 		for w := range 3 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
-					use, b, err := ofPD(p).writeTarget(m.stag, m.base, len(memory))
+					use, b, err := ofPD(p).WriteTarget(m.stag, m.base, len(memory))
 					if err != nil {
 						if i == 0 {
 							inside.Done()
@@ -206,7 +180,7 @@ func TestMRBarrier(t *testing.T) {
 							b[j]++
 						}
 					}
-					use.releaseRemote()
+					use.ReleaseRemote()
 					if i == 0 {
 						inside.Done()
 					}
@@ -218,7 +192,7 @@ func TestMRBarrier(t *testing.T) {
 		if round%2 == 0 {
 			testkit.OK(t, m.Close())
 		} else {
-			testkit.OK(t, ofPD(p).invalidate(m.stag))
+			testkit.OK(t, ofPD(p).Invalidate(m.stag))
 		}
 		before := string(memory) // races with a late writer, which -race reports
 		wg.Wait()
@@ -227,20 +201,4 @@ func TestMRBarrier(t *testing.T) {
 		}
 		testkit.OK(t, m.Close())
 	}
-}
-
-func TestPDCloseOrder(t *testing.T) {
-	d := unwired(t)
-	p := testkit.Must(d.AllocPD())(t)
-	m := testkit.Must(p.RegMR(make([]byte, 1), 0))(t)
-	wantErr(t, p.Close(), syscall.EBUSY)
-	wantErr(t, d.Close(), syscall.EBUSY)
-	other := testkit.Must(p.RegMR(make([]byte, 1), 0))(t) // EBUSY changed nothing
-	testkit.OK(t, other.Close())
-	testkit.OK(t, m.Close())
-	testkit.OK(t, m.Close())
-	testkit.OK(t, p.Close())
-	testkit.OK(t, p.Close())
-	wantErr(t, errOf(p.RegMR(make([]byte, 1), 0)), os.ErrClosed)
-	wantErr(t, errOf(p.CreateQP(provider.QPInitAttr{})), os.ErrClosed)
 }

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"crypto/rand"
@@ -15,20 +15,20 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// mr is a memory region.
+// Region is a memory region.
 //
-// Its octets are touched between acquire and release only, by what never waits for a peer: a
+// Its octets are touched between acquire and Release only, by what never waits for a peer: a
 // non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040
 // section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
 // Close ends when the calls of the object's methods that are under way have returned.
-type mr struct {
-	pd     *protDomain
-	key    uint32 // what stagTable finds it by: its STag, or with an owner the index of its STags
+type Region struct {
+	pd     *Domain
+	key    uint32 // what Table finds it by: its STag, or with an owner the index of its STags
 	stag   uint32
 	base   uint64 // Addr
 	buf    []byte // the user's; held so that it stays alive; empty for an object
 	access provider.Access
-	peer   *remotePeer // nil unless only this one may use it (a window of type 2)
+	peer   *Peer // nil unless only this one may use it (a window of type 2)
 
 	// owner is nil for a region that is registered all its life. The fields above from
 	// stag on are the owner's to change while both gates are shut. So they are read after
@@ -61,17 +61,17 @@ const (
 	mrBaseBits = 47 // as an address of user space has; base + len never wraps
 )
 
-// maxMRSize is DeviceAttr.MaxMRSize. A slice cannot be longer on 64 bits.
-const maxMRSize = 1<<mrBaseBits - mrPage
+// MaxRegion is DeviceAttr.MaxMRSize. A slice cannot be longer on 64 bits.
+const MaxRegion = 1<<mrBaseBits - mrPage
 
 // RegMR implements provider.PD.
-func (p *protDomain) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
+func (p *Domain) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	return asMR(p.regMR("ibv_reg_mr", buf, randomBase(), access))
 }
 
 // RegMRIova implements provider.PD. Unlike with the kernel buf and iova need not be
 // alike within a page: what is there is found by subtraction.
-func (p *protDomain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
+func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
 		return nil, fail(op, fmt.Sprintf("%d octets", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
@@ -79,8 +79,8 @@ func (p *protDomain) RegMRIova(buf []byte, iova uint64, access provider.Access) 
 	return asMR(p.regMR(op, buf, iova, access))
 }
 
-// asMR is for callers to whom a nil *mr would not be a nil interface.
-func asMR(m *mr, err error) (provider.MR, error) {
+// asMR is for callers to whom a nil *Region would not be a nil interface.
+func asMR(m *Region, err error) (provider.MR, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,8 @@ func asMR(m *mr, err error) (provider.MR, error) {
 }
 
 // regMR registers buf at address base, or 0 with AccessZeroBased.
-func (p *protDomain) regMR(op string, buf []byte, base uint64, access provider.Access) (*mr, error) {
+func (p *Domain) regMR(op string, buf []byte, base uint64, access provider.Access) (
+	*Region, error) {
 	object := fmt.Sprintf("%d octets", len(buf))
 	writable := access&provider.AccessLocalWrite != 0
 	if err := checkRegion(len(buf), access); err != nil {
@@ -100,7 +101,7 @@ func (p *protDomain) regMR(op string, buf []byte, base uint64, access provider.A
 	if access&provider.AccessZeroBased != 0 {
 		base = 0
 	}
-	m := &mr{pd: p, base: base, buf: buf[:len(buf):len(buf)], access: access & p.table.grants}
+	m := &Region{pd: p, base: base, buf: buf[:len(buf):len(buf)], access: access & p.Table.grants}
 	if err := p.enter(op, object, m); err != nil {
 		return nil, err
 	}
@@ -112,8 +113,8 @@ func checkRegion(n int, access provider.Access) error {
 	switch unknown := access &^ (mrRights | mrDropped); {
 	case n == 0:
 		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
-	case uint64(n) > maxMRSize:
-		return fmt.Errorf("a region has at most %d octets: %w", uint64(maxMRSize), syscall.EINVAL)
+	case uint64(n) > MaxRegion:
+		return fmt.Errorf("a region has at most %d octets: %w", uint64(MaxRegion), syscall.EINVAL)
 	case unknown != 0:
 		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
 	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
@@ -123,14 +124,14 @@ func checkRegion(n int, access provider.Access) error {
 }
 
 // enter makes m a region of the device.
-func (p *protDomain) enter(op, object string, m *mr) error {
-	if err := p.admit(op, object, &p.table.mrs); err != nil {
+func (p *Domain) enter(op, object string, m *Region) error {
+	if err := p.admit(op, object, &p.Table.MRs); err != nil {
 		return err
 	}
 	m.local.Init()
 	m.remote.Init()
 	exposed.enter(m)
-	p.table.insert(m)
+	p.Table.insert(m)
 	return nil
 }
 
@@ -147,40 +148,42 @@ func randomBase() uint64 {
 
 // STag is what peers name the region by. It is read during a use of the region only, because
 // that of a window or of a region that work requests register changes between uses.
-func (m *mr) STag() uint32 { return m.stag }
+func (m *Region) STag() uint32 { return m.stag }
 
 // IsObject reports whether the region is over an object, so that Slice finds nothing in it.
-func (m *mr) IsObject() bool { return m.src != nil }
+func (m *Region) IsObject() bool { return m.src != nil }
 
 // acquire begins a use of the region by a work request of ours. It reports
-// false if the region is closed. release ends the use.
-func (m *mr) acquire() bool { return m.local.Enter() }
+// false if the region is closed. Release ends the use.
+func (m *Region) acquire() bool { return m.local.Enter() }
 
-func (m *mr) release() { m.local.Leave() }
+// Release ends a use that Table.Local or Table.Source has begun.
+func (m *Region) Release() { m.local.Leave() }
 
-// releaseStill ends a use that stagTable.source has begun with still.
-func (m *mr) releaseStill() { m.still.Leave() }
+// ReleaseStill ends a use that Table.Source has begun with still.
+func (m *Region) ReleaseStill() { m.still.Leave() }
 
 // acquireRemote begins a use of the region through an STag that the peer
 // named. It reports false if the region is closed or was invalidated.
-// releaseRemote ends the use.
-func (m *mr) acquireRemote() bool { return m.remote.Enter() }
+// ReleaseRemote ends the use.
+func (m *Region) acquireRemote() bool { return m.remote.Enter() }
 
-func (m *mr) releaseRemote() { m.remote.Leave() }
+// ReleaseRemote ends a use by the peer.
+func (m *Region) ReleaseRemote() { m.remote.Leave() }
 
 // willBeWritten is called before a peer's octets are placed, inside of remote.
-func (m *mr) willBeWritten() {
+func (m *Region) willBeWritten() {
 	if m.unwritten.Load() {
 		exposed.willWrite(m)
 	}
 }
 
-// slice returns the n octets at address addr, to be touched between acquire
-// and release only. It reports false if not all of them are in the region.
+// Slice returns the n octets at address addr, to be touched between acquire
+// and Release only. It reports false if not all of them are in the region.
 // With n = 0 addr may be one past the end.
 //
 //rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
-func (m *mr) slice(addr, n uint64) ([]byte, bool) {
+func (m *Region) Slice(addr, n uint64) ([]byte, bool) {
 	size := uint64(len(m.buf))
 	off := addr - m.base // huge if addr is below
 	if off > size || n > size-off {
@@ -191,48 +194,48 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 
 // allows reports whether work requests of p may use the region with the rights need. It is
 // read after acquire.
-func (m *mr) allows(p *protDomain, need provider.Access) bool {
+func (m *Region) allows(p *Domain, need provider.Access) bool {
 	return m.pd == p && m.access&need == need
 }
 
-// octets returns the octets that an SGE of a work request of p names, to be touched between
-// acquire and release only. It reports false if the region is of another protection domain,
+// Octets returns the octets that an SGE of a work request of p names, to be touched between
+// acquire and Release only. It reports false if the region is of another protection domain,
 // lacks one of the rights need, or does not have all of the octets.
-func (m *mr) octets(p *protDomain, s *provider.SGE, need provider.Access) ([]byte, bool) {
-	b, ok := m.slice(s.Addr, uint64(s.Length))
+func (m *Region) Octets(p *Domain, s *provider.SGE, need provider.Access) ([]byte, bool) {
+	b, ok := m.Slice(s.Addr, uint64(s.Length))
 	return b, ok && m.allows(p, need)
 }
 
 // Addr implements provider.MR.
-func (m *mr) Addr() uint64 { return m.base }
+func (m *Region) Addr() uint64 { return m.base }
 
 // Len implements provider.MR.
-func (m *mr) Len() uint64 {
+func (m *Region) Len() uint64 {
 	if m.src != nil {
 		return m.length
 	}
 	return uint64(len(m.buf))
 }
 
-// holds reports whether the n octets at address addr are in the region. It is slice
+// holds reports whether the n octets at address addr are in the region. It is Slice
 // for regions of either kind.
-func (m *mr) holds(addr, n uint64) bool {
+func (m *Region) holds(addr, n uint64) bool {
 	off := addr - m.base
 	return off <= m.Len() && n <= m.Len()-off
 }
 
 // LKey implements provider.MR.
-func (m *mr) LKey() uint32 { return m.stag }
+func (m *Region) LKey() uint32 { return m.stag }
 
 // RKey implements provider.MR.
-func (m *mr) RKey() uint32 { return m.stag }
+func (m *Region) RKey() uint32 { return m.stag }
 
 // Access implements provider.MR.
-func (m *mr) Access() provider.Access { return m.access }
+func (m *Region) Access() provider.Access { return m.access }
 
 // Close implements provider.MR. It may be called by a goroutine that polls:
 // no goroutine has a region in use while it waits for something.
-func (m *mr) Close() error {
+func (m *Region) Close() error {
 	if _, busy := m.end(); busy {
 		return failBound("ibv_dereg_mr", m.name())
 	}
@@ -240,7 +243,7 @@ func (m *mr) Close() error {
 }
 
 // end is Close: first is true for the call that did it, busy if a window forbids it.
-func (m *mr) end() (first, busy bool) {
+func (m *Region) end() (first, busy bool) {
 	if first, busy = m.windows.End(); busy {
 		return false, true
 	}
@@ -248,9 +251,9 @@ func (m *mr) end() (first, busy bool) {
 	m.remote.Shut()
 	exposed.leave(m)
 	if first {
-		m.pd.table.remove(m)
-		m.pd.table.mrs.Give()
-		m.pd.refs.Drop()
+		m.pd.Table.remove(m)
+		m.pd.Table.MRs.Give()
+		m.pd.Refs.Drop()
 	}
 	return first, false
 }
@@ -261,7 +264,7 @@ var errForeignPD = fmt.Errorf("belongs to another device or provider: %w", sysca
 // has the old one was given it for what the region was. Work that names the old one
 // fails. The new region exists before the old one ends, so that a failure changes
 // nothing. Its addresses are the old ones unless the memory changes.
-func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
 	if m.windows.Closed() {
 		return nil, fail(op, m.name(), os.ErrClosed)
@@ -278,7 +281,7 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	p, base := m.pd, m.base
 	if change&provider.ReregPD != 0 {
 		other, ours := to.(ownPD)
-		if !ours || other.self().table != p.table {
+		if !ours || other.self().Table != p.Table {
 			return nil, fail(op, "pd", errForeignPD)
 		}
 		p = other.self()
@@ -310,16 +313,16 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	return n, nil
 }
 
-func (m *mr) name() string { return fmt.Sprintf("mr %#x", m.stag) }
+func (m *Region) name() string { return fmt.Sprintf("mr %#x", m.stag) }
 
 // failBound makes the error of ending a region while windows are bound to it.
 func failBound(op, object string) error {
 	return fail(op, object, fmt.Errorf("windows that are bound to it not closed: %w", syscall.EBUSY))
 }
 
-// leave is releaseRemote for what region returned.
-func (m *mr) leave() {
+// leave is ReleaseRemote for what region returned.
+func (m *Region) leave() {
 	if m != nil {
-		m.releaseRemote()
+		m.ReleaseRemote()
 	}
 }

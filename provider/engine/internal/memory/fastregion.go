@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -11,10 +11,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// fastMR is a region that work requests register. Both gates are open while it is
+// FastRegion is a region that work requests register. Both gates are open while it is
 // registered.
-type fastMR struct {
-	mr
+type FastRegion struct {
+	Region
 	maxLen  uint64
 	address uint64 // Addr, unless a registration is zero-based
 
@@ -23,13 +23,13 @@ type fastMR struct {
 	writable bool                          // mapped
 	posted   fastReg
 
-	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
+	mu    sched.Mutex[locks.FastReg] // what follows, and the Region while it is changed
 	valid bool                       // it is registered
 	open  *interval                  // &span while peers can write the region
 	span  interval
 }
 
-// fastReg is what the methods of a fastMR return: what the registration that was posted last
+// fastReg is what the methods of a FastRegion return: what the registration that was posted last
 // makes of it.
 type fastReg struct {
 	stag   uint32
@@ -39,26 +39,26 @@ type fastReg struct {
 }
 
 // AllocFastRegMR implements provider.PD.
-func (p *protDomain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
+func (p *Domain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 	const op = "ib_alloc_mr"
 	object := fmt.Sprintf("%d octets", maxLen)
-	if maxLen == 0 || maxLen > maxMRSize {
+	if maxLen == 0 || maxLen > MaxRegion {
 		return nil, fail(op, object, syscall.EINVAL)
 	}
-	if err := p.admit(op, object, &p.table.mrs); err != nil {
+	if err := p.admit(op, object, &p.Table.MRs); err != nil {
 		return nil, err
 	}
-	f := &fastMR{mr: mr{pd: p}, maxLen: maxLen, address: randomBase()}
+	f := &FastRegion{Region: Region{pd: p}, maxLen: maxLen, address: randomBase()}
 	f.owner = f
 	f.local.InitShut()
 	f.remote.InitShut()
-	p.table.insertByIndex(&f.mr)
+	p.Table.insertByIndex(&f.Region)
 	f.posted = fastReg{stag: f.stag, base: f.address}
 	return f, nil
 }
 
 // Map implements provider.FastRegMR.
-func (f *fastMR) Map(buf []byte) error {
+func (f *FastRegion) Map(buf []byte) error {
 	const op = "ib_map_mr_sg"
 	object := fmt.Sprintf("%s, %d octets", f.name(), len(buf))
 	if f.windows.Closed() {
@@ -79,7 +79,7 @@ func (f *fastMR) Map(buf []byte) error {
 
 // toPost decides whether a registration with the key and the rights of wr can be posted,
 // and returns the memory that it is of.
-func (f *fastMR) toPost(wr *provider.SendWR) ([]byte, error) {
+func (f *FastRegion) toPost(wr *provider.SendWR) ([]byte, error) {
 	f.posting.Lock()
 	defer f.posting.Unlock()
 	writable := wr.Access&provider.AccessLocalWrite != 0
@@ -98,21 +98,21 @@ func (f *fastMR) toPost(wr *provider.SendWR) ([]byte, error) {
 }
 
 // setPosted records what a registration that is posted makes of the region.
-func (f *fastMR) setPosted(stag uint32, access provider.Access, length int) {
-	r := fastReg{stag: stag, base: f.baseWith(access), length: uint64(length), access: access & f.pd.table.grants}
+func (f *FastRegion) setPosted(stag uint32, access provider.Access, length int) {
+	r := fastReg{stag: stag, base: f.BaseWith(access), length: uint64(length), access: access & f.pd.Table.grants}
 	f.posting.Lock()
 	f.posted = r
 	f.posting.Unlock()
 }
 
 // lastPosted returns what the registration that was posted last makes of the region.
-func (f *fastMR) lastPosted() fastReg {
+func (f *FastRegion) lastPosted() fastReg {
 	f.posting.Lock()
 	defer f.posting.Unlock()
 	return f.posted
 }
 
-func (f *fastMR) baseWith(access provider.Access) uint64 {
+func (f *FastRegion) BaseWith(access provider.Access) uint64 {
 	if access&provider.AccessZeroBased != 0 {
 		return 0
 	}
@@ -126,7 +126,7 @@ var (
 )
 
 // register makes the region one of the memory in o.
-func (f *fastMR) register(stag uint32, o *memoryOperands) error {
+func (f *FastRegion) register(stag uint32, o *Work) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -135,7 +135,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 	case f.valid:
 		return errRegValid
 	}
-	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.table.grants
+	f.stag, f.base, f.buf, f.access = stag, f.BaseWith(o.access), o.buf, o.access&f.pd.Table.grants
 	f.valid = true
 	if f.access&remoteWriting != 0 {
 		f.open = exposed.expose(f.span.Reset(f.buf, noted{}))
@@ -150,7 +150,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 //
 // With windows bound to it a region can't be invalidated. As a bind uses the region,
 // none comes in between once the local gate is shut.
-func (f *fastMR) invalidate(_ *remotePeer, stag uint32, remote bool) error {
+func (f *FastRegion) invalidate(_ *Peer, stag uint32, remote bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -174,22 +174,22 @@ func (f *fastMR) invalidate(_ *remotePeer, stag uint32, remote bool) error {
 }
 
 // Addr implements provider.MR.
-func (f *fastMR) Addr() uint64 { return f.lastPosted().base }
+func (f *FastRegion) Addr() uint64 { return f.lastPosted().base }
 
 // Len implements provider.MR.
-func (f *fastMR) Len() uint64 { return f.lastPosted().length }
+func (f *FastRegion) Len() uint64 { return f.lastPosted().length }
 
 // LKey implements provider.MR.
-func (f *fastMR) LKey() uint32 { return f.lastPosted().stag }
+func (f *FastRegion) LKey() uint32 { return f.lastPosted().stag }
 
 // RKey implements provider.MR.
-func (f *fastMR) RKey() uint32 { return f.lastPosted().stag }
+func (f *FastRegion) RKey() uint32 { return f.lastPosted().stag }
 
 // Access implements provider.MR.
-func (f *fastMR) Access() provider.Access { return f.lastPosted().access }
+func (f *FastRegion) Access() provider.Access { return f.lastPosted().access }
 
 // Rereg implements provider.MR.
-func (f *fastMR) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access) (provider.MR, error) {
+func (f *FastRegion) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access) (provider.MR, error) {
 	return nil, fail("ibv_rereg_mr", f.name(), &provider.UnsupportedError{
 		Feature: "re-registration of a region that work requests register",
 		Reason:  "invalidate it with WRLocalInv and register anew with WRRegMR",
@@ -197,7 +197,7 @@ func (f *fastMR) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access
 }
 
 // Close implements provider.MR.
-func (f *fastMR) Close() error {
+func (f *FastRegion) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	first, busy := f.windows.End()
@@ -212,12 +212,12 @@ func (f *fastMR) Close() error {
 	f.valid, f.buf = false, nil
 	exposed.cover(f.open)
 	f.open = nil
-	f.pd.table.remove(&f.mr)
-	f.pd.table.mrs.Give()
-	f.pd.refs.Drop()
+	f.pd.Table.remove(&f.Region)
+	f.pd.Table.MRs.Give()
+	f.pd.Refs.Drop()
 	return nil
 }
 
-func (f *fastMR) domain() *protDomain { return f.pd }
+func (f *FastRegion) domain() *Domain { return f.pd }
 
-func (f *fastMR) name() string { return fmt.Sprintf("mr %#x", f.LKey()) }
+func (f *FastRegion) name() string { return fmt.Sprintf("mr %#x", f.LKey()) }

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"sync/atomic"
@@ -11,11 +11,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// remotePeer is the other end of a queue pair's connections. It may use regions and windows of the
+// Peer is the other end of a queue pair's connections. It may use regions and windows of the
 // queue pair's protection domain, and windows of type 2 that are bound for it alone. It belongs to
 // the queue pair, and must not be copied.
-type remotePeer struct {
-	pd      *protDomain // of the queue pair; does not change
+type Peer struct {
+	Domain  *Domain // of the queue pair; does not change
 	windows boundWindows
 }
 
@@ -23,14 +23,14 @@ type remotePeer struct {
 // for, in their order, and return the error whose Terminate they ask for. Their errors are the
 // package variables of ddp and rdmap, so that nothing is allocated.
 
-// writeTarget checks the n octets that a tagged segment of a Write names.
-// With a nil error they are in use until m.releaseRemote. For n = 0
+// WriteTarget checks the n octets that a tagged segment of a Write names.
+// With a nil error they are in use until m.ReleaseRemote. For n = 0
 // nothing is checked and m is nil. Where the region is an object b is nil.
 //
 //rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
 //rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
 //rfc:5041 DDP-8.3.1-1-01 Stream cannot use STag of another PD
-func (p *remotePeer) writeTarget(stag uint32, to uint64, n int) (m *mr, b []byte, err error) {
+func (p *Peer) WriteTarget(stag uint32, to uint64, n int) (m *Region, b []byte, err error) {
 	if n == 0 {
 		return nil, nil, nil
 	}
@@ -40,17 +40,17 @@ func (p *remotePeer) writeTarget(stag uint32, to uint64, n int) (m *mr, b []byte
 		return nil, nil, err
 	}
 	m.willBeWritten()
-	b, _ = m.slice(to, uint64(n))
+	b, _ = m.Slice(to, uint64(n))
 	return m, b, nil
 }
 
-// readSource is writeTarget for the source of an RDMA Read. It is called when
+// ReadSource is WriteTarget for the source of an RDMA Read. It is called when
 // the request arrives and again for each part of the response, as the region
 // may go in between.
 //
 //rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
 //rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
-func (p *remotePeer) readSource(stag uint32, to uint64, n uint32) (m *mr, b []byte, err error) {
+func (p *Peer) ReadSource(stag uint32, to uint64, n uint32) (m *Region, b []byte, err error) {
 	if n == 0 {
 		return nil, nil, nil
 	}
@@ -59,11 +59,11 @@ func (p *remotePeer) readSource(stag uint32, to uint64, n uint32) (m *mr, b []by
 		m.leave()
 		return nil, nil, err
 	}
-	b, _ = m.slice(to, uint64(n))
+	b, _ = m.Slice(to, uint64(n))
 	return m, b, nil
 }
 
-// invalidate does what a Send with Invalidate asks. A region must have
+// Invalidate does what a Send with Invalidate asks. A region must have
 // been registered with AccessRemoteInvalidate, and have no windows bound to it; a
 // window must be one that only p can use. The caller holds no use of it.
 //
@@ -71,7 +71,7 @@ func (p *remotePeer) readSource(stag uint32, to uint64, n uint32) (m *mr, b []by
 //rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
 //rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 //rfc:5042 SEC-6.4.5-01 No STag valid on several streams when peers distrust
-func (p *remotePeer) invalidate(stag uint32) error {
+func (p *Peer) Invalidate(stag uint32) error {
 	m, r := p.region(stag, provider.AccessRemoteInvalidate)
 	m.leave()
 	err := rdmap.CheckInvalidate(&r)
@@ -87,20 +87,20 @@ func (p *remotePeer) invalidate(stag uint32) error {
 	return nil
 }
 
-// atomic does what p asks of memory that it may use, and returns what was there. It is the CPU's
+// Atomic does what p asks of memory that it may use, and returns what was there. It is the CPU's
 // atomic operation, so that it is atomic against those of all QPs, of other devices of the process,
 // and of the program itself.
 //
 //rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
 //rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
-func (p *remotePeer) atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
+func (p *Peer) Atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
 	m, r := p.region(req.STag, provider.AccessRemoteAtomic)
 	defer m.leave()
 	//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
 	if err := rdmap.CheckAtomic(&r, req); err != nil {
 		return 0, err
 	}
-	b, ok := m.slice(req.TO, rdmap.AtomicLen)
+	b, ok := m.Slice(req.TO, rdmap.AtomicLen)
 	if !ok {
 		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
 	}
@@ -127,24 +127,24 @@ func (p *remotePeer) atomic(req *rdmap.AtomicRequest) (original uint64, err erro
 }
 
 // region returns what the checks want to know about stag as p sees it. A
-// region that is not nil is in use for the peer until releaseRemote.
+// region that is not nil is in use for the peer until ReleaseRemote.
 //
 //rfc:5041 DDP-8.2-01 PD mismatch: not placed, local error surfaced
 //rfc:5041 DDP-8.2-02 Stream-ID mismatch: not placed, local error
 //rfc:5041 DDP-8.3.1-2-01 Single-stream STag not usable by other streams
 //rfc:5042 SEC-6.1.1-03 Stream-limited STag refused on other streams
-func (p *remotePeer) region(stag uint32, need provider.Access) (*mr, ddp.Region) {
-	m := p.pd.table.lookup(stag)
+func (p *Peer) region(stag uint32, need provider.Access) (*Region, ddp.Region) {
+	m := p.Domain.Table.lookup(stag)
 	if m == nil || !m.acquireRemote() {
 		return nil, ddp.Region{}
 	}
 	if m.stag != stag {
-		m.releaseRemote()
+		m.ReleaseRemote()
 		return nil, ddp.Region{}
 	}
 	return m, ddp.Region{
 		Valid:      true,
-		Associated: m.pd == p.pd && (m.peer == nil || m.peer == p),
+		Associated: m.pd == p.Domain && (m.peer == nil || m.peer == p),
 		Allowed:    m.access&need == need,
 		Base:       m.base,
 		Len:        m.Len(),
@@ -154,10 +154,10 @@ func (p *remotePeer) region(stag uint32, need provider.Access) (*mr, ddp.Region)
 // boundWindows are the windows that are bound for one peer.
 type boundWindows struct {
 	mu    sched.Mutex[locks.BoundWindows] // of the list; taken after that of a window
-	first *mw
+	first *Window
 }
 
-func (l *boundWindows) add(w *mw) {
+func (l *boundWindows) add(w *Window) {
 	l.mu.Lock()
 	w.prev, w.next = nil, l.first
 	if l.first != nil {
@@ -167,7 +167,7 @@ func (l *boundWindows) add(w *mw) {
 	l.mu.Unlock()
 }
 
-func (l *boundWindows) remove(w *mw) {
+func (l *boundWindows) remove(w *Window) {
 	l.mu.Lock()
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -181,8 +181,8 @@ func (l *boundWindows) remove(w *mw) {
 	l.mu.Unlock()
 }
 
-// unbind ends the windows that are bound for p, which is gone.
-func (p *remotePeer) unbind() {
+// Unbind ends the windows that are bound for p, which is gone.
+func (p *Peer) Unbind() {
 	for {
 		p.windows.mu.Lock()
 		w := p.windows.first

@@ -1,4 +1,4 @@
-package engine
+package memory
 
 import (
 	"fmt"
@@ -8,34 +8,34 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 )
 
-// protDomain is a protection domain: its regions and windows are for its queue pairs only (RFC 5041
+// Domain is a protection domain: its regions and windows are for its queue pairs only (RFC 5041
 // section 8.2). It belongs to the object that contains it, and must not be copied.
-type protDomain struct {
-	table *stagTable
-	refs  refs.Count // its regions and windows, and what else depends on it
+type Domain struct {
+	Table *Table
+	Refs  refs.Count // its regions and windows, and what else depends on it
 }
 
 // self implements ownPD.
-func (p *protDomain) self() *protDomain { return p }
+func (p *Domain) self() *Domain { return p }
 
-// ownPD is a provider.PD of this provider, which contains a protDomain.
-type ownPD interface{ self() *protDomain }
+// ownPD is a provider.PD of this provider, which contains a Domain.
+type ownPD interface{ self() *Domain }
 
 // admit counts one more child of p, of which the device has a limited number.
-func (p *protDomain) admit(op, object string, of *refs.Limit) error {
-	if !p.refs.Hold() {
+func (p *Domain) admit(op, object string, of *refs.Limit) error {
+	if !p.Refs.Hold() {
 		return fail(op, "pd", os.ErrClosed)
 	}
 	if err := of.Take(); err != nil {
-		p.refs.Drop()
+		p.Refs.Drop()
 		return fail(op, object, err)
 	}
 	return nil
 }
 
-// sgeFault says which of the SGEs resolve refuses, and why. It returns "" if there
+// SGEFault says which of the SGEs Resolve refuses, and why. It returns "" if there
 // is none any more, as when a region was registered in the meantime.
-func (p *protDomain) sgeFault(sges []provider.SGE, need provider.Access) string {
+func (p *Domain) SGEFault(sges []provider.SGE, need provider.Access) string {
 	for i := range sges {
 		if sges[i].Length == 0 {
 			continue
@@ -47,18 +47,18 @@ func (p *protDomain) sgeFault(sges []provider.SGE, need provider.Access) string 
 	return ""
 }
 
-func (p *protDomain) faultOf(s *provider.SGE, need provider.Access) string {
-	m := p.table.local(s.LKey)
+func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
+	m := p.Table.Local(s.LKey)
 	switch {
 	case m != nil:
 	case s.LKey == 0:
 		return "it has no lkey; take SGEs from MR.SGE"
-	case p.table.wasRetired(s.LKey):
+	case p.Table.wasRetired(s.LKey):
 		return fmt.Sprintf("the region with lkey %#x is closed; close regions after their work has completed", s.LKey)
 	default:
 		return fmt.Sprintf("no region has lkey %#x; take SGEs from MR.SGE", s.LKey)
 	}
-	defer m.release()
+	defer m.Release()
 	size := m.Len()
 	switch off := s.Addr - m.base; {
 	case m.pd != p:
@@ -74,4 +74,9 @@ func (p *protDomain) faultOf(s *provider.SGE, need provider.Access) string {
 			s.Length, off, s.LKey, size)
 	}
 	return ""
+}
+
+// fail makes the error of a failed call.
+func fail(op, object string, err error) error {
+	return &provider.Error{Op: op, Object: object, Err: err}
 }

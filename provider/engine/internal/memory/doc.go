@@ -1,0 +1,34 @@
+// Package memory owns the registered memory of a device of the engine: regions, windows, and the
+// table that finds both by STag. It checks each access to the byte, and ends each registration
+// with a barrier. It sends and receives nothing, and copies only for atomic operations and objects.
+//
+//	RegMR, AllocMW      SGEs of work requests      STag and TO of the peer
+//	      |                       |                          |
+//	   Domain                   Table                      Peer
+//	      | registers             | finds by STag            | checks, invalidates
+//	      +---------> Region, FastRegion, Window <-----------+
+//	                              |
+//	                          exposures: which memory peers write, in the whole process
+//
+// A device has one [Table]. A PD contains a [Domain], and a QP contains a [Peer]: the other end of
+// its connection, which names memory by STag and tagged offset (TO). A work request names memory by
+// SGEs, which Domain.Resolve turns into slices of regions. One that binds or registers is a [Work]
+// while it is in the send queue. Peer.Check accepts it when it is posted, and Work.Do performs it
+// when its turn comes. One that invalidates has no Work: it becomes a call of Peer.InvalidateLocal.
+//
+// # Uses and ends
+//
+// Whoever touches the bytes of a region uses it: Table.Local, Table.Source, Domain.Resolve and
+// Domain.Pieces begin uses by work requests, Peer.WriteTarget and Peer.ReadSource begin uses by the
+// peer. The caller ends each with the Release that belongs to it. A use lasts as long as a copy or
+// a system call that does not block. Close and invalidations refuse new uses and wait for those in
+// progress, so they always end. Only the calls of an object's methods (RegObject) may take longer.
+//
+// # Locks
+//
+// Lookups and uses take no lock: they are an atomic load and an atomic addition. What changes a
+// registration takes, in the order of package locks, FastReg, Window, RegPosting, Exposed,
+// BoundWindows and STags. The caller may hold its stream and queue locks. Peer.WriteTarget and
+// Peer.Atomic may wait for sends that are in progress, when the peer writes a region for the first
+// time; the caller uses no other region then.
+package memory
