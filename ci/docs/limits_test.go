@@ -43,7 +43,6 @@ var limitations = map[string][]limitation{
 		{"A CQ that overflows loses", "TestE2ECQOverflow"},
 		{"One completion vector", "TestCreateCQArguments"},
 		{"TCP segments consist of whole FPDUs", "TestSegmentsAreWholeFPDUs TestEthernetToSiw"},
-		{"Memory that peers write is sent from a copy", "TestExposed TestExposedByAddress"},
 		{"Device.AsyncEvent keeps 256 events", "TestAsyncQueue"},
 	},
 	"provider/engine/memnet/memnet.go": {

@@ -37,17 +37,15 @@ var allowed = map[string][]string{
 	// What is counted: uses of an object, dependants, objects that are lent.
 	"provider/engine/internal/rundown": {"provider/engine/internal/sched"},
 	"provider/engine/internal/refs":    {},
-	// Sets of address intervals.
-	"provider/engine/internal/intervals": {},
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks",
 		"provider/engine/internal/policy"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {"provider/engine/internal/policy"},
 	// Registered memory, which the engine uses.
 	"provider/engine/internal/memory": {"provider", "provider/iwarp/ddp", "provider/iwarp/rdmap",
-		"provider/engine/internal/intervals", "provider/engine/internal/locks",
-		"provider/engine/internal/policy", "provider/engine/internal/refs",
-		"provider/engine/internal/rundown", "provider/engine/internal/sched"},
+		"provider/engine/internal/locks", "provider/engine/internal/policy",
+		"provider/engine/internal/refs", "provider/engine/internal/rundown",
+		"provider/engine/internal/sched"},
 	// Decisions of the engine, in pure functions.
 	"provider/engine/internal/policy": {},
 	"provider/kernel":                 {"provider", "cgo/..."},

@@ -331,13 +331,15 @@ func TestExecRefusesDatagrams(t *testing.T) {
 		"Operation not supported"))
 }
 
-// TestExecMemoryThatChanges: without CRC a program may change memory while it is being sent, as
-// qemu does in a live migration.
+// TestExecMemoryThatChanges: a program may change memory while it is being sent, as qemu does in a
+// live migration.
 func TestExecMemoryThatChanges(t *testing.T) {
-	b := newBridged(t)
-	b.flags = []string{"--crc", "off"}
-	b.start(compiled(t, "changing", "-lrdmacm", "-libverbs", "-lpthread"), "127.0.0.1",
-		fmt.Sprint(freePort())).want(t, 0, "100 writes")
+	changing := compiled(t, "changing", "-lrdmacm", "-libverbs", "-lpthread")
+	for _, crc := range []string{"required", "off"} {
+		b := newBridged(t)
+		b.flags = []string{"--crc", crc}
+		b.start(changing, "127.0.0.1", fmt.Sprint(freePort())).want(t, 0, "100 writes")
+	}
 }
 
 // A side is one that can be over the engine while the other one is over siw.

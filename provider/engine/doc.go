@@ -133,10 +133,6 @@
 //     segments carry selective acknowledgements, TCP cuts elsewhere; for a peer that
 //     fails at some of these cuts (siw, kernel-notes/siw-crc-split.md), records with
 //     MSG_EOR keep TCP from making them.
-//   - Memory that peers write is sent from a copy if there is a CRC, so that no peer can end
-//     another one's connection. This goes by addresses: where pages are mapped twice, a peer
-//     that writes them by one mapping may end the connection over which they are sent from the
-//     other.
 //   - Device.AsyncEvent keeps 256 events; later ones are counted, and their number is
 //     reported.
 package engine
@@ -151,8 +147,6 @@ package engine
 //   - record: octets that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
 //   - object: an io.ReaderAt that a region is over, instead of memory.
-//   - exposed: said of memory that some peer can write, by way of whatever region or window, and
-//     in the case of a region's own rights has written (internal/memory).
 //   - gate: counts the uses of something and waits for their end (internal/rundown).
 //   - over: said of a stream that has a reason to end. Settled: its QP is in ERR and flushed.
 //     phase: how far the end is (stream_phase.go).

@@ -269,9 +269,8 @@ func (r *rig) idle() {
 		}
 	}
 	for i, m := range r.regions {
-		if local, remote, still := m.Uses(); local+remote+still != 0 {
-			r.t.Fatalf("region %d: uses are left: %d by us, %d by the peer, %d without a copy", i,
-				local, remote, still)
+		if local, remote := m.Uses(); local+remote != 0 {
+			r.t.Fatalf("region %d: uses are left: %d by us, %d by the peer", i, local, remote)
 		}
 	}
 }

@@ -35,10 +35,9 @@ var inlined = map[string][]string{
 	"(*sendWQE).head": {"(*stream).fillShort", "(*stream).fillLong", "(*stream).fillWork", "(*stream).fillObjectWork"},
 	"rdmap.Head.Put":  {"(*stream).fillShort", "(*stream).fillLong"},
 	// The uses of a region.
-	"rundown.(*Gate).Enter": {"memory.(*Region).acquire", "memory.(*Region).acquireRemote",
-		"memory.(*Table).Source"},
+	"rundown.(*Gate).Enter": {"memory.(*Region).acquire", "memory.(*Region).acquireRemote"},
 	"rundown.(*Gate).Leave": {"memory.(*Region).Release", "memory.(*Region).ReleaseRemote",
-		"memory.(*Region).ReleaseStill", "(*txBatch).release"},
+		"(*txBatch).release"},
 	"memory.(*Region).acquire":       {"memory.(*Table).Local"},
 	"memory.(*Region).acquireRemote": {"memory.(*Peer).region"},
 	"memory.(*Region).Release":       {"(*stream).placeSend", "(*txBatch).release"},

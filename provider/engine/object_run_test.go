@@ -24,7 +24,7 @@ func closes(t *testing.T, what string, m *memory.Region) {
 	case err := <-done:
 		testkit.OK(t, err)
 	case <-time.After(patience):
-		local, remote, _ := m.Uses()
+		local, remote := m.Uses()
 		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times "+
 			"remotely", what, local, remote)
 	}
@@ -232,7 +232,7 @@ func TestGivenBackIdle(t *testing.T) {
 		panics("a context with "+what, func() { contexts.Put(c) })
 	}
 	for what, dirty := range map[string]func(b *txBatch){
-		"a use":    func(b *txBatch) { b.use(m, useLocal) },
+		"a use":    func(b *txBatch) { b.use(m, false) },
 		"spans":    func(b *txBatch) { b.nspans = 1 },
 		"octets":   func(b *txBatch) { b.append([]byte{1}) },
 		"a chunk":  func(b *txBatch) { b.chunkRoom(1) },

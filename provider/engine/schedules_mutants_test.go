@@ -62,45 +62,6 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "post while counts are read",
 	},
 	{
-		name: "a peer's first Write does not wait for what is being sent",
-		edits: []edit{{
-			"internal/memory/exposures.go",
-			"\t\tif m.still.Uses() > 0 {\n\t\t\tv.Value.sending",
-			"\t\tif false {\n\t\t\tv.Value.sending",
-		}},
-		protocol: "peers write to memory that is being sent",
-	},
-	{
-		name: "a second peer writes while the first one waits for what is being sent",
-		edits: []edit{{
-			"internal/memory/exposures.go",
-			"\t\tm.written = intervals.New(m.buf, noted{})\n",
-			"\t\tm.unwritten.Store(false)\n\t\tm.written = intervals.New(m.buf, noted{})\n",
-		}},
-		protocol: "peers write to memory that is being sent",
-	},
-	{
-		name: "a second peer does not wait for what the first one waits for",
-		edits: []edit{{
-			"internal/memory/exposures.go", "sending = x.writable.Find(m.written).Value.sending", "sending = nil",
-		}},
-		protocol: "peers write to memory that is being sent",
-	},
-	{
-		name: "a region that is being closed leaves the sources while it is being sent",
-		edits: []edit{
-			{"internal/memory/exposures.go", "\t\tx.mu.Unlock()\n\t\tm.still.Drain()\n\t\tx.mu.Lock()\n", ""},
-			{"internal/memory/exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()",
-				"\tdefer m.still.Drain()\n\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tm.still.Prepare()"},
-		},
-		protocol: "memory is sent, its region closed, and another one over it written",
-	},
-	{
-		name:     "the gate of a region that is being closed is opened",
-		edits:    []edit{{"internal/memory/exposures.go", " && !m.windows.Closed() {", " {"}},
-		protocol: "memory is sent, its region closed, and another one over it written",
-	},
-	{
 		name:     "events of a queue pair are queued after Close",
 		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
 		protocol: "close while the connection ends",

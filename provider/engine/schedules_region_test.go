@@ -10,7 +10,6 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -176,77 +175,8 @@ func init() {
 					return nil
 				}
 		}},
-		protocol{name: "peers write to memory that is being sent", preemptions: 2,
-			begin: beginFirstWrites},
-		protocol{name: "memory is sent, its region closed, and another one over it written", preemptions: 2,
-			begin: beginWriteWhileClosing},
 		protocol{name: "a receive context goes from one stream to another", preemptions: 2, begin: beginContexts},
 	)
-}
-
-// beginFirstWrites has two peers write to memory for the first time, while a sends it to another.
-// It is too long to be copied next to its header.
-func beginFirstWrites(w *stage) ([]func(), func() error) {
-	const size = policy.CopyFPDU + 8
-	a, b := w.pair(memnet.Options{MSS: 2 * size}, Options{}, sideOptions{}, params(true))
-	src, dst := a.reg(size, writable), b.reg(size, writable)
-	from := b.reg(size, 0)
-	pattern(from.b, 3)
-	var here, there [2]*side
-	for i := range here {
-		here[i], there[i] = w.again(a, a.pd), w.again(b, b.pd)
-		w.connect(there[i], here[i]) // who connects may send first
-		there[i].send(writeWR(uint64(i), from, src.m, 8))
-	}
-	return []func(){
-			func() { a.send(writeWR(3, src, dst.m, size)) },
-			func() { here[0].qp.stream.Load().pollRx(policy.TurnMost) },
-			func() { here[1].qp.stream.Load().pollRx(policy.TurnMost) },
-		}, func() error {
-			b.dev.poller.Poll()
-			for _, s := range append([]*side{a, b}, append(here[:], there[:]...)...) {
-				if cause := s.qp.Cause(); cause != nil {
-					return fmt.Errorf("a connection has ended: %w", cause)
-				}
-			}
-			if !bytes.Equal(src.b[:8], from.b[:8]) || src.m.IsStill() {
-				return errors.New("the peers' Writes have not been placed, or expose nothing")
-			}
-			return nil
-		}
-}
-
-// beginWriteWhileClosing has a peer write to memory, by way of a region of its own that is closed
-// then, while a sends the memory to another peer by way of a region that is being closed.
-func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
-	const size = policy.CopyFPDU + 8
-	a, b := w.pair(memnet.Options{MSS: 2 * size}, Options{}, sideOptions{}, params(true))
-	src, dst := a.reg(size, 0), b.reg(size, writable)
-	other := testkit.Must(a.pd.RegMR(src.b, writable))(w.t).(*memory.Region)
-	from := b.reg(8, 0)
-	pattern(from.b, 3)
-	here, there := w.again(a, a.pd), w.again(b, b.pd)
-	w.connect(there, here)
-	there.send(writeWR(1, from, other, 8))
-	return []func(){
-			func() { a.send(writeWR(2, src, dst.m, size)) },
-			func() { testkit.OK(w.t, src.m.Close()) },
-			func() {
-				here.qp.stream.Load().pollRx(policy.TurnMost)
-				testkit.OK(w.t, other.Close())
-			},
-		}, func() error {
-			b.dev.poller.Poll()
-			a.dev.poller.Poll()
-			var term *provider.TerminateError
-			if cause := b.qp.Cause(); cause != nil && (!errors.As(cause, &term) || !term.Remote) {
-				return fmt.Errorf("the connection on which the memory is sent has ended: %w", cause)
-			}
-			if !bytes.Equal(src.b[:8], from.b) {
-				return errors.New("the peer's Write has not been placed")
-			}
-			return nil
-		}
 }
 
 // again returns a side of another connection of the device of s, in protection domain p.
@@ -300,7 +230,7 @@ func beginContexts(w *stage) ([]func(), func() error) {
 			if !bytes.Equal(mem.b, src.b) {
 				return errors.New("memory is written by a peer of another protection domain")
 			}
-			_, n, _ := mem.m.Uses()
+			_, n := mem.m.Uses()
 			if _, shut := mem.m.Shut(); n != 0 || shut {
 				for range n {
 					mem.m.ReleaseRemote() // so that the cleanup ends

@@ -91,7 +91,7 @@ func (s *stream) fillResponse() {
 		t.task = taskNone
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
-	if seg.Len > policy.CopyMost && seg.Len <= policy.CopyFPDU && !t.markers {
+	if seg.Len > policy.CopyMost && (t.crc || seg.Len <= policy.CopyFPDU) && !t.markers {
 		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
 		b.copyFPDU(h.Len(), p, t, 0, false)
 		m.ReleaseRemote()
@@ -103,12 +103,9 @@ func (s *stream) fillResponse() {
 	case seg.Len <= policy.CopyMost:
 		b.copyIn(p, t)
 		m.ReleaseRemote()
-	case t.crc && !t.markers:
-		b.snapshot(p, t)
-		m.ReleaseRemote()
 	default:
 		b.refer(p, t)
-		b.use(m, useRemote)
+		b.use(m, true)
 	}
 	b.end(t, 0, false)
 }

@@ -30,7 +30,7 @@ func (s *stream) fillLong(w *sendWQE) bool {
 		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
 		head.Put(b.arena[b.used+mpa.HeaderLen:], seg.MO(), seg.Last)
 		payload := message[seg.Offset:][:seg.Len]
-		if len(payload) <= policy.CopyFPDU {
+		if t.crc || len(payload) <= policy.CopyFPDU {
 			b.copyFPDU(head.Len(), payload, t, t.next, seg.Last && whole)
 		} else {
 			b.longFPDU(head.Len(), payload, t, seg.Last && whole)

@@ -50,10 +50,9 @@ type txBatch struct {
 
 	inPlace bool // something of what is built lies in a region
 
-	spans   [maxSGE]memory.Span // of the message being built
-	nspans  int
-	exposed bool           // peers may write what the spans name
-	pieces  [maxSGE][]byte // scratch
+	spans  [maxSGE]memory.Span // of the message being built
+	nspans int
+	pieces [maxSGE][]byte // scratch
 
 	chunks    []*chunk // copies of payload
 	chunkUsed int      // octets of the last one
@@ -78,18 +77,9 @@ type fpduEnd struct {
 
 // regionUse is a use of a region to be ended.
 type regionUse struct {
-	m  *memory.Region
-	by useKind
+	m      *memory.Region
+	remote bool // the peer's Read names it
 }
-
-// useKind says how a use of a region ends.
-type useKind uint8
-
-const (
-	useLocal  useKind = iota // Region.Release
-	useStill                 // ReleaseStill: no peer writes the region
-	useRemote                // ReleaseRemote: the peer's Read names the region
-)
 
 // empty reports whether everything is out.
 func (b *txBatch) empty() bool { return b.first == b.last }
@@ -134,9 +124,9 @@ func (b *txBatch) reset() {
 	b.inPlace = false
 }
 
-// use notes that m is in use until release.
-func (b *txBatch) use(m *memory.Region, by useKind) {
-	b.uses[b.nuses] = regionUse{m, by}
+// use notes that m is in use until release: remote for a Read of the peer's.
+func (b *txBatch) use(m *memory.Region, remote bool) {
+	b.uses[b.nuses] = regionUse{m, remote}
 	b.nuses++
 }
 
@@ -145,13 +135,10 @@ func (b *txBatch) use(m *memory.Region, by useKind) {
 func (b *txBatch) release() {
 	for i := range b.uses[:b.nuses] {
 		u := &b.uses[i]
-		switch u.by {
-		case useStill:
-			u.m.ReleaseStill()
-		case useLocal:
-			u.m.Release()
-		case useRemote:
+		if u.remote {
 			u.m.ReleaseRemote()
+		} else {
+			u.m.Release()
 		}
 		*u = regionUse{}
 	}

@@ -90,12 +90,9 @@ func (b *txBatch) append(p []byte) {
 	b.built += uint64(len(p))
 }
 
-// snapshot adds a copy of payload that may be changed while it is being sent: the
-// source of an RDMA Read belongs to an application that has no means of knowing when
-// it is read, and what a peer can write is changed at any time. A change between CRC
-// and send would end the connection. The CRC is of what was copied, in the same pass.
-// It is for streams with CRC and without markers: an FPDU with markers is laid out in a
-// copy anyway, and its CRC is that of the copy.
+// snapshot adds a copy of payload to an FPDU with CRC. The program, or a peer, may change the
+// memory at any time; a change between CRC and send would end the connection. The CRC is of what
+// was copied, in the same pass. An FPDU with markers is laid out in a copy anyway.
 func (b *txBatch) snapshot(p []byte, t *txState) {
 	b.takeArena(t)
 	room := b.chunkRoom(len(p))
@@ -164,36 +161,24 @@ func (b *txBatch) endMarked(t *txState) {
 	b.from = b.used
 }
 
-// longFPDU makes an FPDU of WQE next of the header that lies in the arena, after room for the
-// ULPDU's length, and of payload, where it lies unless a peer can write it. finishes is as with
-// end.
+// longFPDU makes an FPDU without CRC of WQE next: of the header that lies in the arena, after room
+// for the ULPDU's length, and of payload, where it lies. finishes is as with end.
 func (b *txBatch) longFPDU(header int, payload []byte, t *txState, finishes bool) {
 	ulpdu := header + len(payload)
 	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
 	binary.BigEndian.PutUint16(head, uint16(ulpdu))
-	var crc uint32
-	switch {
-	case t.crc && b.exposed:
-		room := b.chunkRoom(len(payload))
-		crc = mpa.CopyCRC(mpa.CRC(0, head), room, payload)
-		payload = room
-	case t.crc:
-		crc = mpa.CRC(mpa.CRC(0, head), payload)
-		b.inPlace = true
-	default:
-		b.inPlace = true
-	}
 	b.used += len(head)
 	b.appendArena()
 	b.append(payload)
-	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
+	b.inPlace = true
+	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, 0, false))
 	b.appendArena()
 	b.addFPDU(fpduEnd{b.built, t.next, finishes}, mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
 }
 
 // copyFPDU makes an FPDU of the header that lies in the arena, after room for the ULPDU's length,
-// and of a copy of payload. It is whole in a chunk, next to the FPDU before it: see
-// policy.CopyFPDU. finishes is as with end.
+// and of a copy of payload, as snapshot does. It is whole in a chunk, next to the FPDU before it:
+// see policy.CopyFPDU. finishes is as with end.
 func (b *txBatch) copyFPDU(header int, payload []byte, t *txState, wqe uint32, finishes bool) {
 	ulpdu := header + len(payload)
 	fpdu := b.chunkRoom(mpa.FPDULen(ulpdu))

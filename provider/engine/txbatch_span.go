@@ -10,7 +10,7 @@ import (
 // It reports false if they can't be used; some of their regions may be in use all
 // the same, until release.
 func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
-	b.nspans, b.exposed = 0, false
+	b.nspans = 0
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
@@ -26,9 +26,6 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		}
 		b.spans[b.nspans] = memory.Span{Region: m, Bytes: p}
 		b.nspans++
-		if b.uses[b.nuses-1].by != useStill { // the last is of m
-			b.exposed = true
-		}
 	}
 	return true
 }
@@ -37,19 +34,14 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 // follow each other often name the same.
 func (b *txBatch) region(d *device, lkey uint32) *memory.Region {
 	if b.nuses > 0 {
-		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.STag() == lkey {
+		if u := &b.uses[b.nuses-1]; !u.remote && u.m.STag() == lkey {
 			return u.m
 		}
 	}
-	m, still := d.memory.Source(lkey)
-	if m == nil {
-		return nil
+	m := d.memory.Local(lkey)
+	if m != nil {
+		b.use(m, false) // until release, also if the work request may not use it
 	}
-	by := useLocal
-	if still {
-		by = useStill
-	}
-	b.use(m, by) // until release, also if the work request may not use it
 	return m
 }
 
@@ -72,7 +64,7 @@ func (b *txBatch) add(p []byte, n uint64, t *txState) {
 	switch {
 	case n <= policy.CopyMost:
 		b.copyIn(p, t)
-	case b.exposed && t.crc && !t.markers:
+	case t.crc && !t.markers:
 		b.snapshot(p, t)
 	default:
 		b.refer(p, t)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
 // The end of a world: everything is closed, in any order that is permitted.
@@ -198,8 +196,7 @@ func (w *world) held(p *proc) {
 	for what, n := range map[string]int{
 		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.Lent(),
 		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
-		"exposed intervals": memory.Exposures(p.mem.b),
-		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
+		"kept contexts": int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": d.pds.Len(),
 		"CQs": d.cqs.Len(), "MRs": d.memory.MRs.Len(), "MWs": d.memory.MWs.Len(),
 		"QPs": d.qps.Len(), "SRQs": d.srqs.Len(),
@@ -227,7 +224,7 @@ func (r *right) unused() error {
 	if r.window != nil {
 		p = r.window.mw.Uses()
 	} else {
-		l, p, _ = r.mr.(interface{ Uses() (_, _, _ int64) }).Uses()
+		l, p = r.mr.(interface{ Uses() (_, _ int64) }).Uses()
 	}
 	if l != 0 || p != 0 {
 		return fmt.Errorf("%s is in use %d times by us and %d times by peers", r, l, p)

@@ -5,10 +5,9 @@
 //
 // A tried lock (TryLock) waits for nothing, and may be taken in any order. A goroutine that holds a
 // lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
-// region that is invalidated, exposed or closed (rundown.Gate); and in a poller's Wait, which holds
-// Waiting. A use of a region lasts as long as a copy. A peer's use that exposes the region (see
-// package memory, exposures.go) waits for what is being sent, which waits for leaves only. Calls of
-// the program (onDown, events) are made without a lock.
+// region that is invalidated or closed (rundown.Gate); and in a poller's Wait, which holds Waiting.
+// A use of a region lasts as long as a copy. Calls of the program (onDown, events) are made without
+// a lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -43,8 +42,7 @@ type (
 	RegPosting    struct{ sched.After[Window] }        // memory.FastRegion.posting
 	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
 	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
-	Exposed       struct{ sched.After[RecvDone] }      // memory.exposures.mu, of the process
-	Doorbells     struct{ sched.After[Exposed] }       // doorbells.mu, of a CQ
+	Doorbells     struct{ sched.After[RecvDone] }      // doorbells.mu, of a CQ
 )
 
 // Leaves: what is done under one of these is short and calls nobody.

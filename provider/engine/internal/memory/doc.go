@@ -7,8 +7,6 @@
 //	   Domain                   Table                      Peer
 //	      | registers             | finds by STag            | checks, invalidates
 //	      +---------> Region, FastRegion, Window <-----------+
-//	                              |
-//	                          exposures: which memory peers write, in the whole process
 //
 // A device has one [Table]. A PD contains a [Domain], and a QP contains a [Peer]: the other end of
 // its connection, which names memory by STag and tagged offset (TO). A work request names memory by
@@ -18,7 +16,7 @@
 //
 // # Uses and ends
 //
-// Whoever touches the bytes of a region uses it: Table.Local, Table.Source, Domain.Resolve and
+// Whoever touches the bytes of a region uses it: Table.Local, Domain.Resolve and
 // Domain.Pieces begin uses by work requests, Peer.WriteTarget and Peer.ReadSource begin uses by the
 // peer. The caller ends each with the Release that belongs to it. A use lasts as long as a copy or
 // a system call that does not block. Close and invalidations refuse new uses and wait for those in
@@ -27,8 +25,6 @@
 // # Locks
 //
 // Lookups and uses take no lock: they are an atomic load and an atomic addition. What changes a
-// registration takes, in the order of package locks, FastReg, Window, RegPosting, Exposed,
-// BoundWindows and STags. The caller may hold its stream and queue locks. Peer.WriteTarget and
-// Peer.Atomic may wait for sends that are in progress, when the peer writes a region for the first
-// time; the caller uses no other region then.
+// registration takes, in the order of package locks, FastReg, Window, RegPosting,
+// BoundWindows and STags. The caller may hold its stream and queue locks.
 package memory

@@ -25,8 +25,6 @@ type FastRegion struct {
 
 	mu    sched.Mutex[locks.FastReg] // what follows, and the Region while it is changed
 	valid bool                       // it is registered
-	open  *interval                  // &span while peers can write the region
-	span  interval
 }
 
 // fastReg is what the methods of a FastRegion return: what the registration that was posted last
@@ -137,9 +135,6 @@ func (f *FastRegion) register(stag uint32, o *Work) error {
 	}
 	f.stag, f.base, f.buf, f.access = stag, f.BaseWith(o.access), o.buf, o.access&f.pd.Table.grants
 	f.valid = true
-	if f.access&remoteWriting != 0 {
-		f.open = exposed.expose(f.span.Reset(f.buf, noted{}))
-	}
 	f.local.Open()
 	f.remote.Open()
 	return nil
@@ -168,8 +163,6 @@ func (f *FastRegion) invalidate(_ *Peer, stag uint32, remote bool) error {
 	}
 	f.remote.Shut()
 	f.valid, f.buf = false, nil
-	exposed.cover(f.open)
-	f.open = nil
 	return nil
 }
 
@@ -210,8 +203,6 @@ func (f *FastRegion) Close() error {
 	f.local.Shut()
 	f.remote.Shut()
 	f.valid, f.buf = false, nil
-	exposed.cover(f.open)
-	f.open = nil
 	f.pd.Table.remove(&f.Region)
 	f.pd.Table.MRs.Give()
 	f.pd.Refs.Drop()

@@ -1,21 +1,13 @@
 package memory
 
-import "github.com/govs-rdma/govs/provider/engine/internal/intervals"
-
 // What the functions below return is of the moment, because other goroutines may change it. Tests
 // of package engine compare it with what they have done.
 
-// Uses returns how many uses of m are in progress by work requests of ours, by peers, and by sends
-// without a copy.
-func (m *Region) Uses() (local, remote, still int64) {
-	return m.local.Uses(), m.remote.Uses(), m.still.Uses()
-}
+// Uses returns how many uses of m are in progress by work requests of ours, and by peers.
+func (m *Region) Uses() (local, remote int64) { return m.local.Uses(), m.remote.Uses() }
 
 // Shut reports whether m refuses uses by work requests of ours, and by peers.
 func (m *Region) Shut() (local, remote bool) { return m.local.IsShut(), m.remote.IsShut() }
-
-// IsStill reports whether m is sent without a copy.
-func (m *Region) IsStill() bool { return m.gated && !m.still.IsShut() }
 
 // HasWindows reports whether windows are bound to m.
 func (m *Region) HasWindows() bool { return m.windows.Held() }
@@ -42,15 +34,4 @@ func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.live + t.byIndex.live
-}
-
-// Exposures returns how many times octets of b are noted: as memory that peers can write, and as
-// memory that is sent without a copy otherwise.
-func Exposures(b []byte) (n int) {
-	all := intervals.New(b, noted{})
-	exposed.mu.Lock()
-	defer exposed.mu.Unlock()
-	exposed.writable.Overlapping(all, func(*interval) { n++ })
-	exposed.sources.Overlapping(all, func(*interval) { n++ })
-	return n
 }

@@ -39,7 +39,6 @@ func (p *Peer) WriteTarget(stag uint32, to uint64, n int) (m *Region, b []byte, 
 		m.leave()
 		return nil, nil, err
 	}
-	m.willBeWritten()
 	b, _ = m.Slice(to, uint64(n))
 	return m, b, nil
 }
@@ -112,7 +111,6 @@ func (p *Peer) Atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
 	if uintptr(at)%rdmap.AtomicLen != 0 {
 		return 0, rdmap.ErrAtomicAlignment
 	}
-	m.willBeWritten()
 	word := (*uint64)(at)
 	for {
 		original := atomic.LoadUint64(word)

@@ -12,7 +12,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
-	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // Region is a memory region.
@@ -43,14 +42,6 @@ type Region struct {
 	local   rundown.Gate // uses on behalf of our own work requests
 	remote  rundown.Gate // uses through an STag that the peer named; shut for good by invalidation
 	windows refs.Count   // that are bound to it; ends with the region
-
-	// Whether peers write its memory, see exposures.go. gated does not change.
-	gated     bool         // has the gate still: memory that RegMR registered
-	unwritten sched.Bool   // a peer may write by the region's own rights, and none has
-	still     rundown.Gate // open while no peer can have written any of it
-	exposures int          // what has shut still; exposed.mu guards this and what follows
-	interval  *interval    // in exposed.sources; nil after exposures.leave
-	written   *interval    // in exposed.writable, nil until unwritten has become false
 }
 
 const (
@@ -130,7 +121,6 @@ func (p *Domain) enter(op, object string, m *Region) error {
 	}
 	m.local.Init()
 	m.remote.Init()
-	exposed.enter(m)
 	p.Table.insert(m)
 	return nil
 }
@@ -157,11 +147,8 @@ func (m *Region) IsObject() bool { return m.src != nil }
 // false if the region is closed. Release ends the use.
 func (m *Region) acquire() bool { return m.local.Enter() }
 
-// Release ends a use that Table.Local or Table.Source has begun.
+// Release ends a use that Table.Local has begun.
 func (m *Region) Release() { m.local.Leave() }
-
-// ReleaseStill ends a use that Table.Source has begun with still.
-func (m *Region) ReleaseStill() { m.still.Leave() }
 
 // acquireRemote begins a use of the region through an STag that the peer
 // named. It reports false if the region is closed or was invalidated.
@@ -170,13 +157,6 @@ func (m *Region) acquireRemote() bool { return m.remote.Enter() }
 
 // ReleaseRemote ends a use by the peer.
 func (m *Region) ReleaseRemote() { m.remote.Leave() }
-
-// willBeWritten is called before a peer's octets are placed, inside of remote.
-func (m *Region) willBeWritten() {
-	if m.unwritten.Load() {
-		exposed.willWrite(m)
-	}
-}
 
 // Slice returns the n octets at address addr, to be touched between acquire
 // and Release only. It reports false if not all of them are in the region.
@@ -249,7 +229,6 @@ func (m *Region) end() (first, busy bool) {
 	}
 	m.local.Shut()
 	m.remote.Shut()
-	exposed.leave(m)
 	if first {
 		m.pd.Table.remove(m)
 		m.pd.Table.MRs.Give()

@@ -128,16 +128,6 @@ func (t *Table) Local(stag uint32) *Region {
 	return m
 }
 
-// Source is Local for what is sent. If still is true, the region is in use by way of
-// Region.still: no peer writes its octets, and ReleaseStill ends the use. Otherwise a copy
-// of them has to be sent if there is a CRC.
-func (t *Table) Source(stag uint32) (m *Region, still bool) {
-	if m = t.lookup(stag); m != nil && m.gated && m.still.Enter() {
-		return m, true // such a region keeps its STag, so that this is its STag
-	}
-	return t.Local(stag), false
-}
-
 // insert gives m an STag and enters it. m must not be shared yet.
 func (t *Table) insert(m *Region) {
 	t.mu.Lock()

@@ -25,9 +25,7 @@ type Window struct {
 
 	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
 	region     *Region                   // that it is bound to, nil for none
-	exposed    *interval                 // &span while peers can write through the window
-	span       interval
-	next, prev *Window // of the list of view.peer; under its lock
+	next, prev *Window                   // of the list of view.peer; under its lock
 }
 
 // windowRights are those that a window can have.
@@ -141,9 +139,6 @@ func (w *Window) bind(p *Peer, stag uint32, o *Work) error {
 		v.access |= provider.AccessRemoteInvalidate
 		p.windows.add(w)
 	}
-	if v.access&remoteWriting != 0 {
-		w.exposed = exposed.expose(w.span.Reset(v.buf, noted{}))
-	}
 	v.remote.Open()
 	return nil
 }
@@ -155,8 +150,6 @@ func (w *Window) unbind() {
 	}
 	v := &w.view
 	v.remote.Shut()
-	exposed.cover(w.exposed)
-	w.exposed = nil
 	if v.peer != nil {
 		v.peer.windows.remove(w)
 		v.peer = nil

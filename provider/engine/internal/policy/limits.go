@@ -35,8 +35,8 @@ const (
 	// than an entry of the vector on either side: 0.04 us with its region and its CRC.
 	CopyMost = 1 << 10
 
-	// CopyFPDU is up to which length payload of long messages is copied to lie next to its header
-	// and its CRC, in one entry of the vector for each Chunk. An entry costs the kernel 75 ns.
+	// CopyFPDU is up to which length payload without CRC is copied to lie next to its header, in
+	// one entry of the vector for each Chunk; with CRC all is. An entry costs the kernel 75 ns.
 	// Measured in C at MTU 1500: 0.58 of raw TCP with long entries, 0.40 with two for each FPDU; at
 	// 9000 0.65 and 0.60, less than the copy costs.
 	CopyFPDU = 4 << 10
