@@ -77,9 +77,9 @@ type (
 	// LKey. MR.SGE makes one. See [provider.SGE].
 	SGE = provider.SGE
 
-	// SendWR is a work request of the send queue (struct ibv_send_wr). NewSend, NewWrite, NewRead,
-	// NewFetchAdd and NewCompareAndSwap make the usual ones. Its fields, most of which can be
-	// left zero, with the opcodes that use them:
+	// SendWR is a work request of the send queue (struct ibv_send_wr). NewSend, NewSendWithImm,
+	// NewWrite, NewWriteWithImm, NewRead, NewFetchAdd and NewCompareAndSwap make the usual ones.
+	// Its fields, most of which can be left zero, with the opcodes that use them:
 	//
 	//	WRID           uint64      // all: comes back in WC.WRID
 	//	Opcode         WROpcode    // what to do; the zero value is WRRDMAWrite, a Send is WRSend

@@ -6,10 +6,27 @@ func NewSend(src ...SGE) SendWR {
 	return SendWR{Opcode: WRSend, Flags: SendSignaled, SGList: src}
 }
 
+// NewSendWithImm is NewSend with 32 bits for the peer's completion, in WC.Imm there
+// (IBV_WR_SEND_WITH_IMM). On the engine it needs engine.Options.Extensions at both ends, and takes
+// no SGEs, because RFC 7306 has no Send with both. siw has no immediate data. What the device does
+// not have is an [*UnsupportedError] of PostSend or Conn.Do.
+func NewSendWithImm(imm uint32, src ...SGE) SendWR {
+	return SendWR{Opcode: WRSendWithImm, Flags: SendSignaled, SGList: src, Imm: imm}
+}
+
 // NewWrite returns a signalled RDMA Write of what the SGEs name to the beginning of dst, which
 // RemoteRegion.Part moves (IBV_WR_RDMA_WRITE). See NewSend.
 func NewWrite(dst RemoteRegion, src ...SGE) SendWR {
 	return SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGList: src, RemoteAddr: dst.Addr, RKey: dst.RKey}
+}
+
+// NewWriteWithImm is NewWrite with 32 bits for the peer, in whose receive queue the Write completes
+// when it is in place (IBV_WR_RDMA_WRITE_WITH_IMM). It takes a receive, and puts nothing into it.
+// It needs the devices of NewSendWithImm.
+func NewWriteWithImm(dst RemoteRegion, imm uint32, src ...SGE) SendWR {
+	wr := NewWrite(dst, src...)
+	wr.Opcode, wr.Imm = WRRDMAWriteWithImm, imm
+	return wr
 }
 
 // NewRead returns a signalled RDMA Read from the beginning of src to what the SGEs name, as many

@@ -4,9 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
 // Defaults of ListenConfig and ConnConfig.
@@ -63,17 +65,31 @@ type ConnConfig struct {
 	SendCQ *ibverbs.CQ
 	RecvCQ *ibverbs.CQ
 
-	// Cap holds the QP's sizes. Zero means DefaultSendWR, DefaultRecvWR, and
+	// Receives and ReceiveSize make the Conn post that many receives of that many bytes each,
+	// before the peer can send, for [Conn.Receive]. Both are 0, for none, or both are positive.
+	// The conditions are those of [NewReceiver]: neither SRQ nor RecvCQ, and no receives of the
+	// program's own.
+	//
+	// Receives is how many messages of the peer may be under way, which counts those that are
+	// received and not yet released. The peer can't know it, so the two programs have to agree on
+	// who may send when: for instance one request, and one more after each answer. On iWARP one
+	// message too many ends the connection, and so does one that is longer than ReceiveSize,
+	// because the peer neither waits nor tries again (RFC 5041 section 7.1). On InfiniBand and
+	// RoCE one too many waits at the peer (ConnParam.RNRRetryCount).
+	Receives    int
+	ReceiveSize int
+
+	// Cap holds the QP's sizes. Zero means DefaultSendWR, Receives or else DefaultRecvWR, and
 	// DefaultSGE for both kinds, but no inline data.
 	Cap ibverbs.QPCap
 
 	SQSigAll bool // every send WR is signalled
 
 	// OnSend, if not nil, is called with each completion of SendCQ that belongs to no call of
-	// Conn.Do, Read, Write or Send, while these take completions from there. One of them calls it
-	// at a time; it must not wait for another. A panic goes to whoever called that one, and the
-	// others go on. wc is valid during the call. While no call is under way, OnSend is not called.
-	// Nil: such completions are dropped.
+	// Conn.Do, Read, Write, Send or SendBytes, while these take completions from there. One of them
+	// calls it at a time; it must not wait for another. A panic goes to whoever called that one,
+	// and the others go on. wc is valid during the call. While no call is under way, OnSend is not
+	// called. Nil: such completions are dropped.
 	//
 	// At most Cap.MaxSendWR signalled work requests of the program's own may be posted that have
 	// not come to OnSend: the Conn's send CQ has room for these beside the calls' work.
@@ -103,10 +119,11 @@ type ConnConfig struct {
 	PrivateData []byte
 
 	// Prepare, if not nil, is called when the QP exists, before the peer can
-	// send to it: the place to register memory and post receives, since the
-	// peer may send at once. It may change param, which holds what the rest of
-	// the configuration comes to; for instance put the key of a region just
-	// registered into its private data. An error ends Dial or Accept with it;
+	// send to it: the place to register memory and, where Receives does not do,
+	// to post receives, since the peer may send at once. It may change param,
+	// which holds what the rest of the configuration comes to; for instance put
+	// the key of a region just registered into its private data. An error ends
+	// Dial or Accept with it;
 	// so does a panic, which goes on to the caller when everything is closed.
 	// A goroutine that waits for messages or for the end may be started here;
 	// Wait or Receive in Prepare itself would wait for what only comes after it.
@@ -158,16 +175,23 @@ func depth(configured, limit, offered int) int {
 	return max(n, 1)
 }
 
-// capacity fills in the defaults.
-func capacity(c ibverbs.QPCap) ibverbs.QPCap {
+// capacity returns the sizes of the QP.
+func (c *Conn) capacity(cfg *ConnConfig) (ibverbs.QPCap, error) {
+	if n, size := cfg.Receives, cfg.ReceiveSize; n < 0 || size < 0 || (n == 0) != (size == 0) {
+		return ibverbs.QPCap{}, object.Errorf("rdma_create_qp", c.peer(), syscall.EINVAL,
+			"ConnConfig.Receives is %d and ReceiveSize %d: both must be positive, or both 0 for no receives",
+			n, size)
+	}
+	sizes := cfg.Cap
 	def := func(n *int, value int) {
 		if *n == 0 {
 			*n = value
 		}
 	}
-	def(&c.MaxSendWR, DefaultSendWR)
-	def(&c.MaxRecvWR, DefaultRecvWR)
-	def(&c.MaxSendSGE, DefaultSGE)
-	def(&c.MaxRecvSGE, DefaultSGE)
-	return c
+	def(&sizes.MaxSendWR, DefaultSendWR)
+	def(&sizes.MaxRecvWR, cfg.Receives)
+	def(&sizes.MaxRecvWR, DefaultRecvWR)
+	def(&sizes.MaxSendSGE, DefaultSGE)
+	def(&sizes.MaxRecvSGE, DefaultSGE)
+	return sizes, nil
 }

@@ -39,10 +39,10 @@ type Conn struct {
 	rdmac         bool
 	local, remote netip.AddrPort // of a Conn that is closed, whose id may not know them any more
 
-	closing  sync.Mutex // held through Close, and guards what follows
-	receiver *Receiver  // nil without one
+	receiver atomic.Pointer[Receiver] // nil without one; stored under closing
 
-	// What Close has to do beside closing QP, id and channel.
+	// What Close has to do beside closing QP, id and channel. Close holds closing all the time.
+	closing                     sync.Mutex
 	disconnect                  bool
 	ownPD, ownSendCQ, ownRecvCQ bool
 }
@@ -61,14 +61,19 @@ type watch struct {
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
 		onSend: cfg.OnSend}
-	sizes := capacity(cfg.Cap)
+	sizes, err := c.capacity(cfg)
+	if err != nil {
+		return c, err
+	}
 	if err := c.makeParts(sizes, cfg.SRQ); err != nil {
 		return c, err
 	}
-	var err error
 	c.qp, err = id.CreateQP(c.pd, &ibverbs.QPInitAttr{
 		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, SRQ: cfg.SRQ, Cap: sizes, SQSigAll: cfg.SQSigAll, Cookie: cfg.Cookie,
 	})
+	if err == nil && cfg.Receives > 0 {
+		_, err = NewReceiver(c, cfg.Receives, cfg.ReceiveSize)
+	}
 	return c, err
 }
 
@@ -133,7 +138,7 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	}
 	if c.sendCQ == nil {
 		if err = c.makeSendCQ(sizes.MaxSendWR); err != nil {
-			return c.whyNoCQ("MaxSendWR", sizes.MaxSendWR, err)
+			return c.whyNoCQ("Cap.MaxSendWR", sizes.MaxSendWR, err)
 		}
 		c.ownSendCQ = true
 	} else if err = object.Polled(c.sendCQ, "rdmacm.ConnConfig.SendCQ"); err != nil {
@@ -141,7 +146,7 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	}
 	if c.recvCQ == nil {
 		if c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR); err != nil {
-			return c.whyNoCQ("MaxRecvWR", sizes.MaxRecvWR, err)
+			return c.whyNoCQ("Cap.MaxRecvWR or Receives", sizes.MaxRecvWR, err)
 		}
 		c.ownRecvCQ = true
 	}
@@ -173,14 +178,14 @@ func (c *Conn) makeSendCQ(places int) (err error) {
 }
 
 // whyNoCQ returns err, with which no CQ was made for the n work requests that a field of
-// ConnConfig.Cap asks for, or EINVAL about that field if no QP can have as many.
+// ConnConfig asks for, or EINVAL about that field if no QP can have as many.
 func (c *Conn) whyNoCQ(field string, n int, err error) error {
 	attr, failed := c.vctx.Query()
 	if failed != nil || n >= 0 && n <= attr.MaxQPWR {
 		return err
 	}
 	return &ibverbs.Error{Op: "rdma_create_qp", Object: c.vctx.Name(), Err: fmt.Errorf(
-		"ConnConfig.Cap.%s is %d, and must be from 1 to %d, or 0 for the default: %w", field, n,
+		"ConnConfig.%s is %d, and must be from 1 to %d, or 0 for the default: %w", field, n,
 		attr.MaxQPWR, syscall.EINVAL)}
 }
 
@@ -564,7 +569,7 @@ func (c *Conn) Close() error {
 		return err
 	}
 	c.endWatch()
-	if err := c.receiver.Close(); err != nil {
+	if err := errors.Join(c.receiver.Load().Close(), c.closeCopies()); err != nil {
 		return err
 	}
 	if local, remote := c.id.LocalAddr(), c.id.RemoteAddr(); remote.IsValid() {

@@ -16,8 +16,8 @@ import (
 
 // Do posts work requests in order and waits until all of them are complete. The error is that of
 // the first one that failed, as [Conn.Err] makes it, a [*ibverbs.PostError] if the queue refused
-// one, or nil. Any number of goroutines may call Do, Read, Write and Send at a time: each waits
-// for its own work only. WRIDs are the caller's; Do sets SendSignaled.
+// one, or nil. Any number of goroutines may call Do, Read, Write, Send and SendBytes at a
+// time: each waits for its own work only. WRIDs are the caller's; Do sets SendSignaled.
 //
 // Do waits for places in the send queue as long as there are too few. When ctx ends before
 // everything is complete, the error wraps ctx.Err(). What was posted then goes on: its memory
@@ -33,10 +33,10 @@ import (
 // call before, for more calls at a time than there were before, and where it waits for places in
 // the send queue. The kernel provider allocates where it sleeps.
 //
-// The first call of one of the four has the Conn route the completions of SendCQ. From then on they
+// The first call of one of the five has the Conn route the completions of SendCQ. From then on they
 // are taken from there, while a call waits: a program that also posts signalled work itself gets
 // the completions of that through [ConnConfig.OnSend], without which they are dropped. Poll and
-// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The four need a SendCQ
+// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The five need a SendCQ
 // that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn on which
 // they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
@@ -67,11 +67,11 @@ func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegi
 	return c.one(ctx, "Conn.Read", ibverbs.WRRDMARead, dst, &src)
 }
 
-// Send sends msg to a receive of the peer. That it is complete says that msg may be used again, and
-// not that the peer has received it. On iWARP a Send for which the peer has no receive ends the
-// connection, so how many may be under way is for the two programs to agree on. Each call waits for
-// its own completion: many short messages go faster with QP.PostSend and many outstanding. See
-// [Conn.Do].
+// Send sends msg to a receive of the peer; [Conn.SendBytes] sends bytes that are in no region. That
+// it is complete says that msg may be used again, and not that the peer has received it. On iWARP a
+// Send for which the peer has no receive ends the connection, so how many may be under way is for
+// the two programs to agree on. Each call waits for its own completion: many short messages go
+// faster with QP.PostSend and many outstanding. See [Conn.Do].
 func (c *Conn) Send(ctx context.Context, msg ibverbs.SGE) error {
 	return c.one(ctx, "Conn.Send", ibverbs.WRSend, msg, nil)
 }
@@ -153,7 +153,8 @@ func (c *Conn) route(size int) (*router, error) {
 
 // whyTaken is why the program may not poll the send CQ.
 func (r *router) whyTaken() string {
-	text := "Conn.Do, Read, Write and Send take the completions of this CQ since the first of them was called; "
+	text := "Conn.Do, Read, Write, Send and SendBytes take the completions of this CQ since the first " +
+		"of them was called; "
 	if n := r.dropped.Load(); n > 0 {
 		text += fmt.Sprintf("completions of other work that were dropped: %d; ", n)
 	}
@@ -196,6 +197,7 @@ type call struct {
 	wrs   []ibverbs.SendWR
 	given []given // what the caller calls them
 	sge   [1]ibverbs.SGE
+	copy  *ibverbs.MR // of SendBytes: nil before the first; changed under Conn.closing
 
 	posted int           // work requests that the queue has taken
 	done   chan struct{} // gets a token when nothing is left

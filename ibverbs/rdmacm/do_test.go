@@ -316,7 +316,7 @@ func TestDoAllocatesNothing(t *testing.T) {
 	a, b, in := receiving(t, 4, 64)
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
-	from := sge(t, here, 0, 16)
+	from, msg := sge(t, here, 0, 16), make([]byte, 64)
 	chain := []ibverbs.SendWR{
 		{Opcode: ibverbs.WRRDMAWrite, RemoteAddr: there.Addr, RKey: there.RKey, SGList: []ibverbs.SGE{from}},
 		{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{from}},
@@ -332,6 +332,16 @@ func TestDoAllocatesNothing(t *testing.T) {
 				return err
 			}
 			m, err := in.Receive(ctx)
+			if err != nil {
+				return err
+			}
+			return m.Release()
+		}},
+		{"SendBytes, and Conn.Receive", func() error {
+			if err := a.SendBytes(ctx, msg); err != nil {
+				return err
+			}
+			m, err := b.Receive(ctx)
 			if err != nil {
 				return err
 			}

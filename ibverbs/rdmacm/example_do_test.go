@@ -23,13 +23,10 @@ func ExampleConn_Do() {
 		defer close(served)
 		req, err := l.Accept(ctx)
 		check(err)
-		var in *rdmacm.Receiver
 		var mr *ibverbs.MR
 		conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
+			Receives: 16, ReceiveSize: 64,
 			Prepare: func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) (err error) {
-				if in, err = rdmacm.NewReceiver(c, 16, 64); err != nil {
-					return err
-				}
 				if mr, err = c.PD().AllocMR(64,
 					ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite); err != nil {
 					return err
@@ -44,9 +41,8 @@ func ExampleConn_Do() {
 		})
 		check(err)
 		defer mr.Close()
-		defer in.Close()
 		defer conn.Close()
-		msg, err := in.Receive(ctx)
+		msg, err := conn.Receive(ctx)
 		check(err)
 		fmt.Printf("%s: %s\n", msg.Data, mr.Bytes()[:7])
 		check(msg.Release())

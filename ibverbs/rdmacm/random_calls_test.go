@@ -179,6 +179,12 @@ func (s *callsSide) receive(rcv *rdmacm.Receiver) {
 	}
 }
 
+// putMessage makes a message.
+func putMessage(text []byte, caller int, number uint64) {
+	binary.BigEndian.PutUint64(text, uint64(caller))
+	binary.BigEndian.PutUint64(text[8:], number)
+}
+
 // check looks at a message, which may come only once. Two goroutines may come here in another order
 // than the messages.
 func (s *callsSide) check(data []byte) {
@@ -210,11 +216,12 @@ func (s *callsSide) call(k int) {
 	from := testkit.Must(s.mr.SGE(patternAt, callerOctets))(t)
 	source := testkit.Must(s.remote.Part(0, len(read)))(t)
 	to := testkit.Must(s.remote.Part(callerOctets, callerOctets))(t)
+	var copied [messageSize]byte
 	givenUp := false
 	for number := uint64(1); ; {
 		ctx, cancel := s.w.brief()
 		var err error
-		kind := s.w.draw(9)
+		kind := s.w.draw(10)
 		if kind <= 1 && !givenUp {
 			clear(read)
 		}
@@ -227,11 +234,14 @@ func (s *callsSide) call(k int) {
 			err = c.Write(ctx, to, from)
 		case 3:
 			if !givenUp {
-				binary.BigEndian.PutUint64(text, uint64(k))
-				binary.BigEndian.PutUint64(text[8:], number)
+				putMessage(text, k, number)
 				number++
 				err = c.Send(ctx, message)
 			}
+		case 9:
+			putMessage(copied[:], k, number) // also after a call that was given up
+			number++
+			err = c.SendBytes(ctx, copied[:])
 		case 4:
 			s.post(to, from)
 		case 5:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -59,7 +60,8 @@ type Message struct {
 // NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
 // completions of its RecvCQ from then on: Poll and PollWait of that are EBUSY, and nobody else may
 // post receives. It is for [ConnConfig.Prepare], so that receives are posted before the peer can
-// send. Conn.Close closes the Receiver, also if Dial or Accept fails.
+// send; [ConnConfig].Receives does the same for [Conn.Receive]. Conn.Close closes the Receiver,
+// also if Dial or Accept fails.
 //
 // n is at most Cap.MaxRecvWR of the [ConnConfig], which is [DefaultRecvWR] unless it is given. It
 // is also how many messages the peer may have under way: on iWARP one more ends the connection.
@@ -87,13 +89,13 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
 	c.closing.Lock()
 	defer c.closing.Unlock()
-	if c.receiver != nil {
+	if c.receiver.Load() != nil {
 		return nil, object.Errorf(op, "", syscall.EBUSY, "the connection has a Receiver already")
 	}
 	if err := r.begin(op, c.pd, n, size, init.Cap.MaxRecvWR); err != nil {
 		return nil, err
 	}
-	c.receiver = r
+	c.receiver.Store(r)
 	return r, nil
 }
 
@@ -133,9 +135,9 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 
 // begin makes the memory and posts all receives. The queue holds places of them.
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
-	if n < 1 || size < 1 {
+	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 {
 		return object.Errorf(op, "", syscall.EINVAL,
-			"%d receives of %d octets: at least one of one is needed", n, size)
+			"%d receives of %d octets: at least one of one is needed, and of 2^32-1 at most", n, size)
 	}
 	if n > places {
 		// Some of them would be posted, and can't be taken back.
@@ -181,7 +183,8 @@ func whyReceiver() string {
 
 // Receive waits for the next message. Release it when its octets are not needed any more: while
 // all receives hold messages, the peer's next one ends the connection. Over the engine Receive
-// allocates nothing, other than for a ctx that is not the one of the call before.
+// allocates nothing, other than for a ctx that is not the one of the call before. Several calls at
+// a time get a message each.
 //
 // When the connection has ended, and all messages from before have been received, the error is
 // that of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
@@ -193,9 +196,13 @@ func whyReceiver() string {
 // long. The error has a [*ibverbs.WCError], whose QPN says which connection that was; the receive
 // is posted again, and Receive goes on for the other connections.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
+	return r.receive(ctx, "Receiver.Receive")
+}
+
+// receive is Receive by the name of op.
+func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
-	const op = "Receiver.Receive"
 	if r == nil || r.lead == nil {
 		return Message{}, errNil(op, "receiver")
 	}
@@ -206,7 +213,7 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	case <-r.open.Done():
 		return Message{}, r.closed(op)
 	}
-	err := r.poll(ctx, wc[:])
+	err := r.poll(ctx, op, wc[:])
 	r.lead <- struct{}{}
 	if err != nil {
 		return Message{}, err
@@ -216,7 +223,7 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	}
 	m := Message{WC: wc[0], r: r}
 	if m.slot = r.slot(wc[0].WRID); m.slot < 0 {
-		return Message{}, object.Errorf("Receiver.Receive", "", syscall.EINVAL,
+		return Message{}, object.Errorf(op, "", syscall.EINVAL,
 			"a completion of qp %d with WRID %#x, which is not the Receiver's: others may neither "+
 				"post receives beside it nor complete to its CQ", wc[0].QPN, wc[0].WRID)
 	}
@@ -235,6 +242,10 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 // make receives fail, and those of the other connections would become fewer with each.
 func (r *Receiver) failed(wc *ibverbs.WC) error {
 	err := failedWork("a receive", wc)
+	if wc.Status == ibverbs.WCLocLenErr {
+		err = fmt.Errorf("%w: a message is longer than the receives, which have %d bytes; agree with the "+
+			"peer on the longest message (ConnConfig.ReceiveSize, or the size for the Receiver)", err, r.size)
+	}
 	if r.c != nil {
 		return fmt.Errorf("%s: %w", r.c.peer(), held(r.c.because(err)))
 	}
@@ -254,7 +265,7 @@ func held(err error) error {
 	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 &&
 		strings.Contains(term.Text, "a Send") { // a Read too many has the same code
 		return fmt.Errorf("%w; a message occupies its receive until Message.Release: release messages "+
-			"sooner, or give the Receiver more receives", err)
+			"sooner, or have more receives (ConnConfig.Receives, or the number for the Receiver)", err)
 	}
 	return err
 }
@@ -284,8 +295,7 @@ func (r *Receiver) closed(op string) error {
 }
 
 // poll waits for a completion until ctx ends, or the connection, or Close is called.
-func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
-	const op = "Receiver.Receive"
+func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	if r.open.Err() != nil {
 		return r.closed(op)
 	}

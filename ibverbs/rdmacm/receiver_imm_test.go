@@ -49,9 +49,7 @@ func TestConnReceiverOfWritesWithImm(t *testing.T) {
 	defer mr.Close()
 	there := testkit.Must(mr.Remote(0, 4096))(t)
 	for _, n := range []int{4096, 8, 0} {
-		write := ibverbs.NewWrite(there, sge(t, here, 0, n))
-		write.Opcode, write.Imm = ibverbs.WRRDMAWriteWithImm, 7
-		testkit.OK(t, a.Do(ctx, write))
+		testkit.OK(t, a.Do(ctx, ibverbs.NewWriteWithImm(there, 7, sge(t, here, 0, n))))
 		m := testkit.Must(in.Receive(ctx))(t)
 		if len(m.Data) != 0 || m.WC.Opcode != ibverbs.WCRecvRDMAWithImm || m.WC.Imm != 7 ||
 			int(m.WC.ByteLen) != n {

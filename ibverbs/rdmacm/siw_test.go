@@ -28,7 +28,8 @@ func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw
 // one for each way to use a connection. They show that nothing in this package is bound to siw;
 // what connections do on rxe shows in kernel.TestRxe.
 const onlyOnRxe = "^TestConn(PrivateData|ReceiverOfWritesWithImm|PeerDisconnectsUnasked|AnswerBeforeAccept|" +
-	"ShutdownDelivers|NobodyThere|SharedParts|Do|DoFaults|DoOfMany|Receiver|ReceiverOfSRQ|ReceiverFaults)$" +
+	"ShutdownDelivers|NobodyThere|SharedParts|Do|DoFaults|DoOfMany|Receiver|ReceiverOfSRQ|ReceiverFaults|" +
+	"Messages|MessageTooLong|SendBytesOfMany)$" +
 	"|^TestNames$|^TestLinkLocal$|^Example"
 
 // TestOnRxe runs them.
