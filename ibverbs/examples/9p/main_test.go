@@ -28,10 +28,9 @@ const msize = 64 << 10
 
 // rdmaConn is the client's end of an RDMA connection.
 type rdmaConn struct {
-	conn    *rdmacm.Conn
-	replies *rdmacm.Receiver
-	last    rdmacm.Message
-	mr      *ibverbs.MR
+	conn *rdmacm.Conn
+	last rdmacm.Message
+	mr   *ibverbs.MR
 }
 
 // Send implements p9test.Conn.
@@ -52,7 +51,7 @@ func (c *rdmaConn) Receive() (b []byte, err error) {
 			return nil, err
 		}
 	}
-	c.last, err = c.replies.Receive(context.Background())
+	c.last, err = c.conn.Receive(context.Background())
 	return c.last.Data, err
 }
 
@@ -71,12 +70,9 @@ func dial(t *testing.T, addr string) *rdmaConn {
 	defer cancel()
 	c := new(rdmaConn)
 	c.conn, err = rdmacm.DialName(ctx, vctx, addr, &rdmacm.ConnConfig{
-		Cap:                ibverbs.QPCap{MaxSendWR: 32, MaxRecvWR: 33},
+		Cap:      ibverbs.QPCap{MaxSendWR: 32},
+		Receives: 33, ReceiveSize: msize,
 		ResponderResources: -1, InitiatorDepth: -1,
-		Prepare: func(_ context.Context, conn *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			c.replies, err = rdmacm.NewReceiver(conn, 33, msize)
-			return err
-		},
 	})
 	if err == nil {
 		c.mr, err = c.conn.PD().AllocMR(2*msize, ibverbs.AccessLocalWrite)

@@ -17,24 +17,19 @@ import (
 // or Writes, and as many requests under way as both ends have receives, by default 32. A client
 // posts a receive for the reply before it sends a request.
 type rdma struct {
-	conn     *rdmacm.Conn
-	requests *rdmacm.Receiver
-	max      int
-	replies  *ibverbs.MR
-	free     chan int // places in replies for a message each
+	conn    *rdmacm.Conn
+	max     int
+	replies *ibverbs.MR
+	free    chan int // places in replies for a message each
 }
 
 // acceptRDMA accepts a client with room for o.depth requests of o.msize octets.
 func acceptRDMA(ctx context.Context, req *rdmacm.Request, o *options) (_ *rdma, err error) {
 	t := &rdma{max: o.msize, free: make(chan int, o.requests)}
 	t.conn, err = req.Accept(ctx, &rdmacm.ConnConfig{
-		Cap:                ibverbs.QPCap{MaxSendWR: o.requests, MaxRecvWR: o.depth},
+		Cap:      ibverbs.QPCap{MaxSendWR: o.requests},
+		Receives: o.depth, ReceiveSize: t.max,
 		ResponderResources: -1, InitiatorDepth: -1,
-		// The client may send as soon as it is connected.
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			t.requests, err = rdmacm.NewReceiver(c, o.depth, t.max)
-			return err
-		},
 	})
 	if err != nil {
 		return nil, err
@@ -62,7 +57,7 @@ func (t *rdma) MaxMessage() int { return t.max }
 
 // Receive implements p9.Transport.
 func (t *rdma) Receive(ctx context.Context) (p9.Message, error) {
-	m, err := t.requests.Receive(ctx)
+	m, err := t.conn.Receive(ctx)
 	if err != nil {
 		if ctx.Err() == nil && hasLeft(err) {
 			err = io.EOF

@@ -1,94 +1,66 @@
-// Echo sends a message to a server and prints what comes back. It is the smallest complete
-// program over package ibverbs: two processes, and every error handled.
+// Echo sends a message to a server and prints what comes back.
 //
-//	go run ./ibverbs/examples/echo --listen 127.0.0.1:7471       # one terminal
-//	go run ./ibverbs/examples/echo 127.0.0.1:7471 hello          # another
-//
-// The server prints
-//
-//	listening on 127.0.0.1:7471
-//	127.0.0.1:41938: echoed 5 octets
-//
-// and the client
-//
-//	hello
-//
-// It shows:
-//   - opening a device of either provider (main.go),
-//   - receives that are posted before the peer can send (the Prepare functions), and again
-//     before the peer may send its next message (Message.Release),
-//   - a buffer that is used again only after the work that names it (Conn.Send),
-//   - waits that end with a deadline, with the connection or with an interrupt,
-//   - Shutdown, which waits for what was sent, and Close, which frees everything.
-//
-// --provider chooses engine, kernel or auto, the default: a kernel device where one leads
-// to the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
-// address of the interface under the device instead.
+//	go run ./ibverbs/examples/echo --listen 127.0.0.1:7471     # one terminal
+//	go run ./ibverbs/examples/echo 127.0.0.1:7471 hello        # another
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
-	"time"
+	"log"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// maxMessage is the length in octets of the longest message. Both ends post receives of
-// this length, because a Send that is longer than its receive ends the connection.
-const maxMessage = 4096
+// Each side posts 8 receives of 64 bytes. The client waits for each answer, so 1 would do.
+var config = &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64}
 
 func main() {
-	if err := start(); err != nil {
-		fmt.Fprintln(os.Stderr, "echo:", err)
-		os.Exit(1)
-	}
-}
-
-// start does what the command line asks for.
-func start() error {
-	listen := flag.String("listen", "", "serve at this `address` instead of connecting")
-	provider := flag.String("provider", "auto", "engine, kernel or auto")
-	timeout := flag.Duration("timeout", 10*time.Second, "of the client, for everything")
-	flag.Usage = func() {
-		fmt.Fprint(flag.CommandLine.Output(), "usage: echo [flags] --listen ADDRESS\n       echo [flags] ADDRESS MESSAGE\n")
-		flag.PrintDefaults()
-	}
+	provider := flag.String("provider", "engine", "engine, kernel or auto")
+	listen := flag.String("listen", "", "serve at this `address`")
 	flag.Parse()
-	if *listen == "" && flag.NArg() != 2 || *listen != "" && flag.NArg() != 0 {
-		fmt.Fprintf(os.Stderr, "echo: %d arguments after the flags: a server takes none, a client an address "+
-			"and a message, both after all flags\n", flag.NArg())
-		flag.Usage()
-		os.Exit(2)
-	}
-
-	// The first interrupt ends the program in order.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := context.Background()
+	device := must(ibverbs.Open(must(auto.Named(*provider, nil)), ""))
+	defer device.Close()
 	if *listen != "" {
-		return serve(ctx, *provider, *listen)
+		listener := must(rdmacm.ListenName(ctx, device, *listen, nil))
+		fmt.Println("listening on", listener.Addr())
+		for {
+			go serve(ctx, must(listener.Accept(ctx)))
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
-	return send(ctx, *provider, flag.Arg(0), flag.Arg(1))
+	conn := must(rdmacm.DialName(ctx, device, flag.Arg(0), config))
+	defer conn.Close()
+	check(conn.SendBytes(ctx, []byte(flag.Arg(1))))
+	message := must(conn.Receive(ctx))
+	fmt.Printf("%s\n", message.Data)
+	check(conn.Shutdown(ctx))
 }
 
-// open opens a device of the provider for connections with address. This is all that
-// depends on the provider.
-func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
-	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
-	if err != nil {
-		return nil, err
+// serve sends the client its messages back until it leaves.
+func serve(ctx context.Context, request *rdmacm.Request) {
+	conn, err := request.Accept(ctx, config)
+	defer conn.Close()
+	for err == nil {
+		var message rdmacm.Message
+		if message, err = conn.Receive(ctx); err == nil {
+			err = errors.Join(conn.SendBytes(ctx, message.Data), message.Release())
+		}
 	}
-	p, err := auto.Named(name, &auto.Options{Addr: addrs[0].Addr()})
+	log.Print(request.RemoteAddr(), ": ", err)
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
-		return nil, fmt.Errorf("--provider: %w", err)
+		log.Fatal(err)
 	}
-	return ibverbs.Open(p, "")
 }

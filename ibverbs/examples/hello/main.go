@@ -45,17 +45,10 @@ func serve(ctx context.Context, listener *rdmacm.Listener, served chan struct{})
 	defer close(served)
 	request, err := listener.Accept(ctx)
 	check(err)
-	var messages *rdmacm.Receiver
-	conn, err := request.Accept(ctx, &rdmacm.ConnConfig{
-		// Prepare is called before the client can send.
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			messages, err = rdmacm.NewReceiver(c, 8, 64) // 8 receives of 64 bytes
-			return err
-		},
-	})
+	conn, err := request.Accept(ctx, &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64})
 	check(err)
 	defer conn.Close()
-	m, err := messages.Receive(ctx)
+	m, err := conn.Receive(ctx)
 	check(err)
 	fmt.Printf("%s\n", m.Data)
 	check(m.Release())

@@ -13,7 +13,6 @@ import (
 type client struct {
 	table
 	conn    *rdmacm.Conn
-	answers *rdmacm.Receiver
 	mr      *ibverbs.MR
 	region  ibverbs.RemoteRegion // the server's slots
 	atomics bool
@@ -40,11 +39,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 		}
 	}()
 	c.conn, err = rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
-		PrivateData: []byte{flag1(has && atomics)},
-		Prepare: func(_ context.Context, conn *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			c.answers, err = rdmacm.NewReceiver(conn, 1, maxRequest)
-			return err
-		},
+		PrivateData: []byte{flag1(has && atomics)}, Receives: 1, ReceiveSize: maxRequest,
 	})
 	if err != nil {
 		return nil, err
@@ -106,7 +101,7 @@ func (c *client) ask(ctx context.Context, key, value string) error {
 	if err := c.conn.Send(ctx, c.sge(bodyAt, copy(c.mr.Bytes()[bodyAt:], message))); err != nil {
 		return err
 	}
-	answer, err := c.answers.Receive(ctx)
+	answer, err := c.conn.Receive(ctx)
 	if err != nil {
 		return err
 	}

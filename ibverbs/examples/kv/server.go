@@ -96,29 +96,19 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
 	if err != nil {
 		return errors.Join(err, req.Close())
 	}
-	var requests *rdmacm.Receiver
 	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
-		PD: s.pd, PrivateData: private,
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			requests, err = rdmacm.NewReceiver(c, 1, maxRequest)
-			return err
-		},
+		PD: s.pd, PrivateData: private, Receives: 1, ReceiveSize: maxRequest,
 	})
 	if err != nil {
 		return err
 	}
-	buf, err := s.pd.AllocMR(maxRequest, ibverbs.AccessLocalWrite)
-	if err == nil {
-		err = s.answer(ctx, conn, requests, buf)
-	}
-	return errors.Join(err, conn.Close(), buf.Close())
+	return errors.Join(s.answer(ctx, conn), conn.Close())
 }
 
 // answer does what a client asks for, out of buf. Those with atomic operations ask for nothing.
-func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver,
-	buf *ibverbs.MR) error {
+func (s *server) answer(ctx context.Context, conn *rdmacm.Conn) error {
 	for {
-		err := s.one(ctx, conn, requests, buf)
+		err := s.one(ctx, conn)
 		var terminate *ibverbs.TerminateError
 		switch {
 		case err == nil:
@@ -135,9 +125,8 @@ func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm
 }
 
 // one waits for a request and answers it.
-func (s *server) one(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver,
-	buf *ibverbs.MR) error {
-	m, err := requests.Receive(ctx)
+func (s *server) one(ctx context.Context, conn *rdmacm.Conn) error {
+	m, err := conn.Receive(ctx)
 	if err != nil {
 		return err
 	}
@@ -155,11 +144,7 @@ func (s *server) one(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Re
 	if err := m.Release(); err != nil {
 		return err
 	}
-	sge, err := buf.SGE(0, copy(buf.Bytes(), text))
-	if err != nil {
-		return err
-	}
-	return conn.Send(ctx, sge)
+	return conn.SendBytes(ctx, []byte(text[:min(len(text), maxRequest)]))
 }
 
 // enter returns an owner that no other connection has.

@@ -120,7 +120,7 @@ func TestRPCReconnects(t *testing.T) {
 
 // TestRPCNotServer calls a server of something else: there is nothing to wait for.
 func TestRPCNotServer(t *testing.T) {
-	server := exampletest.Other(t, "echo").Start(t, "--listen", exampletest.Host()+":0")
+	server := exampletest.Other(t, "echo-all").Start(t, "--listen", exampletest.Host()+":0")
 	_, stderr, err := exampletest.Run(t, server.Addr, "upper", "hello")
 	if want := "rpc: upper: " + server.Addr + ": it is not a server of rpc\n"; err == nil || stderr != want {
 		t.Errorf("%v, prints %q, want %q", err, stderr, want)

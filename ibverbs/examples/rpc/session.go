@@ -19,8 +19,7 @@ var errNotServer = errors.New("it is not a server of rpc")
 
 // session is a connection of the client. It has a buffer for the request of each credit.
 type session struct {
-	conn    *rdmacm.Conn
-	answers *rdmacm.Receiver
+	conn *rdmacm.Conn
 	buffers
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
@@ -53,11 +52,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 	// posted already: there are as many of these as we would use.
 	const most = credits
 	s.conn, err = rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
-		Cap: ibverbs.QPCap{MaxSendWR: most, MaxRecvWR: most},
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			s.answers, err = rdmacm.NewReceiver(c, most, maxMessage)
-			return err
-		},
+		Cap: ibverbs.QPCap{MaxSendWR: most}, Receives: most, ReceiveSize: maxMessage,
 	})
 	if err != nil {
 		return nil, err
@@ -158,7 +153,7 @@ func (s *session) receive() {
 	defer close(s.received)
 	defer s.cancel()
 	for {
-		m, err := s.answers.Receive(s.ctx)
+		m, err := s.conn.Receive(s.ctx)
 		if err != nil {
 			return
 		}

@@ -36,12 +36,12 @@ func serve(ctx context.Context, provider, address string) (err error) {
 		}
 		if err != nil {
 			// It concerns one request, and the listener goes on.
-			fmt.Fprintln(os.Stderr, "echo:", err)
+			fmt.Fprintln(os.Stderr, "echo-all:", err)
 			continue
 		}
 		clients.Go(func() {
 			if err := answer(ctx, req); err != nil {
-				fmt.Fprintf(os.Stderr, "echo: %s: %v\n", req.RemoteAddr(), err)
+				fmt.Fprintf(os.Stderr, "echo-all: %s: %v\n", req.RemoteAddr(), err)
 			}
 		})
 	}
@@ -50,13 +50,7 @@ func serve(ctx context.Context, provider, address string) (err error) {
 // answer accepts a request and sends all messages of the client back to it, until the
 // client disconnects or ctx ends.
 func answer(ctx context.Context, req *rdmacm.Request) (err error) {
-	var messages *rdmacm.Receiver
-	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			messages, err = rdmacm.NewReceiver(c, 1, maxMessage)
-			return err
-		},
-	})
+	conn, err := req.Accept(ctx, config())
 	if err != nil {
 		return err
 	}
@@ -68,7 +62,7 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 	defer func() { err = errors.Join(err, mr.Close()) }()
 
 	for {
-		n, err := echo(ctx, conn, messages, mr)
+		n, err := echo(ctx, conn, mr)
 		switch {
 		case err == nil:
 			fmt.Printf("%s: echoed %d octets\n", conn.RemoteAddr(), n)
@@ -86,8 +80,8 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 }
 
 // echo waits for a message and sends it back. It returns the message's length.
-func echo(ctx context.Context, conn *rdmacm.Conn, messages *rdmacm.Receiver, mr *ibverbs.MR) (int, error) {
-	m, err := messages.Receive(ctx)
+func echo(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR) (int, error) {
+	m, err := conn.Receive(ctx)
 	if err != nil {
 		return 0, err
 	}

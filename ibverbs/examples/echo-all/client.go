@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -20,31 +19,16 @@ func send(ctx context.Context, provider, address, message string) (err error) {
 	}
 	defer func() { err = errors.Join(err, vctx.Close()) }()
 
-	var answers *rdmacm.Receiver
-	conn, err := rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			answers, err = rdmacm.NewReceiver(c, 1, maxMessage)
-			return err
-		},
-	})
+	conn, err := rdmacm.DialName(ctx, vctx, address, config())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 
-	mr, err := conn.PD().AllocMR(maxMessage, ibverbs.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, mr.Close()) }()
-	sge, err := mr.SGE(0, copy(mr.Bytes(), message))
-	if err != nil {
-		return err
-	}
-	if err := conn.Send(ctx, sge); err != nil {
+	if err := conn.SendBytes(ctx, []byte(message)); err != nil {
 		return fmt.Errorf("sending to %s: %w", address, err)
 	}
-	answer, err := answers.Receive(ctx)
+	answer, err := conn.Receive(ctx)
 	if err != nil {
 		return fmt.Errorf("waiting for the answer of %s: %w", address, err)
 	}
