@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -8,7 +10,11 @@ import (
 )
 
 type decodeCmd struct {
-	File string `arg:"" help:"The capture file: pcap or pcapng."`
+	File string `arg:"" optional:"" help:"The capture file: pcap or pcapng."`
+
+	Interface string `short:"i" help:"Decode what passes this network interface now, instead of a file, until a signal ends it. lo is for connections between addresses of this host. Needs --port, and CAP_NET_RAW." placeholder:"NAME"`
+	Count     int    `help:"With --interface: end after this many frames." placeholder:"N"`
+
 	Port uint16 `help:"Only connections to or from this TCP port. Default: all." placeholder:"PORT"`
 	All  bool   `help:"Also list TCP connections that are not iWARP."`
 	JSON bool   `name:"json" help:"Print JSON: the connections with their frames, and notes on what could not be read."`
@@ -24,8 +30,11 @@ In start-up frames (MPA Request and Reply, RFC 5044) C asks for CRCs, M for mark
 		`TO (tagged offset, the address) of the memory; the rest have the QN (queue number), the MSN (message sequence number) and the MO (message offset). ` +
 		`A Terminate has layer, type and code of the error (RFC 5040 section 4.8), and of the segment that caused it the length (M), the DDP header (D) and the header of an RDMA Read Request (R).
 
-The capture must have the connection's beginning, because the start-up frames say whether there are CRCs and markers. The exit status is 1 ` +
-		`if the capture has no iWARP in it, and 2 if the file is not a capture.`
+The capture must have the connection's beginning, because the start-up frames say whether there are CRCs and markers. ` +
+		`With --interface, begin before the connection is made; the line of a frame is printed as soon as the frame is complete, after the line of its connection.
+
+The exit status is 1 ` +
+		`if the capture has no iWARP in it, and 2 if the file is not a capture, or the interface can't be captured on.`
 }
 
 // decoded is what decode --json prints.
@@ -57,7 +66,15 @@ var kindNames = map[wire.Kind]string{
 }
 
 // Run decodes. It is a failure if there is no iWARP in the file.
-func (c *decodeCmd) Run(out *output) error {
+func (c *decodeCmd) Run(ctx context.Context, out *output) error {
+	switch {
+	case (c.File == "") == (c.Interface == ""):
+		return unable(errors.New("decode: give either a capture file, or --interface NAME with --port PORT"))
+	case c.Interface != "":
+		return c.live(ctx, out)
+	case c.Count != 0:
+		return unable(errors.New("decode: --count is for --interface"))
+	}
 	trace, err := wire.ReadFile(c.File, c.Port)
 	if err != nil {
 		return unable(err)

@@ -82,6 +82,26 @@ var stamped = sync.OnceValue(func() error {
 // Start implements conformance.Capturer. Packets are recorded from when it
 // returns.
 func (w *Wire) Start(port uint16) (conformance.Capture, error) {
+	r, err := w.capture(port)
+	if err != nil {
+		return nil, err
+	}
+	r.size = size{all: &w.held, most: w.Limit}
+	if !slices.ContainsFunc(w.Listen, netip.Addr.IsUnspecified) {
+		for _, addr := range w.Listen {
+			r.listen = append(r.listen, addr.Unmap().WithZone(""))
+		}
+	}
+	r.quietOpen, r.limit = quietOpen, limit
+	if w.Lossy {
+		r.quietOpen, r.limit = quietLossy, 4*limit
+	}
+	go r.loop()
+	return r, nil
+}
+
+// capture opens a socket for packets to and from a port.
+func (w *Wire) capture(port uint16) (*wireCapture, error) {
 	if err := stamped(); err != nil {
 		return nil, err
 	}
@@ -95,21 +115,10 @@ func (w *Wire) Start(port uint16) (conformance.Capture, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	r := &wireCapture{
-		file: f, raw: raw, name: ifc.Name, last: time.Now(), done: make(chan struct{}),
-		port: port, quietOpen: quietOpen, limit: limit, size: size{all: &w.held, most: w.Limit},
+	return &wireCapture{
+		file: f, raw: raw, name: ifc.Name, port: port, last: time.Now(), done: make(chan struct{}),
 		buf: make([]byte, 1<<18), oob: make([]byte, 256), // offload lets packets on lo exceed 64 KiB
-	}
-	if !slices.ContainsFunc(w.Listen, netip.Addr.IsUnspecified) {
-		for _, addr := range w.Listen {
-			r.listen = append(r.listen, addr.Unmap().WithZone(""))
-		}
-	}
-	if w.Lossy {
-		r.quietOpen, r.limit = quietLossy, 4*limit
-	}
-	go r.loop()
-	return r, nil
+	}, nil
 }
 
 // open makes the socket. It is bound last, with filter and options in place, so that it

@@ -24,10 +24,11 @@ func newAssembly(port uint16) *assembly {
 	return &assembly{port: port, current: make(map[[2]netip.AddrPort]*stream)}
 }
 
-// add takes a segment. Its payload has to stay as it is.
-func (a *assembly) add(t tcpSegment, at time.Time) {
+// add takes a segment, and returns the stream that it belongs to, nil if that is not wanted. The
+// segment's payload has to stay as it is.
+func (a *assembly) add(t tcpSegment, at time.Time) *stream {
 	if a.port != 0 && t.src.Port() != a.port && t.dst.Port() != a.port {
-		return
+		return nil
 	}
 	key := [2]netip.AddrPort{t.src, t.dst}
 	if key[0].Compare(key[1]) > 0 {
@@ -39,7 +40,10 @@ func (a *assembly) add(t tcpSegment, at time.Time) {
 		a.current[key] = s
 		a.streams = append(a.streams, s)
 	}
-	s.add(t, at)
+	if !s.over {
+		s.add(t, at)
+	}
+	return s
 }
 
 // open begins a stream with its first packet and decides which end is the initiator: the
@@ -58,6 +62,7 @@ func (a *assembly) open(t tcpSegment, at time.Time) *stream {
 type stream struct {
 	client, server netip.AddrPort
 	known          bool // a SYN says who the client is
+	over           bool // of a Live, which does not want any more
 	start          time.Time
 	halves         [2]half // 0 from the client
 }
@@ -164,8 +169,10 @@ func (h *half) ended(kind Kind, at time.Time) {
 	h.end = append(h.end, Frame{Kind: kind, Time: at})
 }
 
-// assemble puts the pieces together, up to the first octet that is missing.
+// assemble puts the pieces together, up to the first octet that is missing. A Live does so with
+// each new packet.
 func (h *half) assemble() {
+	h.octets, h.times, h.lack, h.note = nil, nil, "", ""
 	slices.SortStableFunc(h.pieces, func(x, y piece) int { return cmp.Compare(x.at, y.at) })
 	origin, known := h.origin()
 	pos := origin

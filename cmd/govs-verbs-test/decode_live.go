@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// liveEvery is how often packets are decoded at most: all of a connection is decoded again.
+const liveEvery = 50 * time.Millisecond
+
+// live decodes what passes an interface until ctx ends, or --count frames are printed.
+func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
+	switch {
+	case c.Port == 0:
+		return unable(errors.New("decode: --interface needs --port, the TCP port of the connections"))
+	case c.JSON:
+		return unable(errors.New("decode: --json is for a file; record one with dumpcap or tcpdump"))
+	case c.Count < 0:
+		return unable(fmt.Errorf("decode: --count %d: has to be above 0, or left out for no limit", c.Count))
+	}
+	follower, err := (&capture.Wire{Interface: c.Interface}).Follow(c.Port)
+	if err != nil {
+		return unable(fmt.Errorf("decode: %w", err))
+	}
+	fmt.Fprintf(out.errors, "decoding port %d on %s\n", c.Port, c.Interface)
+	live := wire.NewLive(c.Port)
+	live.All = c.All
+	frames := 0
+	printed := func(lines []string) (enough bool) {
+		for _, line := range lines {
+			fmt.Fprintln(out, line)
+			if isFrame(line) {
+				frames++
+			}
+			if frames == c.Count && c.Count > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	for err == nil {
+		err = follower.Packets(ctx, live.Packet)
+		if printed(live.Lines()) {
+			break
+		}
+		select {
+		case <-time.After(liveEvery):
+		case <-ctx.Done():
+		}
+	}
+	dropped, closeErr := follower.Close()
+	if ctx.Err() != nil { // a signal
+		printed(live.End())
+		err = nil
+	}
+	if dropped > 0 {
+		fmt.Fprintf(out.errors, "note: the kernel dropped %d packets, because decoding did not keep up\n", dropped)
+	}
+	if err = errors.Join(err, closeErr); err == nil && frames == 0 {
+		err = fmt.Errorf("%s: no iWARP passed at port %d", c.Interface, c.Port)
+	}
+	return err
+}
+
+// isFrame reports whether a line of a ladder is a frame, and neither a heading nor a note.
+func isFrame(line string) bool {
+	return strings.Contains(line, " --> ") || strings.Contains(line, " <-- ")
+}

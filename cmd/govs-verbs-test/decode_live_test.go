@@ -1,0 +1,65 @@
+//go:build !race
+
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// TestDecodeLive: frames are printed while two connections come and go, until a signal, or as many
+// as --count says.
+func TestDecodeLive(t *testing.T) {
+	testkit.NeedRoot(t, "packet sockets need root or CAP_NET_RAW")
+	_, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
+	_, port, err := net.SplitHostPort(addr)
+	testkit.OK(t, err)
+	decode := func(args ...string) *command {
+		c := start(t, append([]string{"decode", "-i", "lo", "--port", port}, args...)...)
+		c.stderr.await(t, "decoding port "+port+" on lo\n")
+		return c
+	}
+	ping := func() { start(t, "ping", addr, "--provider", "engine", "-C", "1").want(t, exitPassed, nil, nil) }
+	whole := ` 127\.0\.0\.1:\d+ -> ` + addr + `\n.*--> MPA Request.*<-- MPA Reply.*--> Send L.*<-- RDMA Read Request.*FIN\n.*FIN\n`
+
+	all, two, none := decode(), decode("--count", "2"), decode()
+	none.stop()
+	none.want(t, exitFailed, nil, parts("lo: no iWARP passed at port "+port))
+	ping()
+	all.stdout.await(t, `(?s)connection 1:`+whole)
+	ping()
+	all.stdout.await(t, `(?s)connection 2:`+whole)
+	all.stop()
+	all.want(t, exitPassed, nil, nil)
+	if text := all.stdout.String(); strings.Contains(text, "!!") || !strings.Contains(text, "CRC ok") {
+		t.Errorf("a frame is wrong, or none has a CRC:\n%s", text)
+	}
+	two.want(t, exitPassed, parts("connection 1: ", "--> MPA Request", "<-- MPA Reply"), nil)
+	if n := lines(&two.stdout); n != 3 {
+		t.Errorf("%d lines with --count 2, want 3:\n%s", n, &two.stdout)
+	}
+}
+
+// TestDecodeLiveForbidden: in a user namespace of its own a process has no rights in the network
+// namespace, and the error says which one is missing.
+func TestDecodeLiveForbidden(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "decode", "-i", "lo", "--port", "7471")
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	mine := func(id int) []syscall.SysProcIDMap { return []syscall.SysProcIDMap{{HostID: id, Size: 1}} }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+		UidMappings: mine(os.Getuid()), GidMappings: mine(os.Getgid())}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != exitUsage {
+		t.Errorf("status %d, want %d", code, exitUsage)
+	}
+	wantText(t, "the output", string(out), parts("operation not permitted", "need root or CAP_NET_RAW"))
+}

@@ -1,0 +1,174 @@
+package wire
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// Live decodes packets while they come. It prints what Trace.Ladder prints, a line for each frame
+// as soon as the frame is complete. The lines of several connections alternate: "connection 2: A ->
+// B" stands before lines that are of another connection than the line before.
+//
+// What one direction can't decode is held until the connection has ended, because a packet that is
+// late, or sent again, may complete it. Live is not safe for concurrent use.
+type Live struct {
+	// All prints connections that are not iWARP, too. The MPA start-up frames decide that.
+	All bool
+
+	// Limit is how many bytes of payload of one connection are kept, all of which is decoded again
+	// with new packets: after these the connection is not decoded any further. 0 means 64 MiB.
+	Limit int
+
+	assembly *assembly
+	conns    map[*stream]*liveConn
+	changed  []*liveConn // with packets that were not decoded, in order of the first of these
+	opened   int
+	last     *liveConn // of the last line
+}
+
+// liveConn is a connection of a Live.
+type liveConn struct {
+	stream  *stream
+	number  int
+	changed bool   // in Live.changed
+	octets  int    // of payload
+	printed [2]int // frames of each direction
+}
+
+const defaultLiveLimit = 64 << 20
+
+// NewLive returns a Live for connections to or from port, or for all if it is 0.
+func NewLive(port uint16) *Live {
+	return &Live{assembly: newAssembly(port), conns: make(map[*stream]*liveConn)}
+}
+
+// Packet takes a packet with an Ethernet header, which belongs to the Live from then on. Those that
+// can't be used are ignored.
+func (l *Live) Packet(data []byte, at time.Time) {
+	t, kind := parsePacket(data, layers.LinkTypeEthernet)
+	if kind != packetTCP {
+		return
+	}
+	s := l.assembly.add(t, at)
+	l.assembly.streams = nil // conns has those that are not over
+	if s == nil || s.over {
+		return
+	}
+	c := l.conns[s]
+	if c == nil {
+		c = &liveConn{stream: s}
+		l.conns[s] = c
+	}
+	c.octets += len(t.payload)
+	if !c.changed {
+		c.changed = true
+		l.changed = append(l.changed, c)
+	}
+}
+
+// Lines returns a line for each frame that packets since the last call have completed.
+func (l *Live) Lines() []string {
+	var lines []string
+	for _, c := range l.changed {
+		c.changed = false
+		lines = append(lines, l.decode(c, false)...)
+	}
+	l.changed = nil
+	return lines
+}
+
+// End returns the lines that are held, of all connections, and forgets these.
+func (l *Live) End() []string {
+	lines := l.Lines()
+	byStart := func(x, y *liveConn) int { return x.stream.start.Compare(y.stream.start) }
+	for _, c := range slices.SortedFunc(maps.Values(l.conns), byStart) {
+		lines = append(lines, l.decode(c, true)...)
+	}
+	return lines
+}
+
+// decode returns the lines of c that were not printed. end says that no packet will come.
+func (l *Live) decode(c *liveConn, end bool) []string {
+	conn := c.stream.decode()
+	limit := l.Limit
+	if limit == 0 {
+		limit = defaultLiveLimit
+	}
+	over := end || c.octets > limit || c.stream.ended()
+	var lines []string
+	if l.All || conn.Request != nil || conn.Reply != nil {
+		lines = c.lines(conn, over)
+		if over {
+			for _, n := range conn.Notes {
+				lines = append(lines, "note: "+n)
+			}
+		}
+		if c.octets > limit {
+			lines = append(lines, fmt.Sprintf("note: not decoded any further after %d octets", c.octets))
+		}
+	}
+	if over {
+		c.stream.finish()
+		delete(l.conns, c.stream)
+	}
+	if len(lines) == 0 || l.last == c {
+		return lines
+	}
+	l.last = c
+	if c.number == 0 {
+		l.opened++
+		c.number = l.opened
+	}
+	heading := fmt.Sprintf("connection %d: %s -> %s", c.number, conn.Initiator, conn.Responder)
+	return append([]string{heading}, lines...)
+}
+
+// lines returns those of frames that were not printed. In each direction, what can't be decoded and
+// all after it is held unless the connection is over.
+func (c *liveConn) lines(conn *Conn, over bool) (lines []string) {
+	var seen [2]int
+	var held [2]bool
+	for i := range conn.Frames {
+		f := &conn.Frames[i]
+		held[f.Dir] = held[f.Dir] || f.Kind == KindUndecoded && !over
+		if held[f.Dir] {
+			continue
+		}
+		if seen[f.Dir]++; seen[f.Dir] > c.printed[f.Dir] {
+			c.printed[f.Dir]++
+			lines = append(lines, f.line(conn.Start, conn.CRC()))
+		}
+	}
+	return lines
+}
+
+// ended reports whether nothing of a connection is missing that was decoded and has ended: by a
+// reset, or by FINs of both sides.
+func (s *stream) ended() bool {
+	fins := 0
+	for i := range s.halves {
+		h := &s.halves[i]
+		for _, f := range h.end {
+			if f.Kind == KindRST {
+				return true
+			}
+		}
+		if h.finAt != nil && h.lack == "" {
+			fins++
+		}
+	}
+	return fins == len(s.halves)
+}
+
+// finish frees what a connection has brought. Packets of it that still come are ignored.
+func (s *stream) finish() {
+	s.over = true
+	for i := range s.halves {
+		h := &s.halves[i]
+		h.pieces, h.octets, h.times = nil, nil, nil
+	}
+}
