@@ -1,7 +1,6 @@
 package ibverbs_test
 
 import (
-	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -36,8 +35,7 @@ var empties = map[string][]any{
 var functions = map[string]map[string]any{
 	".": {"Open": ibverbs.Open},
 	"rdmacm": {"CreateEventChannel": rdmacm.CreateEventChannel, "Dial": rdmacm.Dial, "DialName": rdmacm.DialName,
-		"Listen": rdmacm.Listen, "ListenName": rdmacm.ListenName, "NewReceiver": rdmacm.NewReceiver,
-		"NewSRQReceiver": rdmacm.NewSRQReceiver},
+		"Listen": rdmacm.Listen, "ListenName": rdmacm.ListenName, "NewSRQReceiver": rdmacm.NewSRQReceiver},
 	"rsocket": {"Dial": rsocket.Dial, "Listen": rsocket.Listen},
 }
 
@@ -65,6 +63,7 @@ func closedObjects(t *testing.T) []any {
 	cq := testkit.Must(vctx.CreateCQ(8, &ibverbs.CQOptions{Channel: ch}))(t)
 	srq := testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 1, MaxSGE: 1}}))(t)
 	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	receiver := testkit.Must(rdmacm.NewSRQReceiver(srq, cq, 1, 64))(t)
 	mr := testkit.Must(pd.RegMR(make([]byte, 64), ibverbs.AccessLocalWrite))(t)
 	mw := testkit.Must(pd.AllocMW(ibverbs.MWType1))(t)
 	pool := testkit.Must(pd.NewPool(ibverbs.AccessLocalWrite, []ibverbs.PoolClass{{Size: 64, Count: 1}}))(t)
@@ -86,12 +85,7 @@ func closedObjects(t *testing.T) []any {
 		}
 		served <- a
 	}()
-	var receiver *rdmacm.Receiver
-	conn := testkit.Must(rdmacm.Dial(ctx, vctx, listener.Addr(), &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			receiver, err = rdmacm.NewReceiver(c, 1, 64)
-			return err
-		}}))(t)
+	conn := testkit.Must(rdmacm.Dial(ctx, vctx, listener.Addr(), &rdmacm.ConnConfig{Receives: 1, ReceiveSize: 64}))(t)
 	a := <-served
 	testkit.OK(t, a.err)
 
@@ -102,14 +96,12 @@ func closedObjects(t *testing.T) []any {
 		other <- c
 	}()
 	stream := testkit.Must(rsocket.Dial(ctx, vctx, "tcp", streams.Addr().String()))(t)
-	closed := []any{qp, srq, cq, ch, mr, mw, &buf, pool, pd, id, events, receiver, conn, a.conn, a.req, listener, stream, streams, vctx}
+	closed := []any{receiver, qp, srq, cq, ch, mr, mw, &buf, pool, pd, id, events, conn, a.conn, a.req, listener, stream, streams, vctx}
 	testkit.OK(t, (<-other).Close())
 	for _, o := range closed {
 		switch o := o.(type) {
 		case *ibverbs.PoolBuf:
 			testkit.OK(t, o.Release())
-		case *rdmacm.Receiver:
-			testkit.OK(t, conn.Close()) // which closes it
 		case io.Closer:
 			testkit.OK(t, o.Close())
 		}

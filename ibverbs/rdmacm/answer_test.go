@@ -81,20 +81,17 @@ func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(con
 func talk(ctx context.Context, t *testing.T, answers bool,
 	connect func(context.Context, *rdmacm.ConnConfig) (*rdmacm.Conn, error)) {
 	var (
-		in     *rdmacm.Receiver
 		mr     *ibverbs.MR
 		answer sync.WaitGroup
 	)
 	c, err := connect(ctx, &rdmacm.ConnConfig{
+		Receives: 2, ReceiveSize: 16,
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			if in, err = rdmacm.NewReceiver(c, 2, 16); err != nil {
-				return err
-			}
 			if mr, err = c.PD().AllocMR(16, ibverbs.AccessLocalWrite); err != nil || !answers {
 				return err
 			}
 			answer.Go(func() {
-				if _, err := in.Receive(ctx); err != nil {
+				if _, err := c.Receive(ctx); err != nil {
 					t.Errorf("the first message: %v", err)
 					return
 				}
@@ -115,7 +112,7 @@ func talk(ctx context.Context, t *testing.T, answers bool,
 		if err := c.Send(ctx, sge(t, mr, 0, 4)); err != nil {
 			t.Errorf("the first message: %v", err)
 		} else if err = awaitAnswer(ctx, t, c, func(ctx context.Context) error {
-			_, err := in.Receive(ctx)
+			_, err := c.Receive(ctx)
 			return err
 		}); err != nil {
 			t.Errorf("receiving the answer: %v", err)

@@ -67,8 +67,8 @@ type ConnConfig struct {
 
 	// Receives and ReceiveSize make the Conn post that many receives of that many bytes each,
 	// before the peer can send, for [Conn.Receive]. Both are 0, for none, or both are positive.
-	// The conditions are those of [NewReceiver]: neither SRQ nor RecvCQ, and no receives of the
-	// program's own.
+	// SRQ and RecvCQ have to be nil, and nobody else may post receives or poll RecvCQ, whose Poll
+	// and PollWait are EBUSY. The memory is the heap's, registered until Conn.Close.
 	//
 	// Receives is how many messages of the peer may be under way, which counts those that are
 	// received and not yet released. The peer can't know it, so the two programs have to agree on

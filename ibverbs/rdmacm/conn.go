@@ -39,7 +39,7 @@ type Conn struct {
 	rdmac         bool
 	local, remote netip.AddrPort // of a Conn that is closed, whose id may not know them any more
 
-	receiver atomic.Pointer[Receiver] // nil without one; stored under closing
+	receiver *Receiver // of ConnConfig.Receives, nil without
 
 	// What Close has to do beside closing QP, id and channel. Close holds closing all the time.
 	closing                     sync.Mutex
@@ -72,7 +72,7 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, SRQ: cfg.SRQ, Cap: sizes, SQSigAll: cfg.SQSigAll, Cookie: cfg.Cookie,
 	})
 	if err == nil && cfg.Receives > 0 {
-		_, err = NewReceiver(c, cfg.Receives, cfg.ReceiveSize)
+		err = c.makeReceiver(cfg.Receives, cfg.ReceiveSize)
 	}
 	return c, err
 }
@@ -569,7 +569,7 @@ func (c *Conn) Close() error {
 		return err
 	}
 	c.endWatch()
-	if err := errors.Join(c.receiver.Load().Close(), c.closeCopies()); err != nil {
+	if err := errors.Join(c.receiver.Close(), c.closeCopies()); err != nil {
 		return err
 	}
 	if local, remote := c.id.LocalAddr(), c.id.RemoteAddr(); remote.IsValid() {

@@ -88,10 +88,10 @@ func TestConnDoNamesWork(t *testing.T) {
 // TestConnReceiverNamesWork: the program knows no numbers of a Receiver's receives.
 func TestConnReceiverNamesWork(t *testing.T) {
 	ctx := timeout(t)
-	a, b, in := receiving(t, 2, 16)
+	a, b := pair(t, nil, messages(2, 16))
 	here, _ := memory(t, a, 64)
 	_ = a.Send(ctx, sge(t, here, 0, 33)) // too long
-	_, err := in.Receive(ctx)
+	_, err := b.Receive(ctx)
 	wantName(t, err, b.RemoteAddr().String(), "a receive of qp ")
 	if !onKernel() {
 		<-b.Done()

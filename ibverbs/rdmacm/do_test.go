@@ -313,7 +313,7 @@ func TestDoAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector allocates; ci/test runs this without it")
 	}
 	ctx := timeout(t)
-	a, b, in := receiving(t, 4, 64)
+	a, b := pair(t, nil, messages(4, 64))
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
 	from, msg := sge(t, here, 0, 16), make([]byte, 64)
@@ -331,7 +331,7 @@ func TestDoAllocatesNothing(t *testing.T) {
 			if err := a.Do(ctx, chain...); err != nil {
 				return err
 			}
-			m, err := in.Receive(ctx)
+			m, err := b.Receive(ctx)
 			if err != nil {
 				return err
 			}

@@ -13,8 +13,8 @@
 //			req.Reject([]byte("say please"))
 //			continue
 //		}
-//		conn, err := req.Accept(ctx, &rdmacm.ConnConfig{Prepare: postReceives})
-//		go serve(conn)
+//		conn, err := req.Accept(ctx, &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64})
+//		go serve(conn) // with conn.Receive and conn.SendBytes
 //	}
 //
 // [DialName] and [ListenName] take names, of hosts and services.
@@ -26,8 +26,9 @@
 // # Receives come first
 //
 // The peer may send as soon as the connection stands, and iWARP ends a
-// connection whose Send finds no receive. Post receives in
-// [ConnConfig.Prepare], not after Dial or Accept has returned.
+// connection whose Send finds no receive. [ConnConfig].Receives posts receives before
+// that; receives of your own belong into [ConnConfig.Prepare], not after Dial or Accept
+// has returned.
 //
 // On iWARP the accepting side may not send before it has received something (RFC 5044 section
 // 7.1.2, rule 4). So Dial opens the stream with an empty RDMA Write, after which both sides may

@@ -13,23 +13,28 @@ import (
 )
 
 // Receive waits for the next message of the peer, in one of the receives of [ConnConfig].Receives.
-// It is Receiver.Receive of the Conn's Receiver, which also may be one that [NewReceiver] made.
+// Over the engine it allocates nothing, other than for a ctx that is not the one of the call
+// before.
 //
 // Message.Data is valid until Message.Release, which posts the receive again. Release each message,
 // and before sending what allows the peer its next one: while all receives hold messages, one more
 // ends the connection. Messages come in the order in which the peer has sent them. Any number of
 // goroutines may call Receive, and each message goes to one of them.
 //
-// A ctx that ends takes no message: the next call gets it. See [Receiver.Receive] for the other
-// errors. That of a message longer than ConnConfig.ReceiveSize has a [*ibverbs.WCError] with
-// IBV_WC_LOC_LEN_ERR, and the connection is over. EINVAL says that the Conn has no receives.
+// When the connection has ended, and all messages from before have been received, the error is that
+// of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
+// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. A message longer than
+// ConnConfig.ReceiveSize ends the connection: the error has a [*ibverbs.WCError] with
+// IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the next call gets the message.
+// After Close the error wraps os.ErrClosed; Data of messages that were not released can still be
+// read. EINVAL says that the Conn has no receives. The first call starts what Conn.Done starts.
 func (c *Conn) Receive(ctx context.Context) (Message, error) {
 	const op = "Conn.Receive"
 	if c == nil || c.qp == nil {
 		return Message{}, errNil(op, "connection")
 	}
-	if r := c.receiver.Load(); r != nil {
-		return r.receive(ctx, op)
+	if c.receiver != nil {
+		return c.receiver.receive(ctx, op)
 	}
 	if c.left.Load() == closedHere {
 		return Message{}, &ibverbs.Error{Op: op, Object: c.peer(), Err: os.ErrClosed}

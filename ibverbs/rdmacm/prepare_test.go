@@ -15,15 +15,15 @@ import (
 
 // waiters are the calls that wait for the end of a connection or for a message. Each returns when
 // the connection has ended.
-var waiters = map[string]func(ctx context.Context, c *rdmacm.Conn, rcv *rdmacm.Receiver) error{
-	"Receive": func(ctx context.Context, _ *rdmacm.Conn, rcv *rdmacm.Receiver) error {
-		_, err := rcv.Receive(ctx)
+var waiters = map[string]func(ctx context.Context, c *rdmacm.Conn) error{
+	"Receive": func(ctx context.Context, c *rdmacm.Conn) error {
+		_, err := c.Receive(ctx)
 		if errors.Is(err, ibverbs.ErrFlushed) || errors.Is(err, syscall.ENOTCONN) {
 			return nil
 		}
 		return err
 	},
-	"Done": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error {
+	"Done": func(ctx context.Context, c *rdmacm.Conn) error {
 		select {
 		case <-c.Done():
 			return nil
@@ -31,8 +31,8 @@ var waiters = map[string]func(ctx context.Context, c *rdmacm.Conn, rcv *rdmacm.R
 			return ctx.Err()
 		}
 	},
-	"Wait": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error { return c.Wait(ctx) },
-	"UntilEnd": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error {
+	"Wait": func(ctx context.Context, c *rdmacm.Conn) error { return c.Wait(ctx) },
+	"UntilEnd": func(ctx context.Context, c *rdmacm.Conn) error {
 		until, cancel := c.UntilEnd(ctx)
 		defer cancel()
 		<-until.Done()
@@ -54,15 +54,11 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				t.Cleanup(func() { cancel(); waiting.Wait() }) // also if there is no connection
 				prepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
-					rcv, err := rdmacm.NewReceiver(c, 1, 16)
-					if err != nil {
-						return err
-					}
 					if i == 0 {
 						c.Done() // so that nothing depends on which goroutine is faster
 					}
 					waiting.Go(func() {
-						if err := wait(ctx, c, rcv); err != nil {
+						if err := wait(ctx, c); err != nil {
 							t.Errorf("round %d: %v", i, err)
 						}
 					})
@@ -71,7 +67,8 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 					}
 					return nil
 				}
-				cfg := &rdmacm.ConnConfig{Prepare: prepare}
+				cfg := messages(1, 16)
+				cfg.Prepare = prepare
 				client, server := pairOf(t, ctx, cfg, cfg)
 				testkit.OK(t, client.Disconnect())
 				waiting.Wait()

@@ -15,8 +15,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// Receiver posts receives of one size and hands out the messages that arrive in them. A message's
-// receive is posted again when the message is released. All methods may be called concurrently.
+// Receiver posts receives of one size to an SRQ and hands out the messages that arrive in them. A
+// message's receive is posted again when the message is released. All methods may be called
+// concurrently.
 type Receiver struct {
 	post func(...ibverbs.RecvWR) error
 	cq   *ibverbs.CQ
@@ -26,7 +27,7 @@ type Receiver struct {
 	size int
 	tag  uint64 // the upper half of the WRIDs
 	wrs  []ibverbs.RecvWR
-	c    *Conn // nil with an SRQ
+	c    *Conn // whose Receive it does; nil with an SRQ
 
 	mu   sync.Mutex
 	uses []uint32 // how many messages of each receive have been released
@@ -57,53 +58,37 @@ type Message struct {
 	released uint32 // Receiver.uses of it
 }
 
-// NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
-// completions of its RecvCQ from then on: Poll and PollWait of that are EBUSY, and nobody else may
-// post receives. It is for [ConnConfig.Prepare], so that receives are posted before the peer can
-// send; [ConnConfig].Receives does the same for [Conn.Receive]. Conn.Close closes the Receiver,
-// also if Dial or Accept fails.
-//
-// n is at most Cap.MaxRecvWR of the [ConnConfig], which is [DefaultRecvWR] unless it is given. It
-// is also how many messages the peer may have under way: on iWARP one more ends the connection.
-//
-// It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver
-// of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
-func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
-	const op = "rdmacm.NewReceiver"
-	if c == nil || c.qp == nil {
-		return nil, errNil(op, "connection")
-	}
+// makeReceiver posts n receives of size octets each to the receive queue, for Conn.Receive.
+func (c *Conn) makeReceiver(n, size int) error {
+	const op = "rdmacm.ConnConfig.Receives"
 	if c.qp.SRQ() != nil {
-		return nil, object.Errorf(op, "", syscall.EINVAL,
+		return object.Errorf(op, "", syscall.EINVAL,
 			"the connection has an SRQ: NewSRQReceiver posts to that")
 	}
 	if !c.ownRecvCQ {
-		return nil, object.Errorf(op, "", syscall.EINVAL,
+		return object.Errorf(op, "", syscall.EINVAL,
 			"the receive CQ is one of the configuration, whose completions others may wait "+
 				"for: leave ConnConfig.RecvCQ out")
 	}
 	_, init, err := c.qp.Query()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
-	c.closing.Lock()
-	defer c.closing.Unlock()
-	if c.receiver.Load() != nil {
-		return nil, object.Errorf(op, "", syscall.EBUSY, "the connection has a Receiver already")
-	}
 	if err := r.begin(op, c.pd, n, size, init.Cap.MaxRecvWR); err != nil {
-		return nil, err
+		return err
 	}
-	c.receiver.Store(r)
-	return r, nil
+	c.receiver = r
+	return nil
 }
 
-// NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
-// else, and has a completion channel. As many entries as the SRQ has receives are enough, however
-// many connections there are; fewer than n are EINVAL. Until the Receiver is closed, Poll and
-// PollWait of cq are EBUSY. WC.QPN says from which of them a message is; the example keeps a map of
-// them. Close the Receiver after the connections.
+// NewSRQReceiver posts n receives of size octets each to an SRQ, which holds as many at least. cq
+// is the RecvCQ of all connections with the SRQ, of nothing else, and has a completion channel. As
+// many entries as the SRQ has receives are enough, however many connections there are; fewer than n
+// are EINVAL. Until the Receiver is closed, Poll and PollWait of cq are EBUSY, and nobody else may
+// post receives. WC.QPN says from which of the connections a message is; the example keeps a map of
+// them. Close the Receiver after the connections. [ConnConfig].Receives is the same for one
+// connection.
 //
 // Receive does not report connections that end, for instance one whose peer sent a message while
 // the SRQ had no receive: Conn.Done and QP.Cause of each connection do.
@@ -178,23 +163,19 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 
 // whyReceiver is why the program may not poll the CQ of a Receiver.
 func whyReceiver() string {
-	return "a Receiver takes the completions of this CQ; call its Receive, or close it"
+	return "a Receiver, or a Conn with ConnConfig.Receives, takes the completions of this CQ; call its " +
+		"Receive, or close it"
 }
 
 // Receive waits for the next message. Release it when its octets are not needed any more: while
-// all receives hold messages, the peer's next one ends the connection. Over the engine Receive
+// all receives hold messages, the next one ends its connection. Over the engine Receive
 // allocates nothing, other than for a ctx that is not the one of the call before. Several calls at
 // a time get a message each.
 //
-// When the connection has ended, and all messages from before have been received, the error is
-// that of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
-// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. When ctx ends, the error wraps
-// ctx.Err(), and when the Receiver is closed, os.ErrClosed. Without an SRQ, the first call starts
-// what Conn.Done starts.
-//
-// With an SRQ a receive fails if its connection ends within the message, or the message is too
-// long. The error has a [*ibverbs.WCError], whose QPN says which connection that was; the receive
-// is posted again, and Receive goes on for the other connections.
+// A receive fails if its connection ends within the message, or the message is too long. The error
+// has a [*ibverbs.WCError], whose QPN says which connection that was; the receive is posted again,
+// and Receive goes on for the other connections. When ctx ends, the error wraps ctx.Err(), and when
+// the Receiver is closed, os.ErrClosed.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	return r.receive(ctx, "Receiver.Receive")
 }
@@ -244,7 +225,7 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 	err := failedWork("a receive", wc)
 	if wc.Status == ibverbs.WCLocLenErr {
 		err = fmt.Errorf("%w: a message is longer than the receives, which have %d bytes; agree with the "+
-			"peer on the longest message (ConnConfig.ReceiveSize, or the size for the Receiver)", err, r.size)
+			"peer on the longest message (ConnConfig.ReceiveSize, or the size for NewSRQReceiver)", err, r.size)
 	}
 	if r.c != nil {
 		return fmt.Errorf("%s: %w", r.c.peer(), held(r.c.because(err)))
@@ -265,7 +246,7 @@ func held(err error) error {
 	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 &&
 		strings.Contains(term.Text, "a Send") { // a Read too many has the same code
 		return fmt.Errorf("%w; a message occupies its receive until Message.Release: release messages "+
-			"sooner, or have more receives (ConnConfig.Receives, or the number for the Receiver)", err)
+			"sooner, or have more receives (ConnConfig.Receives)", err)
 	}
 	return err
 }
@@ -378,7 +359,7 @@ func (m *Message) Release() error {
 // Close deregisters the memory, that of messages that were not released included: their Data can
 // still be read, but no longer released. Calls that wait in Receive return os.ErrClosed. A receive
 // that is still posted fails with the message that arrives in it, and with it the connection:
-// close connections first. Conn.Close does all of this for a Receiver without an SRQ.
+// close connections first.
 func (r *Receiver) Close() error {
 	if r == nil || r.mr == nil {
 		return nil

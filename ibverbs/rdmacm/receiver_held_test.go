@@ -17,23 +17,17 @@ import (
 func TestReceiverHoldsMessages(t *testing.T) {
 	ctx := timeout(t)
 	const held = 4
-	var rcv *rdmacm.Receiver
-	client, _ := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 16}}, &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			rcv, err = rdmacm.NewReceiver(c, held, 8)
-			return err
-		},
-	})
+	client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 16}}, messages(held, 8))
 	send := func() error {
 		return client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline | ibverbs.SendSignaled,
 			Inline: []byte("message")})
 	}
 	for range held {
 		testkit.OK(t, send())
-		_ = testkit.Must(rcv.Receive(ctx))(t)
+		_ = testkit.Must(server.Receive(ctx))(t)
 	}
 	testkit.OK(t, send())
-	_, err := rcv.Receive(ctx)
+	_, err := server.Receive(ctx)
 	if onKernel() {
 		wantErr(t, "a message too many", err, err) // siw does not say why a connection ends
 		return
@@ -62,7 +56,6 @@ func TestReceiverHoldsNothing(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{ManualIRD: true, ManualORD: true}), ""))(t)
 	l := testkit.Must(rdmacm.ListenName(ctx, vctx, "127.0.0.1:0", nil))(t)
 	const size = 1 << 20
-	var rcv *rdmacm.Receiver
 	var region *ibverbs.MR
 	accepted := make(chan error, 1)
 	var server *rdmacm.Conn
@@ -70,10 +63,9 @@ func TestReceiverHoldsNothing(t *testing.T) {
 		req, err := l.Accept(ctx)
 		if err == nil {
 			server, err = req.Accept(ctx, &rdmacm.ConnConfig{ResponderResources: 1,
+				Receives: 4, ReceiveSize: 8,
 				Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-					if region, err = c.PD().AllocMR(size, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead); err == nil {
-						rcv, err = rdmacm.NewReceiver(c, 4, 8)
-					}
+					region, err = c.PD().AllocMR(size, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead)
 					return err
 				}})
 		}
@@ -85,7 +77,7 @@ func TestReceiverHoldsNothing(t *testing.T) {
 	read := ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{testkit.Must(sink.SGE(0, size))(t)},
 		RemoteAddr: region.Addr(), RKey: region.RKey()}
 	testkit.OK(t, client.QP().PostSend(read, read, read, read, read, read, read, read))
-	_, err := rcv.Receive(ctx)
+	_, err := server.Receive(ctx)
 	wantErr(t, "a Read too many", err, err, "negotiated IRD")
 	if strings.Contains(err.Error(), "Release") {
 		t.Errorf("a Read too many: %v", err)

@@ -1,7 +1,6 @@
 package rdmacm_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -21,7 +20,6 @@ func TestConnReceiverOfWritesWithImm(t *testing.T) {
 	}
 	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
-	var in *rdmacm.Receiver
 	accepted := make(chan *rdmacm.Conn, 1)
 	go func() {
 		defer close(accepted)
@@ -30,12 +28,7 @@ func TestConnReceiverOfWritesWithImm(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		c, err := req.Accept(ctx, &rdmacm.ConnConfig{
-			Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-				in, err = rdmacm.NewReceiver(c, 4, 64)
-				return err
-			},
-		})
+		c, err := req.Accept(ctx, messages(4, 64))
 		testkit.OK(t, err)
 		accepted <- c
 	}()
@@ -50,7 +43,7 @@ func TestConnReceiverOfWritesWithImm(t *testing.T) {
 	there := testkit.Must(mr.Remote(0, 4096))(t)
 	for _, n := range []int{4096, 8, 0} {
 		testkit.OK(t, a.Do(ctx, ibverbs.NewWriteWithImm(there, 7, sge(t, here, 0, n))))
-		m := testkit.Must(in.Receive(ctx))(t)
+		m := testkit.Must(b.Receive(ctx))(t)
 		if len(m.Data) != 0 || m.WC.Opcode != ibverbs.WCRecvRDMAWithImm || m.WC.Imm != 7 ||
 			int(m.WC.ByteLen) != n {
 			t.Errorf("a Write of %d octets: %d octets of data, %+v", n, len(m.Data), m.WC)

@@ -160,34 +160,35 @@ func TestConnReceiverClosedWithMessages(t *testing.T) {
 	testkit.OK(t, in.Close())
 }
 
-// TestConnReceiverClosedByConn: a program whose Dial fails after Prepare has no Conn to close, and
+// TestConnReceivesClosedByConn: a program whose Dial fails after Prepare has no Conn to close, and
 // may not have noticed that there was a second attempt with another one.
-func TestConnReceiverClosedByConn(t *testing.T) {
+func TestConnReceivesClosedByConn(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	no := errors.New("no")
-	var in *rdmacm.Receiver
-	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Prepare: func(_ context.Context,
-		c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-		in, err = rdmacm.NewReceiver(c, 2, 16)
-		return errors.Join(err, no)
-	}})
+	var failed *rdmacm.Conn
+	cfg := messages(2, 16)
+	cfg.Prepare = func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+		failed = c
+		return no
+	}
+	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), cfg)
 	wantErr(t, "a Dial that fails", err, no)
-	_, err = in.Receive(ctx)
+	_, err = failed.Receive(ctx)
 	wantErr(t, "Receive", err, os.ErrClosed)
-	testkit.OK(t, l.Close()) // and then the device, which is EBUSY while the Receiver's memory is registered
+	testkit.OK(t, l.Close()) // and then the device, which is EBUSY while the receives' memory is registered
 }
 
 // TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
 func TestConnReceiverReleasesOnce(t *testing.T) {
 	ctx := timeout(t)
-	a, _, in := receiving(t, 2, 16)
+	a, b := pair(t, nil, messages(2, 16))
 	here, _ := memory(t, a, 16)
 	var old []rdmacm.Message
 	for round := range 4 {
 		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 16)))
-		m := testkit.Must(in.Receive(ctx))(t)
+		m := testkit.Must(b.Receive(ctx))(t)
 		old = append(old, m)
 		testkit.OK(t, m.Release())
 		wantErr(t, "a message twice", m.Release(), syscall.EINVAL, a.LocalAddr().String(), "released already")
@@ -201,50 +202,29 @@ func TestConnReceiverReleasesOnce(t *testing.T) {
 	}
 }
 
-// TestConnReceiverIsAlone: a second Receiver on a connection, or one on a CQ that others
-// complete to, would get what isn't its own.
-func TestConnReceiverIsAlone(t *testing.T) {
-	_, b, _ := receiving(t, 2, 16)
-	_, err := rdmacm.NewReceiver(b, 2, 16)
-	wantErr(t, "a second Receiver", err, syscall.EBUSY)
-
-	s := newShared(t, 1)
-	ctx := timeout(t)
-	accepted := make(chan *rdmacm.Conn, 1)
-	go func() {
-		if req, err := s.l.Accept(ctx); err == nil {
-			c, _ := req.Accept(ctx, nil)
-			accepted <- c
-		}
-	}()
-	c := testkit.Must(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), &rdmacm.ConnConfig{RecvCQ: s.cq}))(t)
-	_, err = rdmacm.NewReceiver(c, 2, 16)
-	wantErr(t, "a CQ of the configuration", err, syscall.EINVAL, "RecvCQ")
-	testkit.OK(t, c.Close())
-	testkit.OK(t, (<-accepted).Close())
-}
-
 // TestConnReceiverBesideOthers: completions of receives that the program has posted itself are
 // errors of Receive, and no messages.
 func TestConnReceiverBesideOthers(t *testing.T) {
 	ctx := timeout(t)
-	a, b, in := receiving(t, 1, 16)
+	cfg := messages(1, 16)
+	cfg.Cap.MaxRecvWR = 4
+	a, b := pair(t, nil, cfg)
 	here, _ := memory(t, a, 16)
 	own := testkit.Must(b.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
 	t.Cleanup(func() { testkit.OK(t, own.Close()) })
 	for _, wrid := range []uint64{0, 99} {
 		testkit.OK(t, b.QP().PostRecv(ibverbs.RecvWR{WRID: wrid, SGList: []ibverbs.SGE{sge(t, own, 0, 16)}}))
 		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 1)))
-		m := testkit.Must(in.Receive(ctx))(t)
+		m := testkit.Must(b.Receive(ctx))(t)
 		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 1)))
-		_, err := in.Receive(ctx)
+		_, err := b.Receive(ctx)
 		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID")
 		testkit.OK(t, m.Release())
 	}
 }
 
-// TestConnReceiverCloseRace: Receive goes on with a message that it has just got while Conn and
-// Receiver are closed.
+// TestConnReceiverCloseRace: Receive goes on with a message that it has just got while the Conn
+// is closed.
 func TestConnReceiverCloseRace(t *testing.T) {
 	ctx := timeout(t)
 	rounds := 20
@@ -252,18 +232,13 @@ func TestConnReceiverCloseRace(t *testing.T) {
 		rounds = 5
 	}
 	for range rounds {
-		var in *rdmacm.Receiver
-		a, b := pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn,
-			_ *rdmacm.ConnParam) (err error) {
-			in, err = rdmacm.NewReceiver(c, 8, 16)
-			return err
-		}})
+		a, b := pair(t, nil, messages(8, 16))
 		here := testkit.Must(a.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
 		var all sync.WaitGroup
 		for range 2 {
 			all.Go(func() {
 				for {
-					m, err := in.Receive(ctx)
+					m, err := b.Receive(ctx)
 					if err != nil {
 						return
 					}
@@ -279,7 +254,6 @@ func TestConnReceiverCloseRace(t *testing.T) {
 			}
 		})
 		testkit.OK(t, b.Close())
-		testkit.OK(t, in.Close())
 		all.Wait()
 		testkit.OK(t, a.Close())
 		testkit.OK(t, here.Close())

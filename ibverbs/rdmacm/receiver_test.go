@@ -15,26 +15,12 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// receiving connects two Conns, of which the second one has a Receiver.
-func receiving(t *testing.T, n, size int) (a, b *rdmacm.Conn, in *rdmacm.Receiver) {
-	a, b = pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn,
-		_ *rdmacm.ConnParam) (err error) {
-		in, err = rdmacm.NewReceiver(c, n, size)
-		return err
-	}})
-	t.Cleanup(func() {
-		testkit.OK(t, b.Close())
-		testkit.OK(t, in.Close())
-	})
-	return a, b, in
-}
-
 // TestConnReceiver: many more messages than there are receives, taken by several goroutines, each
 // once. The sender waits for credit, as iWARP wants it.
 func TestConnReceiver(t *testing.T) {
 	ctx := timeout(t)
-	const receives, messages, takers = 4, 100, 3
-	a, b, in := receiving(t, receives, 32)
+	const receives, count, takers = 4, 100, 3
+	a, b := pair(t, nil, messages(receives, 32))
 	credit := make(chan struct{}, receives)
 	for range receives {
 		credit <- struct{}{}
@@ -45,7 +31,7 @@ func TestConnReceiver(t *testing.T) {
 	for range takers {
 		all.Go(func() {
 			for {
-				m, err := in.Receive(ctx)
+				m, err := b.Receive(ctx)
 				if err != nil {
 					if !errors.Is(err, ibverbs.ErrFlushed) && !errors.Is(err, syscall.ENOTCONN) {
 						t.Errorf("the end: %v", err)
@@ -62,7 +48,7 @@ func TestConnReceiver(t *testing.T) {
 	}
 	here, _ := memory(t, a, 32)
 	var want []string
-	for i := range messages {
+	for i := range count {
 		<-credit
 		text := fmt.Sprintf("message %03d", i)
 		n := copy(here.Bytes(), text)
@@ -84,20 +70,20 @@ func TestConnReceiver(t *testing.T) {
 // them than receives, all of which hold messages, so that none is flushed.
 func TestConnReceiverEnds(t *testing.T) {
 	ctx := timeout(t)
-	a, _, in := receiving(t, 1, 16)
+	a, b := pair(t, nil, messages(1, 16))
 	here, _ := memory(t, a, 16)
 	testkit.OK(t, a.Send(ctx, sge(t, here, 0, 3)))
-	m := testkit.Must(in.Receive(ctx))(t)
+	m := testkit.Must(b.Receive(ctx))(t)
 	ended := make(chan error, 3)
 	for range cap(ended) {
 		go func() {
-			_, err := in.Receive(ctx)
+			_, err := b.Receive(ctx)
 			ended <- err
 		}()
 	}
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
-	_, err := in.Receive(brief)
+	_, err := b.Receive(brief)
 	wantErr(t, "a context that ends first", err, context.DeadlineExceeded, "Receive")
 	testkit.OK(t, a.Disconnect())
 	for range cap(ended) {
@@ -150,9 +136,6 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 		c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
 		s := <-accepted
 		conns = append(conns, c, s)
-		if _, err := rdmacm.NewReceiver(s, 1, 1); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("NewReceiver of a connection with an SRQ: %v, want EINVAL", err)
-		}
 		mr := testkit.Must(c.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
 		defer mr.Close()
 		n := copy(mr.Bytes(), fmt.Sprintf("from %d", i))
@@ -174,21 +157,16 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 
 // TestConnReceiverFaults: what can't be.
 func TestConnReceiverFaults(t *testing.T) {
-	_, b := pair(t, nil, nil)
+	shared := newShared(t, 4)
 	for _, c := range [][2]int{{0, 1}, {1, 0}, {-1, 5}} {
-		in, err := rdmacm.NewReceiver(b, c[0], c[1])
+		in, err := rdmacm.NewSRQReceiver(shared.srq, shared.cq, c[0], c[1])
 		wantErr(t, fmt.Sprint(c), err, syscall.EINVAL, "at least one")
 		if in != nil {
 			t.Errorf("%v: a Receiver comes with the error", c)
 		}
 	}
-	in, err := rdmacm.NewReceiver(b, rdmacm.DefaultRecvWR+1000, 1)
-	wantErr(t, "more than the queue holds", err, syscall.ENOMEM, "1064 receives", "MaxRecvWR")
-	if in != nil {
-		t.Error("a Receiver comes with the error")
-	}
-	_, err = rdmacm.NewReceiver(nil, 1, 1)
-	wantErr(t, "no connection", err, syscall.EINVAL)
+	_, err := rdmacm.NewSRQReceiver(nil, shared.cq, 1, 1)
+	wantErr(t, "no SRQ", err, syscall.EINVAL)
 	wantErr(t, "no message", new(rdmacm.Message).Release(), syscall.EINVAL, "does not come from Receive")
 }
 

@@ -1,7 +1,6 @@
 package rdmacm_test
 
 import (
-	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -39,39 +38,41 @@ func TestConnTakesItsSendCQ(t *testing.T) {
 // TestReceiverTakesItsCQFromASleeper: a PollWait that sleeps when a Receiver takes the CQ ends,
 // though nothing completes.
 func TestReceiverTakesItsCQFromASleeper(t *testing.T) {
-	_, server := pair(t, nil, nil)
+	s := newShared(t, 2)
 	slept := make(chan error)
 	go func() {
-		_, err := server.RecvCQ().PollWait(timeout(t), make([]ibverbs.WC, 1))
+		_, err := s.cq.PollWait(timeout(t), make([]ibverbs.WC, 1))
 		slept <- err
 	}()
 	time.Sleep(50 * time.Millisecond) // it is asleep by then, or fails at once
-	rcv := testkit.Must(rdmacm.NewReceiver(server, 2, 64))(t)
-	defer rcv.Close()
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 2, 64))(t)
+	defer in.Close()
 	wantErr(t, "PollWait", <-slept, syscall.EBUSY, "Receiver")
 }
 
 // TestReceiverTakesItsCQ: while there is a Receiver, the program's own polls of the CQ fail.
 func TestReceiverTakesItsCQ(t *testing.T) {
 	ctx := timeout(t)
-	var rcv *rdmacm.Receiver
-	client, server := pair(t, nil, &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			rcv, err = rdmacm.NewReceiver(c, 2, 64)
-			return err
-		},
-	})
-	here, _ := memory(t, client, 64)
+	s := newShared(t, 2)
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 2, 64))(t)
+	client, server, here := s.connect(t)
 	testkit.OK(t, client.Send(ctx, sge(t, here, 0, 64)))
 	var wc [1]ibverbs.WC
-	_, err := server.RecvCQ().PollWait(ctx, wc[:])
+	_, err := s.cq.PollWait(ctx, wc[:])
 	wantErr(t, "PollWait", err, syscall.EBUSY, "ibv_poll_cq cq", "Receiver")
-	m := testkit.Must(rcv.Receive(ctx))(t)
+	m := testkit.Must(in.Receive(ctx))(t)
 	testkit.OK(t, m.Release())
 	testkit.OK(t, client.Shutdown(ctx))
 	testkit.OK(t, server.Wait(ctx))
-	testkit.OK(t, rcv.Close())
-	_, err = server.RecvCQ().Poll(wc[:])
+	testkit.OK(t, in.Close())
+	_, err = s.cq.Poll(wc[:])
 	testkit.OK(t, err)
-	testkit.OK(t, rcv.Close())
+	testkit.OK(t, in.Close())
+}
+
+// TestConnReceivesTakeTheirCQ: with ConnConfig.Receives, the program's own polls of RecvCQ fail.
+func TestConnReceivesTakeTheirCQ(t *testing.T) {
+	_, server := pair(t, nil, messages(2, 64))
+	_, err := server.RecvCQ().Poll(make([]ibverbs.WC, 1))
+	wantErr(t, "Poll", err, syscall.EBUSY, "ibv_poll_cq cq", "ConnConfig.Receives")
 }

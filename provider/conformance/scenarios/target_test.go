@@ -36,11 +36,7 @@ func target(t *testing.T) netip.AddrPort {
 				return
 			}
 			serving.Go(func() {
-				conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
-					Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
-						_, err := rdmacm.NewReceiver(c, 1, 16)
-						return err
-					}})
+				conn, err := req.Accept(ctx, &rdmacm.ConnConfig{Receives: 1, ReceiveSize: 16})
 				if err != nil {
 					return
 				}
