@@ -14,9 +14,9 @@ import (
 // Leave are one atomic addition. The gate can be opened again, if the caller makes sure that no
 // other goroutine shuts it meanwhile.
 //
-// All methods may be called concurrently but for Init, Prepare and InitShut, which come first.
-// The Gate belongs to the object that contains it, and must not be copied. It keeps nothing of
-// the goroutines that are inside: one that does not call Leave has Shut wait for ever.
+// All methods may be called concurrently but for Init and InitShut, which come first. The Gate
+// belongs to the object that contains it, and must not be copied. It records nothing about the
+// goroutines that are inside: if one does not call Leave, Shut waits forever.
 type Gate struct {
 	n       sched.Int64   // uses in progress, plus shutBit while shut
 	drained chan struct{} // holds one token: look at n again
@@ -26,15 +26,6 @@ const shutBit = 1 << 62
 
 // Init makes the gate an open one without uses.
 func (g *Gate) Init() { g.drained = make(chan struct{}, 1) }
-
-// Prepare is Init for a gate that can be entered before Init, because nobody has shut it
-// yet. A goroutine that is about to shut such a gate calls Prepare first, and makes sure
-// that no other does so at the same time.
-func (g *Gate) Prepare() {
-	if g.drained == nil {
-		g.Init()
-	}
-}
 
 // InitShut is Init for a gate that is opened later.
 func (g *Gate) InitShut() {
@@ -70,22 +61,12 @@ func (g *Gate) wake() {
 // Shut lets no further use begin, and returns when none is in progress. It may
 // be called several times, also concurrently.
 func (g *Gate) Shut() {
-	g.Bar()
-	g.Drain()
-}
-
-// Bar is the first part of Shut: it lets no further use begin, and waits for none.
-func (g *Gate) Bar() {
 	for {
 		n := g.n.Load()
 		if n >= shutBit || g.n.CompareAndSwap(n, n+shutBit) {
-			return
+			break
 		}
 	}
-}
-
-// Drain is the second part: it returns when no use is in progress. The gate is not opened before.
-func (g *Gate) Drain() {
 	// A goroutine that tries to enter is counted for a moment, and leaves with a token.
 	for g.n.Load() != shutBit {
 		sched.Await(g.drained)

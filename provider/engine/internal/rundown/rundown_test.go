@@ -29,7 +29,7 @@ func TestGate(t *testing.T) {
 func TestShutWaits(t *testing.T) {
 	for range 200 {
 		var g Gate
-		g.Prepare()
+		g.Init()
 		var inside atomic.Int32
 		var all sync.WaitGroup
 		for range 2 {
