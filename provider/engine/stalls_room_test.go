@@ -148,17 +148,16 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 }
 
 // TestEndOfMessageNobodyTakes: what is kept for a peer that stops after it has taken everything for
-// a while is the rest of a batch at most: 1 MiB, but 256 KiB of the answers to its own Reads with
-// CRC.
+// a while is the rest of a batch at most: 1 MiB, and 256 KiB with CRC.
 func TestEndOfMessageNobodyTakes(t *testing.T) {
 	const window, fpdu = 100_000, 65_000
 	for _, crc := range []bool{false, true} {
-		for _, size := range []int{policy.BatchMost, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
+		most := 1 << 20
+		if crc {
+			most = 256 << 10
+		}
+		for _, size := range []int{most, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
 			for _, asks := range []bool{false, true} {
-				most := 1 << 20
-				if asks && crc {
-					most = 256 << 10
-				}
 				net := memnet.Options{Window: window, MSS: fpdu}
 				storyOn(t, net, Options{}, params(crc), sideOptions{},
 					func(s *side, r *raw) {
@@ -179,9 +178,9 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 						_, first := st.pins()
 						time.Sleep(3 * policy.StallLook)
 						batches, octets := st.pins()
-						if !asks && size == policy.BatchMost && octets < policy.BatchMost/2 {
+						if !asks && size == most && octets < most/2 {
 							t.Errorf("CRC %v: %d octets are pinned, want the rest of %d",
-								crc, octets, policy.BatchMost)
+								crc, octets, most)
 						}
 						if first > most+2*policy.Chunk || batches != 0 || octets > most+fpdu {
 							t.Errorf("%d octets, CRC %v, Read by the peer %v: %d octets are "+
