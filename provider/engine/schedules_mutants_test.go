@@ -169,6 +169,13 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "to SQD with notification while the connection ends",
 	},
 	{
+		name: "what a full socket leaves of a region is not copied",
+		edits: []edit{
+			{"txbatch.go", "if b.nuses == 0 || !b.inPlace {", "if true {"},
+		},
+		protocol: "a message without CRC is sent from its region, which is closed",
+	},
+	{
 		name: "a region is looked up and not in use while it is written",
 		edits: []edit{
 			{

@@ -71,30 +71,10 @@ func init() {
 					return nil
 				}
 		}},
-		protocol{name: "a message is sent through a narrow window, and its region is closed", preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{Window: 1000, MSS: 600}, Options{}, sideOptions{}, params(true))
-			src, dst := a.reg(4000, 0), b.reg(4000, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-			pattern(src.b, 5)
-			want := bytes.Clone(src.b)
-			return []func(){
-					func() { a.send(writeWR(1, src, dst.m, 4000)) },
-					func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
-					func() { b.dev.poller.Poll(); a.dev.poller.Poll(); b.dev.poller.Poll() },
-				}, func() error {
-					got := a.completions()
-					if len(got) != 1 {
-						return fmt.Errorf("completions %+v", got)
-					}
-					if got[0].Status == provider.WCSuccess && !bytes.Equal(dst.b, want) {
-						return errOctets
-					}
-					var term *provider.TerminateError
-					if cause := b.qp.Cause(); got[0].Status != provider.WCSuccess && (!errors.As(cause, &term) || !term.Remote) {
-						return fmt.Errorf("the region was gone, and the peer's connection has ended with: %w", cause)
-					}
-					return nil
-				}
-		}},
+		closedWhileSent("a message is sent through a narrow window, and its region is closed", true,
+			memnet.Options{Window: 1000, MSS: 600}, 4000),
+		closedWhileSent("a message without CRC is sent from its region, which is closed", false,
+			memnet.Options{Window: 7000, MSS: 6000}, 16000),
 		protocol{name: "a Read is answered, and its source is closed", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
 			a, b := w.pair(memnet.Options{Window: 100}, Options{}, sideOptions{}, params(true))
 			src, dst := b.reg(200, provider.AccessRemoteRead), a.reg(200, provider.AccessLocalWrite)
@@ -177,6 +157,44 @@ func init() {
 		}},
 		protocol{name: "a receive context goes from one stream to another", preemptions: 2, begin: beginContexts},
 	)
+}
+
+// closedWhileSent is a Write of size octets, whose region is closed and then changed. FPDUs arrive
+// as the region was, or not at all. Without CRC no CRC shows the difference; dst does.
+func closedWhileSent(name string, crc bool, net memnet.Options, size int) protocol {
+	return protocol{name: name, preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
+		a, b := w.pair(net, Options{}, sideOptions{}, params(crc))
+		src, dst := a.reg(size, 0), b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+		pattern(src.b, 5)
+		want, before := bytes.Clone(src.b), bytes.Clone(dst.b)
+		return []func(){
+				func() { a.send(writeWR(1, src, dst.m, size)) },
+				func() {
+					testkit.OK(w.t, src.m.Close())
+					for i := range src.b {
+						src.b[i] = ^want[i]
+					}
+				},
+				func() { b.dev.poller.Poll(); a.dev.poller.Poll(); b.dev.poller.Poll() },
+			}, func() error {
+				got := a.completions()
+				if len(got) != 1 {
+					return fmt.Errorf("completions %+v", got)
+				}
+				for i, x := range dst.b {
+					if x != want[i] && (got[0].Status == provider.WCSuccess || x != before[i]) {
+						return errOctets
+					}
+				}
+				var term *provider.TerminateError
+				cause := b.qp.Cause()
+				if got[0].Status != provider.WCSuccess && (!errors.As(cause, &term) || !term.Remote) {
+					return fmt.Errorf("the region was gone, and the peer's connection has ended "+
+						"with: %w", cause)
+				}
+				return nil
+			}
+	}}
 }
 
 // again returns a side of another connection of the device of s, in protection domain p.
