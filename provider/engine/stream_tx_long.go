@@ -12,8 +12,8 @@ import (
 // lies in one region are built in one loop, which does nothing that the general
 // path doesn't.
 
-// fillLong adds FPDUs of the message of w for as long as there is room, and their
-// payload is to be sent from where it lies. It reports false if it added none.
+// fillLong adds FPDUs of the message of w for as long as there is room and their payload is too
+// long for the arena. It reports false if it added none.
 //
 //rfc:5040 RDMAP-5.1-04 Writes issued in order
 //rfc:5040 RDMAP-5.3-07 Sends issued in order

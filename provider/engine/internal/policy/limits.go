@@ -116,8 +116,9 @@ const (
 	// 128 KiB had 0.80 with Writes of 64 KiB.
 	ReadMost = 256 << 10
 
-	// BatchOctets is what one call usually sends, all that it sends of copies, the length of its records where the path has long
-	// segments, and what goes to an object at once. Longer ones are hardly cheaper for an octet.
+	// BatchOctets is what one call usually sends, the most that it sends of copies, the length of
+	// its records where the path has long segments, and what goes to an object at once. Longer ones
+	// are hardly cheaper for an octet.
 	BatchOctets = 256 << 10
 
 	// TurnsShort is what the short turns of a round may use together: about 0.2 ms.
