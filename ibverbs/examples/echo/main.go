@@ -16,7 +16,8 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// Each side posts 8 receives of 64 bytes. The client waits for each answer, so 1 would do.
+// Each side posts 8 receives of 64 bytes. The client waits for each answer, so 2 would do: the
+// server answers a message before it releases it, and the next one needs another receive.
 var config = &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64}
 
 func main() {
@@ -51,7 +52,7 @@ func serve(ctx context.Context, request *rdmacm.Request) {
 			err = errors.Join(conn.SendBytes(ctx, message.Data), message.Release())
 		}
 	}
-	log.Print(request.RemoteAddr(), ": ", err)
+	log.Print(err)
 }
 
 func must[T any](v T, err error) T {
