@@ -23,18 +23,20 @@ import (
 //
 // When the connection has ended, and all messages from before have been received, the error is that
 // of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
-// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. A message longer than
+// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. If this side has ended it, the
+// error says so, and errors.Is finds os.ErrClosed as well, as with [Conn.Do]. A message longer than
 // ConnConfig.ReceiveSize ends the connection: the error has a [*ibverbs.WCError] with
 // IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the next call gets the message.
-// After Close the error wraps os.ErrClosed; Data of messages that were not released can still be
-// read. EINVAL says that the Conn has no receives. The first call starts what Conn.Done starts.
+// After Close, Data of messages that were not released can still be read. EINVAL says that the Conn
+// has no receives. The first call starts what Conn.Done starts.
 func (c *Conn) Receive(ctx context.Context) (Message, error) {
 	const op = "Conn.Receive"
 	if c == nil || c.qp == nil {
 		return Message{}, errNil(op, "connection")
 	}
 	if c.receiver != nil {
-		return c.receiver.receive(ctx, op)
+		m, err := c.receiver.receive(ctx, op)
+		return m, c.ownEnd(op, err)
 	}
 	if c.left.Load() == closedHere {
 		return Message{}, &ibverbs.Error{Op: op, Object: c.peer(), Err: os.ErrClosed}

@@ -50,7 +50,8 @@ func (c *Conn) ownEnd(op string, err error) error {
 }
 
 // fromOwnEnd reports whether err may come of an end that this side has made: an object was closed,
-// work was flushed or cut off for no other reason, or the queue takes no more work.
+// work was flushed or cut off for no other reason, the queue takes no more work, or Receive has no
+// receive left that could be flushed.
 func (c *Conn) fromOwnEnd(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true
@@ -63,8 +64,8 @@ func (c *Conn) fromOwnEnd(err error) bool {
 		return true
 	}
 	var refused *ibverbs.PostError
-	return errors.Is(err, ibverbs.ErrFlushed) ||
-		errors.As(err, &refused) && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTCONN))
+	return errors.Is(err, ibverbs.ErrFlushed) || errors.Is(err, syscall.ENOTCONN) ||
+		errors.As(err, &refused) && errors.Is(err, syscall.EINVAL)
 }
 
 // cutOff reports whether err is the status that siw gives to work that it was sending when the

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -36,7 +37,7 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 					calls.Go(func() {
 						for {
 							if err := client.Write(timeout(t), remote, sge); err != nil {
-								checkOwnEnd(t, err, peer)
+								checkOwnEnd(t, "Conn.Write", err, peer)
 								return
 							}
 						}
@@ -44,7 +45,7 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 				}
 				testkit.OK(t, end(client))
 				calls.Wait()
-				checkOwnEnd(t, client.Write(timeout(t), remote, sge), peer)
+				checkOwnEnd(t, "Conn.Write", client.Write(timeout(t), remote, sge), peer)
 				testkit.OK(t, ours.Close())
 				testkit.OK(t, theirs.Close())
 			}
@@ -74,13 +75,50 @@ func TestCallsAfterThePeersEnd(t *testing.T) {
 	}
 }
 
-// checkOwnEnd checks the error of a Conn.Write to peer after this side has ended the connection.
-func checkOwnEnd(t *testing.T, err error, peer string) {
+// checkOwnEnd checks the error of op, a call of a Conn, after this side has ended the connection
+// with peer.
+func checkOwnEnd(t *testing.T, op string, err error, peer string) {
 	t.Helper()
 	var e *ibverbs.Error
-	if !errors.Is(err, os.ErrClosed) || !errors.As(err, &e) || e.Op != "Conn.Write" || e.Object != peer ||
+	if !errors.Is(err, os.ErrClosed) || !errors.As(err, &e) || e.Op != op || e.Object != peer ||
 		!strings.Contains(err.Error(), "this side has") || strings.Contains(err.Error(), "file already") {
-		t.Errorf("Write returns %v", err)
+		t.Errorf("%s returns %v", op, err)
+	}
+}
+
+// TestConnReceiveAfterOwnEnd: so do calls of Receive, whether receives are flushed or all of them
+// hold messages.
+func TestConnReceiveAfterOwnEnd(t *testing.T) {
+	const receives = 2
+	for name, end := range map[string]func(c *rdmacm.Conn) error{
+		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
+		"Disconnect": (*rdmacm.Conn).Disconnect,
+		"Close":      (*rdmacm.Conn).Close,
+	} {
+		for _, held := range []int{0, receives} {
+			t.Run(fmt.Sprint(name, " with ", held, " messages"), func(t *testing.T) {
+				ctx := timeout(t)
+				for range repeats(30, 6) {
+					client, server := pair(t, messages(receives, 8), nil)
+					for range held {
+						testkit.OK(t, server.SendBytes(ctx, []byte("held")))
+						testkit.Must(client.Receive(ctx))(t)
+					}
+					peer := client.RemoteAddr().String()
+					var calls sync.WaitGroup
+					for range 4 {
+						calls.Go(func() {
+							_, err := client.Receive(ctx)
+							checkOwnEnd(t, "Conn.Receive", err, peer)
+						})
+					}
+					testkit.OK(t, end(client))
+					calls.Wait()
+					_, err := client.Receive(ctx)
+					checkOwnEnd(t, "Conn.Receive", err, peer)
+				}
+			})
+		}
 	}
 }
 
