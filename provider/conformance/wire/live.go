@@ -19,13 +19,16 @@ type Live struct {
 	// All prints connections that are not iWARP, too. The MPA start-up frames decide that.
 	All bool
 
-	// Limit is how many bytes of payload of one connection are kept, all of which is decoded again
-	// with new packets: after these the connection is not decoded any further. 0 means 64 MiB.
+	// Limit is how many bytes of all connections are kept: their payload, and 128 for each packet
+	// that should have some. All that a connection has brought is decoded again with its new
+	// packets. Where there is more than Limit, the connection with the most is not decoded any
+	// further. 0 means 64 MiB.
 	Limit int
 
 	assembly *assembly
 	conns    map[*stream]*liveConn
 	changed  []*liveConn // with packets that were not decoded, in order of the first of these
+	kept     int         // of Limit
 	opened   int
 	last     *liveConn // of the last line
 }
@@ -36,10 +39,15 @@ type liveConn struct {
 	number  int
 	changed bool   // in Live.changed
 	octets  int    // of payload
+	kept    int    // of Live.Limit
 	printed [2]int // frames of each direction
 }
 
 const defaultLiveLimit = 64 << 20
+
+// perPacket is what a packet takes beside its payload: headers, a piece and a stamp. Without it, a
+// peer that sends a byte at a time makes a Live keep 100 times the Limit.
+const perPacket = 128
 
 // NewLive returns a Live for connections to or from port, or for all if it is 0.
 func NewLive(port uint16) *Live {
@@ -63,7 +71,11 @@ func (l *Live) Packet(data []byte, at time.Time) {
 		c = &liveConn{stream: s}
 		l.conns[s] = c
 	}
-	c.octets += len(t.payload)
+	if len(t.payload) > 0 || t.missing > 0 {
+		c.octets += len(t.payload)
+		c.kept += len(t.payload) + perPacket
+		l.kept += len(t.payload) + perPacket
+	}
 	if !c.changed {
 		c.changed = true
 		l.changed = append(l.changed, c)
@@ -78,6 +90,17 @@ func (l *Live) Lines() []string {
 		lines = append(lines, l.decode(c, false)...)
 	}
 	l.changed = nil
+	limit := l.Limit
+	if limit == 0 {
+		limit = defaultLiveLimit
+	}
+	for l.kept > limit {
+		c := slices.MaxFunc(slices.Collect(maps.Values(l.conns)), func(x, y *liveConn) int {
+			return x.kept - y.kept
+		})
+		note := fmt.Sprintf("note: not decoded any further after %d octets", c.octets)
+		lines = append(lines, l.decode(c, true, note)...)
+	}
 	return lines
 }
 
@@ -91,14 +114,11 @@ func (l *Live) End() []string {
 	return lines
 }
 
-// decode returns the lines of c that were not printed. end says that no packet will come.
-func (l *Live) decode(c *liveConn, end bool) []string {
+// decode returns the lines of c that were not printed. end says that no packet will be used, and
+// notes are lines about that.
+func (l *Live) decode(c *liveConn, end bool, notes ...string) []string {
 	conn := c.stream.decode()
-	limit := l.Limit
-	if limit == 0 {
-		limit = defaultLiveLimit
-	}
-	over := end || c.octets > limit || c.stream.ended()
+	over := end || c.stream.ended()
 	var lines []string
 	if l.All || conn.Request != nil || conn.Reply != nil {
 		lines = c.lines(conn, over)
@@ -107,13 +127,12 @@ func (l *Live) decode(c *liveConn, end bool) []string {
 				lines = append(lines, "note: "+n)
 			}
 		}
-		if c.octets > limit {
-			lines = append(lines, fmt.Sprintf("note: not decoded any further after %d octets", c.octets))
-		}
+		lines = append(lines, notes...)
 	}
 	if over {
 		c.stream.finish()
 		delete(l.conns, c.stream)
+		l.kept -= c.kept
 	}
 	if len(lines) == 0 || l.last == c {
 		return lines

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -147,13 +148,62 @@ func TestLiveAll(t *testing.T) {
 		}
 	}
 	f := newFeed(t, 1448)
-	f.live.Limit = 100
+	f.live.Limit = 3*128 + 100
 	s := f.begin(f.capture.Open(wiretest.Client, wiretest.Server))
 	f.want("the start-up", headOne, requestLine, replyLine)
 	s.SendMessage(wire.ToResponder, 1, octets(40))
 	f.want("the octet after Limit", sendLine, "note: not decoded any further after 112 octets")
 	s.SendMessage(wire.ToResponder, 2, octets(40))
 	f.want("later")
+}
+
+// TestLiveLimitCountsPackets: a peer that sends a byte at a time, or packets that say they are
+// longer than they are, does not make a Live keep many times its Limit.
+func TestLiveLimitCountsPackets(t *testing.T) {
+	f := newFeed(t, 1)
+	f.live.Limit = 10_000 // 77 packets of a byte
+	s := f.begin(f.capture.Open(wiretest.Client, wiretest.Server))
+	s.SendMessage(wire.ToResponder, 1, octets(200))
+	f.want("a byte at a time", headOne, requestLine, replyLine,
+		"--> 30 octets not decoded: 00da4143000000000000000000000001...  !! cut short: the stream ends inside the frame",
+		"note: not decoded any further after 78 octets")
+
+	f = newFeed(t, 1448)
+	f.live.Limit = 10_000
+	s = f.begin(f.capture.Open(wiretest.Client, wiretest.Server))
+	f.want("the start-up", headOne, requestLine, replyLine)
+	s.SendMessage(wire.ToResponder, 1, octets(40))
+	short := &f.capture.Packets[f.next]
+	short.Data = short.Data[:len(short.Data)-64]
+	for range 100 {
+		f.capture.Packets = append(f.capture.Packets, *short)
+	}
+	f.want("packets without what they say they have",
+		"--> nothing more to decode  !! the capture has only the beginning of a packet: 64 octets are missing here",
+		"note: not decoded any further after 48 octets")
+}
+
+// TestLiveLimitOfAll: Limit is for all connections together. The one with the most is given up,
+// also if the packet is another's.
+func TestLiveLimitOfAll(t *testing.T) {
+	f := newFeed(t, 1448)
+	f.live.Limit = 1900
+	one := f.begin(f.capture.Open(wiretest.Client, wiretest.Server))
+	two := f.begin(f.capture.Open(wiretestAddr("192.0.2.1:40001"), wiretest.Server))
+	f.want("the start-up", headOne, requestLine, replyLine, headTwo, requestLine, replyLine)
+	one.SendMessage(wire.ToResponder, 1, octets(1000))
+	f.want("a long message", headOne, strings.Replace(sendLine, "length 40", "length 1000", 1))
+	two.SendMessage(wire.ToResponder, 1, octets(40))
+	f.want("a short one", headTwo, sendLine, headOne, "note: not decoded any further after 1072 octets")
+	one.SendMessage(wire.ToResponder, 2, octets(1000))
+	for msn := range 4 {
+		two.SendMessage(wire.ToResponder, uint32(2+msn), octets(40))
+	}
+	var more []string
+	for msn := range 4 {
+		more = append(more, strings.Replace(sendLine, "MSN 1", fmt.Sprint("MSN ", 2+msn), 1))
+	}
+	f.want("after that", append([]string{headTwo}, more...)...)
 }
 
 // TestLiveAgrees: packet by packet, the lines of a capture of siw are those of its ladder, also if
