@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance/capture"
@@ -31,7 +32,7 @@ func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
 	fmt.Fprintf(out.errors, "decoding port %d on %s\n", c.Port, c.Interface)
 	live := wire.NewLive(c.Port)
 	live.All = c.All
-	frames := 0
+	frames, enough := 0, false
 	printed := func(lines []string) (enough bool) {
 		for _, line := range lines {
 			fmt.Fprintln(out, line)
@@ -46,7 +47,7 @@ func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
 	}
 	for err == nil {
 		err = follower.Packets(ctx, live.Packet)
-		if printed(live.Lines()) {
+		if enough = printed(live.Lines()); enough {
 			break
 		}
 		select {
@@ -55,17 +56,27 @@ func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
 		}
 	}
 	dropped, closeErr := follower.Close()
-	if ctx.Err() != nil { // a signal
+	if !enough {
 		printed(live.End())
-		err = nil
 	}
 	if dropped > 0 {
 		fmt.Fprintf(out.errors, "note: the kernel dropped %d packets, because decoding did not keep up\n", dropped)
 	}
-	if err = errors.Join(err, closeErr); err == nil && frames == 0 {
+	if err = errors.Join(c.liveError(ctx, err), closeErr); err == nil && frames == 0 {
 		err = fmt.Errorf("%s: no iWARP passed at port %d", c.Interface, c.Port)
 	}
 	return err
+}
+
+// liveError returns the error of live if err ended it. A signal is none.
+func (c *decodeCmd) liveError(ctx context.Context, err error) error {
+	switch {
+	case err == nil, ctx.Err() != nil:
+		return nil
+	case errors.Is(err, syscall.ENETDOWN):
+		err = fmt.Errorf("is down or has been removed: %w", err)
+	}
+	return unable(fmt.Errorf("decode: interface %s: %w", c.Interface, err))
 }
 
 // isFrame reports whether a line of a ladder is a frame, and neither a heading nor a note.

@@ -5,7 +5,6 @@ package main
 import (
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,20 +45,37 @@ func TestDecodeLive(t *testing.T) {
 	}
 }
 
+// TestDecodeLiveDown: an interface that is down ends the command, which says so. lo of a network
+// namespace is down when that is new.
+func TestDecodeLiveDown(t *testing.T) {
+	code, out := decodeElsewhere(t, syscall.CLONE_NEWUSER|syscall.CLONE_NEWNET)
+	if code != exitUsage {
+		t.Errorf("status %d, want %d", code, exitUsage)
+	}
+	wantText(t, "the output", out, parts("decode: interface lo: is down", "removed", "network is down"))
+}
+
 // TestDecodeLiveForbidden: in a user namespace of its own a process has no rights in the network
 // namespace, and the error says which one is missing.
 func TestDecodeLiveForbidden(t *testing.T) {
-	cmd := exec.Command(os.Args[0], "decode", "-i", "lo", "--port", "7471")
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	mine := func(id int) []syscall.SysProcIDMap { return []syscall.SysProcIDMap{{HostID: id, Size: 1}} }
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
-		UidMappings: mine(os.Getuid()), GidMappings: mine(os.Getgid())}
-	out, err := cmd.CombinedOutput()
+	code, out := decodeElsewhere(t, syscall.CLONE_NEWUSER)
+	if code != exitUsage {
+		t.Errorf("status %d, want %d", code, exitUsage)
+	}
+	wantText(t, "the output", out, parts("operation not permitted", "need root or CAP_NET_RAW"))
+}
+
+// decodeElsewhere decodes on lo as root of new namespaces, and returns the status and what is
+// printed.
+func decodeElsewhere(t *testing.T, namespaces uintptr) (status int, out string) {
+	t.Helper()
+	cmd := self(t, "decode", "-i", "lo", "--port", "7471")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
+	text, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
-	if code := cmd.ProcessState.ExitCode(); code != exitUsage {
-		t.Errorf("status %d, want %d", code, exitUsage)
-	}
-	wantText(t, "the output", string(out), parts("operation not permitted", "need root or CAP_NET_RAW"))
+	return cmd.ProcessState.ExitCode(), string(text)
 }
