@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -292,7 +293,7 @@ func TestConnMessagesFaults(t *testing.T) {
 		{rdmacm.ConnConfig{ReceiveSize: 1}, syscall.EINVAL, []string{"Receives is 0 and ReceiveSize 1"}},
 		{rdmacm.ConnConfig{Receives: -1, ReceiveSize: 8}, syscall.EINVAL, []string{"Receives is -1"}},
 		{rdmacm.ConnConfig{Receives: 1, ReceiveSize: -8}, syscall.EINVAL, []string{"ReceiveSize -8"}},
-		{rdmacm.ConnConfig{Receives: 1, ReceiveSize: 1 << 40}, syscall.EINVAL, []string{"2^32-1"}},
+		{rdmacm.ConnConfig{Receives: 2, ReceiveSize: math.MaxInt}, syscall.EINVAL, []string{"2^32-1"}},
 		{rdmacm.ConnConfig{Receives: 1 << 30, ReceiveSize: 1}, syscall.EINVAL, []string{"Receives is 1073741824"}},
 		{rdmacm.ConnConfig{Receives: 1000, ReceiveSize: 1, Cap: ibverbs.QPCap{MaxRecvWR: 4}}, syscall.ENOMEM,
 			[]string{"1000 receives", "MaxRecvWR"}},

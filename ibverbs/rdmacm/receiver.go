@@ -120,9 +120,10 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 
 // begin makes the memory and posts all receives. The queue holds places of them.
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
-	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 {
+	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 || n > math.MaxInt/size {
 		return object.Errorf(op, "", syscall.EINVAL,
-			"%d receives of %d octets: at least one of one is needed, and of 2^32-1 at most", n, size)
+			"%d receives of %d bytes: at least one of one is needed, of 2^32-1 at most, and %d together",
+			n, size, math.MaxInt)
 	}
 	if n > places {
 		// Some of them would be posted, and can't be taken back.
@@ -204,7 +205,7 @@ func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	}
 	m := Message{WC: wc[0], r: r}
 	if m.slot = r.slot(wc[0].WRID); m.slot < 0 {
-		return Message{}, object.Errorf(op, "", syscall.EINVAL,
+		return Message{}, object.Errorf(op, r.name(), syscall.EINVAL,
 			"a completion of qp %d with WRID %#x, which is not the Receiver's: others may neither "+
 				"post receives beside it nor complete to its CQ", wc[0].QPN, wc[0].WRID)
 	}

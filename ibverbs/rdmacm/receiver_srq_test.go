@@ -218,7 +218,8 @@ func TestConnReceiverBesideOthers(t *testing.T) {
 		m := testkit.Must(b.Receive(ctx))(t)
 		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 1)))
 		_, err := b.Receive(ctx)
-		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID")
+		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID",
+			"Conn.Receive "+b.RemoteAddr().String())
 		testkit.OK(t, m.Release())
 	}
 }
