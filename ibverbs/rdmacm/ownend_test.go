@@ -178,6 +178,32 @@ func TestCutOffByOwnEnd(t *testing.T) {
 	}
 }
 
+// TestReceiveAfterOwnEndWithoutACause: so does Receive on a device that knows no cause, as those of
+// the kernel.
+func TestReceiveAfterOwnEndWithoutACause(t *testing.T) {
+	ctx := timeout(t)
+	f, vctx := newFake(t, goodDial())
+	f.Cause, f.Transport = nil, provider.TransportIWARP
+	var recvCQ *fake.CQ
+	f.PostSend = func(q *fake.QP, wrs []provider.SendWR) (int, error) {
+		recvCQ = q.Init.RecvCQ.(*fake.CQ)
+		return len(wrs), nil
+	}
+	cfg := messages(1, 8)
+	cfg.NoOpeningWrite = true
+	conn := testkit.Must(rdmacm.Dial(ctx, vctx, somewhere, cfg))(t)
+	testkit.OK(t, conn.QP().PostSend(ibverbs.SendWR{}))
+	testkit.OK(t, conn.Disconnect())
+	recvCQ.Complete(provider.WC{QPN: fake.QPN, Status: ibverbs.WCWRFlushErr})
+	_, err := conn.Receive(ctx)
+	checkOwnEnd(t, "Conn.Receive", err, somewhere.String())
+	wantErr(t, "a receive that was flushed", err, ibverbs.ErrFlushed)
+	testkit.OK(t, conn.Close())
+	_, err = conn.Receive(ctx)
+	checkOwnEnd(t, "Conn.Receive", err, somewhere.String())
+	testkit.OK(t, vctx.Close())
+}
+
 // TestCallOnAClosedConn: the first call of a Conn that is closed names the call and the peer.
 func TestCallOnAClosedConn(t *testing.T) {
 	client, _ := pair(t, nil, nil)
