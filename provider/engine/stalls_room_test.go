@@ -147,6 +147,27 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 	}
 }
 
+// TestChunksOfABatch: of FPDUs that leave half of a chunk empty, a full socket leaves no more
+// chunks than of others.
+func TestChunksOfABatch(t *testing.T) {
+	const size, most = policy.Chunk/2 + 1, policy.BatchOctets + policy.Chunk
+	const count = most/size + 1
+	so := sideOptions{cap: provider.QPCap{MaxSendWR: count, MaxSendSGE: 1}}
+	net := memnet.Options{Window: 2000, MSS: 1 << 17}
+	storyOn(t, net, Options{}, params(true), so, func(s *side, _ *raw) {
+		src := s.reg(size, 0)
+		var wrs []provider.SendWR
+		for range count {
+			wrs = append(wrs, src.writeAll(size))
+		}
+		testkit.Must(s.qp.PostSend(wrs))(t)
+		synctest.Wait()
+		if _, octets := s.qp.stream.Load().pins(); octets == 0 || octets > most {
+			t.Errorf("%d octets are pinned, want 1 to %d", octets, most)
+		}
+	})
+}
+
 // TestEndOfMessageNobodyTakes: what is kept for a peer that stops after it has taken everything for
 // a while is the rest of a batch at most: 1 MiB, and 256 KiB with CRC.
 func TestEndOfMessageNobodyTakes(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 // fpduOverhead is what an FPDU needs in the arena of a batch beside copied payload.
 const fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + mpa.MaxTrailerLen
 
-// txBatch is what one vectored write sends: FPDUs as a vector of slices, which lie
-// partly in the arena and partly in registered regions. It is lent to a stream
-// while octets are in flight.
+// txBatch is what one vectored write sends: FPDUs as a vector of slices, which lie in the arena,
+// in chunks, and on streams without CRC in registered regions. It is lent to a stream while octets
+// are in flight.
 //
 // Regions are in use from when they are put into the vector until release, which
 // is before anybody waits for the socket: what the socket did not take is copied
@@ -97,9 +97,11 @@ func (b *txBatch) pending() [][]byte { return b.iov[b.first:b.last] }
 // records are the lengths of the records of pending.
 func (b *txBatch) records() []int { return b.recs[b.rec0:b.nrecs] }
 
-// room reports whether another FPDU of any kind fits.
+// room reports whether another FPDU of any kind fits, which may begin another chunk. Chunks count,
+// too, because FPDUs may leave half of each empty.
 func (b *txBatch) room() bool {
 	return b.built < b.limit && b.cost() < b.turn &&
+		len(b.chunks) <= policy.BatchOctets/policy.Chunk &&
 		b.used+fpduOverhead+policy.CopyMost <= len(b.arena) &&
 		b.last+maxSGE+2 <= len(b.iov) &&
 		b.nfpdus < len(b.fpdus) &&
