@@ -29,7 +29,7 @@ func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw
 // what connections do on rxe shows in kernel.TestRxe.
 const onlyOnRxe = "^TestConn(PrivateData|ReceiverOfWritesWithImm|PeerDisconnectsUnasked|AnswerBeforeAccept|" +
 	"ShutdownDelivers|NobodyThere|SharedParts|Do|DoFaults|DoOfMany|Receiver|ReceiverOfSRQ|ReceiverFaults|" +
-	"Messages|MessageTooLong|SendBytesOfMany)$" +
+	"Messages|SendBytesOfMany)$" +
 	"|^TestNames$|^TestLinkLocal$|^Example"
 
 // TestOnRxe runs them.
