@@ -21,8 +21,9 @@ const opRegMR provider.WROpcode = 31
 const memoryFlags = provider.SendFence | provider.SendSignaled
 
 var (
-	errMemoryFlags = fmt.Errorf("work on our own memory has neither payload nor flags beside the fence and being signalled: %w", syscall.EINVAL)
-	errNotType1    = fmt.Errorf("the window is of type 2: post a work request with WRBindMW: %w", syscall.EINVAL)
+	errMemoryFlags = fmt.Errorf("work on our own memory has neither payload nor flags beside the fence "+
+		"and being signalled: %w", syscall.EINVAL)
+	errNotType1 = fmt.Errorf("the window is of type 2: post a work request with WRBindMW: %w", syscall.EINVAL)
 )
 
 // checkMemory decides whether wr can be posted, and leaves what addMemory needs where
@@ -69,7 +70,8 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 }
 
 // enqueueBind puts the bind into the send queue, and reports whether it waits for other posts.
-func (q *qp) enqueueBind(w *memory.Window, wrid uint64, flags provider.SendFlags, info *provider.MWBindInfo) (bool, error) {
+func (q *qp) enqueueBind(w *memory.Window, wrid uint64, flags provider.SendFlags,
+	info *provider.MWBindInfo) (bool, error) {
 	w.Posting.Lock()
 	defer w.Posting.Unlock()
 	s := &q.sq

@@ -62,7 +62,8 @@ func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
 	size := m.Len()
 	switch off := s.Addr - m.base; {
 	case m.pd != p:
-		return fmt.Sprintf("the region with lkey %#x belongs to another PD; register the memory with the PD of the queue", s.LKey)
+		return fmt.Sprintf("the region with lkey %#x belongs to another PD; register the memory with "+
+			"the PD of the queue", s.LKey)
 	case m.access&need != need:
 		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
 	case s.Addr < m.base:
@@ -70,7 +71,8 @@ func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
 	case off > size:
 		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
 	case uint64(s.Length) > size-off:
-		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, which has %d octets",
+		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, "+
+			"which has %d octets",
 			s.Length, off, s.LKey, size)
 	}
 	return ""

@@ -243,7 +243,8 @@ var errForeignPD = fmt.Errorf("belongs to another device or provider: %w", sysca
 // has the old one was given it for what the region was. Work that names the old one
 // fails. The new region exists before the old one ends, so that a failure changes
 // nothing. Its addresses are the old ones unless the memory changes.
-func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte,
+	access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
 	if m.windows.Closed() {
 		return nil, fail(op, m.name(), os.ErrClosed)

@@ -82,8 +82,9 @@ var (
 	errWindowClosed = rdmap.LocalCatastrophe("a bind names a window that is closed")
 	errWindowBound  = rdmap.LocalCatastrophe("a bind names a window of type 2 that is bound: invalidate it first")
 	errBindRegion   = rdmap.LocalCatastrophe("a bind names no region of the window's protection domain")
-	errBindRights   = rdmap.LocalCatastrophe("a bind asks for what the region doesn't allow: it needs the right to bind windows, and for remote writing and atomics that of local writing")
-	errBindBounds   = rdmap.LocalCatastrophe("a bind reaches out of the region")
+	errBindRights   = rdmap.LocalCatastrophe("a bind asks for what the region doesn't allow: it needs the " +
+		"right to bind windows, and for remote writing and atomics that of local writing")
+	errBindBounds = rdmap.LocalCatastrophe("a bind reaches out of the region")
 )
 
 // bind binds the window on behalf of the queue pair of p, or unbinds it if o has no octets. After

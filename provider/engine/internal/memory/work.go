@@ -22,17 +22,21 @@ type Work struct {
 
 // Why work on our own memory can't be posted.
 var (
-	errNoBind       = fmt.Errorf("a bind without MWBindInfo: %w", syscall.EINVAL)
-	errNoWindow     = fmt.Errorf("the key names no window of type 2: %w", syscall.EINVAL)
-	errNoFastReg    = fmt.Errorf("the key names no region of AllocFastRegMR: %w", syscall.EINVAL)
-	errOtherPD      = fmt.Errorf("the window, the region and the queue pair are not of one protection domain: %w", syscall.EPERM)
+	errNoBind    = fmt.Errorf("a bind without MWBindInfo: %w", syscall.EINVAL)
+	errNoWindow  = fmt.Errorf("the key names no window of type 2: %w", syscall.EINVAL)
+	errNoFastReg = fmt.Errorf("the key names no region of AllocFastRegMR: %w", syscall.EINVAL)
+	errOtherPD   = fmt.Errorf("the window, the region and the queue pair are not of one protection "+
+		"domain: %w", syscall.EPERM)
 	errWindowRights = fmt.Errorf("rights that a window can't have: %w", syscall.EINVAL)
 	errBindNothing  = fmt.Errorf("a bind of no region, but with an address or a length: %w", syscall.EINVAL)
-	errBindZero     = fmt.Errorf("a window of type 2 is not unbound by a length of zero, but by invalidation: %w", syscall.EINVAL)
-	errSameKey      = fmt.Errorf("the key's lowest octet is that of the old key: a peer that has kept that one would be back in: %w", syscall.EINVAL)
-	errNotMapped    = fmt.Errorf("no memory was mapped for the registration: %w", syscall.EINVAL)
-	errRegRights    = fmt.Errorf("rights that a region can't have, or remote writing without local writing: %w", syscall.EINVAL)
-	errNotWritable  = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
+	errBindZero     = fmt.Errorf("a window of type 2 is not unbound by a length of zero, but by "+
+		"invalidation: %w", syscall.EINVAL)
+	errSameKey = fmt.Errorf("the key's lowest octet is that of the old key: a peer that has kept that "+
+		"one would be back in: %w", syscall.EINVAL)
+	errNotMapped = fmt.Errorf("no memory was mapped for the registration: %w", syscall.EINVAL)
+	errRegRights = fmt.Errorf("rights that a region can't have, or remote writing without local "+
+		"writing: %w", syscall.EINVAL)
+	errNotWritable = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
 )
 
 // Check decides whether wr, a bind or a registration, can be posted, and puts what to do into o.
@@ -125,9 +129,10 @@ func (p *Peer) Undo(key uint32) {
 }
 
 // errLocalInv is why an invalidation of ours fails that names nothing.
-var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
+var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this " +
+	"queue pair nor a region of AllocFastRegMR")
 
-// invalidateLocal does what WRLocalInv asks for.
+// InvalidateLocal does what WRLocalInv asks for.
 func (p *Peer) InvalidateLocal(stag uint32) error {
 	owner := p.Domain.Table.owner(stag)
 	if owner == nil || owner.domain() != p.Domain {
@@ -144,4 +149,5 @@ func (p *Peer) InvalidateLocal(stag uint32) error {
 
 // errMayNotInv is why an invalidation of ours fails that names what is not to be
 // invalidated.
-var errMayNotInv = rdmap.LocalCatastrophe("an invalidation names a window of type 1 or of another queue pair, or a region with windows bound to it")
+var errMayNotInv = rdmap.LocalCatastrophe("an invalidation names a window of type 1 or of another queue " +
+	"pair, or a region with windows bound to it")
