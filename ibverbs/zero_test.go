@@ -96,7 +96,8 @@ func closedObjects(t *testing.T) []any {
 		other <- c
 	}()
 	stream := testkit.Must(rsocket.Dial(ctx, vctx, "tcp", streams.Addr().String()))(t)
-	closed := []any{receiver, qp, srq, cq, ch, mr, mw, &buf, pool, pd, id, events, conn, a.conn, a.req, listener, stream, streams, vctx}
+	closed := []any{receiver, qp, srq, cq, ch, mr, mw, &buf, pool, pd, id, events, conn,
+		a.conn, a.req, listener, stream, streams, vctx}
 	testkit.OK(t, (<-other).Close())
 	for _, o := range closed {
 		switch o := o.(type) {

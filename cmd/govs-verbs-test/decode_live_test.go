@@ -25,7 +25,8 @@ func TestDecodeLive(t *testing.T) {
 		return c
 	}
 	ping := func() { start(t, "ping", addr, "--provider", "engine", "-C", "1").want(t, exitPassed, nil, nil) }
-	whole := ` 127\.0\.0\.1:\d+ -> ` + addr + `\n.*--> MPA Request.*<-- MPA Reply.*--> Send L.*<-- RDMA Read Request.*FIN\n.*FIN\n`
+	whole := ` 127\.0\.0\.1:\d+ -> ` + addr + `\n.*--> MPA Request.*<-- MPA Reply.*` +
+		`--> Send L.*<-- RDMA Read Request.*FIN\n.*FIN\n`
 
 	all, two, none := decode(), decode("--count", "2"), decode()
 	none.stop()

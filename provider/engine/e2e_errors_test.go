@@ -75,7 +75,8 @@ func TestE2EProtection(t *testing.T) {
 					a.recv(200)
 					wrs := []provider.SendWR{
 						{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled},
-						{WRID: 2, Opcode: op, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: to, RKey: stag},
+						{WRID: 2, Opcode: op, SGList: []provider.SGE{sge(local.Region, 0, n)},
+							RemoteAddr: to, RKey: stag},
 						{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled},
 					}
 					if k, err := a.q.PostSend(wrs); k != 3 || err != nil {

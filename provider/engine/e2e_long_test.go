@@ -170,8 +170,11 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 		local, sink := a.filled(n, provider.AccessLocalWrite, 7), a.region(n, provider.AccessLocalWrite)
 		inside := local.all[canaryOctets : canaryOctets+n]
 		for i, at := range []int{1<<32 - 1500, 5 << 30, 6<<30 - n} {
-			a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(sink.Region, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(local.Region, 0, n)},
+				RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+				SGList:     []provider.SGE{sge(sink.Region, 0, n)},
+				RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
 			if wc := a.wait(a.scq, 1)[0]; wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {
 				t.Fatalf("at %#x: %+v (%v)", at, wc, a.q.Cause())
 			}
@@ -188,7 +191,9 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 				t.Error("octets were written 4 GiB below their place")
 			}
 		}
-		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(local.Region, 0, n)}, RemoteAddr: target.Addr() + 6<<30 - n + 1, RKey: target.RKey()})
+		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
+			SGList:     []provider.SGE{sge(local.Region, 0, n)},
+			RemoteAddr: target.Addr() + 6<<30 - n + 1, RKey: target.RKey()})
 		terminated(t, b.ended(), false, 1, 1, 1)
 	})
 }

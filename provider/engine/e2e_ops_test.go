@@ -80,7 +80,8 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	checkMessage(t, "write", dst, pad, message)
 
 	sink := from.region(n+pad, provider.AccessLocalWrite)
-	from.send(provider.SendWR{WRID: 8, Opcode: provider.WRRDMARead, SGList: split(sink.Region, pad, n, k), Flags: provider.SendSignaled,
+	from.send(provider.SendWR{WRID: 8, Opcode: provider.WRRDMARead,
+		SGList: split(sink.Region, pad, n, k), Flags: provider.SendSignaled,
 		RemoteAddr: dst.Addr() + pad, RKey: dst.RKey()})
 	from.one(from.scq, provider.WC{WRID: 8, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
 	checkMessage(t, "read", sink, pad, message)
@@ -122,7 +123,9 @@ func TestE2EOrder(t *testing.T) {
 				dst := b.region(16, allRights)
 				b.recv(1, sge(dst.Region, 0, 8))
 				b.recv(2, sge(dst.Region, 8, 8))
-				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, 8)}, RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
+				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead,
+					SGList:     []provider.SGE{sge(sink.Region, 0, 8)},
+					RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
 				send := provider.SendWR{WRID: 2, Opcode: provider.WRSend, SGList: read.SGList, Flags: provider.SendSignaled | fence}
 				again := send
 				again.WRID, again.Flags = 3, provider.SendSignaled
@@ -163,7 +166,8 @@ func TestE2EManyGathered(t *testing.T) {
 		dst := b.region(writes*octets, allRights)
 		wrs := make([]provider.SendWR, writes)
 		for i := range wrs {
-			wrs[i] = provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: split(src.Region, i*octets, octets, maxSGE),
+			wrs[i] = provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite,
+				SGList:     split(src.Region, i*octets, octets, maxSGE),
 				RemoteAddr: dst.Region.Addr() + uint64(i*octets), RKey: dst.RKey(), Flags: provider.SendSignaled}
 		}
 		if n, err := a.q.PostSend(wrs); n != writes || err != nil {
@@ -176,7 +180,8 @@ func TestE2EManyGathered(t *testing.T) {
 				t.Fatalf("completion %d is of WR %d: %s", i, wc.WRID, wc.Status)
 			}
 		}
-		a.send(provider.SendWR{WRID: writes, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, 1)},
+		a.send(provider.SendWR{WRID: writes, Opcode: provider.WRRDMARead,
+			SGList:     []provider.SGE{sge(sink.Region, 0, 1)},
 			RemoteAddr: dst.Region.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
 		a.one(a.scq, provider.WC{WRID: writes, Opcode: provider.WCRDMARead, ByteLen: 1})
 		if !bytes.Equal(octetsOf(dst.Region)[:writes*octets], octetsOf(src.Region)[:writes*octets]) || !dst.untouched(0, writes*octets) {

@@ -23,7 +23,8 @@ func TestE2EFairResponses(t *testing.T) {
 
 		// b writes a lot, and a reads 8 octets meanwhile.
 		for i := range count {
-			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, 0, big)},
+			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite,
+				SGList:     []provider.SGE{sge(src.Region, 0, big)},
 				RemoteAddr: dst.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
 		}
 		small := a.region(8, provider.AccessLocalWrite)
@@ -40,7 +41,8 @@ func TestE2EFairResponses(t *testing.T) {
 		sink := a.region(big, provider.AccessLocalWrite)
 		a.recv(2, sge(small.Region, 0, 8))
 		for i := range count {
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.Region, 0, big)},
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead,
+				SGList:     []provider.SGE{sge(sink.Region, 0, big)},
 				RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled})
 		}
 		a.wait(a.scq, 1) // b is at it

@@ -118,7 +118,8 @@ func TestLimitsOfMessages(t *testing.T) {
 	x, y := pair(t, memnet.New(nil), "192.0.2.1:1", Options{}, sideOptions{cap: cap}, params(true))
 	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline, provider.AccessLocalWrite|provider.AccessRemoteRead)
 	pattern(src.b, 1)
-	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: src.to(0), RKey: src.m.STag()}
+	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+		RemoteAddr: src.to(0), RKey: src.m.STag()}
 	for i := range a.MaxSGERd {
 		read.SGList = append(read.SGList, sink.sge(i, 1))
 	}

@@ -76,12 +76,15 @@ func TestWindowE2E(t *testing.T) {
 			b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4})
 			key := binary.BigEndian.Uint32(octetsOf(keys.Region))
 			old := bytes.Clone(octets)
-			b.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sge(dst.Region, 0, n)}, RemoteAddr: at, RKey: key})
+			b.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled,
+				SGList:     []provider.SGE{sge(dst.Region, 0, n)},
+				RemoteAddr: at, RKey: key})
 			b.one(b.scq, provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
 			if !bytes.Equal(octetsOf(dst.Region)[:n], old) {
 				t.Fatalf("round %d: the peer has read something else", round)
 			}
-			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, off, n)}, RemoteAddr: at, RKey: key})
+			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, off, n)},
+				RemoteAddr: at, RKey: key})
 			// The window or region goes in turn by the peer's Send and by us.
 			if round%2 == 0 && round%3 != 0 {
 				a.recv(3)

@@ -55,7 +55,8 @@ func TestCloseWaitsForObjects(t *testing.T) {
 	t.Run("what is posted", func(t *testing.T) {
 		story(t, Options{}, params(true), func(s *side, r *raw) {
 			o, m := s.sleeping(size)
-			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled,
+				SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 			s.qp.disconnect()
 			time.Sleep(o.takes)
 			r.wantMessage("the Send", o.b)

@@ -10,7 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
-const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate
+const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite |
+	provider.AccessRemoteRead | provider.AccessRemoteInvalidate
 
 // testPD makes a PD that is closed when the test ends.
 func testPD(t testing.TB, d *device) *pd {

@@ -38,7 +38,8 @@ func TestAtomicsAreAtomic(t *testing.T) {
 		x.start(cx, params(true))
 		testkit.OK(t, q.start(cq, responder(true), func(error) {}))
 		sink, old := x.words(1, provider.AccessLocalWrite)
-		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.Addr(), Length: 8, LKey: sink.STag()}}, RKey: m.STag()}
+		wr := provider.SendWR{Flags: provider.SendSignaled,
+			SGList: []provider.SGE{{Addr: sink.Addr(), Length: 8, LKey: sink.STag()}}, RKey: m.STag()}
 		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {
 			wr.Opcode, wr.RemoteAddr, wr.CompareAdd, wr.Swap = op, m.Addr()+uint64(8*word), compareAdd, swap
 			x.send(wr)

@@ -85,7 +85,8 @@ func sendFromObject(t *testing.T, message string, size int, crc, markers bool) *
 	pattern(x.o.b, size)
 	x.m = a.object(x.o, size, provider.AccessRemoteRead)
 	x.dst = b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: x.m.Addr(), Length: uint32(size), LKey: x.m.STag()}}}
+	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled,
+		SGList: []provider.SGE{{Addr: x.m.Addr(), Length: uint32(size), LKey: x.m.STag()}}}
 	switch message {
 	case "response":
 		x.peer = b

@@ -91,7 +91,8 @@ func BenchmarkPath(b *testing.B) {
 					wrs := make([]provider.SendWR, list)
 					recvs := make([]provider.RecvWR, list)
 					for i := range wrs {
-						wrs[i] = provider.SendWR{Opcode: op.op, SGList: []provider.SGE{src.sge(i*size, size)}, RemoteAddr: dst.to(i * size), RKey: dst.m.STag()}
+						wrs[i] = provider.SendWR{Opcode: op.op, SGList: []provider.SGE{src.sge(i*size, size)},
+							RemoteAddr: dst.to(i * size), RKey: dst.m.STag()}
 						recvs[i].SGList = []provider.SGE{dst.sge(i*size, size)}
 					}
 					wrs[list-1].Flags = provider.SendSignaled

@@ -432,7 +432,8 @@ func TestInvalidate(t *testing.T) {
 		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.STag(), 1, 0, false), []byte{1, 2})
 		r.send(rdmap.WriteHeader(m.m.STag(), m.to(8), true), []byte{8, 9})
 		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.STag(), 1, 2, true), []byte{3, 4})
-		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4, Flags: provider.WCWithInv, InvalidatedRKey: m.m.STag()})
+		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4,
+			Flags: provider.WCWithInv, InvalidatedRKey: m.m.STag()})
 		if !bytes.Equal(m.b, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5, 8, 9}) {
 			t.Errorf("region % x", m.b)
 		}
