@@ -46,6 +46,7 @@ func TestMount(t *testing.T) {
 	if out, err := exec.Command("modprobe", "-a", "9pnet_rdma", "9pnet_fd").CombinedOutput(); err != nil {
 		t.Fatalf("modprobe: %v\n%s", err, out)
 	}
+	traceSiw(t)
 	defer took(t, time.Now(), "everything")
 	t.Run("engine", func(t *testing.T) {
 		s := serve(t, "engine")
@@ -63,6 +64,23 @@ func TestMount(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) { testTree(t, serve(t, "engine", "--tcp"), 20) })
 	t.Run("read only", testReadOnly)
 	t.Run("server killed", testKilled)
+}
+
+// traceSiw makes siw's connection manager log what it does, which a failure shows.
+func traceSiw(t *testing.T) {
+	t.Helper()
+	if err := unix.Mount("none", "/sys/kernel/debug", "debugfs", 0, ""); err != nil && err != unix.EBUSY {
+		t.Fatal(err)
+	}
+	const control = "/sys/kernel/debug/dynamic_debug/control"
+	if err := os.WriteFile(control, []byte("file siw_cm.c +p"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(control, []byte("file siw_cm.c -p"), 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // served is a server and what it serves.
@@ -129,7 +147,9 @@ func (s *served) mountOnly(t *testing.T, options string) string {
 			return dir
 		}
 		if !hung {
-			t.Fatalf("%s: %v\n%s", cmd, err, &out)
+			log, _ := exec.Command("dmesg").CombinedOutput()
+			t.Logf("the kernel's log ends with:\n%s", log[max(0, len(log)-4000):])
+			t.Fatalf("%s: %v: %s", cmd, err, bytes.TrimSpace(out.Bytes()))
 		}
 	}
 }
