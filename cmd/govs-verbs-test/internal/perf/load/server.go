@@ -59,11 +59,11 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 		for {
 			req, err := s.l.Accept(routing)
 			switch {
+			case err == nil: // also when routing has ended meanwhile: route closes the request then
+				wg.Go(func() { s.route(routing, req) })
 			case errors.Is(err, os.ErrClosed) || routing.Err() != nil:
 				cancel(err)
 				return
-			case err == nil:
-				wg.Go(func() { s.route(routing, req) })
 			}
 		}
 	})
