@@ -45,9 +45,22 @@ var uncleared = regexp.MustCompile("^" +
 	strings.Repeat(freedOctet, 7) + // from min_rnr_timer to alt_timeout
 	"00" + "0000000000$")
 
+// pingRxe lets rping ping itself over rxe. The counters of rxe show that rping used rxe, because
+// packets to an address of its own never reach an interface, nor a capture.
+const pingRxe = `
+		rdma link
+		ip -br address show d1 | tr -s ' '
+		sent() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }
+		before=$(sent)
+		rping -s -a 198.51.100.1 -C 3 &
+		server=$!
+		until rdma resource show cm_id link rxe0 | grep -q LISTEN; do sleep 0.2; done
+		rping -c -a 198.51.100.1 -C 3 && wait $server || exit
+		[ "$(sent)" -gt "$before" ] && echo "rxe has sent packets"`
+
 // TestSiw lets rping ping itself over siw and looks at the MPA request in a capture: the variants
 // differ in what it asks for. Memory that siw does not clear is not in the capture; it is in what
-// siw answers to QUERY_QP.
+// siw answers to QUERY_QP. The guest of the default variant has rxe, too.
 func TestSiw(t *testing.T) {
 	t.Parallel()
 	vmtest.Need(t, "witnesses", "kernel")
@@ -72,7 +85,8 @@ func TestSiw(t *testing.T) {
 		cp /tmp/capture.pcap $VM_OUT/
 		uname -r
 		"$1"
-		exit $status`
+		[ "$status" -eq 0 ] || exit
+		[ "$VM_RXE" = no ] || eval "$2"`
 	for _, kernel := range kernels() {
 		for _, c := range []struct {
 			siw  string
@@ -84,13 +98,24 @@ func TestSiw(t *testing.T) {
 		} {
 			t.Run(kernel+"/"+c.siw, func(t *testing.T) {
 				t.Parallel()
-				result := vmtest.Run(t, vmtest.Options{Kernel: kernel, Siw: c.siw, Boot: poison},
-					"bash", "-c", script, "argv0", query)
+				rxe := c.siw == "default"
+				o := vmtest.Options{Kernel: kernel, Siw: c.siw, Rxe: rxe, Boot: poison}
+				result := vmtest.Run(t, o, "bash", "-c", script, "argv0", query, pingRxe)
 				if result.Status != 0 || strings.Count(result.Stdout, "ping data: rdma-ping-") != 3 {
 					t.Fatalf("exit status %d\n%s%s", result.Status, result.Stdout, result.Stderr)
 				}
 				if !strings.Contains(result.Stdout, "\n"+kernel+".") {
 					t.Errorf("asked for kernel %s, got\n%s", kernel, result.Stdout)
+				}
+				for _, want := range []string{
+					"link siw0/1 state ACTIVE physical_state LINK_UP netdev d0",
+					"link rxe0/1 state ACTIVE physical_state LINK_UP netdev d1",
+					"d1 UNKNOWN 198.51.100.1/24",
+					"rxe has sent packets\n",
+				} {
+					if rxe && !strings.Contains(result.Stdout, want) {
+						t.Errorf("stdout lacks %q:\n%s%s", want, result.Stdout, result.Stderr)
+					}
 				}
 				capture, err := os.ReadFile(filepath.Join(result.Out, "capture.pcap"))
 				if err != nil {

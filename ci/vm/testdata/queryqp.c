@@ -1,4 +1,4 @@
-// The kernel's answer to the command QUERY_QP, octet for octet. libibverbs asks for it in the same way.
+// The kernel's answer to the command QUERY_QP of siw0, octet for octet. libibverbs asks for it in the same way.
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <stdint.h>
@@ -9,6 +9,8 @@
 int main(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
+	while (list && *list && strcmp(ibv_get_device_name(*list), "siw0"))
+		list++;
 	struct ibv_context *device = list && *list ? ibv_open_device(*list) : NULL;
 	struct ibv_pd *pd = device ? ibv_alloc_pd(device) : NULL;
 	struct ibv_cq *cq = device ? ibv_create_cq(device, 1, NULL, NULL, 0) : NULL;
