@@ -38,7 +38,7 @@ func testKilled(t *testing.T) {
 	})
 	t.Run("under way", testKilledUnderWay)
 	t.Run("umount -f", testForcedUnmount)
-	t.Run("another server", func(t *testing.T) { testTwoMounts(t, serve(t, "engine")) })
+	t.Run("another server", func(t *testing.T) { testCalls(t, serve(t, "engine")) })
 }
 
 func put(t *testing.T, name string) {
