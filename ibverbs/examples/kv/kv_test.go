@@ -41,6 +41,11 @@ func TestKV(t *testing.T) {
 	put(writes(), "shape", "")
 	get("colour", "red")
 	get("shape", "")
+}
+
+// TestKVFaults has what a client refuses, and what a server answers with an error.
+func TestKVFaults(t *testing.T) {
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	for _, c := range []struct {
 		want string
 		args []string

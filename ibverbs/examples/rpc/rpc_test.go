@@ -19,6 +19,11 @@ func TestRPC(t *testing.T) {
 	exampletest.MustRun(t, "HELLO\n", server.Addr, "upper", "hello")
 	exampletest.MustRun(t, strings.Repeat("HELLO\n", 30), "--count", "30", server.Addr, "upper", "hello")
 	exampletest.MustRun(t, "slept 1ms\n", server.Addr, "sleep", "1ms")
+}
+
+// TestRPCFaults has what a client refuses, and calls that fail.
+func TestRPCFaults(t *testing.T) {
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	for _, c := range []struct {
 		want string
 		args []string
