@@ -30,7 +30,7 @@ import (
 const (
 	sendsWrites = 32       // of a connection
 	sendsSize   = 16 << 10 // of a Write, which is several FPDUs
-	sendsTime   = 5 * time.Second
+	sendsTime   = 2 * time.Second
 )
 
 // sentBySiw counts the FPDUs that siw sent.
