@@ -13,8 +13,8 @@ import (
 )
 
 // TestWithKernelDevice has the subcommands find, make, use and delete kernel devices.
-// Each is a process of its own: librdmacm keeps devices open that it has listed, and the
-// deletion of a siw link waits until they are closed.
+// Each that lists devices is a process of its own: librdmacm keeps devices open that it has
+// listed, and the deletion of a siw link waits until they are closed.
 func TestWithKernelDevice(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
@@ -84,22 +84,25 @@ func ip(t *testing.T, args string) {
 
 func changeLinks(t *testing.T) {
 	ip(t, "link add d7 type dummy")
-	process(t, words("link add siw7 --netdev d7"), exitPassed, nil, nil)
-	process(t, words("link"), exitPassed, parts("LINK", "siw0  iw", "siw7  iw", "  d7  "), nil)
-	p := process(t, words("link list --json"), exitPassed, nil, nil)
+	start(t, words("link add siw7 --netdev d7")...).want(t, exitPassed, nil, nil)
+	start(t, words("link")...).want(t, exitPassed, parts("LINK", "siw0  iw", "siw7  iw", "  d7  "), nil)
+	list := start(t, words("link list --json")...)
+	list.want(t, exitPassed, nil, nil)
 	var rows []linkRow
-	if err := json.Unmarshal([]byte(p.stdout.String()), &rows); err != nil {
+	if err := json.Unmarshal([]byte(list.stdout.String()), &rows); err != nil {
 		t.Fatal(err)
 	}
 	if len(rows) != 2 || rows[0].Name != "siw0" || rows[1].Name != "siw7" || rows[1].Netdev != "d7" || rows[1].Protocol != "iw" || rows[1].Port != 1 {
 		t.Errorf("links: %+v", rows)
 	}
-	process(t, words("link add siw8 --netdev d7"), exitUsage, nil, parts("file exists"))
-	process(t, words("link add siw8 --netdev d8"), exitUsage, nil, parts("no such device"))
-	process(t, words("link delete siw7"), exitPassed, nil, nil)
-	process(t, words("link del siw7"), exitUsage, nil, parts("no such device"))
-	if p := process(t, words("link"), exitPassed, nil, nil); strings.Contains(p.stdout.String(), "siw7") {
-		t.Errorf("after the deletion:\n%s", &p.stdout)
+	start(t, words("link add siw8 --netdev d7")...).want(t, exitUsage, nil, parts("file exists"))
+	start(t, words("link add siw8 --netdev d8")...).want(t, exitUsage, nil, parts("no such device"))
+	start(t, words("link delete siw7")...).want(t, exitPassed, nil, nil)
+	start(t, words("link del siw7")...).want(t, exitUsage, nil, parts("no such device"))
+	list = start(t, words("link")...)
+	list.want(t, exitPassed, nil, nil)
+	if strings.Contains(list.stdout.String(), "siw7") {
+		t.Errorf("after the deletion:\n%s", &list.stdout)
 	}
 	ip(t, "link delete d7")
 }
@@ -117,7 +120,7 @@ func unusableDevices(t *testing.T) {
 	overKernel := words("run --initiator kernel")
 	t.Cleanup(func() { // other tests have the same guest
 		ip(t, "link set d0 up")
-		process(t, words("link add siw0 --netdev d0"), exitPassed, nil, nil)
+		start(t, words("link add siw0 --netdev d0")...).want(t, exitPassed, nil, nil)
 		process(t, words("devices"), exitPassed, parts("siw0    kernel"), parts("auto takes kernel: "))
 	})
 	ip(t, "addr flush dev d0")
@@ -127,9 +130,9 @@ func unusableDevices(t *testing.T) {
 	process(t, overKernel, exitUsage, nil, parts("siw0: its port is IBV_PORT_DOWN"))
 	process(t, words("devices"), exitPassed, parts("IBV_PORT_DOWN"), parts("auto takes engine: "))
 
-	process(t, words("link delete siw0"), exitPassed, nil, nil)
+	start(t, words("link delete siw0")...).want(t, exitPassed, nil, nil)
 	process(t, overKernel, exitUsage, nil, parts("the kernel has no RDMA device; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
 	process(t, words("devices --provider kernel"), exitPassed, parts("DEVICE"), nil)
-	process(t, words("link"), exitPassed, nil, parts("no RDMA links; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
+	start(t, words("link")...).want(t, exitPassed, nil, parts("no RDMA links; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
 	process(t, append(words("ping --provider kernel"), addrOf(1)), exitUsage, nil, parts("there is no RDMA device"))
 }
