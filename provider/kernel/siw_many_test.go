@@ -84,8 +84,6 @@ func testQueues(t *testing.T, each int) {
 	}
 }
 
-func testManyEnds(t *testing.T) { testEnds(t, 50) }
-
 func testEnds(t *testing.T, pairs int) {
 	before := resources(t)
 	var sides []*side
@@ -143,7 +141,7 @@ func testSignals(t *testing.T) {
 		close(stop)
 		wg.Wait()
 	}()
-	for range 100 {
+	for range 40 {
 		establish(t, a, p)
 		closeAll(t, a.qp, a.id)
 		p.want("after the peer's QP was closed", provider.CMDisconnected)
