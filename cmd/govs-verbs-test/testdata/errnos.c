@@ -26,6 +26,7 @@ static int sock, file;
 static char *none, *edge;          // a page without rights; the end of a page before one
 static char buffer[256];
 static const void *volatile bad;   // what is tried
+static volatile int *next;         // which entry of a list is called; children have it, too
 
 // ---- calls with a path
 
@@ -158,29 +159,32 @@ static const struct entry with_argument[] = {ARGUMENT(sigaction_65), ARGUMENT(si
 	ARGUMENT(access_execute), ARGUMENT(faccessat_flags), ARGUMENT(fstatat_flags), ARGUMENT(statx_flags),
 	ARGUMENT(readlink_size), ARGUMENT(readlink_device), ARGUMENT(write_attribute), ARGUMENT(below_device), {NULL, NULL}};
 
-// attempt calls f in a child.
-static void attempt(const char *what, const struct entry *e, const void *argument)
-{
-	int status;
-	fflush(stdout);
-	pid_t child = fork();
-	if (child == 0) {
-		errno = 0;
-		bad = argument;
-		long got = e->f(bad);
-		_exit(got < 0 ? errno : 0);
-	}
-	waitpid(child, &status, 0);
-	if (WIFSIGNALED(status))
-		printf("%s, %s: signal %d\n", e->name, what, WTERMSIG(status));
-	else
-		printf("%s, %s: %s\n", e->name, what, strerrorname_np(WEXITSTATUS(status)));
-}
-
+// walk makes the calls of a list in a child, and in another child those after a call that a signal has ended. Each call
+// finds the memory as it was before the first.
 static void walk(const char *what, const struct entry *list, const void *argument)
 {
-	for (; list->name; list++)
-		attempt(what, list, argument);
+	static char before[2 * 4096];
+	memcpy(before, edge - sizeof before, sizeof before);
+	for (*next = 0; list[*next].name; ++*next) {
+		int status;
+		fflush(stdout);
+		pid_t child = fork();
+		for (; child == 0 && list[*next].name; ++*next) {
+			memcpy(edge - sizeof before, before, sizeof before);
+			memset(buffer, 0, sizeof buffer);
+			errno = 0;
+			bad = argument;
+			int got = list[*next].f(bad) < 0 ? errno : 0;
+			printf("%s, %s: %s\n", list[*next].name, what, strerrorname_np(got));
+			fflush(stdout);
+		}
+		if (child == 0)
+			_exit(0);
+		waitpid(child, &status, 0);
+		if (!WIFSIGNALED(status))
+			return;
+		printf("%s, %s: signal %d\n", list[*next].name, what, WTERMSIG(status));
+	}
 }
 
 // at_edge returns a string that has no end before its memory ends.
@@ -198,6 +202,7 @@ int main(int argc, char **argv)
 	attribute = argv[2];
 	file = open(device, O_RDWR);
 	sock = socket(AF_NETLINK, SOCK_RAW, atoi(argv[3]));
+	next = mmap(NULL, sizeof *next, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	edge = (char *)mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) + 2 * 4096;
 	mprotect(edge, 4096, PROT_NONE); // unmapped, it could be mapped by a library
@@ -205,7 +210,7 @@ int main(int argc, char **argv)
 		perror("opening");
 		return 1;
 	}
-	enum { much = 16 << 20 }; // longer than the stack
+	enum { much = 9 << 20 }; // longer than the stack
 	char *endless = mmap(NULL, much + 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const struct {
 		const char *what;
