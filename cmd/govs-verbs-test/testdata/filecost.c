@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { times = 5000, rounds = 20, page = 4096 };
+enum { times = 1000, rounds = 20, page = 4096 };
 
 static void find(const char *path)
 {
