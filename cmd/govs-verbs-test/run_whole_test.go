@@ -48,7 +48,7 @@ func TestCollectAndCompare(t *testing.T) {
 		bad.Outcomes[0].Checks = append(slices.Clone(col.Outcomes[0].Checks),
 			conformance.Check{What: "pigs fly", Got: "they don't"})
 		writeJSON(t, file, bad)
-		start(t, "compare", dir).want(t, exitFailed, parts(
+		start(t, "compare", dir, "--no-tshark").want(t, exitFailed, parts(
 			"FAIL        "+oneVerbs+"  engine->engine\n            not so: pigs fly: they don't\n            scenario: ",
 			"            requirement: RDMAP-5.3-", "expected: pigs fly\n            actual:   they don't\n",
 			"frames, the initiator on the left:\n", " --> MPA Request Frame ", fmt.Sprintf("seed: %d\n", col.Seed),
@@ -60,14 +60,14 @@ func TestCollectAndCompare(t *testing.T) {
 		bad := col
 		bad.Outcomes = nil
 		writeJSON(t, file, bad)
-		start(t, "compare", dir).want(t, exitFailed, parts("the suite did not pass"), nil)
+		start(t, "compare", dir, "--no-tshark").want(t, exitFailed, parts("the suite did not pass"), nil)
 	})
 	t.Run("a scenario that is not known", func(t *testing.T) {
 		bad := col
 		bad.Outcomes = slices.Clone(col.Outcomes)
 		bad.Outcomes[0].Scenario = "no/such"
 		writeJSON(t, file, bad)
-		start(t, "compare", dir).want(t, exitFailed, nil, parts("no/such"))
+		start(t, "compare", dir, "--no-tshark").want(t, exitFailed, nil, parts("no/such"))
 	})
 }
 
@@ -112,7 +112,7 @@ func TestReportsThatCannotBeWritten(t *testing.T) {
 // TestWithoutKernel asks for an address that no device's interface has, so that
 // it is the same on machines with and without a kernel device.
 func TestWithoutKernel(t *testing.T) {
-	only := []string{"run", "--only", oneVerbs, "--addr", "127.0.0.1"}
+	only := []string{"run", "--only", oneVerbs, "--no-tshark", "--addr", "127.0.0.1"}
 	with := func(more ...string) []string { return append(slices.Clone(only), more...) }
 	const remedy = "make run boots a virtual machine that has siw"
 	t.Run("siw is not required", func(t *testing.T) {
