@@ -65,7 +65,10 @@ func readAcceptQueue(r io.Reader, port uint16) (int, error) {
 	for lines.Scan() {
 		// number: local remote state transmit-queue:receive-queue ...
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 || fields[3] != stateListen || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+		if len(fields) >= 4 && fields[3] != stateListen && fields[3] != "st" {
+			break // sockets that listen come first, and others may be thousands
+		}
+		if len(fields) < 5 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
 			continue
 		}
 		_, queue, _ := strings.Cut(fields[4], ":")
