@@ -46,7 +46,7 @@ func sharedMemory(t *testing.T) (names []string) {
 // the same port, and end without cleaning up. Nothing of them is left: no process, file or shared
 // memory, and the port is free for the next.
 func TestExecManyProcesses(t *testing.T) {
-	const processes = 100
+	const processes = 25
 	b := newBridged(t)
 	once := compiled(t, "once", "-libverbs", "-lrdmacm")
 	temp := t.TempDir()
