@@ -22,7 +22,7 @@ import (
 // execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of
 // the project, so that tests in the guest find them there.
 var execLibraries = sync.OnceValues(func() (dir string, err error) {
-	if dir, err = filepath.Abs("../../out/exec-test"); err != nil || vmtest.Inside() {
+	if dir, err = filepath.Abs("../../out/lib/govs"); err != nil || vmtest.Inside() {
 		return dir, err
 	}
 	out, err := exec.Command("../../ci/build", "--libraries", dir).CombinedOutput()

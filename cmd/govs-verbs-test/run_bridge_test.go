@@ -3,12 +3,9 @@
 package main
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -18,36 +15,12 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// A bridgedRun runs the suite with the bridge, in a process of its own.
-type bridgedRun struct {
-	*bridged
-	command string
-}
-
-// bridgedCommand builds the command, once. It is built without the race detector, which sees
-// nothing of what the bridge's engine orders, and takes the buffers that it fills for races.
-var bridgedCommand = sync.OnceValues(func() (command string, err error) {
-	if command, err = filepath.Abs("../../out/exec-test/" + name); err != nil {
-		return "", err
-	}
-	out, err := exec.Command("go", "build", "-o", command, ".").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return command, err
-})
-
-func newBridgedRun(t *testing.T) *bridgedRun {
-	t.Helper()
-	b := newBridged(t)
-	return &bridgedRun{b, testkit.Must(bridgedCommand())(t)}
-}
-
-func (b *bridgedRun) start(args ...string) *program {
+// startRun starts a run of the suite with the bridge, in a process of its own.
+func (b *bridged) startRun(args ...string) *program {
 	b.t.Helper()
-	cmd := exec.Command(b.command, append([]string{"run", "--library", b.libraries, "--addr",
+	cmd := self(b.t, append([]string{"run", "--library", b.libraries, "--addr",
 		onengine.ProcessAddr().String(), "--scale", "2", "--no-tshark"}, args...)...)
-	cmd.Env = append(os.Environ(), "REQUIRE_SIW=1", "XDG_CACHE_HOME="+b.cache)
+	cmd.Env = append(cmd.Env, "REQUIRE_SIW=1", "XDG_CACHE_HOME="+b.cache)
 	return startCmd(b.t, cmd)
 }
 
@@ -55,9 +28,9 @@ func (b *bridgedRun) start(args ...string) *program {
 // themselves, the engine and the scripted peer, and the wire is compared with the engine's. All of
 // them are a step of ci/test: ci/suite --bridge.
 func TestRunBridge(t *testing.T) {
-	b := newBridgedRun(t)
+	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
-		b.start("--responder", bridgeName).want(t, exitUsage)
+		b.startRun("--responder", bridgeName).want(t, exitUsage)
 		if os.Getenv("REQUIRE_SIW") == "1" {
 			t.Fatal(err)
 		}
@@ -66,7 +39,7 @@ func TestRunBridge(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.json")
 	only := strings.Join([]string{"send", "order", "protection", "conn/reject", "conn/shutdown*",
 		"conn/private*", "rdmap/invalidate*", "mpa/reply-*"}, ",")
-	b.start("--matrix", "--providers", "engine,bridge", "--only", only, "--json", file).want(t,
+	b.startRun("--matrix", "--providers", "engine,bridge", "--only", only, "--json", file).want(t,
 		exitPassed, "engine->engine engine->bridge bridge->engine bridge->bridge",
 		"the suite passed")
 	compared := 0
@@ -88,14 +61,14 @@ func TestRunBridge(t *testing.T) {
 // TestRunBridgeInterrupted: the process that has the bridge is the one that was started, and ends
 // in order.
 func TestRunBridgeInterrupted(t *testing.T) {
-	b := newBridgedRun(t)
+	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
 		if os.Getenv("REQUIRE_SIW") == "1" {
 			t.Fatal(err)
 		}
 		t.Skipf("pairings with the bridge are captured on the wire: %v", err)
 	}
-	p := b.start("--initiator", bridgeName, "--seed", "5", "--verbose")
+	p := b.startRun("--initiator", bridgeName, "--seed", "5", "--verbose")
 	p.stdout.await(t, `\[ *3/`)
 	testkit.OK(t, p.cmd.Process.Signal(os.Interrupt))
 	p.want(t, exitFailed, "pairings bridge->engine")
