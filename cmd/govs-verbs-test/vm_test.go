@@ -111,7 +111,6 @@ func TestVMStatuses(t *testing.T) {
 		stderr  string
 	}{
 		{[]string{"true"}, 0, ""},
-		{[]string{"false"}, 1, ""},
 		{[]string{"bash", "-c", "exit 77"}, 77, ""},
 		{[]string{file}, 126, file + ": Permission denied"},
 		{[]string{"no-such-program", "--version"}, 127, "no-such-program: not found"},
