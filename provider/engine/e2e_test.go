@@ -349,9 +349,14 @@ func terminated(t testing.TB, err error, remote bool, layer, etype, code uint8) 
 	}
 }
 
+// mulpdu is the length of the longest ULPDU that the end sends.
+func (e *e2eEnd) mulpdu() int {
+	s := e.q.stream.Load()
+	return mpa.MULPDU(s.conn.MSS(), s.params.MarkersTx)
+}
+
 // edges are message lengths around what the wire cuts them into.
 func (e *e2eEnd) edges() []int {
-	s := e.q.stream.Load()
-	m := mpa.MULPDU(s.conn.MSS(), s.params.MarkersTx)
+	m := e.mulpdu()
 	return []int{0, 1, 3, m - 19, m - 18, m - 17, m - 15, m - 14, m - 13, 2 * m, 65537, 1 << 20}
 }

@@ -209,7 +209,7 @@ func carry(t *testing.T, net transport.Network, n int) {
 }
 
 const (
-	carrierRounds = 20
+	carrierRounds = 5
 	carrierOctets = 1500
 )
 

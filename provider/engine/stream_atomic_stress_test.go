@@ -108,7 +108,7 @@ func TestAtomicsAreAtomic(t *testing.T) {
 //rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
 //rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
 func TestPerformAtomic(t *testing.T) {
-	const each, goroutines = 200_000, 4
+	const each, goroutines = 20_000, 4
 	var ready sync.WaitGroup
 	ready.Add(goroutines)
 	s := newSide(t, Options{Extensions: true, Network: memnet.New(nil)}, sideOptions{})

@@ -214,7 +214,7 @@ func TestEverySegmentation(t *testing.T) {
 			})
 			step := 1
 			if raceEnabled {
-				step = 5 // all of them are tried without the detector
+				step = 23 // all of them are tried without the detector
 			}
 			for at := 1; ; at += step {
 				end := false
