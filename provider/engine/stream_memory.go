@@ -56,7 +56,7 @@ func (s *stream) undoMemory() {
 	sq.done.Lock()
 	head := sq.head
 	sq.done.Unlock()
-	for i := s.tx.next; i != head; {
+	for i := s.tx.next; int32(i-head) > 0; {
 		i--
 		w := sq.at(i)
 		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
