@@ -109,12 +109,15 @@ func TestEachOp(t *testing.T) {
 	}
 }
 
-// TestShapes changes one thing at a time from a plain run.
+// TestShapes changes one thing at a time from a plain run, whose ends sleep: TestEachOp has ends
+// that spin.
 func TestShapes(t *testing.T) {
 	for name, change := range map[string]func(*Spec){
-		"plain":             func(*Spec) {},
-		"many QPs":          func(s *Spec) { s.QPs = 20 },
-		"QPs share memory":  func(s *Spec) { s.QPs, s.Size, s.TxDepth = 3, 700_000, 4 },
+		"plain":    func(*Spec) {},
+		"many QPs": func(s *Spec) { s.QPs = 20 },
+		"QPs share memory": func(s *Spec) {
+			s.QPs, s.Size, s.TxDepth, s.Iters = 3, 700_000, 4, 12
+		},
 		"one at a time":     func(s *Spec) { s.TxDepth = 1 },
 		"one in each post":  func(s *Spec) { s.PostList = 1 },
 		"as long as it can": func(s *Spec) { s.PostList = s.TxDepth },
@@ -124,11 +127,11 @@ func TestShapes(t *testing.T) {
 		"both ways, by time": func(s *Spec) {
 			s.Bidirectional, s.Iters, s.Duration = true, 0, 3*time.Millisecond
 		},
-		"both ways, octets": func(s *Spec) { s.Bidirectional, s.Size = true, 1 },
-		"both ways, asleep": func(s *Spec) { s.Bidirectional, s.Poll = true, Block },
-		"one Read":          func(s *Spec) { s.Outstanding = 1 },
-		"many Reads":        func(s *Spec) { s.Outstanding = MaxOutstanding },
-		"inline":            func(s *Spec) { s.Size, s.Inline = 64, 64 },
+		"both ways, octets":   func(s *Spec) { s.Bidirectional, s.Size = true, 1 },
+		"both ways, spinning": func(s *Spec) { s.Bidirectional, s.Poll = true, Spin },
+		"one Read":            func(s *Spec) { s.Outstanding = 1 },
+		"many Reads":          func(s *Spec) { s.Outstanding = MaxOutstanding },
+		"inline":              func(s *Spec) { s.Size, s.Inline = 64, 64 },
 		"too long to be inline": func(s *Spec) {
 			s.Inline = s.Size - 1
 		},
@@ -136,7 +139,8 @@ func TestShapes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := pair(t, engine.Options{})
 			for _, op := range []Op{WriteBW, ReadBW, SendBW} {
-				s := Spec{Op: op, Size: 3000, Iters: 111, Warmup: 10, TxDepth: 32} // the queue, three times
+				// The queue, three times.
+				s := Spec{Op: op, Poll: Block, Size: 3000, Iters: 111, Warmup: 10, TxDepth: 32}
 				if change(&s); s.Inline > 0 && op == ReadBW {
 					continue
 				}

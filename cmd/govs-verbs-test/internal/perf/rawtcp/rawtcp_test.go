@@ -86,8 +86,10 @@ func TestOps(t *testing.T) {
 				}
 				c := pair(t, network)
 				for _, s := range []load.Spec{
-					{Size: 1, Iters: 1}, {Size: 64, Iters: 200, Warmup: -1}, {Size: 4096, Duration: 20 * time.Millisecond},
-					{Size: 1 << 20, Iters: 30}, {Size: 10_000, QPs: 5, Iters: 100}, {Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond},
+					{Size: 1, Iters: 1, Warmup: 1}, {Size: 64, Iters: 200, Warmup: -1},
+					{Size: 4096, Duration: 20 * time.Millisecond}, // with a thousand messages before
+					{Size: 1 << 20, Iters: 3, Warmup: 1}, {Size: 10_000, QPs: 5, Iters: 20, Warmup: 10},
+					{Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond, Warmup: 10},
 					{Size: 1 << 20, QPs: 5, Duration: 1, Warmup: -1}, // over before all have sent
 				} {
 					if s.Op, s.Poll = op, poll; op.Latency() {
