@@ -73,7 +73,7 @@ func TestConnHundredAtOnce(t *testing.T) {
 // Nobody starves: of clients of the engine (siw's turns are the kernel's) that connect
 // again and again, each gets its share while the others do the same.
 func TestFairShares(t *testing.T) {
-	const clients, total = 20, 1000
+	const clients, total = 20, 400
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
