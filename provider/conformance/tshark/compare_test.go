@@ -1,7 +1,6 @@
 package tshark
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -23,18 +22,8 @@ func TestDisagreement(t *testing.T) {
 	h := rdmap.SendHeader(rdmap.OpSend, 0, 5, 0, true)
 	s.Terminate(wire.ToInitiator, rdmap.NewTerminate(ddp.ErrMSNRange, &h, 28, nil), false)
 	s.Close()
-	_, file, w := show(t, c, 0)
-	if !w.Agrees {
-		t.Fatal(w.Why)
-	}
-	text, err := run(context.Background(), file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, file := save(t, c)
+	theirs := decoded(t, file)
 	fpdu := func(dir wire.Direction, n int, change func(*wire.Frame)) func(*wire.Trace) {
 		return func(tr *wire.Trace) { change(tr.Conns[0].FPDUs(dir)[n]) }
 	}
