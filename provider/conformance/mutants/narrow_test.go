@@ -1,3 +1,8 @@
+//go:build !race
+
+// Cutting octets is most of what this does, and TestDecoratorsAreSound has the decorators under
+// the race detector.
+
 package mutants_test
 
 import (
