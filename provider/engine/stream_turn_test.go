@@ -18,9 +18,12 @@ import (
 )
 
 // byHand plays a script with a device that makes progress only when the script calls its
-// poller, so that turns can be counted.
+// poller, so that turns can be counted. One goroutine does all.
 func byHand(t *testing.T, net memnet.Options, opts Options, script func(s *side, network *memnet.Network)) {
 	t.Helper()
+	if raceEnabled {
+		t.Skip("one goroutine does all; ci/test runs this without the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&net)
 		opts.Network = network
@@ -56,11 +59,7 @@ func (r *raw) ask(m *region, n, count int) {
 // sends no more than a post may (TurnMost), and less if FPDUs are short. The poller sends the
 // rest without another post, and nothing is watched in the end.
 func TestTurnOfTransmitting(t *testing.T) {
-	const reads = 4
-	size := 4 << 20
-	if raceEnabled {
-		size = 2 << 20 // six turns and more, in place of a dozen
-	}
+	const reads, size = 4, 4 << 20
 	for _, mss := range []int{88, 1448, 65_000} {
 		for _, what := range []string{"Reads of the peer", "Writes of ours"} {
 			t.Run(fmt.Sprintf("%s, MSS %d", what, mss), func(t *testing.T) {
@@ -152,9 +151,6 @@ func TestTurnOfReceiving(t *testing.T) {
 // Polls. Before that, 64 others together don't move much more than one alone would, in
 // whichever direction.
 func TestTurnsOfMany(t *testing.T) {
-	if raceEnabled {
-		t.Skip("one goroutine does all: no race is possible, and the octets are many")
-	}
 	const peers, size = 64, 1 << 20
 	for _, what := range []string{"fast readers", "long Writes", "short FPDUs", "both"} {
 		t.Run(what, func(t *testing.T) {
