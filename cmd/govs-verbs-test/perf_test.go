@@ -4,10 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +12,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
 
 // perfServe starts a server of perf and returns it with its address.
@@ -40,7 +36,8 @@ func TestPerf(t *testing.T) {
 	for _, op := range perfOps() {
 		t.Run(string(op), func(t *testing.T) {
 			server, addr := perfServe(t, op, append([]string{"127.0.0.1:0"}, perfEngine(op)...)...)
-			client := start(t, append([]string{"perf", string(op), addr, "-s", "3000", "-n", "40"}, perfEngine(op)...)...)
+			client := start(t, append(words("perf "+string(op)+" -s 3000 -n 40 --warmup 2 "+addr),
+				perfEngine(op)...)...)
 			columns := parts("BW peak[GB/s]", "MsgRate[Mpps]", "CPU[s/GiB]\n", "     3000           40")
 			if op.Latency() {
 				columns = parts("t_typical", "99.9%", "CPU[us/op]\n", "     3000           40")
@@ -86,7 +83,7 @@ func TestPerfJSON(t *testing.T) {
 
 func TestPerfAllSizes(t *testing.T) {
 	server, addr := perfServe(t, load.SendBW, "127.0.0.1:0", "--provider", "engine")
-	client := start(t, words("perf send-bw --provider engine --all -n 2 -t 2 --sge 3 "+addr)...)
+	client := start(t, words("perf send-bw --provider engine --all -n 2 --warmup 1 -t 2 --sge 3 "+addr)...)
 	var want []string
 	for size := 2; size <= largest; size *= 2 {
 		want = append(want, fmt.Sprintf("\n%9d            2 ", size))
@@ -105,106 +102,13 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-func TestPerfWrongUsage(t *testing.T) {
-	for args, want := range map[string]string{
-		"write-bw": "give either ADDR:PORT of the server, or --listen ADDR:PORT",
-		"write-bw 192.0.2.1:7175 --listen 192.0.2.1:7175": "give either ADDR:PORT of the server",
-		"write-bw 192.0.2.1":                              "an IP address or a name, and a port are needed",
-		"tcp-bw localhost":                                "an IP address or a name, and a port are needed",
-		"write-bw 192.0.2.1:0": "port 0 can't be listened on: " +
-			"name a port from 1 to 65535",
-		"write-bw 192.0.2.1:7175 --iters 1 --duration 1s":    "--iters and --duration can't be used together",
-		"write-bw 192.0.2.1:7175 --iters=-1":                 "--iters -1: has to be at least 1",
-		"write-bw 192.0.2.1:7175 --duration=-1s":             "--duration -1s: has to be above 0",
-		"write-bw 192.0.2.1:7175 --size -5":                  "--size -5: has to be 1 to",
-		"write-bw 192.0.2.1:7175 -s -5":                      "--size -5: has to be 1 to",
-		"write-bw 192.0.2.1:7175 -D -1s":                     "--duration -1s: has to be above 0",
-		"write-bw --listen 192.0.2.1:7175 --serve -3":        "--serve -3: has to be at least 0",
-		"write-bw 192.0.2.1:7175 --size 0":                   "--size 0: has to be 1 to",
-		"tcp-bw 192.0.2.1:7175 --size 2000000000":            "--size 2000000000: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --tx-depth 100000":          "--tx-depth 100000: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --tx-depth 4 --post-list 8": "--post-list 8 is more than --tx-depth 4",
-		"write-bw 192.0.2.1:7175 --qp=-1":                    "--qp -1: has to be 1 to",
-		"send-lat 192.0.2.1:7175 --qp 2":                     "--qp 2: send-lat has one message under way",
-		"tcp-lat 192.0.2.1:7175 --qp 2":                      "--qp 2: tcp-lat has one message under way",
-		"send-lat 192.0.2.1:7175 --tx-depth 8":               "--tx-depth: send-lat has one message under way",
-		"read-lat 192.0.2.1:7175 --post-list 5":              "--post-list: read-lat has one message under way",
-		"tcp-lat 192.0.2.1:7175 --warmup=-2":                 "--warmup -2: has to be at least 0",
-		"send-lat 192.0.2.1:7175 --bidirectional":            "--bidirectional: send-lat has one message under way",
-		"write-bw 192.0.2.1:7175 --size 64 --all":            "--size and --all can't be used together",
-		"write-bw 192.0.2.1:7175 --iters 0":                  "--iters 0: has to be at least 1",
-		"write-bw 192.0.2.1:7175 --duration soon":            "10s or 500ms, or a whole number of seconds",
-		"write-bw 192.0.2.1:7175 -D 0":                       "--duration 0s: has to be above 0",
-		"write-bw 192.0.2.1:7175 --duration 0s":              "--duration 0s: has to be above 0",
-		"write-bw 192.0.2.1:7175 --qp 0":                     "--qp 0: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --tx-depth 0":               "--tx-depth 0: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --post-list 0":              "--post-list 0: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --sge 0":                    "--sge 0: has to be 1 to 16",
-		"write-bw 192.0.2.1:7175 --mr 0":                     "--mr 0: has to be 1 to",
-		"read-bw 192.0.2.1:7175 --outstanding 0":             "--outstanding 0: has to be 1 to 128",
-		"write-bw 192.0.2.1:7175 --inline=-1":                "--inline -1: has to be 0 to",
-		"write-lat 192.0.2.1:7175 --poll block":              "use --poll spin",
-		"read-bw 192.0.2.1:7175 --inline 64":                 "--inline: read-bw posts RDMA Reads, which can't be inline",
-		"read-bw 192.0.2.1:7175 --outstanding 129":           "--outstanding 129: has to be 1 to 128",
-		"write-bw 192.0.2.1:7175 --poll sometimes":           "--poll must be one of",
-		"write-bw 192.0.2.1:7175 --crc maybe":                "--crc must be one of",
-		"write-bw --listen 192.0.2.1:7175 --serve=-1":        "--serve -1: has to be at least 0",
-		"write-bw 192.0.2.1:7175 --procs=-1":                 "--procs -1: has to be at least 1",
-		"write-bw 192.0.2.1:7175 --cpu=-2":                   "--cpu -2: there is no such CPU",
-		"write-bw 192.0.2.1:7175 -o 3":                       "--outstanding: write-bw posts no RDMA Reads: leave",
-		"send-lat 192.0.2.1:7175 -o 3":                       "--outstanding: send-lat posts no RDMA Reads: leave",
-		"read-lat 192.0.2.1:7175 -I 3":                       "--inline: read-lat posts RDMA Reads, which can't be inline",
-		"write-bw 192.0.2.1:7175 --serve 3":                  "--serve 3: is for a server, with --listen",
-		"tcp-lat 192.0.2.1:7175 --serve 1":                   "--serve 1: is for a server, with --listen",
-		"send-bw --listen 192.0.2.1:7175 -s 64":              "--size: the client decides the workload",
-		"send-bw --listen 192.0.2.1:7175 --all":              "--all: the client decides the workload",
-		"tcp-bw --listen 192.0.2.1:7175 --poll block":        "--poll: the client decides the workload",
-		"read-bw --listen 192.0.2.1:7175 -o 3":               "--outstanding: the client decides the workload",
-		"write-bw --listen 192.0.2.1:7175 --json":            "--json: the client prints the result",
-		"write-bw 192.0.2.1:7175 --provider kernel --crc on": "--crc: is for the engine, and --provider is kernel",
-		"write-bw --listen 192.0.2.1:7175 --busy-wait -1s":   "--busy-wait -1s: has to be at least 0",
-		"write-bw 192.0.2.1:7175 --busy-wait 1us":            "--busy-wait: with --poll spin this end never sleeps",
-		"tcp-bw 192.0.2.1:7175 --crc on":                     "unknown flag --crc",
-		"frobnicate":                                         "unexpected argument frobnicate",
-		"write-bw --self --listen 127.0.0.1:0":               "--self and --listen can't be used together",
-		"write-bw --self -b":                                 "leave --bidirectional out",
-		"write-bw --self --rounds 0":                         "--rounds 0: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --rounds 3":                 "--rounds 3: is for --self",
-	} {
-		cmd := start(t, append([]string{"perf"}, strings.Fields(args)...)...)
-		cmd.want(t, exitUsage, nil, parts(name+": ", want, hint))
-		if cmd.stdout.String() != "" {
-			t.Errorf("%s: stdout %q", cmd, &cmd.stdout)
-		}
-	}
-}
-
-// TestPerfHelp shows that a workload's help has its own name and no option that it refuses.
-func TestPerfHelp(t *testing.T) {
-	for _, op := range perfOps() {
-		help := start(t, "perf", string(op), "--help")
-		help.want(t, exitPassed, parts("perf "+string(op)+" --listen 192.0.2.1:7175", "--size", "--serve"), nil)
-		for _, option := range workloadOptions {
-			offered := strings.Contains(help.stdout.String(), "--"+option)
-			usable := useless(op, option) == "" &&
-				(slices.Contains(load.Ops(), op) || !slices.Contains(onlyRDMA, option))
-			if offered != usable {
-				t.Errorf("%s --%s: the help has it: %v, it is of use: %v", op, option, offered, usable)
-			}
-		}
-	}
-}
-
-// onlyRDMA are the options of workloads that those over raw TCP don't have.
-var onlyRDMA = []string{"tx-depth", "post-list", "inline", "sge", "mr", "outstanding", "bidirectional"}
-
 // TestPerfWrongServer has clients that reach a server of another kind.
 func TestPerfWrongServer(t *testing.T) {
 	_, rdma := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
 	start(t, "perf", "tcp-bw", rdma).want(t, exitFailed, nil,
 		parts(rdma+" is not a server of tcp-bw or tcp-lat, or has another client: "))
 	_, tcp := perfServe(t, "tcp-bw", "127.0.0.1:0")
-	start(t, "perf", "tcp-lat", tcp, "-n", "10", "-s", "64").want(t, exitPassed, parts("tcp-lat: "), nil)
+	start(t, "perf", "tcp-lat", tcp, "-n", "10", "--warmup", "2", "-s", "64").want(t, exitPassed, parts("tcp-lat: "), nil)
 }
 
 // TestPerfUnable has well-formed options that this machine can't fulfil.
@@ -234,7 +138,7 @@ func TestPerfSaysWhy(t *testing.T) {
 	client.want(t, exitPassed, parts("with CRC, as one end asks for it"), nil)
 	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 5000 "+addr)...)
 	client.want(t, exitFailed, nil, parts("5000 octets inline: govs0 takes at most 512"))
-	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 4999 "+addr)...)
+	client = start(t, words("perf write-bw --provider engine -n 10 --warmup 2 -s 5000 --inline 4999 "+addr)...)
 	client.want(t, exitPassed, nil, nil) // nothing is inline
 }
 
@@ -281,40 +185,8 @@ func perfLosing(t *testing.T, op load.Op, gone string, pause time.Duration) stri
 	return left.stderr.String()
 }
 
-func TestPerfProfiles(t *testing.T) {
-	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
-	cpu, mem := filepath.Join(t.TempDir(), "cpu"), filepath.Join(t.TempDir(), "mem")
-	// The rate of the allocation profile is the process's.
-	startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpuprofile "+cpu+" --memprofile "+mem+" "+addr)...).want(t, exitPassed)
-	server.want(t, exitPassed, nil, nil)
-	for _, file := range []string{cpu, mem} {
-		if info, err := os.Stat(file); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v, %v", file, info, err)
-		}
-	}
-	start(t, words("perf tcp-bw 127.0.0.1:1 --cpuprofile /proc/none")...).want(t, exitUsage, nil, parts("--cpuprofile: "))
-	start(t, words("perf tcp-bw 127.0.0.1:1 --memprofile /proc/none")...).want(t, exitUsage, nil, parts("--memprofile: "))
-}
-
-// TestPerfPinned has a process keep to a CPU, which can't be undone in ours.
-func TestPerfPinned(t *testing.T) {
-	cpus, err := pin.CPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cpu := strconv.Itoa(cpus[0])
-	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
-	p := startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpu "+cpu+" "+addr)...)
-	p.want(t, exitPassed, "on CPU "+cpu+" GOMAXPROCS 1")
-	server.want(t, exitPassed, nil, nil)
-}
-
 // TestPerfSelf has one command be both ends, beside raw TCP.
 func TestPerfSelf(t *testing.T) {
-	for _, op := range load.Ops() {
-		p := startCommand(t, nil, words("perf "+string(op)+" --self --provider engine -n 40 --rounds 2")...)
-		p.want(t, exitPassed, string(op)+": spin; ", "2 rounds, raw TCP after each", "least to most", " to ")
-	}
 	p := startCommand(t, nil, words("perf write-bw --self [::1]:0 --provider engine --crc off --poll block "+
 		"-q 2 -D 20ms --rounds 3 --json")...)
 	p.want(t, exitPassed)
