@@ -16,7 +16,7 @@ import (
 // TestTurnsOfFarewells: peers that were refused and go on sending share the turns of a Poll, as
 // all streams do.
 func TestTurnsOfFarewells(t *testing.T) {
-	const peers, octetsEach = 32, 1 << 20
+	const peers, octetsEach = 32, 256 << 10
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Window: 1 << 30})
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
@@ -60,7 +60,7 @@ func TestTurnsOfFarewells(t *testing.T) {
 // unread reads what has arrived, and returns how much that was.
 func unread(t *testing.T, c transport.Conn) (total int) {
 	t.Helper()
-	b := make([]byte, 1<<20)
+	b := make([]byte, 256<<10)
 	for {
 		n, err := c.Readv([][]byte{b})
 		if total += n; err != nil {
@@ -75,7 +75,7 @@ func unread(t *testing.T, c transport.Conn) (total int) {
 // TestTurnsOfEnds: streams that end in one Poll share its turns, too, also if much has arrived
 // after the octets that end them.
 func TestTurnsOfEnds(t *testing.T) {
-	const peers, octetsEach = 64, 512 << 10
+	const peers, octetsEach = 64, 256 << 10
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Window: 1 << 30})
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
