@@ -95,7 +95,7 @@ func outsideInGuest(t *testing.T, dir string) {
 		"hello from siw=crc in " + dir + "\n",
 		"2 processors, 9", // less than 1024 MiB by what the kernel takes
 		"engine->kernel@peer", "kernel@peer->engine", "the suite passed\n",
-		// What the ledger says of siw.
+		// What siw's profile says.
 		"siw-remote-read-unchecked, in ", "in 1 run: memory/iova\n", // UNSUPPORTED
 	} {
 		if !strings.Contains(stdout.String(), want) {

@@ -47,7 +47,7 @@ type diffRow struct {
 }
 
 type diffField struct {
-	Key string `json:"key"` // as the ledger has it after "wire:"
+	Key string `json:"key"` // as profiles have it after "wire:"
 	A   string `json:"a"`
 	B   string `json:"b"`
 }

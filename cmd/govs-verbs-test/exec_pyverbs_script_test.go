@@ -20,7 +20,7 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestPyverbsMisjudged: what is not as on siw must be in the ledger, and what is there must occur.
+// TestPyverbsMisjudged: what is not as on siw must be in the list, and what is there must occur.
 func TestPyverbsMisjudged(t *testing.T) {
 	ok, skip := verdict{"ok", ""}, verdict{"skip", "not supported"}
 	pages := verdict{"skip", "There are no huge pages"}

@@ -23,8 +23,8 @@ import (
 // Files of the tests that rdma-core has in Python.
 const (
 	pyverbsScript = "testdata/pyverbs/run.py"
-	pyverbsOnSiw  = "testdata/pyverbs/siw.tsv"    // the verdicts on siw
-	pyverbsLedger = "testdata/pyverbs/ledger.tsv" // where those over the engine differ, and why
+	pyverbsOnSiw  = "testdata/pyverbs/siw.tsv"         // the verdicts on siw
+	pyverbsDiffer = "testdata/pyverbs/differences.tsv" // where the engine's differ, and why
 )
 
 // pyverbsUpdate, set in the environment, has the guest write the verdicts anew.
@@ -49,7 +49,7 @@ func (v verdict) like(w verdict) bool {
 	return v.what == w.what && (v.reason == w.reason || ofMachine.MatchString(v.reason))
 }
 
-// A difference is an entry of the ledger.
+// A difference is a line of pyverbsDiffer.
 type difference struct {
 	verdict
 	why string
@@ -90,19 +90,19 @@ func siwVerdicts(t *testing.T) map[string]verdict {
 	return verdicts(t, pyverbsOnSiw, string(testkit.Must(os.ReadFile(pyverbsOnSiw))(t)))
 }
 
-// ledger returns the entries of the ledger.
-func ledger(t *testing.T) map[string]difference {
+// differences returns the lines of pyverbsDiffer.
+func differences(t *testing.T) map[string]difference {
 	t.Helper()
 	all := make(map[string]difference)
-	text := string(testkit.Must(os.ReadFile(pyverbsLedger))(t))
-	for test, cells := range tabbed(t, pyverbsLedger, text, 4) {
+	text := string(testkit.Must(os.ReadFile(pyverbsDiffer))(t))
+	for test, cells := range tabbed(t, pyverbsDiffer, text, 4) {
 		all[test] = difference{verdict{cells[1], cells[2]}, cells[3]}
 	}
 	return all
 }
 
 // misjudged returns what is wrong with verdicts, by the names of the tests: those that are neither
-// as wanted nor as the ledger says, and entries of the ledger that are of no use.
+// as wanted nor as the list says, and lines of the list that are of no use.
 func misjudged(want map[string]verdict, known map[string]difference,
 	got map[string]verdict) map[string]string {
 	wrong := make(map[string]string)
@@ -113,11 +113,11 @@ func misjudged(want map[string]verdict, known map[string]difference,
 		case !ran:
 			wrong[test] = "has no verdict"
 		case listed && d.why == "":
-			wrong[test] = "is in the ledger without a reason"
+			wrong[test] = "is in the list without a reason"
 		case listed && d.like(w):
-			wrong[test] = "is in the ledger, where the verdict is that on siw"
+			wrong[test] = "is in the list, where the verdict is that on siw"
 		case listed && !d.like(g):
-			wrong[test] = fmt.Sprintf("%s; the ledger has %s", g, d.verdict)
+			wrong[test] = fmt.Sprintf("%s; the list has %s", g, d.verdict)
 		case !listed && !w.like(g):
 			wrong[test] = fmt.Sprintf("%s; want %s", g, w)
 		}
@@ -129,7 +129,7 @@ func misjudged(want map[string]verdict, known map[string]difference,
 	}
 	for test := range known {
 		if _, ok := want[test]; !ok {
-			wrong[test] = "is in the ledger, and no such test is known"
+			wrong[test] = "is in the list, and no such test is known"
 		}
 	}
 	return wrong
@@ -194,7 +194,7 @@ func lookAgain(t *testing.T, lines string, run func(parts ...string) (lines stri
 }
 
 // TestExecPyverbs: rdma-core's own tests have the same verdicts over the engine as on siw, but for
-// what the ledger has.
+// what the list has.
 func TestExecPyverbs(t *testing.T) {
 	b := newBridged(t)
 	run := func(parts ...string) (string, map[string]string) {
@@ -206,7 +206,7 @@ func TestExecPyverbs(t *testing.T) {
 		again, _ := run(parts...)
 		return again
 	})
-	judge(t, ledger(t), lines, printed)
+	judge(t, differences(t), lines, printed)
 }
 
 // TestPyverbsOnSiw: the verdicts on siw are those that TestExecPyverbs compares with. -update
@@ -270,7 +270,7 @@ func TestPyverbsDocument(t *testing.T) {
 			t.Errorf("docs/exec.md does not say: %s", want)
 		}
 	}
-	if known := ledger(t); len(known) > 0 {
-		t.Errorf("docs/exec.md says that no verdict differs; the ledger has %d that do", len(known))
+	if known := differences(t); len(known) > 0 {
+		t.Errorf("docs/exec.md says that no verdict differs; the list has %d that do", len(known))
 	}
 }

@@ -202,34 +202,34 @@ func TestRecordSiw(t *testing.T) {
 }
 
 // TestExecLikeSiw runs programs over the engine, and compares what they say and are answered with
-// the recordings of the same programs over siw. What differs is in a ledger, and what is in the
-// ledger differs.
+// the recordings of the same programs over siw. What differs is in a list, and what is in the
+// list differs.
 func TestExecLikeSiw(t *testing.T) {
 	b := newBridged(t)
 	buildRecorded(t)
-	ledger := testkit.Must(recording.ReadLedger(string(testkit.Must(
+	known := testkit.Must(recording.ReadKnown(string(testkit.Must(
 		os.ReadFile(filepath.Join(recordings, "../differences")))(t))))(t)
-	seen := make([]bool, len(ledger))
+	seen := make([]bool, len(known))
 	ran := 0
 	for _, p := range recordedPrograms {
 		t.Run(p.name, func(t *testing.T) {
 			ran++
 			for name, rec := range p.record(t, "127.0.0.1", false, b.recorder()) {
 				for _, d := range recording.Compare(siwSteps(t, name), steps(t, rec)) {
-					known := false
-					for i := range ledger {
-						if ledger[i].Match(name, &d) {
-							seen[i], known = true, true
+					listed := false
+					for i := range known {
+						if known[i].Match(name, &d) {
+							seen[i], listed = true, true
 						}
 					}
-					if !known {
+					if !listed {
 						t.Errorf("%s %s\n\t%s", name, &d, d.Where)
 					}
 				}
 			}
 		})
 	}
-	for i, k := range ledger {
+	for i, k := range known {
 		if !seen[i] && ran == len(recordedPrograms) { // with -run fewer may have run
 			t.Errorf("differences, %s: it does not occur: %s %s", k.Where, k.Recording,
 				&k.Difference)

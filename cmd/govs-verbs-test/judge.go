@@ -65,7 +65,8 @@ func canWrite(dir string) error {
 // judge judges a collection whose captures are in dir, prints what came of it and
 // writes the reports. The error is errFailed if the suite did not pass.
 func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
-	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: j.Profiles.ledger(), Dir: dir, Reference: referenceName}
+	judge := conformance.Judge{Suite: scenarios.Suite(), Profile: j.Profiles.entries(),
+		Dir: dir, Reference: referenceName}
 	witness := "not asked"
 	if !j.NoTshark {
 		v, err := tshark.Version()

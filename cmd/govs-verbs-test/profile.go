@@ -56,7 +56,7 @@ func (f *profileFlags) load() (*profiles, error) {
 	return out, nil
 }
 
-func (p *profiles) ledger() conformance.Ledger { return profile.Ledgers(p.all) }
+func (p *profiles) entries() []conformance.ProfileEntry { return profile.Entries(p.all) }
 
 // scale is the largest of the stacks that take part.
 func (p *profiles) scale(pairings []conformance.Pairing) float64 {
@@ -119,7 +119,7 @@ type profileRow struct {
 }
 
 func rowOf(p *profile.Profile) profileRow {
-	return profileRow{p.Name, p.Provider, len(p.Divergences), len(p.Ledger()), p.About}
+	return profileRow{p.Name, p.Provider, len(p.Divergences), len(p.Entries()), p.About}
 }
 
 // Run lists.

@@ -62,40 +62,40 @@ func neverShown(ctx context.Context, out *output, p *profile.Profile, all []coll
 			strings.Join(dirsOf(all), ", "), p.Provider)
 		return nil
 	}
-	ledger := p.Ledger()
-	could, does := make([]int, len(ledger)), make([]int, len(ledger))
+	entries := p.Entries()
+	could, does := make([]int, len(entries)), make([]int, len(entries))
 	for _, col := range all {
-		judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: ledger, Dir: col.dir,
+		judge := conformance.Judge{Suite: scenarios.Suite(), Profile: entries, Dir: col.dir,
 			Reference: referenceName}
 		rep, err := judge.Judge(ctx, col.Collection)
 		if err != nil {
 			return fmt.Errorf("%s: %w", col.dir, err)
 		}
-		for i := range ledger {
-			a, b := ledger[i].Shown(col.Collection, rep)
+		for i := range entries {
+			a, b := entries[i].Shown(col.Collection, rep)
 			could[i], does[i] = could[i]+a, does[i]+b
 		}
 	}
 	never := 0
-	for i := range ledger {
+	for i := range entries {
 		if does[i] > 0 {
 			continue
 		}
 		never++
-		e := &ledger[i]
+		e := &entries[i]
 		as := ""
 		if e.As != "" {
 			as = " as " + string(e.As)
 		}
 		fmt.Fprintf(out, "  %s: %s%s, %s: %s\n", e.ID, e.Scenario, as, e.Key, whyNever(e, could[i]))
 	}
-	fmt.Fprintf(out, "%d of %d entries explain nothing in %s\n", never, len(ledger),
+	fmt.Fprintf(out, "%d of %d entries explain nothing in %s\n", never, len(entries),
 		strings.Join(dirsOf(all), ", "))
 	return nil
 }
 
 // whyNever says why an entry explains nothing in the runs that it is about.
-func whyNever(e *conformance.LedgerEntry, runs int) string {
+func whyNever(e *conformance.ProfileEntry, runs int) string {
 	switch {
 	case runs > 0 && e.Sometimes:
 		return fmt.Sprintf("it depends on timing, and did not show (runs: %d)", runs)

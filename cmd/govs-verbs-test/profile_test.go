@@ -116,7 +116,7 @@ func TestCompareWithProfile(t *testing.T) {
 	col.Outcomes[1].Checks = col.Outcomes[0].Checks
 	writeJSON(t, file, col)
 	start(t, "compare", dir, "--no-tshark", "--profile", known).want(t, exitFailed,
-		parts("the ledger's pigs did not show",
+		parts("the profile's pigs did not show",
 			"misspelled or stale:\n  pigs, in send/one-octet: check:pigs fly\n", "1 PASS, 1 XPASS"),
 		nil)
 	start(t, "profile", "check", known, "siw", "--collected", dir).want(t, exitPassed, parts(

@@ -167,7 +167,7 @@ func TestRunTargetHostile(t *testing.T) {
 	}
 }
 
-// TestRunTargetSiw plays them to the C rping on siw, whose divergences the ledger has.
+// TestRunTargetSiw plays them to the C rping on siw, whose divergences its profile has.
 func TestRunTargetSiw(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return

@@ -30,7 +30,7 @@ func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
 }
 
 // stands counts a result into a requirement that its scenario names. A result that could
-// not be tried shows nothing. One that the ledger explains counts against the provider
+// not be tried shows nothing. One that a profile explains counts against the provider
 // that the entry is about, and shows nothing about the other one. A failure and an
 // unneeded entry count against every provider that took part, because it is not known
 // which of them is at fault.
@@ -58,15 +58,15 @@ func (j *Judge) entriesAbout(provider string, res *Result) []string {
 	var ids []string
 	plain, _ := OnPeer(provider)
 	for _, d := range res.Divergences {
-		at := slices.IndexFunc(j.Ledger, func(e LedgerEntry) bool { return e.ID == d.Ledger })
-		if at >= 0 && j.Ledger[at].Provider == plain && !slices.Contains(ids, d.Ledger) {
-			ids = append(ids, d.Ledger)
+		at := slices.IndexFunc(j.Profile, func(e ProfileEntry) bool { return e.ID == d.Entry })
+		if at >= 0 && j.Profile[at].Provider == plain && !slices.Contains(ids, d.Entry) {
+			ids = append(ids, d.Entry)
 		}
 	}
 	return ids
 }
 
-func (c *Coverage) add(provider string, state State, scenario string, ledger []string) {
+func (c *Coverage) add(provider string, state State, scenario string, entries []string) {
 	if c.Providers == nil {
 		c.Providers = make(map[string]*Standing)
 	}
@@ -81,9 +81,9 @@ func (c *Coverage) add(provider string, state State, scenario string, ledger []s
 	if !slices.Contains(s.Scenarios, scenario) {
 		s.Scenarios = append(s.Scenarios, scenario)
 	}
-	for _, id := range ledger {
-		if !slices.Contains(s.Ledger, id) {
-			s.Ledger = append(s.Ledger, id)
+	for _, id := range entries {
+		if !slices.Contains(s.Entries, id) {
+			s.Entries = append(s.Entries, id)
 		}
 	}
 }

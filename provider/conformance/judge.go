@@ -19,9 +19,9 @@ import (
 
 // A Judge turns outcomes into results.
 type Judge struct {
-	Suite  *Suite
-	Ledger Ledger
-	Dir    string // where the capture files are
+	Suite   *Suite
+	Profile []ProfileEntry // the known divergences of the stacks that take part
+	Dir     string         // where the capture files are
 
 	// Reference is the provider that the others are compared with; both sides
 	// of a verbs run, or the provider opposite the raw peer.
@@ -375,22 +375,22 @@ func alignments(rows []wire.Row) []Alignment {
 	return out
 }
 
-// explain looks every divergence up in the ledger and decides the verdict.
+// explain looks every divergence up in the profiles and decides the verdict.
 func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 	pairing := Pairing{res.Initiator, res.Responder}
 	used := make(map[string]bool)
 	var unexplained []string
 	for i := range res.Divergences {
 		d := &res.Divergences[i]
-		for k := range j.Ledger {
-			e := &j.Ledger[k]
+		for k := range j.Profile {
+			e := &j.Profile[k]
 			if e.applies(res.Scenario, pairing, c) && e.covers(d.Key) {
-				d.Ledger, d.Reason, d.Evidence, d.Kernels = e.ID, e.Reason, e.Evidence, e.Kernels
+				d.Entry, d.Reason, d.Evidence, d.Kernels = e.ID, e.Reason, e.Evidence, e.Kernels
 				used[e.ID] = true
 				break
 			}
 		}
-		if d.Ledger == "" {
+		if d.Entry == "" {
 			unexplained = append(unexplained, describe(d))
 		}
 	}
@@ -405,14 +405,14 @@ func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 		}
 		return
 	}
-	for k := range j.Ledger {
-		e := &j.Ledger[k]
+	for k := range j.Profile {
+		e := &j.Profile[k]
 		needsReference := !strings.HasPrefix(e.Key, "check:")
 		if used[e.ID] || e.Sometimes || e.open(pairing, c) ||
 			!e.applies(res.Scenario, pairing, c) || needsReference && !compared || e.unasked(res) {
 			continue
 		}
-		res.Verdict, res.Why = XPass, "the ledger's "+e.ID+" did not show: "+e.Reason
+		res.Verdict, res.Why = XPass, "the profile's "+e.ID+" did not show: "+e.Reason
 		return
 	}
 	res.Verdict = Pass

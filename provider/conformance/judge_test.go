@@ -39,9 +39,9 @@ func collection(outcomes ...Outcome) *Collection {
 	return &Collection{Schema: CollectionSchema, Seed: 7, Outcomes: outcomes}
 }
 
-// entry is a ledger entry that is complete.
-func entry(id, slug, key string) LedgerEntry {
-	return LedgerEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id, Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md"}
+// entry is an entry of a profile that is complete.
+func entry(id, slug, key string) ProfileEntry {
+	return ProfileEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id, Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md"}
 }
 
 // reportOf judges.
@@ -80,7 +80,7 @@ func TestVerdicts(t *testing.T) {
 	asInitiator.As = RoleInitiator
 
 	for name, tc := range map[string]struct {
-		ledger  Ledger
+		profile []ProfileEntry
 		require []string
 		runs    []Outcome
 		want    string // of the last run
@@ -93,19 +93,19 @@ func TestVerdicts(t *testing.T) {
 		"SETUP":             {runs: []Outcome{good, setup}, want: "SETUP: no siw0"},
 		"required":          {runs: []Outcome{good, setup}, require: []string{"kernel"}, want: "FAIL: kernel is required: no siw0"},
 		"a pattern does not cover a panic": {
-			ledger: Ledger{entry("wide", "a/b", "check:*")},
+			profile: []ProfileEntry{entry("wide", "a/b", "check:*")},
 			runs: []Outcome{good, outcome("a/b", "engine", "kernel", check(false),
 				Check{What: "nothing panics", Got: "it did"})},
 			want: "FAIL: not so: nothing panics: it did",
 		},
 		"nor a run that does not end": {
-			ledger: Ledger{entry("wide", "a/b", "check:the run*")},
+			profile: []ProfileEntry{entry("wide", "a/b", "check:the run*")},
 			runs: []Outcome{good, outcome("a/b", "engine", "kernel",
 				Check{What: "the run ends by itself", Got: "it took longer"})},
 			want: "FAIL: not so: the run ends by itself: it took longer",
 		},
 		"its own words do": {
-			ledger: Ledger{entry("slow", "a/b", "check:the run ends by itself")},
+			profile: []ProfileEntry{entry("slow", "a/b", "check:the run ends by itself")},
 			runs: []Outcome{good, outcome("a/b", "engine", "kernel",
 				Check{What: "the run ends by itself", Got: "it took longer"})},
 			want: "XFAIL: because of slow", passed: true,
@@ -135,56 +135,56 @@ func TestVerdicts(t *testing.T) {
 			want: `FAIL: observe:wc: engine->engine has "1, 2", this "2, 1"`,
 		},
 		"XFAIL of a check": {
-			ledger: Ledger{entry("known", "a/*", "check:it holds")},
-			runs:   []Outcome{good, outcome("a/b", "engine", "kernel", check(false))},
-			want:   "XFAIL: because of known", passed: true,
+			profile: []ProfileEntry{entry("known", "a/*", "check:it holds")},
+			runs:    []Outcome{good, outcome("a/b", "engine", "kernel", check(false))},
+			want:    "XFAIL: because of known", passed: true,
 		},
 		"XFAIL of a difference": {
-			ledger: Ledger{entry("known", "a/b", "observe:w*")},
-			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:   "XFAIL: because of known", passed: true,
+			profile: []ProfileEntry{entry("known", "a/b", "observe:w*")},
+			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:    "XFAIL: because of known", passed: true,
 		},
 		"one known, one not": {
-			ledger: Ledger{entry("known", "a/b", "observe:wc")},
+			profile: []ProfileEntry{entry("known", "a/b", "observe:wc")},
 			runs: []Outcome{
 				observed(good, "wc", "ok", "event", "x"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed", "event", "y"),
 			},
 			want: `FAIL: observe:event: engine->engine has "x", this "y"`,
 		},
-		"the ledger is about the other provider": {
-			ledger: Ledger{entry("known", "a/b", "check:it holds")},
-			runs:   []Outcome{outcome("a/b", "engine", "engine", check(false))},
-			want:   "FAIL: not so: it holds: it did not",
+		"the profile is about the other provider": {
+			profile: []ProfileEntry{entry("known", "a/b", "check:it holds")},
+			runs:    []Outcome{outcome("a/b", "engine", "engine", check(false))},
+			want:    "FAIL: not so: it holds: it did not",
 		},
 		"XPASS": {
-			ledger: Ledger{entry("known", "a/b", "observe:wc")},
-			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
-			want:   "XPASS: the ledger's known did not show: because of known",
+			profile: []ProfileEntry{entry("known", "a/b", "observe:wc")},
+			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
+			want:    "XPASS: the profile's known did not show: because of known",
 		},
 		"XPASS of a check, without a reference": {
-			ledger: Ledger{entry("known", "a/b", "check:it holds")},
-			runs:   []Outcome{outcome("a/b", "kernel", "kernel", check(true))},
-			want:   "XPASS: the ledger's known did not show: because of known",
+			profile: []ProfileEntry{entry("known", "a/b", "check:it holds")},
+			runs:    []Outcome{outcome("a/b", "kernel", "kernel", check(true))},
+			want:    "XPASS: the profile's known did not show: because of known",
 		},
 		"no XPASS where nothing was compared": {
-			ledger: Ledger{entry("known", "a/b", "observe:wc")},
-			runs:   []Outcome{good, outcome("a/b", "kernel", "kernel", check(true))}[1:],
-			want:   "PASS: ", passed: true,
+			profile: []ProfileEntry{entry("known", "a/b", "observe:wc")},
+			runs:    []Outcome{good, outcome("a/b", "kernel", "kernel", check(true))}[1:],
+			want:    "PASS: ", passed: true,
 		},
 		"no XPASS of what shows sometimes": {
-			ledger: Ledger{often},
-			runs:   []Outcome{good, outcome("a/b", "engine", "kernel", check(true))},
-			want:   "PASS: ", passed: true,
+			profile: []ProfileEntry{often},
+			runs:    []Outcome{good, outcome("a/b", "engine", "kernel", check(true))},
+			want:    "PASS: ", passed: true,
 		},
 		"an entry about another variant": {
-			ledger: Ledger{other},
-			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:   `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+			profile: []ProfileEntry{other},
+			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:    `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
 		},
 		"an entry about another part": {
-			ledger: Ledger{asInitiator},
-			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:   `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+			profile: []ProfileEntry{asInitiator},
+			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:    `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
 		},
 		"raw runs are compared with the reference opposite the raw peer": {
 			runs: []Outcome{observed(outcome("r/w", Raw, "engine", check(true)), "wc", "ok"), observed(outcome("r/w", Raw, "kernel", check(true)), "wc", "no")},
@@ -199,7 +199,7 @@ func TestVerdicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := collection(tc.runs...)
 			c.Require = tc.require
-			r := reportOf(t, &Judge{Suite: s, Ledger: tc.ledger, Reference: "engine"}, c)
+			r := reportOf(t, &Judge{Suite: s, Profile: tc.profile, Reference: "engine"}, c)
 			last := r.Results[len(r.Results)-1]
 			if got := string(last.Verdict) + ": " + last.Why; got != tc.want {
 				t.Errorf("got  %s\nwant %s\nof\n%s", got, tc.want, verdicts(r))
@@ -223,7 +223,7 @@ func TestVerdicts(t *testing.T) {
 func TestVerdictOfKernels(t *testing.T) {
 	e := entry("mended", "a/b", "observe:wc")
 	e.Fixed = []string{"6.1.178", "6.12.96"}
-	j := &Judge{Suite: suite(verbs("a/b", nothing)), Ledger: Ledger{e}, Reference: "engine"}
+	j := &Judge{Suite: suite(verbs("a/b", nothing)), Profile: []ProfileEntry{e}, Reference: "engine"}
 	reference := observed(outcome("a/b", "engine", "engine", check(true)), "wc", "ok")
 	for _, tc := range []struct {
 		kernel       string
@@ -396,14 +396,14 @@ func TestWitnessIsNotAsked(t *testing.T) {
 		"not about this, for once": {unwitnessed, agrees, Pass, 0},
 	} {
 		j := &Judge{Suite: suite(tc.sc), Dir: dir, Reference: "engine", Witness: tc.witness,
-			Ledger: Ledger{entry("known", "a/b", "witness:tshark")}}
+			Profile: []ProfileEntry{entry("known", "a/b", "witness:tshark")}}
 		c := collection(reference, o)
 		r := reportOf(t, j, c)
-		could, does := j.Ledger[0].Shown(c, r)
+		could, does := j.Profile[0].Shown(c, r)
 		if got := r.Results[1].Verdict; got != tc.verdict || len(r.Unshown) != tc.unshown ||
 			could != tc.unshown || does != 0 {
 			t.Errorf("%s: %s, %d of %d entries did not show, %d runs could show it", name, got,
-				len(r.Unshown), len(j.Ledger), could)
+				len(r.Unshown), len(j.Profile), could)
 		}
 	}
 }

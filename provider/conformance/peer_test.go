@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestLedgerTakesThePeersKernel: an entry about a provider that is on the other host applies by
+// TestEntryTakesThePeersKernel: an entry about a provider that is on the other host applies by
 // that host's kernel and variant.
-func TestLedgerTakesThePeersKernel(t *testing.T) {
-	e := LedgerEntry{Scenario: "*/*", Provider: "kernel", Key: "x", Fixed: []string{"6.1.100"},
+func TestEntryTakesThePeersKernel(t *testing.T) {
+	e := ProfileEntry{Scenario: "*/*", Provider: "kernel", Key: "x", Fixed: []string{"6.1.100"},
 		Variants: []string{"crc"}}
 	c := &Collection{KernelVersion: "6.1.200", Siw: "default",
 		Peer: &PeerHost{KernelVersion: "6.1.50", Siw: "crc"}}

@@ -22,7 +22,7 @@ import (
 // receive, and what the provider under test reports to its program.
 //
 // The first argument of each Want method says in English what is expected; it is the
-// check's text in the report, and its name in the ledger. A Want method that takes a wait
+// check's text in the report, and its name in profiles. A Want method that takes a wait
 // scales it.
 type RawRun struct {
 	*T

@@ -9,7 +9,7 @@ import (
 // ReportSchema is the version of the Report's JSON form. Fields are added within
 // a version; a change of meaning or a removal makes a new one. SCHEMA.md beside
 // this file describes them all.
-const ReportSchema = "govs-report/1"
+const ReportSchema = "govs-report/2"
 
 // A Report is a judged collection: report.json.
 type Report struct {
@@ -22,7 +22,7 @@ type Report struct {
 	Siw           string          `json:"siw,omitempty"`
 	Seed          uint64          `json:"seed"`
 	Reference     string          `json:"reference,omitempty"` // the provider that the others are compared with
-	Profiles      []string        `json:"profiles,omitempty"`  // where the ledger comes from
+	Profiles      []string        `json:"profiles,omitempty"`  // of stacks: names of built-in ones, and files
 	Tshark        string          `json:"tshark"`              // version of the witness, or why there is none
 	Peer          *PeerHost       `json:"peer,omitempty"`      // of a run between two hosts
 	Target        string          `json:"target,omitempty"`    // address of the target of raw scenarios
@@ -90,7 +90,7 @@ type Divergence struct {
 	Key       string `json:"key"`
 	Reference string `json:"reference"`          // what was expected, or the reference pairing had
 	Got       string `json:"got"`                // what this run had
-	Ledger    string `json:"ledger,omitempty"`   // id of the entry that explains it
+	Entry     string `json:"entry,omitempty"`    // id of the entry that explains it
 	Reason    string `json:"reason,omitempty"`   // the entry's
 	Evidence  string `json:"evidence,omitempty"` // the entry's
 	Kernels   string `json:"kernels,omitempty"`  // the entry's
@@ -115,10 +115,10 @@ type Message struct {
 	Fields    []string `json:"fields"`          // "name=value"; no name has a "=" in it
 }
 
-// Unshown is an entry of the ledger that explained nothing, although scenarios that it names were
+// Unshown is an entry of a profile that explained nothing, although scenarios that it names were
 // run with the provider that it is about. It may depend on timing (Sometimes), or be stale.
 type Unshown struct {
-	Ledger    string `json:"ledger"` // the entry's id
+	Entry     string `json:"entry"` // the entry's id
 	Scenario  string `json:"scenario"`
 	Key       string `json:"key"`
 	Sometimes bool   `json:"sometimes,omitempty"` // the entry says that it depends on timing
@@ -155,13 +155,13 @@ type State string
 // The states, in the order in which the worse hides the better.
 const (
 	Shown    State = "shown"     // every run that was tried passed
-	Excepted State = "exception" // the ledger explains what a run found
+	Excepted State = "exception" // the profile explains what a run found
 	Failed   State = "failed"    // a run failed
 )
 
 // Standing is the state of one requirement for one provider, and why.
 type Standing struct {
 	State     State    `json:"state"`
-	Scenarios []string `json:"scenarios"`        // that were tried, each once
-	Ledger    []string `json:"ledger,omitempty"` // ids of the entries that explain
+	Scenarios []string `json:"scenarios"`         // that were tried, each once
+	Entries   []string `json:"entries,omitempty"` // ids of the entries that explain
 }

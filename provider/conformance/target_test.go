@@ -21,10 +21,10 @@ func TestTargetLacks(t *testing.T) {
 	}
 }
 
-// TestTargetLedger: entries are about the target whose stack they describe, whatever its version,
+// TestTargetEntries: entries are about the target whose stack they describe, whatever its version,
 // and need not show.
-func TestTargetLedger(t *testing.T) {
-	e := &LedgerEntry{ID: "x", Scenario: "a/*", Provider: "kernel", Key: "check:x",
+func TestTargetEntries(t *testing.T) {
+	e := &ProfileEntry{ID: "x", Scenario: "a/*", Provider: "kernel", Key: "check:x",
 		Fixed: []string{"6.1.5"}, Variants: []string{"crc"}}
 	c := &Collection{KernelVersion: "6.1.9", Siw: "default"}
 	for name, want := range map[string]bool{

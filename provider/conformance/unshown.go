@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// unshown returns the entries of the ledger that explained nothing, though they could have.
+// unshown returns the entries of the profiles that explained nothing, though they could have.
 func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 	var out []Unshown
-	for k := range j.Ledger {
-		e := &j.Ledger[k]
+	for k := range j.Profile {
+		e := &j.Profile[k]
 		about := e.runs(c, results)
 		if len(about) == 0 || slices.ContainsFunc(about, e.showsIn) {
 			continue
 		}
 		out = append(out, Unshown{
-			Ledger: e.ID, Scenario: e.Scenario, Key: e.Key, Sometimes: e.Sometimes,
+			Entry: e.ID, Scenario: e.Scenario, Key: e.Key, Sometimes: e.Sometimes,
 			Unknown: !slices.ContainsFunc(about, e.knownIn),
 		})
 	}
@@ -24,7 +24,7 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 
 // Shown reports in how many runs of a judged collection the entry could show, and in how many it
 // does. Of runs against a target neither is known.
-func (e *LedgerEntry) Shown(c *Collection, r *Report) (could, does int) {
+func (e *ProfileEntry) Shown(c *Collection, r *Report) (could, does int) {
 	about := e.runs(c, r.Results)
 	for _, res := range about {
 		if e.showsIn(res) {
@@ -35,7 +35,7 @@ func (e *LedgerEntry) Shown(c *Collection, r *Report) (could, does int) {
 }
 
 // runs returns the results in which the entry could show.
-func (e *LedgerEntry) runs(c *Collection, results []Result) []*Result {
+func (e *ProfileEntry) runs(c *Collection, results []Result) []*Result {
 	var about []*Result
 	for i := range results {
 		res := &results[i]
@@ -49,18 +49,18 @@ func (e *LedgerEntry) runs(c *Collection, results []Result) []*Result {
 }
 
 // unasked reports whether the entry is about the witness, and that was not asked about the result.
-func (e *LedgerEntry) unasked(res *Result) bool {
+func (e *ProfileEntry) unasked(res *Result) bool {
 	return strings.HasPrefix(e.Key, "witness:") && !res.Witness.Asked
 }
 
 // showsIn reports whether a divergence of the result is the entry's.
-func (e *LedgerEntry) showsIn(res *Result) bool {
+func (e *ProfileEntry) showsIn(res *Result) bool {
 	return slices.ContainsFunc(res.Divergences, func(d Divergence) bool { return e.covers(d.Key) })
 }
 
 // knownIn reports whether the result has a check or an observation that could be the entry's. The
 // wire has no list of what could differ.
-func (e *LedgerEntry) knownIn(res *Result) bool {
+func (e *ProfileEntry) knownIn(res *Result) bool {
 	if !strings.HasPrefix(e.Key, "check:") && !strings.HasPrefix(e.Key, "observe:") {
 		return true
 	}

@@ -12,7 +12,7 @@ func TestUnshown(t *testing.T) {
 	often.Sometimes = true
 	asInitiator := entry("as-initiator", "a/b", "check:*")
 	asInitiator.As = RoleInitiator
-	j.Ledger = Ledger{
+	j.Profile = []ProfileEntry{
 		entry("shows", "a/*", "check:it holds"),
 		entry("same-fact", "a/*", "observe:wc"),
 		entry("held", "a/b", "check:another*"),
@@ -30,11 +30,11 @@ func TestUnshown(t *testing.T) {
 		lacking,
 	))
 	want := []Unshown{
-		{Ledger: "same-fact", Scenario: "a/*", Key: "observe:wc"},
-		{Ledger: "held", Scenario: "a/b", Key: "check:another*"},
-		{Ledger: "misspelled", Scenario: "a/b", Key: "check:it hold", Unknown: true},
-		{Ledger: "of-the-wire", Scenario: "a/b", Key: "wire:to-*:send:MSN"},
-		{Ledger: "often", Scenario: "a/b", Key: "observe:event", Sometimes: true, Unknown: true},
+		{Entry: "same-fact", Scenario: "a/*", Key: "observe:wc"},
+		{Entry: "held", Scenario: "a/b", Key: "check:another*"},
+		{Entry: "misspelled", Scenario: "a/b", Key: "check:it hold", Unknown: true},
+		{Entry: "of-the-wire", Scenario: "a/b", Key: "wire:to-*:send:MSN"},
+		{Entry: "often", Scenario: "a/b", Key: "observe:event", Sometimes: true, Unknown: true},
 	}
 	if d := cmp.Diff(want, rep.Unshown); d != "" {
 		t.Errorf("-want +got:\n%s", d)

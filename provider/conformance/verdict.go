@@ -8,11 +8,11 @@ const (
 	Pass Verdict = "PASS"
 	Fail Verdict = "FAIL"
 
-	// XFail: the run fails or differs, and the ledger has an entry for it with reason and
+	// XFail: the run fails or differs, and the profile has an entry for it with reason and
 	// evidence.
 	XFail Verdict = "XFAIL"
 
-	// XPass: the ledger says that the run differs, and it does not. The ledger is wrong,
+	// XPass: the profile says that the run differs, and it does not. The profile is wrong,
 	// which is a failure.
 	XPass Verdict = "XPASS"
 

@@ -123,10 +123,10 @@ type Known struct {
 	Reason     string
 }
 
-// ReadLedger reads known differences: each is a line of recording, command, field, A and B, with
+// ReadKnown reads known differences: each is a line of recording, command, field, A and B, with
 // spaces between, and the reason after them. Empty lines, and those that begin with #, are left
 // out.
-func ReadLedger(text string) (ledger []Known, err error) {
+func ReadKnown(text string) (known []Known, err error) {
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -134,14 +134,14 @@ func ReadLedger(text string) (ledger []Known, err error) {
 		}
 		words := strings.Fields(line)
 		if len(words) < 6 {
-			return nil, fmt.Errorf("ledger: line %d: it has no reason: %q", i+1, line)
+			return nil, fmt.Errorf("known differences: line %d: it has no reason: %q", i+1, line)
 		}
-		ledger = append(ledger, Known{words[0],
+		known = append(known, Known{words[0],
 			Difference{Command: words[1], Field: words[2], A: words[3], B: words[4],
 				Where: fmt.Sprintf("line %d", i+1)},
 			strings.Join(words[5:], " ")})
 	}
-	return ledger, nil
+	return known, nil
 }
 
 // Match reports whether a difference of a recording is that which is known.

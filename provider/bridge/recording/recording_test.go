@@ -220,23 +220,23 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestLedger reads a ledger, whose lines have reasons.
-func TestLedger(t *testing.T) {
-	ledger, err := recording.ReadLedger("# differences\n\n" +
+// TestReadKnown reads known differences, whose lines have reasons.
+func TestReadKnown(t *testing.T) {
+	known, err := recording.ReadKnown("# differences\n\n" +
 		"* uverbs.query_device answer.max_qp 1 2 siw is small\n" +
 		"rping.client rdma_cm.query errno * * both are odd\n")
-	if err != nil || len(ledger) != 2 || ledger[0].Reason != "siw is small" {
-		t.Fatalf("%+v, error %v", ledger, err)
+	if err != nil || len(known) != 2 || known[0].Reason != "siw is small" {
+		t.Fatalf("%+v, error %v", known, err)
 	}
 	d := recording.Difference{Command: "uverbs.query_device", Field: "answer.max_qp", A: "1", B: "2"}
 	other := d
 	other.B = "3"
 	cm := recording.Difference{Command: "rdma_cm.query", Field: "errno", A: "0", B: "EINVAL"}
-	if !ledger[0].Match("ucmatose", &d) || ledger[0].Match("ucmatose", &other) ||
-		!ledger[1].Match("rping.client", &cm) || ledger[1].Match("rping.server", &cm) {
-		t.Error("the lines of the ledger do not match what they say")
+	if !known[0].Match("ucmatose", &d) || known[0].Match("ucmatose", &other) ||
+		!known[1].Match("rping.client", &cm) || known[1].Match("rping.server", &cm) {
+		t.Error("the lines do not match what they say")
 	}
-	if _, err := recording.ReadLedger("* uverbs.query_device answer.max_qp 1 2\n"); err == nil {
+	if _, err := recording.ReadKnown("* uverbs.query_device answer.max_qp 1 2\n"); err == nil {
 		t.Error("a line without a reason is read")
 	}
 }

@@ -50,7 +50,7 @@ func start(trials []*trial, work func(*trial)) {
 	}()
 }
 
-// bench plays scenarios of the suite, and judges them by its judge. The ledger has nothing about
+// bench plays scenarios of the suite, and judges them by its judge. The profiles have nothing about
 // the engine, so there is none.
 type bench struct {
 	ctx   context.Context
@@ -227,6 +227,6 @@ func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 // engine that has the same fault would show no difference.
 func itself(r *conformance.Result) bool {
 	return slices.ContainsFunc(r.Divergences, func(d conformance.Divergence) bool {
-		return d.Ledger == "" && (strings.HasPrefix(d.Key, "check:") || strings.HasPrefix(d.Key, "witness:"))
+		return d.Entry == "" && (strings.HasPrefix(d.Key, "check:") || strings.HasPrefix(d.Key, "witness:"))
 	})
 }

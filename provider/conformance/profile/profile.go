@@ -66,15 +66,15 @@ type Shows struct {
 	Variants  []string         // only with these variants of the stack; nil for all
 }
 
-// Ledger returns the divergences as the judge looks them up.
-func (p *Profile) Ledger() conformance.Ledger {
-	var l conformance.Ledger
+// Entries returns the divergences as the judge looks them up.
+func (p *Profile) Entries() []conformance.ProfileEntry {
+	var l []conformance.ProfileEntry
 	for i := range p.Divergences {
 		d := &p.Divergences[i]
 		for _, s := range d.Shows {
 			for _, key := range s.Keys {
 				for _, slug := range s.Scenarios {
-					l = append(l, conformance.LedgerEntry{
+					l = append(l, conformance.ProfileEntry{
 						ID: d.ID, Scenario: slug, Provider: p.Provider, As: s.As, Key: key,
 						Reason: d.Reason, Kernels: d.Seen, Fixed: d.Fixed, Evidence: d.Evidence,
 						Sometimes: s.Sometimes, Variants: s.Variants,
@@ -217,11 +217,11 @@ func (doc *document) profile(name string) *Profile {
 	return p
 }
 
-// Ledgers returns the divergences of several profiles, in their order.
-func Ledgers(profiles []*Profile) conformance.Ledger {
-	var l conformance.Ledger
+// Entries returns the divergences of several profiles, in their order.
+func Entries(profiles []*Profile) []conformance.ProfileEntry {
+	var l []conformance.ProfileEntry
 	for _, p := range profiles {
-		l = append(l, p.Ledger()...)
+		l = append(l, p.Entries()...)
 	}
 	return l
 }

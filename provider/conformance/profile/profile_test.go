@@ -94,11 +94,11 @@ func TestParse(t *testing.T) {
 	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	l := p.Ledger()
+	l := p.Entries()
 	if len(l) != 2*2+1+3 {
 		t.Fatalf("%d entries: %+v", len(l), l)
 	}
-	entry := conformance.LedgerEntry{
+	entry := conformance.ProfileEntry{
 		ID: "stack-resets", Scenario: "send/zero", Provider: "stack", As: conformance.RoleResponder, Key: "check:*",
 		Reason: "It resets.", Kernels: "1.0", Evidence: "notes/resets.md", Sometimes: true, Variants: []string{"crc"},
 	}
@@ -266,8 +266,8 @@ func TestBuiltin(t *testing.T) {
 		t.Fatalf("%d profiles, %v", len(all), names)
 	}
 	for _, p := range all {
-		if len(p.Ledger()) < 40 {
-			t.Errorf("%s: %d entries", p.Name, len(p.Ledger()))
+		if len(p.Entries()) < 40 {
+			t.Errorf("%s: %d entries", p.Name, len(p.Entries()))
 		}
 		for _, d := range p.Divergences {
 			if _, err := os.Stat(filepath.Join("../../..", d.Evidence)); err != nil {

@@ -42,8 +42,8 @@ func hostile(t *testing.T) *conformance.Report {
 		for k := range res.Divergences {
 			d := &res.Divergences[k]
 			d.Reference, d.Got, d.Reason, d.Evidence, d.Kernels = attack, attack, attack, attack, attack
-			if d.Ledger != "" {
-				d.Ledger = attack
+			if d.Entry != "" {
+				d.Entry = attack
 			}
 		}
 		if i%2 == 0 {
@@ -54,7 +54,7 @@ func hostile(t *testing.T) *conformance.Report {
 		c := &rep.Requirements[i]
 		c.Text = attack
 		for _, s := range c.Providers {
-			s.Scenarios, s.Ledger = []string{attack}, []string{attack}
+			s.Scenarios, s.Entries = []string{attack}, []string{attack}
 		}
 	}
 	return rep

@@ -42,8 +42,8 @@ func requirementText(c *conformance.Coverage) string {
 func differenceText(d *conformance.Divergence) []string {
 	var out []string
 	known := ""
-	if d.Ledger != "" {
-		known = " [" + d.Ledger + "]"
+	if d.Entry != "" {
+		known = " [" + d.Entry + "]"
 	}
 	expected, actual := d.Reference, cmp.Or(d.Got, "it is not so")
 	if d.Against != "" {

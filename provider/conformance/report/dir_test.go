@@ -132,7 +132,7 @@ func TestWriteDirWithABadCapture(t *testing.T) {
 func TestOldReportNamesOnlyItsOwn(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "report.json")
 	for content, want := range map[string][]string{
-		`{"schema":"govs-report/1","results":[{"capture":"a.pcapng"},{"capture":"../b.pcapng"},{"capture":"/etc/c.pcapng"},{"capture":"d.txt"},{"capture":"a.pcapng"}]}`: {"a.pcapng"},
+		`{"schema":"govs-report/2","results":[{"capture":"a.pcapng"},{"capture":"../b.pcapng"},{"capture":"/etc/c.pcapng"},{"capture":"d.txt"},{"capture":"a.pcapng"}]}`: {"a.pcapng"},
 		`{"schema":"other/1","results":[{"capture":"a.pcapng"}]}`: nil,
 		`not JSON`: nil,
 	} {

@@ -47,8 +47,8 @@ func pageText(name string) string {
 }
 
 // HTML writes a report as one page that needs no other file and no server. The summary, what to
-// look at and the ledger are HTML; the matrix, the scenarios and the coverage are made by the
-// page's script, of data that the page has compressed.
+// look at and the known divergences are HTML; the page's script makes the matrix, the scenarios
+// and the coverage of data that the page has compressed.
 func HTML(w io.Writer, rep *conformance.Report) error {
 	p, err := newPage(rep)
 	if err != nil {

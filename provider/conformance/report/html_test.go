@@ -65,8 +65,8 @@ func routes(data *pageData) map[string]bool {
 	for _, d := range data.Documents {
 		out["document/"+d.Document] = true
 	}
-	for _, e := range data.Ledger {
-		out["ledger/"+e.ID], out["showing/"+e.ID] = true, true
+	for _, e := range data.Entries {
+		out["entry/"+e.ID], out["showing/"+e.ID] = true, true
 	}
 	return out
 }
@@ -147,9 +147,9 @@ func TestPageData(t *testing.T) {
 				t.Errorf("%s %s->%s is in column %q", s.Slug, r.Initiator, r.Responder, got)
 			}
 			for _, d := range r.Divergences {
-				known := func(u ledgerUse) bool { return u.ID == d.Ledger && u.Reason != "" }
-				if d.Ledger != "" && !slices.ContainsFunc(data.Ledger, known) {
-					t.Errorf("the ledger has no %s", d.Ledger)
+				known := func(u entryUse) bool { return u.ID == d.Entry && u.Reason != "" }
+				if d.Entry != "" && !slices.ContainsFunc(data.Entries, known) {
+					t.Errorf("the profiles have no %s", d.Entry)
 				}
 			}
 		}

@@ -54,7 +54,7 @@ func Areas(w io.Writer, r *conformance.Report) error {
 	return explained(w, r)
 }
 
-// explained prints what lets the suite fail, what was not tried, which entries of the ledger
+// explained prints what lets the suite fail, what was not tried, which entries of the profiles
 // showed, and the sums.
 func explained(w io.Writer, r *conformance.Report) error {
 	w = shown{w}
@@ -67,7 +67,7 @@ func explained(w io.Writer, r *conformance.Report) error {
 		fmt.Fprintln(w)
 	}
 	lacking(w, r)
-	ledger(w, r)
+	known(w, r)
 	unshown(w, r)
 	_, err := fmt.Fprintln(w, Summary(r))
 	return err
@@ -137,9 +137,9 @@ func runs(n int) string {
 	return fmt.Sprintf("%d runs", n)
 }
 
-// ledger prints each explanation that was used, once, with how often.
-func ledger(w io.Writer, r *conformance.Report) {
-	uses := ledgerUses(r)
+// known prints each explanation that was used, once, with how often.
+func known(w io.Writer, r *conformance.Report) {
+	uses := entryUses(r)
 	if len(uses) == 0 {
 		return
 	}
@@ -150,16 +150,16 @@ func ledger(w io.Writer, r *conformance.Report) {
 	fmt.Fprintln(w)
 }
 
-// unshown prints the entries of the ledger whose checks or observations no run has made, for they
+// unshown prints the entries of the profiles whose checks or observations no run has made, for they
 // may be misspelled. Those that depend on timing, and those of what ran and did not differ, are in
 // the JSON only.
 func unshown(w io.Writer, r *conformance.Report) {
-	heading := "Entries of the ledger with a key that no run has, misspelled or stale:\n"
+	heading := "Entries of a profile with a key that no run has, misspelled or stale:\n"
 	for _, u := range r.Unshown {
 		if !u.Unknown || u.Sometimes {
 			continue
 		}
-		fmt.Fprintf(w, "%s  %s, in %s: %s\n", heading, u.Ledger, u.Scenario, u.Key)
+		fmt.Fprintf(w, "%s  %s, in %s: %s\n", heading, u.Entry, u.Scenario, u.Key)
 		heading = ""
 	}
 	if heading == "" {

@@ -18,7 +18,7 @@ type page struct {
 	Wrong      []wrong // at most wrongShown
 	MoreWrong  int     // that are left out of Wrong
 	Lacks      []lack
-	Ledger     []ledgerUse
+	Entries    []entryUse // of the profiles, that explained something
 	Coverage   []documentCoverage
 	Providers  []string // that the coverage has columns for
 	Data       template.HTML
@@ -52,7 +52,7 @@ func otherHost(p *conformance.PeerHost) string {
 func newPage(rep *conformance.Report) (*page, error) {
 	p := &page{
 		Report: rep, Summary: Summary(rep), Counted: counted(rep.Counts), Areas: areas(rep),
-		Wrong: wrongRuns(rep), Lacks: lacks(rep), Ledger: ledgerUses(rep),
+		Wrong: wrongRuns(rep), Lacks: lacks(rep), Entries: entryUses(rep),
 	}
 	if n := len(p.Wrong); n > wrongShown {
 		p.Wrong, p.MoreWrong = p.Wrong[:wrongShown], n-wrongShown
@@ -110,11 +110,11 @@ func wrongRuns(rep *conformance.Report) []wrong {
 	return out
 }
 
-// unexplained returns the divergences that the ledger has no entry for.
+// unexplained returns the divergences that no profile has an entry for.
 func unexplained(res *conformance.Result) []conformance.Divergence {
 	var out []conformance.Divergence
 	for _, d := range res.Divergences {
-		if d.Ledger == "" {
+		if d.Entry == "" {
 			out = append(out, d)
 		}
 	}

@@ -19,7 +19,7 @@ type pageData struct {
 	Scenarios    []scenarioData         `json:"scenarios"`
 	Requirements []conformance.Coverage `json:"requirements"`
 	Documents    []documentCoverage     `json:"documents"`
-	Ledger       []ledgerUse            `json:"ledger"`
+	Entries      []entryUse             `json:"entries"`
 }
 
 // scenarioData is a scenario with its runs.
@@ -35,7 +35,7 @@ type scenarioData struct {
 	Runs         []runData         `json:"runs"`
 }
 
-// runData is a result without what its scenario and the ledger have. Column is its column of the
+// runData is a result without what its scenario and Entries have. Column is its column of the
 // matrix. Against is the pairing whose ladder stands beside its own, "" if none does. Cut is how
 // many lines of the ladder are left out.
 type runData struct {
@@ -67,7 +67,7 @@ const ladderLines = 400
 func newPageData(rep *conformance.Report, p *page) *pageData {
 	d := &pageData{
 		Columns: make(map[string][]string), Providers: p.Providers, Areas: make(map[string]string),
-		Requirements: rep.Requirements, Documents: p.Coverage, Ledger: p.Ledger,
+		Requirements: rep.Requirements, Documents: p.Coverage, Entries: p.Entries,
 	}
 	for _, a := range p.Areas {
 		d.Areas[a.Name] = a.About
@@ -126,7 +126,7 @@ func newRunData(res *conformance.Result, column int) runData {
 		Witness: res.Witness, Port: res.Port, Interface: res.Interface, Source: res.CaptureSource, Replay: res.Replay,
 	}
 	for _, d := range res.Divergences {
-		d.Reason, d.Evidence, d.Kernels = "", "", "" // the ledger has them, by d.Ledger
+		d.Reason, d.Evidence, d.Kernels = "", "", "" // Entries has them, by d.Entry
 		r.Divergences = append(r.Divergences, d)
 	}
 	if r.Cut = max(0, len(r.Ladder)-ladderLines); r.Cut > 0 {

@@ -98,7 +98,7 @@ func synthetic(t *testing.T, dir string) *conformance.Report {
 		{"queue/receive-empty", noBuffer, "verbs", "engine", "engine", conformance.Pass, "", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"queue/receive-empty", noBuffer, "verbs", "engine", "kernel", conformance.XFail, "siw packs the Terminate's control word the other way round", 2, true, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"queue/receive-empty", noBuffer, "verbs", "kernel", "engine", conformance.Pass, "", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
-		{"queue/receive-empty", noBuffer, "verbs", "kernel", "kernel", conformance.XPass, "the ledger's siw-terminate-layout did not show", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
+		{"queue/receive-empty", noBuffer, "verbs", "kernel", "kernel", conformance.XPass, "the profile's siw-terminate-layout did not show", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "engine", "engine", conformance.Pass, "", 1, false, []string{"RDMAP-5.3-01", "X-1-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "engine", "kernel", conformance.Fail, "not so: the receive completes: it did not, " + nasty, 3, false, []string{"RDMAP-5.3-01", "X-1-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "kernel", "engine", conformance.Setup, "provider \"kernel\" cannot be opened: no siw0", 0, false, nil},
@@ -135,7 +135,7 @@ func synthetic(t *testing.T, dir string) *conformance.Report {
 		case conformance.XFail:
 			for k := range res.Divergences {
 				d := &res.Divergences[k]
-				d.Ledger, d.Reason, d.Evidence, d.Kernels = "siw-terminate-layout", r.why, "kernel-notes/terminate-layout.md", "6.1 to 6.12"
+				d.Entry, d.Reason, d.Evidence, d.Kernels = "siw-terminate-layout", r.why, "kernel-notes/terminate-layout.md", "6.1 to 6.12"
 			}
 		}
 		rep.Counts[r.verdict]++
@@ -185,7 +185,7 @@ func someCoverage(t *testing.T) []conformance.Coverage {
 			cov.Providers = map[string]*conformance.Standing{"engine": {State: conformance.Shown, Scenarios: []string{"send/one"}}}
 		}
 		if i%6 == 0 {
-			s := &conformance.Standing{State: conformance.Excepted, Scenarios: []string{"queue/receive-empty"}, Ledger: []string{"siw-terminate-layout"}}
+			s := &conformance.Standing{State: conformance.Excepted, Scenarios: []string{"queue/receive-empty"}, Entries: []string{"siw-terminate-layout"}}
 			if i%12 == 0 {
 				s = &conformance.Standing{State: conformance.Failed, Scenarios: []string{"send/one"}}
 			}

@@ -88,13 +88,13 @@ func TestNotTried(t *testing.T) {
 func TestMatrixUnshown(t *testing.T) {
 	for want, unshown := range map[string][]conformance.Unshown{
 		"nothing was run: the suite did not pass\n": {
-			{Ledger: "held", Scenario: "a/b", Key: "check:x"},
-			{Ledger: "often", Scenario: "a/b", Key: "check:x", Sometimes: true, Unknown: true},
+			{Entry: "held", Scenario: "a/b", Key: "check:x"},
+			{Entry: "often", Scenario: "a/b", Key: "check:x", Sometimes: true, Unknown: true},
 		},
-		"Entries of the ledger with a key that no run has, misspelled or stale:\n" +
+		"Entries of a profile with a key that no run has, misspelled or stale:\n" +
 			"  one, in a/b: check:x\n  two, in a/*: observe:y\n\nnothing was run: the suite did not pass\n": {
-			{Ledger: "one", Scenario: "a/b", Key: "check:x", Unknown: true},
-			{Ledger: "two", Scenario: "a/*", Key: "observe:y", Unknown: true},
+			{Entry: "one", Scenario: "a/b", Key: "check:x", Unknown: true},
+			{Entry: "two", Scenario: "a/*", Key: "observe:y", Unknown: true},
 		},
 	} {
 		var b bytes.Buffer

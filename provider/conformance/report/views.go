@@ -62,8 +62,8 @@ func columnOf(res *conformance.Result) string {
 	return res.Responder
 }
 
-// ledgerUse is a ledger entry that explained something, and how often.
-type ledgerUse struct {
+// entryUse is an entry of a profile that explained something, and how often.
+type entryUse struct {
 	ID       string                `json:"id"`
 	Reason   string                `json:"reason"`
 	Kernels  string                `json:"kernels"`
@@ -71,23 +71,23 @@ type ledgerUse struct {
 	Runs     []*conformance.Result `json:"-"`
 }
 
-// ledgerUses returns the entries that were used, in the order of their first
+// entryUses returns the entries that were used, in the order of their first
 // use.
-func ledgerUses(rep *conformance.Report) []ledgerUse {
-	var out []ledgerUse
+func entryUses(rep *conformance.Report) []entryUse {
+	var out []entryUse
 	index := make(map[string]int)
 	for i := range rep.Results {
 		res := &rep.Results[i]
 		for k := range res.Divergences {
 			d := &res.Divergences[k]
-			if d.Ledger == "" {
+			if d.Entry == "" {
 				continue
 			}
-			at, ok := index[d.Ledger]
+			at, ok := index[d.Entry]
 			if !ok {
 				at = len(out)
-				index[d.Ledger] = at
-				out = append(out, ledgerUse{ID: d.Ledger, Reason: d.Reason, Kernels: d.Kernels, Evidence: d.Evidence})
+				index[d.Entry] = at
+				out = append(out, entryUse{ID: d.Entry, Reason: d.Reason, Kernels: d.Kernels, Evidence: d.Evidence})
 			}
 			if u := &out[at]; !slices.Contains(u.Runs, res) {
 				u.Runs = append(u.Runs, res)

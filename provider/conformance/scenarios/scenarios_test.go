@@ -53,7 +53,7 @@ func overEngine(t *testing.T, suite *conformance.Suite, only string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing is known of the engine: there is no ledger.
+	// Nothing is known of the engine: it has no profile.
 	judge := conformance.Judge{Suite: suite, Dir: dir, Reference: "engine"}
 	report, err := judge.Judge(t.Context(), col)
 	if err != nil {

@@ -33,7 +33,7 @@ function requirementTable(data, list) {
     data.providers.map((name) => {
       const s = (r.providers || {})[name];
       return el("div", { class: "standing" }, el("span", { class: "provider" }, name), " ", stateText(s ? s.state : "open"), " ",
-        s && (s.ledger || []).length > 0 && el("span", { class: "links" }, el("span", { class: "soft" }, "ledger: "), s.ledger.map((id) => [el("a", { href: "#ledger/" + id }, code(id)), " "])),
+        s && (s.entries || []).length > 0 && el("span", { class: "links" }, el("span", { class: "soft" }, "known divergences: "), s.entries.map((id) => [el("a", { href: "#entry/" + id }, code(id)), " "])),
         s && el("span", { class: "links" }, el("span", { class: "soft" }, "scenarios: "), s.scenarios.map((slug) => [el("a", { href: "#scenario/" + slug }, code(slug)), " "])));
     }))));
 }

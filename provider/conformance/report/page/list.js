@@ -49,7 +49,7 @@ function scenarioRow(view, s) {
   lazily(row, () => scenarioBody(view.data, s));
   const texts = [s.slug, s.title, s.kind, ...(s.requirements || [])];
   for (const r of s.runs) {
-    texts.push(r.why, ...(r.divergences || []).flatMap((d) => [d.key, d.ledger]));
+    texts.push(r.why, ...(r.divergences || []).flatMap((d) => [d.key, d.entry]));
   }
   view.rows.push({ s, row, cells, text: texts.filter(Boolean).join("\n").toLowerCase() });
   return row;
@@ -68,7 +68,7 @@ function filterBar(view) {
   const change = () => applyFilters(view);
   const choice = (label, all, values) => el("select", { "aria-label": label, onchange: change },
     el("option", { value: "" }, all), [...values].map((v) => el("option", { value: v }, v)));
-  view.search = el("input", { type: "search", placeholder: "search: name, requirement, ledger id, reason", "aria-label": "search scenarios; the key / leads here", oninput: change });
+  view.search = el("input", { type: "search", placeholder: "search: name, requirement, divergence, reason", "aria-label": "search scenarios; the key / leads here", oninput: change });
   view.area = choice("area", "all areas", areas);
   view.pairing = choice("pairing", "all pairings", pairings);
   view.verdicts = Object.keys(verdicts).filter((v) => counts[v]).map((v) => el("input", { type: "checkbox", value: v, onchange: change }));

@@ -1,5 +1,5 @@
 // The page's beginning, and its addresses: #scenario/SLUG, #run/SLUG/INITIATOR/RESPONDER, #area/NAME,
-// #document/NAME, #requirement/ID, #ledger/ID, #showing/LEDGER-ID.
+// #document/NAME, #requirement/ID, #entry/ID, #showing/ID.
 
 async function start() {
   const data = await unpack();
@@ -7,7 +7,7 @@ async function start() {
   data.requirements = data.requirements || [];
   data.providers = data.providers || [];
   data.byRequirement = new Map(data.requirements.map((r) => [r.id, r]));
-  data.byLedger = new Map((data.ledger || []).map((e) => [e.id, e]));
+  data.byEntry = new Map((data.entries || []).map((e) => [e.id, e]));
   const view = showList(data);
   showCoverage(data);
   addEventListener("hashchange", () => go(view));
@@ -67,7 +67,7 @@ function go(view) {
       openDetails(byId("section/" + r.document + "/" + r.section));
       return reveal(byId(hash));
     }
-    case "ledger":
+    case "entry":
       return reveal(byId(hash));
   }
 }

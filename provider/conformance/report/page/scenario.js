@@ -76,13 +76,13 @@ function divergenceTable(data, run) {
         el("td", null, isCheck ? "a check" : code(d.key), d.against && el("div", { class: "soft" }, "expected as " + d.against)),
         el("td", { "data-label": "expected" }, d.reference || "nothing"),
         el("td", { "data-label": "actual" }, d.got || (isCheck ? "it is not so" : "nothing")),
-        el("td", { "data-label": "explained by" }, d.ledger ? ledgerLink(data, d.ledger) : el("strong", { class: "no" }, "✗ nothing")));
+        el("td", { "data-label": "explained by" }, d.entry ? entryLink(data, d.entry) : el("strong", { class: "no" }, "✗ nothing")));
     })));
 }
 
-function ledgerLink(data, id) {
-  const entry = data.byLedger.get(id);
-  return [el("a", { href: "#ledger/" + id }, code(id)), entry && el("div", { class: "soft" }, entry.reason)];
+function entryLink(data, id) {
+  const entry = data.byEntry.get(id);
+  return [el("a", { href: "#entry/" + id }, code(id)), entry && el("div", { class: "soft" }, entry.reason)];
 }
 
 // checkList shows the checks that did not hold, and the others when asked.

@@ -48,7 +48,7 @@ func TestCoverage(t *testing.T) {
 			[]Outcome{outcome("a/first", "engine", "kernel", check(true)), outcome("a/second", "engine", "kernel", check(false))},
 			map[string]Standing{
 				"engine": {State: Shown, Scenarios: []string{"a/first"}},
-				"kernel": {State: Excepted, Scenarios: []string{"a/first", "a/second"}, Ledger: []string{"known"}},
+				"kernel": {State: Excepted, Scenarios: []string{"a/first", "a/second"}, Entries: []string{"known"}},
 			},
 		},
 		"an exception is that of the provider on the other host, too": {
@@ -59,19 +59,19 @@ func TestCoverage(t *testing.T) {
 			map[string]Standing{
 				"engine": {State: Shown, Scenarios: []string{"a/first"}},
 				"kernel" + AtPeer: {State: Excepted, Scenarios: []string{"a/first", "a/second"},
-					Ledger: []string{"known"}},
+					Entries: []string{"known"}},
 			},
 		},
 		"a failure is everybody's, and hides the rest": {
 			[]Outcome{outcome("a/second", "kernel", "kernel", check(false)), outcome("a/first", "engine", "kernel", check(false)), outcome("r/w", Raw, "engine", check(true))},
 			map[string]Standing{
 				"engine": {State: Failed, Scenarios: []string{"a/first", "r/w"}},
-				"kernel": {State: Failed, Scenarios: []string{"a/second", "a/first"}, Ledger: []string{"known"}},
+				"kernel": {State: Failed, Scenarios: []string{"a/second", "a/first"}, Entries: []string{"known"}},
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := &Judge{Suite: suite(first, second, rawOne), Ledger: Ledger{known}, Reference: "engine"}
+			j := &Judge{Suite: suite(first, second, rawOne), Profile: []ProfileEntry{known}, Reference: "engine"}
 			r := reportOf(t, j, collection(tc.runs...))
 			if d := cmp.Diff(tc.want, standing(t, r, requirement)); d != "" {
 				t.Errorf("-want +got:\n%s", d)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// A LedgerEntry is a known divergence: something that one provider does
+// A ProfileEntry is a known divergence: something that one provider does
 // differently from what the scenario expects or the other provider does.
 // Package profile reads them from files, and checks them.
-type LedgerEntry struct {
+type ProfileEntry struct {
 	// ID names the fact, stable, kebab-case: "siw-terminate-layout". A fact that appears
 	// under several keys has an entry for each.
 	ID       string
@@ -41,12 +41,9 @@ type LedgerEntry struct {
 	Variants []string
 }
 
-// Ledger is the list of known divergences.
-type Ledger []LedgerEntry
-
 // applies reports whether the entry is about this run of the collection,
 // whatever diverged in it.
-func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
+func (e *ProfileEntry) applies(slug string, p Pairing, c *Collection) bool {
 	if ok, err := path.Match(e.Scenario, slug); err != nil || !ok {
 		return false
 	}
@@ -55,7 +52,7 @@ func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
 }
 
 // concerns reports whether the entry is about the provider that a pairing names.
-func (e *LedgerEntry) concerns(name string, c *Collection) bool {
+func (e *ProfileEntry) concerns(name string, c *Collection) bool {
 	if stack, is := OnTarget(name); is {
 		return stack == e.Provider // which version or variant it is, nobody knows
 	}
@@ -70,7 +67,7 @@ func (e *LedgerEntry) concerns(name string, c *Collection) bool {
 
 // open reports whether it is not known for a provider of the pairing, whom the entry is about,
 // if the divergence has ended.
-func (e *LedgerEntry) open(p Pairing, c *Collection) bool {
+func (e *ProfileEntry) open(p Pairing, c *Collection) bool {
 	for _, name := range []string{p.Initiator, p.Responder} {
 		if stack, is := OnTarget(name); is && stack == e.Provider {
 			return true
@@ -89,7 +86,7 @@ func (e *LedgerEntry) open(p Pairing, c *Collection) bool {
 
 // age compares a kernel with the releases that ended the divergence. The answer is open
 // in a series that Fixed does not name, and for a kernel without a version.
-func (e *LedgerEntry) age(kernel string) age {
+func (e *ProfileEntry) age(kernel string) age {
 	if e.Fixed == nil {
 		return before
 	}
@@ -144,7 +141,7 @@ const (
 // covers reports whether the entry explains a divergence of a run that it
 // applies to. What the suite needs to see anything, as a run that ends, no pattern
 // explains, only the key itself.
-func (e *LedgerEntry) covers(key string) bool {
+func (e *ProfileEntry) covers(key string) bool {
 	switch strings.TrimPrefix(key, "check:") {
 	case checkPanics, checkEnds, checkChecks, checkWritten, checkReadable:
 		return e.Key == key
