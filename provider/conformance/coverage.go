@@ -18,6 +18,13 @@ func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
 			ID: r.ID, Document: r.Document, Section: r.Section, Level: string(r.Level), Side: r.Side, Text: r.Text,
 		})
 	}
+	for _, sc := range j.Suite.All() {
+		for _, id := range sc.Requirements {
+			if at, ok := index[id]; ok {
+				out[at].Scenarios = append(out[at].Scenarios, sc.Slug)
+			}
+		}
+	}
 	for i := range results {
 		res := &results[i]
 		for _, id := range res.Requirements {

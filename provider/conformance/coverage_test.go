@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -77,8 +78,14 @@ func TestCoverage(t *testing.T) {
 				t.Errorf("-want +got:\n%s", d)
 			}
 			for _, c := range r.Requirements {
-				if c.ID != requirement && c.Providers != nil {
+				var about []string
+				if c.ID == requirement {
+					about = []string{"a/first", "a/second", "r/w"}
+				} else if c.Providers != nil {
 					t.Errorf("%s, which no scenario is about, has %v", c.ID, c.Providers)
+				}
+				if !slices.Equal(c.Scenarios, about) {
+					t.Errorf("%s is named by %q, want %q", c.ID, c.Scenarios, about)
 				}
 			}
 			if len(r.Requirements) < 500 || r.Requirements[0].ID == "" || r.Requirements[0].Document == "" || r.Requirements[0].Text == "" {

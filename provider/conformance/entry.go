@@ -32,6 +32,9 @@ type ProfileEntry struct {
 
 	Evidence string // the note: "kernel-notes/terminate-layout.md"
 
+	// Requirements are ids of the catalogue that the provider does not keep here.
+	Requirements []string
+
 	// Sometimes says that the divergence depends on timing, and its absence is
 	// no XPASS.
 	Sometimes bool

@@ -386,6 +386,7 @@ func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 			e := &j.Profile[k]
 			if e.applies(res.Scenario, pairing, c) && e.covers(d.Key) {
 				d.Entry, d.Reason, d.Evidence, d.Kernels = e.ID, e.Reason, e.Evidence, e.Kernels
+				d.Provider, d.Requirements = e.Provider, e.Requirements
 				used[e.ID] = true
 				break
 			}

@@ -41,7 +41,8 @@ func collection(outcomes ...Outcome) *Collection {
 
 // entry is an entry of a profile that is complete.
 func entry(id, slug, key string) ProfileEntry {
-	return ProfileEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id, Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md"}
+	return ProfileEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id,
+		Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md", Requirements: []string{requirement}}
 }
 
 // reportOf judges.
@@ -213,6 +214,11 @@ func TestVerdicts(t *testing.T) {
 			}
 			if n != len(tc.runs) {
 				t.Errorf("counts %v of %d runs", r.Counts, len(tc.runs))
+			}
+			for _, d := range r.Results[len(r.Results)-1].Divergences {
+				if d.Entry != "" && (d.Provider != "kernel" || !slices.Equal(d.Requirements, []string{requirement})) {
+					t.Errorf("%s is of %q, about %q", d.Entry, d.Provider, d.Requirements)
+				}
 			}
 		})
 	}

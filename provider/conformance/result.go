@@ -94,7 +94,10 @@ type Divergence struct {
 	Reason    string `json:"reason,omitempty"`   // the entry's
 	Evidence  string `json:"evidence,omitempty"` // the entry's
 	Kernels   string `json:"kernels,omitempty"`  // the entry's
-	Against   string `json:"against,omitempty"`  // the reference pairing; empty for a check and for the witness
+	Provider  string `json:"provider,omitempty"` // the entry's: which side diverges, without its host
+
+	Requirements []string `json:"requirements,omitempty"` // the entry's
+	Against      string   `json:"against,omitempty"`      // the reference pairing; empty for a check and for the witness
 }
 
 // An Alignment is a message of the reference pairing's ladder and the one of
@@ -143,6 +146,9 @@ type Coverage struct {
 	Level    string `json:"level"`    // in the words of RFC 2119
 	Side     string `json:"side"`     // "tx", "rx" or "both"
 	Text     string `json:"text"`
+
+	// Scenarios are those of the suite that name it, whether they were run or not.
+	Scenarios []string `json:"scenarios,omitempty"`
 
 	// Providers has, by name, the state of each provider on which a scenario about the
 	// requirement was tried. For other providers the requirement is open.

@@ -77,7 +77,8 @@ func (p *Profile) Entries() []conformance.ProfileEntry {
 					l = append(l, conformance.ProfileEntry{
 						ID: d.ID, Scenario: slug, Provider: p.Provider, As: s.As, Key: key,
 						Reason: d.Reason, Kernels: d.Seen, Fixed: d.Fixed, Evidence: d.Evidence,
-						Sometimes: s.Sometimes, Variants: s.Variants,
+						Requirements: d.Requirements,
+						Sometimes:    s.Sometimes, Variants: s.Variants,
 					})
 				}
 			}

@@ -101,6 +101,7 @@ func TestParse(t *testing.T) {
 	entry := conformance.ProfileEntry{
 		ID: "stack-resets", Scenario: "send/zero", Provider: "stack", As: conformance.RoleResponder, Key: "check:*",
 		Reason: "It resets.", Kernels: "1.0", Evidence: "notes/resets.md", Sometimes: true, Variants: []string{"crc"},
+		Requirements: []string{"MPA-4.4-14"},
 	}
 	if d := cmp.Diff(entry, l[4]); d != "" {
 		t.Errorf("the fifth entry, -want +got:\n%s", d)

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"io"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -17,13 +18,16 @@ import (
 var pageFiles embed.FS
 
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
-	"lower":   func(v any) string { return strings.ToLower(fmt.Sprint(v)) },
-	"sign":    sign,
-	"percent": percent,
-	"route":   runRoute,
-	"css":     func() template.CSS { return template.CSS(pageText("style.css")) },
-	"script":  func() template.JS { return template.JS(pageScript) },
-	"policy":  func() string { return pagePolicy },
+	"lower":    func(v any) string { return strings.ToLower(fmt.Sprint(v)) },
+	"sign":     sign,
+	"percent":  percent,
+	"files":    func() string { return filesURL },
+	"linked":   linked,
+	"evidence": evidence,
+	"route":    runRoute,
+	"css":      func() template.CSS { return template.CSS(pageText("style.css")) },
+	"script":   func() template.JS { return template.JS(pageScript) },
+	"policy":   func() string { return pagePolicy },
 }).ParseFS(pageFiles, "page/*.html"))
 
 // pageScript is the files of the script in the order in which they need each other.
@@ -55,6 +59,42 @@ func HTML(w io.Writer, rep *conformance.Report) error {
 		return err
 	}
 	return pageTemplate.ExecuteTemplate(w, "index.html", p)
+}
+
+// filesURL is where the files of this repository can be read.
+const filesURL = "https://github.com/govs-rdma/govs/blob/main/"
+
+// What becomes a link: evidence that is a URL, and the repository's notes and documents in texts
+// of the suite. The script has the second as well.
+var (
+	webURL = regexp.MustCompile(`^https?://\S+$`)
+	notes  = regexp.MustCompile(`(?:kernel-notes|docs)/[\w.-]+\.md`)
+)
+
+func escaped(text string) template.HTML { return template.HTML(template.HTMLEscapeString(text)) }
+
+func link(url, text string) template.HTML {
+	return `<a href="` + escaped(url) + `">` + escaped(text) + `</a>`
+}
+
+// evidence returns the evidence of an entry, as a link if it is a URL or a note.
+func evidence(text string) template.HTML {
+	if webURL.MatchString(text) {
+		return link(text, text)
+	}
+	return linked(text)
+}
+
+// linked returns a text whose notes are links.
+func linked(text string) template.HTML {
+	var out template.HTML
+	at := 0
+	for _, m := range notes.FindAllStringIndex(text, -1) {
+		name := text[m[0]:m[1]]
+		out += escaped(text[at:m[0]]) + link(filesURL+name, name)
+		at = m[1]
+	}
+	return out + escaped(text[at:])
 }
 
 // percent returns part of whole in percent, for widths and for text; 0 if whole is 0.

@@ -9,6 +9,7 @@ import (
 	"encoding/xml"
 	"io"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -72,7 +73,7 @@ func routes(data *pageData) map[string]bool {
 }
 
 func TestHTMLIsWholeByItself(t *testing.T) {
-	page := html(t, synthetic(t, t.TempDir()))
+	page := strings.ReplaceAll(html(t, synthetic(t, t.TempDir())), filesURL, "repository:")
 	if m := resources.FindString(page); m != "" {
 		t.Errorf("the page needs something from elsewhere: %q", m)
 	}
@@ -90,6 +91,12 @@ func TestHTMLIsWholeByItself(t *testing.T) {
 	}
 	links := 0
 	for _, m := range hrefs.FindAllStringSubmatch(page, -1) {
+		if name, is := strings.CutPrefix(m[1], "repository:"); is {
+			if _, err := os.Stat("../../../" + name); err != nil {
+				t.Errorf("a link to a file that the repository lacks: %v", err)
+			}
+			continue
+		}
 		target, internal := strings.CutPrefix(m[1], "#")
 		target = testkit.Must(url.PathUnescape(target))(t)
 		if !internal || !targets[target] && target != "requirement/X-1-01" {
@@ -107,8 +114,12 @@ func TestHTMLSaysEverything(t *testing.T) {
 	for _, want := range []string{
 		"✗ NOT PASSED", "v0.1.0 0123456789ab", "6.1.0-50-amd64", "TShark 4.0.17", ">default<", "2026-01-02 03:04:05 UTC",
 		"✓ 5 PASS", "≈ 2 XFAIL", "– 1 UNSUPPORTED", "✗ 1 FAIL", "! 1 XPASS", "? 1 SETUP",
-		"siw-terminate-layout", "kernel-notes/terminate-layout.md", "6.1 to 6.12", ">2 runs</a>",
-		"1 run: the engine has no shared receive queues", "no siw0", "work queues and completion queues",
+		"siw-terminate-layout", ">kernel-notes/siw-terminate-layout.md</a>", "6.1 to 6.12", ">2 runs</a>",
+		"1 run: the engine has no shared receive queues (<a", "docs/support.md</a>)", "Stack: kernel.",
+		`engine</th><td class="n">6 of 7, <a href="#look">1 failed</a></td><td>none</td>`,
+		`kernel (siw)</th><td class="n">1 of 5, <a href="#look">2 failed</a></td>` +
+			`<td><a href="#divergences">1</a>, of which 1 breaks a MUST</td>`,
+		"no siw0", "work queues and completion queues",
 		"<dt>expected</dt><dd>the receive completes</dd><dt>actual</dt><dd>it did not, &lt;script&gt;",
 		"RFC 5041 §7.1u2", "X-1-01</code></a> is not in the catalogue",
 		"govs-verbs-test run --only queue/receive-empty --seed 7",
@@ -270,6 +281,71 @@ func TestHTMLIsWellFormed(t *testing.T) {
 	}
 	if len(open) != 0 {
 		t.Errorf("left open: %q", open)
+	}
+}
+
+// TestStacks: a divergence counts against the stack that has it, wherever that is, and once.
+func TestStacks(t *testing.T) {
+	known := []conformance.Divergence{
+		{Entry: "layout", Provider: "kernel", Requirements: []string{"A-1-01"}},
+		{Entry: "slow", Provider: "kernel", Requirements: []string{"A-1-02"}},
+	}
+	other := []conformance.Divergence{{Entry: "odd", Provider: "bridge"}}
+	run := func(initiator, responder string, v conformance.Verdict,
+		found []conformance.Divergence) conformance.Result {
+		return conformance.Result{Initiator: initiator, Responder: responder, Verdict: v, Divergences: found}
+	}
+	rep := &conformance.Report{
+		Reference: "engine",
+		Peer:      &conformance.PeerHost{Siw: "crc"},
+		Requirements: []conformance.Coverage{
+			{ID: "A-1-01", Level: "MUST NOT"}, {ID: "A-1-02", Level: "SHOULD"}},
+		Results: []conformance.Result{
+			run("bridge", "engine", conformance.XFail, other),
+			run("engine", "engine", conformance.Pass, nil),
+			run("engine", "kernel@peer", conformance.XFail, known),
+			run("engine", "kernel@peer", conformance.XFail, known[:1]),
+			run("engine", "kernel@peer", conformance.Pass, nil),
+			run("raw", "kernel@target", conformance.XFail, known[1:]),
+			run("engine", "kernel@peer", conformance.Setup, nil),
+			run("engine", "kernel@peer", conformance.Unsupported, nil),
+		},
+	}
+	want := []stack{
+		{Name: "engine", Runs: 5, Expected: 5},
+		{Name: "bridge", Runs: 1, Known: 1},
+		{Name: "kernel@peer (siw)", Runs: 3, Expected: 1, Known: 2, Musts: 1},
+		{Name: "kernel@target", Runs: 1, Known: 1},
+	}
+	if got := stacks(rep); !slices.Equal(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+// TestLinks: notes and URLs are links, and nothing else is.
+func TestLinks(t *testing.T) {
+	const note = `<a href="` + filesURL + `kernel-notes/siw-srq.md">kernel-notes/siw-srq.md</a>`
+	for text, want := range map[string]string{
+		"":                        "",
+		"kernel-notes/siw-srq.md": note,
+		"<b> (kernel-notes/siw-srq.md), kernel-notes/siw-srq.md.": "&lt;b&gt; (" + note + "), " + note + ".",
+		"https://example.org/a#1":                                 "https://example.org/a#1",
+		"notes/mine.md":                                           "notes/mine.md",
+		"javascript:alert(1)//.md":                                "javascript:alert(1)//.md",
+	} {
+		if got := string(linked(text)); got != want {
+			t.Errorf("%q becomes %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"kernel-notes/siw-srq.md":     note,
+		`https://example.org/a?b"&c`:  `<a href="https://example.org/a?b&#34;&amp;c">https://example.org/a?b&#34;&amp;c</a>`,
+		"https://example.org/, or so": "https://example.org/, or so",
+		"javascript:alert(1)":         "javascript:alert(1)",
+	} {
+		if got := string(evidence(text)); got != want {
+			t.Errorf("evidence %q becomes %s, want %s", text, got, want)
+		}
 	}
 }
 

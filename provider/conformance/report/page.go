@@ -14,6 +14,7 @@ type page struct {
 	Summary    string
 	Counted    []verdictCount
 	Conditions []condition
+	Stacks     []stack
 	Areas      []area
 	Wrong      []wrong // at most wrongShown
 	MoreWrong  int     // that are left out of Wrong
@@ -51,7 +52,8 @@ func otherHost(p *conformance.PeerHost) string {
 
 func newPage(rep *conformance.Report) (*page, error) {
 	p := &page{
-		Report: rep, Summary: Summary(rep), Counted: counted(rep.Counts), Areas: areas(rep),
+		Report: rep, Summary: Summary(rep), Counted: counted(rep.Counts),
+		Stacks: stacks(rep), Areas: areas(rep),
 		Wrong: wrongRuns(rep), Lacks: lacks(rep), Entries: entryUses(rep),
 	}
 	if n := len(p.Wrong); n > wrongShown {

@@ -126,7 +126,8 @@ func newRunData(res *conformance.Result, column int) runData {
 		Witness: res.Witness, Port: res.Port, Interface: res.Interface, Source: res.CaptureSource, Replay: res.Replay,
 	}
 	for _, d := range res.Divergences {
-		d.Reason, d.Evidence, d.Kernels = "", "", "" // Entries has them, by d.Entry
+		d.Reason, d.Evidence, d.Kernels, d.Provider = "", "", "", "" // Entries has them, by d.Entry
+		d.Requirements = nil
 		r.Divergences = append(r.Divergences, d)
 	}
 	if r.Cut = max(0, len(r.Ladder)-ladderLines); r.Cut > 0 {

@@ -37,7 +37,7 @@ func TestMatrix(t *testing.T) {
 		"            wire:to-responder:send:extra, compared with engine->engine:\n            expected: nothing\n",
 		"            expected: the receive completes\n            actual:   it did not, ",
 		"            seed: 7\n            again: govs-verbs-test run --only send/one --seed 7\n\n",
-		"Not tried (UNSUPPORTED):\n  the engine has no shared receive queues, in 1 run: srq/limit\n",
+		"Not tried (UNSUPPORTED):\n  the engine has no shared receive queues (docs/support.md), in 1 run: srq/limit\n",
 		"Known divergences that showed (XFAIL):\n  siw-terminate-layout, in 2 runs: ",
 		"the last 8 of 8 frames, the initiator on the left:",
 		"5 PASS, 2 XFAIL, 1 UNSUPPORTED, 1 FAIL, 1 XPASS, 1 SETUP: the suite did not pass\n",

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 )
 
 // matrix is a table of verdicts: a row per scenario, a column per pairing of
@@ -68,6 +69,7 @@ type entryUse struct {
 	Reason   string                `json:"reason"`
 	Kernels  string                `json:"kernels"`
 	Evidence string                `json:"evidence"`
+	Provider string                `json:"provider"`
 	Runs     []*conformance.Result `json:"-"`
 }
 
@@ -87,7 +89,8 @@ func entryUses(rep *conformance.Report) []entryUse {
 			if !ok {
 				at = len(out)
 				index[d.Entry] = at
-				out = append(out, entryUse{ID: d.Entry, Reason: d.Reason, Kernels: d.Kernels, Evidence: d.Evidence})
+				out = append(out, entryUse{ID: d.Entry, Reason: d.Reason, Kernels: d.Kernels,
+					Evidence: d.Evidence, Provider: d.Provider})
 			}
 			if u := &out[at]; !slices.Contains(u.Runs, res) {
 				u.Runs = append(u.Runs, res)
@@ -165,7 +168,7 @@ func newSection(name string, providers []string) sectionCoverage {
 }
 
 func (s *sectionCoverage) add(c *conformance.Coverage) {
-	if c.Level != "MUST" && c.Level != "MUST NOT" {
+	if !isMust(c) {
 		return
 	}
 	s.Musts++
@@ -173,6 +176,9 @@ func (s *sectionCoverage) add(c *conformance.Coverage) {
 		s.Tallies[i].count(c)
 	}
 }
+
+// isMust reports whether a requirement binds.
+func isMust(c *conformance.Coverage) bool { return catalogue.Level(c.Level).Binding() }
 
 // providersOf returns the providers that took part, sorted.
 func providersOf(rep *conformance.Report) []string {

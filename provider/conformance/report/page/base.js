@@ -32,6 +32,10 @@ const pairingOf = (run) => run.initiator + "->" + run.responder;
 const scenarioRoute = (s) => "scenario/" + s.slug;
 const runRoute = (s, run) => "run/" + s.slug + "/" + run.initiator + "/" + run.responder;
 
+// linked makes the notes that a text names links to the files.
+const linked = (text) => String(text || "").split(/((?:kernel-notes|docs)\/[\w.-]+\.md)/).map((part, i) =>
+  i % 2 === 1 ? el("a", { href: document.querySelector("main").dataset.files + part }, part) : part);
+
 // lazily makes the contents of a <details> when it is first opened.
 function lazily(details, contents) {
   const fill = () => {

@@ -34,6 +34,18 @@ function requirementTable(data, list) {
       const s = (r.providers || {})[name];
       return el("div", { class: "standing" }, el("span", { class: "provider" }, name), " ", stateText(s ? s.state : "open"), " ",
         s && (s.entries || []).length > 0 && el("span", { class: "links" }, el("span", { class: "soft" }, "known divergences: "), s.entries.map((id) => [el("a", { href: "#entry/" + id }, code(id)), " "])),
-        s && el("span", { class: "links" }, el("span", { class: "soft" }, "scenarios: "), s.scenarios.map((slug) => [el("a", { href: "#scenario/" + slug }, code(slug)), " "])));
+        s ? el("span", { class: "links" }, el("span", { class: "soft" }, "scenarios: "), s.scenarios.map(scenarioLink)) : el("span", { class: "links" }, whyOpen(data, r, name)));
     }))));
+}
+
+const scenarioLink = (slug) => [el("a", { href: "#scenario/" + slug }, code(slug)), " "];
+
+// whyOpen says why nothing shows whether a provider keeps a requirement.
+function whyOpen(data, r, provider) {
+  const named = r.scenarios || [];
+  if (named.length === 0) return "no scenario names it";
+  const tried = data.scenarios.filter((s) => named.includes(s.slug)).flatMap((s) => s.runs)
+    .filter((run) => run.initiator === provider || run.responder === provider);
+  const why = tried.length === 0 ? ["not run with " + provider] : [...new Set(tried.map((run) => run.verdict + ", " + run.why))];
+  return [why.map((text) => [linked(text), "; "]), el("span", { class: "soft" }, "scenarios: "), named.map(scenarioLink)];
 }

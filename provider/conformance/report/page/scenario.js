@@ -34,7 +34,7 @@ function runSection(data, s, run) {
   return el("section", { class: "run", id: runRoute(s, run), tabindex: -1 },
     el("h4", null, el("span", { class: "v " + run.verdict.toLowerCase() }, verdictText(run.verdict)), " ", pairingOf(run),
       el("span", { class: "soft ms" }, run.ms + " ms")),
-    run.why && el("p", null, run.why),
+    run.why && el("p", null, linked(run.why)),
     divergenceTable(data, run),
     checkList(run, bad),
     section("observations: " + (run.observations || []).length, run.observations, false, () => el("table", { class: "pairs" },
@@ -82,7 +82,7 @@ function divergenceTable(data, run) {
 
 function entryLink(data, id) {
   const entry = data.byEntry.get(id);
-  return [el("a", { href: "#entry/" + id }, code(id)), entry && el("div", { class: "soft" }, entry.reason)];
+  return [el("a", { href: "#entry/" + id }, code(id)), entry && el("div", { class: "soft" }, "of " + entry.provider + ": ", linked(entry.reason))];
 }
 
 // checkList shows the checks that did not hold, and the others when asked.
