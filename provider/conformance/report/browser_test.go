@@ -42,6 +42,7 @@ func hostile(t *testing.T) *conformance.Report {
 		for k := range res.Divergences {
 			d := &res.Divergences[k]
 			d.Reference, d.Got, d.Reason, d.Evidence, d.Kernels = attack, attack, attack, attack, attack
+			d.Provider = attack
 			if d.Entry != "" {
 				d.Entry = attack
 			}
@@ -52,7 +53,7 @@ func hostile(t *testing.T) *conformance.Report {
 	}
 	for i := range rep.Requirements {
 		c := &rep.Requirements[i]
-		c.Text = attack
+		c.Text, c.Scenarios = attack, []string{attack}
 		for _, s := range c.Providers {
 			s.Scenarios, s.Entries = []string{attack}, []string{attack}
 		}
@@ -117,8 +118,9 @@ const wait = setInterval(() => {
     all = document.querySelectorAll("details");
     for (const d of all) open(d);
   }
-  const wide = [...document.querySelectorAll("main *")].filter((e) =>
-    e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  const wide = [...document.querySelectorAll("body *:not(.bar *, legend)")].filter((e) =>
+    e.getBoundingClientRect().right > innerWidth + 1 ||
+    e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== "visible").map((e) => e.tagName + "." + e.className);
   const marked = markedWords(["  0.1 <-- Reply rev 2 IRD 4 ORD 3"],
 	["  0.2 <-- Reply rev 2 C IRD 3 ORD 3 CRC ok 0x12345678"],
     ["IRD"], [{ reference: "4", got: "3" }]).map((s) => [...s].join("+")).join(" ");
@@ -131,9 +133,12 @@ const wait = setInterval(() => {
 </script>`
 
 // probed is a page with the probe, and without the policy.
-func probed(page string) string {
+func probed(page string) string { return with(page, probe) }
+
+// with is a page with a script, and without the policy.
+func with(page, script string) string {
 	page = strings.Replace(page, "Content-Security-Policy", "X-None", 1)
-	return strings.Replace(page, "</body>", probe+"</body>", 1)
+	return strings.Replace(page, "</body>", script+"</body>", 1)
 }
 
 func TestInBrowser(t *testing.T) {
@@ -169,6 +174,56 @@ func TestInBrowserNarrow(t *testing.T) {
 		if !strings.Contains(dom, want) {
 			_, at, _ := strings.Cut(dom, "<html")
 			t.Errorf("the page has no %s, but begins %.300s", want, at)
+		}
+	}
+}
+
+// opening opens and closes parts of the page as a reader does, and notes the addresses.
+const opening = `<script>
+const wait = setInterval(async () => {
+  if (document.documentElement.dataset.ready !== "yes") return;
+  clearInterval(wait);
+  const addresses = [];
+  const press = async (id) => {
+    while (!byId(id)) await new Promise((r) => setTimeout(r, 10)); // what opens is filled later
+    byId(id).querySelector("summary").click();
+    addresses.push(location.hash);
+  };
+  await press("scenario/queue/receive-empty");
+  await press("run/queue/receive-empty/engine/kernel");
+  await press("scenario/queue/receive-empty");
+  await press("document/RFC 5041");
+  await press("section/RFC 5041/5.2");
+  for (let n = 0; n < 2; n++) { // it is open, because the window is wide
+    document.querySelector(".area summary").click();
+    addresses.push(location.hash);
+  }
+  document.documentElement.dataset.addresses = addresses.join(" ");
+}, 20);
+</script>`
+
+// TestInBrowserAddress: the page's address follows what a reader opens, and what closes leaves it.
+// An address opens what it names.
+func TestInBrowserAddress(t *testing.T) {
+	t.Parallel()
+	page := html(t, synthetic(t, t.TempDir()))
+	dom := browse(t, with(page, opening), "", 1400)
+	const want = `data-addresses="#scenario/queue/receive-empty #run/queue/receive-empty/engine/kernel ` +
+		`#run/queue/receive-empty/engine/kernel #document/RFC%205041 #section/RFC%205041/5.2 ` +
+		`#section/RFC%205041/5.2 #area/queue"`
+	if !strings.Contains(dom, want) {
+		_, at, _ := strings.Cut(dom, "<html")
+		t.Errorf("the page has no %s, but begins %.500s", want, at)
+	}
+	dom = browse(t, page, "section/RFC 5041/5.2", 1400)
+	for _, want := range []string{
+		`<details id="document/RFC 5041" open`,
+		`<details id="section/RFC 5041/5.2" class="section" open`,
+		`UNSUPPORTED, the engine has no shared receive queues (<a href="` + filesURL + `docs/support.md">`,
+		"not run with kernel", "no scenario names it",
+	} {
+		if !strings.Contains(dom, want) {
+			t.Errorf("the page has not become one with %s", want)
 		}
 	}
 }

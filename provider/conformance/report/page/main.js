@@ -1,5 +1,5 @@
 // The page's beginning, and its addresses: #scenario/SLUG, #run/SLUG/INITIATOR/RESPONDER, #area/NAME,
-// #document/NAME, #requirement/ID, #entry/ID, #showing/ID.
+// #document/NAME, #section/NAME/NUMBER, #requirement/ID, #entry/ID, #showing/ID.
 
 async function start() {
   const data = await unpack();
@@ -14,6 +14,8 @@ async function start() {
   document.addEventListener("click", (e) => { // on a link to where the page is already
     const link = e.target.closest("a");
     if (link && link.hash !== "" && link.hash === location.hash) go(view);
+    const summary = !link && e.target.closest("summary");
+    if (summary) follow(summary.parentElement);
   });
   addEventListener("beforeprint", () => {
     for (const g of view.groups) g.group.open = true;
@@ -26,6 +28,15 @@ async function start() {
   });
   document.documentElement.dataset.ready = "yes";
   go(view);
+}
+
+// follow makes the page's address the one of what a reader opens by hand.
+function follow(details) {
+  if (details.open) return; // and closes now
+  const named = details.closest(".area:not([open]), .run, details[id]");
+  if (!named) return;
+  const name = named.id || "area/" + named.dataset.area;
+  history.replaceState(null, "", "#" + name.split("/").map(encodeURIComponent).join("/"));
 }
 
 // go opens what the page's address names.
@@ -59,6 +70,9 @@ function go(view) {
       return reveal(byId(hash));
     }
     case "document":
+      return reveal(openDetails(byId(hash)));
+    case "section":
+      openDetails(byId("document/" + rest.slice(0, -1).join("/")));
       return reveal(openDetails(byId(hash)));
     case "requirement": {
       const r = view.data.byRequirement.get(name);
