@@ -121,11 +121,13 @@ const wait = setInterval(() => {
   const wide = [...document.querySelectorAll("body *:not(.bar *, legend)")].filter((e) =>
     e.getBoundingClientRect().right > innerWidth + 1 ||
     e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== "visible").map((e) => e.tagName + "." + e.className);
+  const dead = [...document.querySelectorAll('a[href^="#"]')].map((a) => decodeURIComponent(a.hash.slice(1)))
+    .filter((name) => !byId(name) && !/^(area|showing)\//.test(name));
   const marked = markedWords(["  0.1 <-- Reply rev 2 IRD 4 ORD 3"],
 	["  0.2 <-- Reply rev 2 C IRD 3 ORD 3 CRC ok 0x12345678"],
     ["IRD"], [{ reference: "4", got: "3" }]).map((s) => [...s].join("+")).join(" ");
   Object.assign(document.documentElement.dataset, {
-    marked, width: innerWidth,
+    marked, width: innerWidth, dead: [...new Set(dead)].join(" "),
     wide: [...new Set(wide)].join(" ") || "none", shown: document.querySelector("output").textContent,
     details: document.querySelectorAll("details").length, title: document.title,
   });
@@ -163,13 +165,14 @@ func TestInBrowser(t *testing.T) {
 	}
 }
 
-// TestInBrowserNarrow: with everything open, nothing is wider than the window of a phone.
+// TestInBrowserNarrow: with everything open, nothing is wider than the window of a phone, and each
+// link leads to something but the one to a requirement that the catalogue lacks.
 func TestInBrowserNarrow(t *testing.T) {
 	t.Parallel()
 	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
 	for _, want := range []string{
 		`data-width="400"`, `data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>",
-		"≠ layout",
+		"≠ layout", `data-dead="requirement/X-1-01"`, "<code>order/not-run</code>",
 	} {
 		if !strings.Contains(dom, want) {
 			_, at, _ := strings.Cut(dom, "<html")

@@ -47,5 +47,6 @@ function whyOpen(data, r, provider) {
   const tried = data.scenarios.filter((s) => named.includes(s.slug)).flatMap((s) => s.runs)
     .filter((run) => run.initiator === provider || run.responder === provider);
   const why = tried.length === 0 ? ["not run with " + provider] : [...new Set(tried.map((run) => run.verdict + ", " + run.why))];
-  return [why.map((text) => [linked(text), "; "]), el("span", { class: "soft" }, "scenarios: "), named.map(scenarioLink)];
+  return [why.map((text) => [linked(text), "; "]), el("span", { class: "soft" }, "scenarios: "),
+    named.map((slug) => data.scenarios.some((s) => s.slug === slug) ? scenarioLink(slug) : [code(slug), " "])];
 }
