@@ -46,6 +46,10 @@ var allowed = map[string][]string{
 		"provider/engine/internal/locks", "provider/engine/internal/policy",
 		"provider/engine/internal/refs", "provider/engine/internal/rundown",
 		"provider/engine/internal/sched"},
+	// The FPDUs of one write, which the engine fills and writes.
+	"provider/engine/internal/frames": {"provider", "provider/iwarp/...",
+		"provider/engine/internal/freelist", "provider/engine/internal/memory",
+		"provider/engine/internal/policy"},
 	// Decisions of the engine, in pure functions.
 	"provider/engine/internal/policy": {},
 	"provider/kernel":                 {"provider", "cgo/..."},

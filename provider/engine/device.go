@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
@@ -32,8 +33,8 @@ var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
 // its interface's address, too.
 var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 
-// chunk is a pooled buffer.
-type chunk [policy.Chunk]byte
+// chunk is a pooled buffer, of a batch or of payload for an object or from one.
+type chunk = frames.Chunk
 
 // device is an open device, the root of everything else. Its children count
 // themselves with refs.Hold.

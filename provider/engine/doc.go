@@ -143,7 +143,7 @@ package engine
 //   - turn: what one stream moves in one direction before others have theirs (stream_turn.go).
 //   - lane: a progress goroutine with the poller and the streams that it serves (lanes.go).
 //   - look: one attempt of a poller to receive on a stream that it reads directly.
-//   - batch: the FPDUs of one vectored write (txBatch). Chunk: a pooled buffer of 64 KiB.
+//   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
 //   - record: octets that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
 //   - object: an io.ReaderAt that a region is over, instead of memory.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -268,9 +269,9 @@ type Options struct {
 const (
 	maxQP      = 102400
 	maxQPWR    = 32768
-	maxSGE     = 16  // siw: 6
-	maxSGERead = 16  // siw: 1
-	maxInline  = 512 // octets; siw: 80
+	maxSGE     = memory.MaxSGE // siw: 6
+	maxSGERead = 16            // siw: 1
+	maxInline  = 512           // octets; siw: 80
 	maxCQ      = 102400
 	maxCQE     = 3276800
 	maxMR      = 1024000

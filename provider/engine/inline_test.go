@@ -23,24 +23,28 @@ import (
 var inlined = map[string][]string{
 	// Protection domain, rights and bounds of an SGE of ours.
 	"memory.(*Region).Octets": {"memory.(*Domain).Resolve", "(*stream).placeSend",
-		"(*txBatch).resolve", "(*txBatch).shortPayload"},
+		"frames.(*Batch).resolve", "(*stream).shortPayload"},
 	"memory.(*Region).allows": {"memory.(*Region).Octets", "memory.(*Domain).Pieces"},
 	"memory.(*Region).Slice": {"memory.(*Region).Octets", "(*stream).placeWrite",
 		"(*rxContext).resolveWrite"},
 	"memory.(*Region).STag": {"(*stream).placeWrite", "(*rxContext).resolveWrite",
-		"(*txBatch).region", "(*txBatch).shortPayload"},
+		"frames.(*Batch).Region", "(*stream).shortPayload"},
 	// What ends an FPDU.
-	"(*txBatch).addFPDU": {"(*txBatch).end", "(*txBatch).longFPDU", "(*stream).fillShort"},
+	"frames.(*Batch).addFPDU": {"frames.(*Batch).end", "frames.(*Batch).longFPDU",
+		"frames.(*Batch).copyFPDU", "frames.(*Batch).AddShort"},
+	// Whether a batch has room, and has anything to send.
+	"frames.(*Batch).Room":  {"(*stream).fill", "(*stream).fillShort", "frames.(*Batch).AddLong"},
+	"frames.(*Batch).Empty": {"(*stream).transmit"},
 	// The header of a Write or Send.
-	"(*sendWQE).head": {"(*stream).fillShort", "(*stream).fillLong", "(*stream).fillWork", "(*stream).fillObjectWork"},
-	"rdmap.Head.Put":  {"(*stream).fillShort", "(*stream).fillLong"},
+	"(*sendWQE).head": {"(*stream).fillShort", "(*stream).fillWork", "(*stream).fillObjectWork"},
+	"rdmap.Head.Put":  {"frames.(*Batch).AddShort", "frames.(*Batch).AddLong"},
 	// The uses of a region.
 	"rundown.(*Gate).Enter": {"memory.(*Region).acquire", "memory.(*Region).acquireRemote"},
 	"rundown.(*Gate).Leave": {"memory.(*Region).Release", "memory.(*Region).ReleaseRemote",
-		"(*txBatch).release"},
+		"frames.(*Batch).Release"},
 	"memory.(*Region).acquire":       {"memory.(*Table).Local"},
 	"memory.(*Region).acquireRemote": {"memory.(*Peer).region"},
-	"memory.(*Region).Release":       {"(*stream).placeSend", "(*txBatch).release"},
+	"memory.(*Region).Release":       {"(*stream).placeSend", "frames.(*Batch).Release"},
 	// The places of the queues.
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
 	"(*recvQueue).front": {"(*qp).frontRecv"},
@@ -48,7 +52,7 @@ var inlined = map[string][]string{
 	"policy.(*Dense).Spent":  {"(*stream).receiveTurn"},
 	"policy.Dense.ReadLimit": {"(*rxState).readLimit"},
 	"policy.TurnOfPost":      {"(*stream).sendTurn"},
-	"policy.TurnOfBatch":     {"(*txBatch).setTurn"},
+	"policy.TurnOfBatch":     {"frames.(*Batch).Prepare"},
 	"policy.(*Batch).Took":   {"(*stream).write"},
 	"policy.(*Batch).Limit":  {"(*stream).fill"},
 	// What is counted.
@@ -58,7 +62,12 @@ var inlined = map[string][]string{
 // TestInlined compares the compiler's report with that list. It compiles for amd64, wherever it
 // runs, because what the compiler knows as an instruction, and so the costs, differ.
 func TestInlined(t *testing.T) {
-	build := exec.Command("go", "build", "-gcflags=-m", "-o", os.DevNull, ".", "./internal/memory")
+	rooms := []string{"memory", "frames"}
+	args := []string{"build", "-gcflags=-m", "-o", os.DevNull, "."}
+	for _, room := range rooms {
+		args = append(args, "./internal/"+room)
+	}
+	build := exec.Command("go", args...)
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")
 	out, err := build.CombinedOutput()
 	if err != nil {
@@ -66,14 +75,18 @@ func TestInlined(t *testing.T) {
 	}
 	at := map[string]string{}
 	functions(t, at, "", "")
-	functions(t, at, "internal/memory/", "memory.")
+	for _, room := range rooms {
+		functions(t, at, "internal/"+room+"/", room+".")
+	}
 	found := map[[2]string]bool{} // callee, caller
 	call := regexp.MustCompile(`(?m)^(?:\./)?(\S+\.go:\d+):\d+: inlining call to (\S+)$`)
 	for _, m := range call.FindAllStringSubmatch(string(out), -1) {
 		callee := m[2]
-		if own := strings.HasPrefix(callee, "(") || !strings.Contains(callee, "."); own &&
-			strings.HasPrefix(m[1], "internal/memory/") {
-			callee = "memory." + callee
+		if strings.HasPrefix(callee, "(") || !strings.Contains(callee, ".") {
+			if file, own := strings.CutPrefix(m[1], "internal/"); own {
+				room, _, _ := strings.Cut(file, "/")
+				callee = room + "." + callee
+			}
 		}
 		found[[2]string{callee, at[m[1]]}] = true
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -187,7 +188,7 @@ func TestFreeListsKeepFew(t *testing.T) {
 		}
 	}
 	octets := made["contexts"]*(contextOctets+int(unsafe.Sizeof(rxContext{}))) +
-		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(txBatch{})) +
+		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(frames.Batch{})) +
 		made["parts"]*int(unsafe.Sizeof(rxPart{}))
 	if octets > most {
 		t.Errorf("they have %d octets, more than %d", octets, most)
@@ -220,7 +221,7 @@ func TestGivenBackIdle(t *testing.T) {
 		}()
 		f()
 	}
-	contexts, batches := &p.dev.prog.contexts, &p.dev.prog.batches
+	contexts := &p.dev.prog.contexts
 	for what, dirty := range map[string]func(c *rxContext){
 		"a region": func(c *rxContext) { c.m = m },
 		"spans":    func(c *rxContext) { c.nspans = 1 },
@@ -230,17 +231,5 @@ func TestGivenBackIdle(t *testing.T) {
 		c := contexts.Get()
 		dirty(c)
 		panics("a context with "+what, func() { contexts.Put(c) })
-	}
-	for what, dirty := range map[string]func(b *txBatch){
-		"a use":    func(b *txBatch) { b.use(m, false) },
-		"spans":    func(b *txBatch) { b.nspans = 1 },
-		"octets":   func(b *txBatch) { b.append([]byte{1}) },
-		"a chunk":  func(b *txBatch) { b.chunkRoom(1) },
-		"an FPDU":  func(b *txBatch) { b.nfpdus = 1 },
-		"a record": func(b *txBatch) { b.nrecs = 1 },
-	} {
-		b := batches.Get()
-		dirty(b)
-		panics("a batch with "+what, func() { batches.Put(b) })
 	}
 }

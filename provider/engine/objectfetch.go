@@ -95,8 +95,9 @@ func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, 
 		return ddp.Segment{}, nil, false, f.err
 	}
 	// If the MULPDU has changed meanwhile, the last segment of a piece is shorter.
-	header := t.mulpdu - ddp.MaxPayload(t.mulpdu, tagged)
-	seg, ok = t.seg.Next(min(t.mulpdu, header+int(f.n-f.sent)))
+	mulpdu := t.format.MULPDU
+	header := mulpdu - ddp.MaxPayload(mulpdu, tagged)
+	seg, ok = t.seg.Next(min(mulpdu, header+int(f.n-f.sent)))
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -14,7 +15,7 @@ import (
 
 // progressState is what a device needs to move data, for all its QPs together.
 type progressState struct {
-	batches    freelist.List[txBatch]
+	batches    freelist.List[frames.Batch]
 	contexts   freelist.List[rxContext]
 	parts      freelist.List[rxPart]
 	kept       atomic.Int64 // contexts that streams keep between turns
@@ -42,8 +43,8 @@ type progressState struct {
 // and of targets of one-sided operations that don't know that there are any.
 func (d *device) startProgress() {
 	p := &d.prog
-	p.batches.New = func() *txBatch { return &txBatch{pool: &d.chunks} }
-	p.batches.Idle = (*txBatch).idle
+	p.batches.New = func() *frames.Batch { return frames.New(&d.chunks) }
+	p.batches.Idle = (*frames.Batch).Idle
 	p.contexts.New = newRxContext
 	p.contexts.Idle = (*rxContext).idle
 	p.partsMost = policy.PartsMost

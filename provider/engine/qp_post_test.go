@@ -217,7 +217,7 @@ func TestLongBatches(t *testing.T) {
 					tx := &s.qp.stream.Load().tx
 					s.qp.stream.Load().txMu.Lock()
 					defer s.qp.stream.Load().txMu.Unlock()
-					return tx.batch.Limit(), tx.b.built - tx.b.written
+					return tx.batch.Limit(), tx.b.Left()
 				}
 				const fpdu = 65_000
 				for range policy.WholeBatches {

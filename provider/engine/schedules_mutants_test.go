@@ -147,7 +147,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "what a Terminate counts as answered is taken back from a full socket",
 		edits: []edit{
-			{"txstate.go", "if t.fault != nil || t.markers", "if t.markers"},
+			{"txstate.go", "if t.fault != nil || t.fetches", "if t.fetches"},
 		},
 		protocol: "a long Read is answered through a narrow window, and its source is closed",
 	},
@@ -171,7 +171,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "what a full socket leaves of a region is not copied",
 		edits: []edit{
-			{"txbatch.go", "if b.nuses == 0 || !b.inPlace {", "if true {"},
+			{"internal/frames/batch.go", "if b.nuses == 0 || !b.inPlace {", "if true {"},
 		},
 		protocol: "a message without CRC is sent from its region, which is closed",
 	},

@@ -270,7 +270,7 @@ func (st *stall) lookLocked(now time.Time) bool {
 	defer s.unlockTx()
 	st.lookRx(now)
 	st.lookTx(now)
-	if s.tx.b != nil && s.tx.b.built == 0 {
+	if s.tx.b != nil && s.tx.b.Built() == 0 {
 		s.putBatch()
 	}
 	if st.rx.on || st.tx.on {
@@ -319,9 +319,9 @@ func (st *stall) lookTx(now time.Time) {
 		if moved := s.moved.Load(); moved != at { // what is owed now is so since now
 			st.tx = stallSide{on: true, filled: true, since: now, at: moved, owed: s.owed()}
 		}
-		t.hold(s.dev)
+		s.holdBatch()
 	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
-		t.hold(s.dev)
+		s.holdBatch()
 	default:
 		s.fillSocket()
 		if at = s.moved.Load(); at-st.tx.at < st.tx.owed && !s.over() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -123,7 +124,7 @@ func TestPartsBehindObjects(t *testing.T) {
 // what was copied for it, for two looks at most; then the rest of one FPDU.
 func TestFirstTimeASocketIsFull(t *testing.T) {
 	const batch = 96 << 10 // itself
-	if n := unsafe.Sizeof(txBatch{}); n > batch {
+	if n := unsafe.Sizeof(frames.Batch{}); n > batch {
 		t.Errorf("a batch has %d octets, more than %d", n, batch)
 	}
 	for _, mss := range []int{1448, 9000, 1 << 17} {

@@ -185,10 +185,11 @@ func (s *stream) pins() (batch, octets int) {
 	defer s.txMu.Unlock()
 	if s.tx.b != nil {
 		batch = 1
-		octets = len(s.tx.b.chunks) * policy.Chunk
+		chunks, _ := s.tx.b.Copied()
+		octets = chunks * policy.Chunk
 	}
 	if s.tx.held != nil {
-		octets += cap(s.tx.held.b)
+		octets += s.tx.held.Len()
 	}
 	return batch, octets
 }

@@ -36,9 +36,7 @@ func (s *stream) fillAtomicRequest() {
 	h := rdmap.AtomicRequestHeader(t.readMSN)
 	t.readMSN++
 	var room [rdmap.AtomicRequestLen]byte
-	t.b.begin(&h, rdmap.AtomicRequestLen, t)
-	t.b.copyIn(r.AppendTo(room[:0]), t)
-	t.b.end(t, 0, false)
+	t.b.Add(&h, r.AppendTo(room[:0]), 0, false)
 	countOne(&s.q.counters().sent.AtomicRequest, rdmap.AtomicLen)
 	t.task = taskNone
 	t.next++
@@ -83,9 +81,7 @@ func (s *stream) fillAtomicResponse() {
 	h := rdmap.AtomicResponseHeader(t.atomicMSN)
 	t.atomicMSN++
 	var room [rdmap.AtomicResponseLen]byte
-	t.b.begin(&h, rdmap.AtomicResponseLen, t)
-	t.b.copyIn(r.AppendTo(room[:0]), t)
-	t.b.end(t, 0, false)
+	t.b.Add(&h, r.AppendTo(room[:0]), 0, false)
 	countOne(&s.q.counters().sent.AtomicResponse, rdmap.AtomicLen)
 	t.task = taskNone
 }

@@ -25,7 +25,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 			return true
 		}
 		// As many segments as fit into a chunk, and no more than the message has left.
-		segment := ddp.MaxPayload(t.mulpdu, tagged)
+		segment := ddp.MaxPayload(t.format.MULPDU, tagged)
 		n := min(uint64(policy.Chunk/segment*segment), uint64(length-m.next))
 		pieces, ok := find(m.next, n)
 		if !ok {
@@ -83,9 +83,7 @@ func (s *stream) fillObjectResponse() {
 		return
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
-	t.b.begin(&h, seg.Len, t)
-	t.b.addCopy(p, t)
-	t.b.end(t, 0, false)
+	t.b.Add(&h, p, 0, false)
 	t.dropFetched(s.dev)
 	if seg.Last {
 		countOne(&s.q.counters().sent.ReadResponse, r.Size)
@@ -132,9 +130,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 		return true
 	}
 	h := w.head(s.tx.sendMSN).Header(seg.MO(), seg.Last)
-	t.b.begin(&h, seg.Len, t)
-	t.b.addCopy(p, t)
-	t.b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
+	t.b.Add(&h, p, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
 	t.dropFetched(s.dev)
 	if seg.Last {
 		s.endWork(w)

@@ -313,7 +313,7 @@ func TestObjectMULPDUChanges(t *testing.T) {
 						break
 					}
 					st.txMu.Lock()
-					st.tx.mulpdu, st.tx.mssAge = mulpdu[round%len(mulpdu)], 1 // it is not asked for again soon
+					st.tx.format.MULPDU, st.tx.mssAge = mulpdu[round%len(mulpdu)], 1 // it is not asked for again soon
 					st.txMu.Unlock()
 					for _, c := range waiting {
 						c.answer <- nil

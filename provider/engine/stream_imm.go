@@ -21,9 +21,7 @@ func (s *stream) fillImmediate() {
 	h := rdmap.ImmediateHeader(w.flags&provider.SendSolicited != 0, t.sendMSN)
 	t.sendMSN++
 	var room [rdmap.ImmediateLen]byte
-	t.b.begin(&h, rdmap.ImmediateLen, t)
-	t.b.copyIn(rdmap.AppendImmediate(room[:0], uint64(w.immOrInv)<<immShift), t)
-	t.b.end(t, t.next, true)
+	t.b.Add(&h, rdmap.AppendImmediate(room[:0], uint64(w.immOrInv)<<immShift), t.next, true)
 	countOne(&s.q.counters().sent.Immediate, rdmap.ImmediateLen)
 	t.task = taskNone
 	t.next++

@@ -40,7 +40,7 @@ func (s *stream) memoryAhead() {
 	for (t.task == taskNone || t.task == taskReadResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
 		w := sq.at(t.next)
 		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 ||
-			t.b != nil && !t.b.letGo() {
+			t.b != nil && !t.b.Released() {
 			return
 		}
 		s.doMemory()

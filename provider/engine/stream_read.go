@@ -2,10 +2,8 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -66,10 +64,9 @@ func (s *stream) nextResponse() bool {
 //rfc:5040 RDMAP-4.4-05 Read size is 32-bit; whole size returned
 func (s *stream) fillResponse() {
 	t := &s.tx
-	b := t.b
 	r := &t.resp
 	before := t.seg
-	seg, ok := t.seg.Next(t.mulpdu)
+	seg, ok := t.seg.Next(t.format.MULPDU)
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
@@ -91,23 +88,7 @@ func (s *stream) fillResponse() {
 		t.task = taskNone
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
-	if seg.Len > policy.CopyMost && (t.crc || seg.Len <= policy.CopyFPDU) && !t.markers {
-		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
-		b.copyFPDU(h.Len(), p, t, 0, false)
-		m.ReleaseRemote()
-		return
-	}
-	b.begin(&h, seg.Len, t)
-	switch {
-	case seg.Len == 0:
-	case seg.Len <= policy.CopyMost:
-		b.copyIn(p, t)
-		m.ReleaseRemote()
-	default:
-		b.refer(p, t)
-		b.use(m, true)
-	}
-	b.end(t, 0, false)
+	t.b.AddResponse(&h, p, m)
 }
 
 // failResponse ends the stream because the source of a Read is gone. The request

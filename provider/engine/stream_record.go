@@ -1,25 +1,11 @@
 package engine
 
-import (
-	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
-)
-
-// cutsAnywhere reports whether TCP may cut anywhere, so that what is sent needs no limits
-// of records. Without CRC no receiver fails at such a cut. And where a segment holds the
-// longest FPDU and more, there is no wire, and so no RNIC that is faster if FPDUs begin a
-// segment. Each FPDU would be a record there, hence a packet of its own in TCP, which does
-// not fill its buffers.
-//
-//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
-func cutsAnywhere(crc bool, emss int) bool {
-	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
-}
+import "github.com/govs-rdma/govs/provider/engine/transport"
 
 // limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
 func (s *stream) limitUnsent() {
 	t := &s.tx
-	if !t.unsent.Count(t.b.nrecs, int(t.b.built)) {
+	if !t.unsent.Count(len(t.b.Records()), int(t.b.Built())) {
 		return
 	}
 	if l, ok := s.conn.(transport.UnsentLimiter); ok {
@@ -47,8 +33,8 @@ func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
 // writeBatch hands the socket what the batch has.
 func (s *stream) writeBatch() (int, error) {
 	t := &s.tx
-	if cutsAnywhere(t.crc, int(t.emss)) {
-		return s.conn.Writev(t.b.pending())
+	if t.format.CutsAnywhere() {
+		return s.conn.Writev(t.b.Pending())
 	}
-	return s.writeRecords(t.b.pending(), t.b.records())
+	return s.writeRecords(t.b.Pending(), t.b.Records())
 }

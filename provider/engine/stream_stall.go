@@ -17,7 +17,7 @@ func (s *stream) fillSocket() {
 	for range turnsToFill {
 		s.room.Store(true)
 		s.tx.turn = policy.TurnMost
-		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {
+		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.Empty() {
 			return
 		}
 	}
@@ -37,9 +37,9 @@ func (s *stream) owed() uint64 {
 	}
 	switch {
 	case t.held != nil:
-		n += uint64(len(t.held.b))
+		n += uint64(t.held.Len())
 	case t.b != nil:
-		n += t.b.built - t.b.written
+		n += t.b.Left()
 	}
 	if n == 0 && s.unsent() {
 		n = 1

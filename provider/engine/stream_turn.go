@@ -52,10 +52,11 @@ func (s *stream) unsent() bool {
 	return t.task != taskNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
 }
 
-// putBatch gives back a batch that has nothing to send.
+// putBatch gives back the batch with what is in it, which is not sent then. txMu is held.
 func (s *stream) putBatch() {
 	t := &s.tx
 	if t.b != nil {
+		t.b.Reset()
 		s.dev.prog.batches.Put(t.b)
 		t.b = nil
 	}

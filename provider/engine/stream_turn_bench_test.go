@@ -109,7 +109,8 @@ func BenchmarkSent(b *testing.B) {
 				b.ResetTimer()
 				for range b.N {
 					st.txMu.Lock() // as if the path had such segments
-					st.tx.emss, st.tx.mulpdu, st.tx.mssAge = int32(mss), mpa.MULPDU(mss, false), 1
+					st.tx.format.SetEMSS(mss)
+					st.tx.mssAge = 1
 					st.txMu.Unlock()
 					began := time.Now()
 					x.send(wr...)

@@ -88,16 +88,3 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 func (r *region) writeAll(n int) provider.SendWR {
 	return provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{r.sge(0, n)}}
 }
-
-// TestCopiesShortenBatches: a batch in which payload is copied before it is sent is no longer
-// than what a cache keeps, whatever it was permitted.
-func TestCopiesShortenBatches(t *testing.T) {
-	for _, limit := range []uint64{policy.BatchMost, policy.BatchSlow} {
-		b := &txBatch{pool: &unwired(t).chunks, limit: limit}
-		b.addCopy(make([]byte, 2*policy.CopyMost), &txState{crc: true})
-		if want := min(limit, policy.BatchOctets); b.limit != want {
-			t.Errorf("a batch of at most %d octets may have %d after a copy, want %d",
-				limit, b.limit, want)
-		}
-	}
-}

@@ -251,8 +251,8 @@ func TestUndo(t *testing.T) {
 								continue
 							}
 							st.txMu.Lock()
-							if b := st.tx.b; b != nil && st.tx.task != taskNone && b.built-b.written > 1448 {
-								t.Errorf("%d octets are kept for a socket that is full", b.built-b.written)
+							if b := st.tx.b; b != nil && st.tx.task != taskNone && b.Left() > 1448 {
+								t.Errorf("%d octets are kept for a socket that is full", b.Left())
 							}
 							st.txMu.Unlock()
 						}

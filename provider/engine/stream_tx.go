@@ -34,21 +34,21 @@ func (s *stream) transmit() {
 		s.memoryAhead()
 		return // trying again would cost a system call per post
 	}
-	t.unhold(s.dev)
+	s.restoreBatch()
 	for !s.over() {
-		if t.b != nil && t.b.empty() && t.b.built > 0 {
-			t.b.reset()
+		if t.b != nil && t.b.Empty() && t.b.Built() > 0 {
+			t.b.Reset()
 		}
-		if t.turn <= 0 && (t.b == nil || t.b.empty()) && s.putOff() {
+		if t.turn <= 0 && (t.b == nil || t.b.Empty()) && s.putOff() {
 			return
 		}
 		if t.b == nil {
-			t.b = s.dev.prog.batches.Get() // as reset leaves it
+			t.b = s.dev.prog.batches.Get() // idle
 		}
-		if t.b.empty() {
+		if t.b.Empty() {
 			s.fill()
-			t.turn -= int32(t.b.cost())
-			if t.b.empty() {
+			t.turn -= int32(t.b.Cost())
+			if t.b.Empty() {
 				s.txIdle()
 				return
 			}
@@ -60,7 +60,7 @@ func (s *stream) transmit() {
 	}
 	// Another goroutine ends the stream, and may be waiting for a region.
 	if t.b != nil {
-		t.b.copyPending()
+		t.b.CopyPending()
 	}
 }
 
@@ -75,23 +75,23 @@ func (s *stream) write() bool {
 	switch {
 	case n > 0:
 		s.moved.Add(uint64(n))
-		t.batch.Took(n, t.b.written+uint64(n) >= t.b.built)
-		if out, ok := t.b.advance(n); ok {
+		t.batch.Took(n, uint64(n) == t.b.Left())
+		if out, ok := t.b.Advance(n); ok {
 			s.q.finishSends(out)
 		}
 		return true
 	case errors.Is(err, transport.ErrWouldBlock):
 		t.batch.Full()
 		t.undo()
-		t.b.copyPending()
-		if t.b.built == 0 {
+		t.b.CopyPending()
+		if t.b.Built() == 0 {
 			s.putBatch()
 		}
 		s.wantWrite(true)
 		s.watch()
 		return false
 	}
-	t.b.release()
+	t.b.Release()
 	t.err = fmt.Errorf("the TCP connection broke: %w", err)
 	s.wantWrite(false)
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
@@ -119,8 +119,7 @@ func (s *stream) wantWrite(on bool) {
 // until everything is out.
 func (s *stream) txIdle() {
 	t := &s.tx
-	t.b.release() // of a work request that could not be sent
-	s.putBatch()
+	s.putBatch() // which may use regions of a work request that could not be sent
 	s.wantWrite(false)
 	if t.fault != nil {
 		s.fail(t.fault)

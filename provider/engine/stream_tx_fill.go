@@ -19,24 +19,21 @@ func (s *stream) fill() {
 		return
 	}
 	if t.mssAge == 0 {
-		emss := s.conn.MSS()
-		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
+		t.format.SetEMSS(s.conn.MSS())
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
-	t.b.limit = t.batch.Limit()
-	t.b.extend = extendRecords(int(t.emss))
-	t.b.setTurn(int(t.turn))
+	t.b.Prepare(&t.format, t.batch.Limit(), int(t.turn))
 	if t.task == taskReadResponse {
 		s.memoryAhead()
 	}
-	t.b.begun(t)
-	for t.fault == nil && t.b.room() && !t.fetching() {
+	t.b.BeginMessage(t.seg)
+	for t.fault == nil && t.b.Room() && !t.fetching() {
 		if t.task == taskNone {
 			s.fillShort()
-			if !t.b.room() || !s.nextMessage() {
+			if !t.b.Room() || !s.nextMessage() {
 				return
 			}
-			t.b.begun(t)
+			t.b.BeginMessage(t.seg)
 		}
 		switch t.task {
 		case taskSendOrWrite:
@@ -105,7 +102,7 @@ func (s *stream) nextWork() bool {
 	case w.op == provider.WRSendWithImm:
 		t.task = taskImmediate
 	case memoryOps.has(w.op):
-		if !t.b.letGo() {
+		if !t.b.Released() {
 			return false
 		}
 		t.task = taskMemory
@@ -113,7 +110,6 @@ func (s *stream) nextWork() bool {
 		t.task = taskSendOrWrite
 		t.seg = ddp.NewSegmenter(w.length, w.isWrite())
 	}
-	t.b.nspans = 0
 	t.answered = false
 	return true
 }
@@ -128,30 +124,30 @@ func (s *stream) fillWork() {
 	sq := &s.q.sq
 	w := sq.at(t.next)
 	inline := w.flags&provider.SendInline != 0
-	if !inline && w.length > 0 && b.nspans == 0 && !b.resolve(s.q.pd, sq.sgeRoom(t.next)[:w.nsge]) {
-		clear(b.spans[:b.nspans])
-		b.nspans = 0
+	if !inline && w.length > 0 && !b.Resolve(&s.q.pd.Domain, sq.sgeRoom(t.next)[:w.nsge]) {
 		if !s.fillObjectWork(w) {
 			s.failWork()
 		}
 		return
 	}
-	if b.nspans == 1 && s.fillLong(w) {
+	head := w.head(t.sendMSN)
+	completes := w.op != provider.WRRDMAWriteWithImm
+	if b.AddLong(head, &t.seg, t.next, completes) {
+		if t.seg.Done() {
+			s.endWork(w)
+		}
 		return
 	}
-	seg, ok := t.seg.Next(t.mulpdu)
+	seg, ok := t.seg.Next(t.format.MULPDU)
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	h := w.head(t.sendMSN).Header(seg.MO(), seg.Last)
-	b.begin(&h, seg.Len, t)
-	switch {
-	case inline:
-		b.copyIn(sq.inlineRoom(t.next)[seg.Offset:int(seg.Offset)+seg.Len], t)
-	case seg.Len > 0:
-		b.addSpans(uint64(seg.Offset), uint64(seg.Len), t)
+	h := head.Header(seg.MO(), seg.Last)
+	if inline {
+		b.Add(&h, sq.inlineRoom(t.next)[seg.Offset:][:seg.Len], t.next, seg.Last && completes)
+	} else {
+		b.AddResolved(&h, uint64(seg.Offset), uint64(seg.Len), t.next, seg.Last && completes)
 	}
-	b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
 	if seg.Last {
 		s.endWork(w)
 	}
@@ -235,14 +231,14 @@ func (s *stream) fillReadRequest() {
 // sinkUsable reports whether a Read can have these SGEs as its sink. They are
 // looked up again when the octets come.
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
-	spans, ok := s.q.pd.Resolve(sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
+	var room [maxSGE]memory.Span
+	spans, ok := s.q.pd.Resolve(sges, provider.AccessLocalWrite, room[:0])
 	if ok {
 		if l := &s.q.dev.log; l.to != nil {
 			l.readSink(s, spans)
 		}
 		memory.ReleaseSpans(spans)
 	}
-	clear(spans)
 	return ok
 }
 
@@ -251,9 +247,7 @@ func (s *stream) addReadRequest(r *rdmap.ReadRequest) {
 	h := rdmap.ReadRequestHeader(t.readMSN)
 	t.readMSN++
 	var room [rdmap.ReadRequestLen]byte
-	t.b.begin(&h, rdmap.ReadRequestLen, t)
-	t.b.copyIn(r.AppendTo(room[:0]), t)
-	t.b.end(t, 0, false)
+	t.b.Add(&h, r.AppendTo(room[:0]), 0, false)
 }
 
 // rtrCookie marks a Read that no WQE waits for.
@@ -266,7 +260,6 @@ const rtrCookie = 1 << 63
 //rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
 func (s *stream) fillRTR() {
 	t := &s.tx
-	b := t.b
 	switch t.rtr {
 	case mpa.RTRRead:
 		s.outstanding.Push(rdmap.OutstandingRead{Cookie: rtrCookie})
@@ -274,12 +267,10 @@ func (s *stream) fillRTR() {
 	case mpa.RTRSend:
 		h := rdmap.SendHeader(rdmap.OpSend, 0, t.sendMSN, 0, true)
 		t.sendMSN++
-		b.begin(&h, 0, t)
-		b.end(t, 0, false)
+		t.b.Add(&h, nil, 0, false)
 	default:
 		h := rdmap.WriteHeader(0, 0, true)
-		b.begin(&h, 0, t)
-		b.end(t, 0, false)
+		t.b.Add(&h, nil, 0, false)
 	}
 	t.rtr = 0
 	t.task = taskNone

@@ -3,9 +3,6 @@ package engine
 import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
-	"github.com/govs-rdma/govs/provider/engine/internal/policy"
-	"github.com/govs-rdma/govs/provider/iwarp/ddp"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // Short messages come in lists, and what one costs in calls and copied structs is
@@ -24,44 +21,54 @@ func (s *stream) fillShort() {
 	t := &s.tx
 	b := t.b
 	sq := &s.q.sq
-	if t.markers || t.rtr != 0 || t.next == sq.tail.Load() {
+	longest := t.format.ShortMost()
+	if longest < 0 || t.rtr != 0 || t.next == sq.tail.Load() {
 		return // the counters, which an idle stream has not, are made below
 	}
-	longest := uint32(min(policy.CopyMost, t.mulpdu-ddp.MaxHeaderLen))
-	run := shortRun{at: b.used}
 	sent := &s.q.counters().sent
 	var m *memory.Region
-	for tail := sq.tail.Load(); t.next != tail && b.room(); t.next++ {
+	for tail := sq.tail.Load(); t.next != tail && b.Room(); t.next++ {
 		w := sq.at(t.next)
-		if w.length > longest || w.flags&provider.SendFence != 0 || !shortOps.has(w.op) || s.inbound.Front() != nil {
+		if w.length > uint32(longest) || w.flags&provider.SendFence != 0 ||
+			!shortOps.has(w.op) || s.inbound.Front() != nil {
 			break
 		}
 		var payload []byte
 		var ok bool
-		if payload, m, ok = b.shortPayload(s.q, w, t.next, m); !ok {
+		if payload, m, ok = s.shortPayload(w, m); !ok {
 			break
 		}
-		ulpdu := b.arena[b.used+mpa.HeaderLen:]
-		head := w.head(t.sendMSN)
-		head.Put(ulpdu, 0, true)
-		header := head.Len()
+		b.AddShort(w.head(t.sendMSN), payload, t.next)
 		if w.op == provider.WRRDMAWrite {
 			countOne(&sent.Write, w.length)
 		} else {
 			countOne(&sent.Send, w.length)
 			t.sendMSN++
 		}
-		copy(ulpdu[header:], payload)
-		size := b.frame(header + len(payload))
-		if size != run.size {
-			run.end(b, t)
-			run = shortRun{b.used, size}
-		}
 		t.answered = false
-		b.used += size // in the vector when the loop has ended
-		b.addFPDU(fpduEnd{b.built + uint64(b.used-b.from), t.next, true}, size,
-			mpa.PadLen(header+len(payload)) > 0, int(t.emss))
 	}
-	run.end(b, t)
-	b.appendArena()
+	b.EndRun()
+}
+
+// shortPayload returns the payload of WQE next, w, and its region, which is in use until
+// the batch releases it; m is the region of the WQE before. With false the general path has to see
+// to the WQE.
+func (s *stream) shortPayload(w *sendWQE, m *memory.Region) ([]byte, *memory.Region, bool) {
+	q, t := s.q, &s.tx
+	switch {
+	case w.length == 0:
+		return nil, m, true
+	case w.flags&provider.SendInline != 0:
+		return q.sq.inlineRoom(t.next)[:w.length], m, true
+	case w.nsge != 1:
+		return nil, m, false
+	}
+	sge := &q.sq.sgeRoom(t.next)[0]
+	if m == nil || m.STag() != sge.LKey {
+		if m = t.b.Region(&q.pd.Domain, sge.LKey); m == nil {
+			return nil, nil, false
+		}
+	}
+	p, ok := m.Octets(&q.pd.Domain, sge, 0)
+	return p, m, ok
 }

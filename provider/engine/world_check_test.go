@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 )
 
 // Checks of a world in which nothing moves any more, and the functions that look into the
@@ -252,10 +254,8 @@ func (d *device) freeListsAreClean() error {
 		}
 	}
 	for _, b := range d.prog.batches.All() {
-		if b.nuses != 0 || len(b.chunks) != 0 || !b.empty() || b.nspans != 0 {
-			return fmt.Errorf("a batch in the free list has %d regions in use, %d chunks, %d spans, and "+
-				"octets: %v",
-				b.nuses, len(b.chunks), b.nspans, !b.empty())
+		if !b.Idle() {
+			return errors.New("a batch in the free list is not idle")
 		}
 	}
 	return nil
@@ -265,14 +265,14 @@ func (d *device) freeListsAreClean() error {
 // with what is written in them.
 var (
 	oldContexts = sync.Pool{New: func() any { return newRxContext() }}
-	oldBatches  = sync.Pool{New: func() any { return new(txBatch) }}
+	oldBatches  = sync.Pool{New: func() any { return frames.New(nil) }}
 )
 
 func (d *device) lendFromStore() {
 	d.prog.contexts.New = func() *rxContext { return oldContexts.Get().(*rxContext) }
-	d.prog.batches.New = func() *txBatch {
-		b := oldBatches.Get().(*txBatch)
-		b.pool = &d.chunks
+	d.prog.batches.New = func() *frames.Batch {
+		b := oldBatches.Get().(*frames.Batch)
+		b.SetPool(&d.chunks)
 		return b
 	}
 }

@@ -2,6 +2,9 @@ package memory
 
 import "github.com/govs-rdma/govs/provider"
 
+// MaxSGE is how many SGEs a work request has at most.
+const MaxSGE = 16
+
 // Span is an SGE after it was checked: octets of a region, to be touched
 // between acquire and Release of the region only.
 type Span struct {

@@ -1,8 +1,8 @@
-package engine
+package frames
 
 import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
-// What a full socket leaves of a batch has to be kept, in general: the octets of an FPDU
+// What a full socket leaves of a batch has to be kept, in general: the bytes of an FPDU
 // that is partly out must not change any more, and the effects of building a short message
 // can't be undone. But FPDUs in the middle of a long message can be built again, so that
 // a peer that asks for gigabytes and takes none makes us hold the rest of one FPDU only.
@@ -16,11 +16,34 @@ type messageStart struct {
 	seg  ddp.Segmenter // as it was before that FPDU was built
 }
 
-// begun notes that what is built from here on is of the message in t.
-func (b *txBatch) begun(t *txState) { b.message = messageStart{fpdu: b.nfpdus, seg: t.seg} }
+// BeginMessage notes that what is built from here on is of the message that seg divides, whose
+// SGEs are not resolved.
+func (b *Batch) BeginMessage(seg ddp.Segmenter) {
+	b.message = messageStart{fpdu: b.nfpdus, seg: seg}
+	b.nspans = 0
+}
 
-// startOf is where FPDU i begins among the octets of the batch.
-func (b *txBatch) startOf(i int) uint64 {
+// Undo removes the FPDUs of the message under way of which the socket has taken nothing. It sets
+// seg to the segment of the first of them. With Markers, whose positions are settled, it does
+// nothing.
+func (b *Batch) Undo(seg *ddp.Segmenter) {
+	first := b.fpdu0
+	if b.written > b.startOf(first) {
+		first++
+	}
+	first = max(first, b.message.fpdu)
+	if b.format.Markers || first >= b.nfpdus {
+		return
+	}
+	*seg = b.message.seg
+	for range first - b.message.fpdu {
+		seg.Next(b.format.MULPDU)
+	}
+	b.truncate(first)
+}
+
+// startOf is where FPDU i begins among the bytes of the batch.
+func (b *Batch) startOf(i int) uint64 {
 	if i == 0 {
 		return 0
 	}
@@ -28,10 +51,10 @@ func (b *txBatch) startOf(i int) uint64 {
 }
 
 // truncate drops the FPDUs from i on, of which nothing is out.
-func (b *txBatch) truncate(i int) {
+func (b *Batch) truncate(i int) {
 	left := int(b.startOf(i) - b.written)
 	if left == 0 {
-		b.reset()
+		b.Reset()
 		return
 	}
 	b.nfpdus, b.built = i, b.startOf(i)

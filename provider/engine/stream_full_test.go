@@ -78,7 +78,8 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 			}
 			s.dev.poller.Poll()
 			if b := st.tx.b; b != nil && i > 0 {
-				most = max(most, (len(b.chunks)-1)*policy.Chunk+b.chunkUsed)
+				_, copied := b.Copied()
+				most = max(most, copied)
 			}
 		}
 		if most == 0 {

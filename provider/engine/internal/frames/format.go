@@ -1,0 +1,32 @@
+package frames
+
+import "github.com/govs-rdma/govs/provider/iwarp/mpa"
+
+// Format is how the FPDUs of a connection are laid out, and how TCP cuts them. The stream owns it,
+// and the batch that is lent to the stream refers to it: both are guarded by the stream's txMu.
+//
+// Its fields other than EMSS and MULPDU stay as NewFormat has set them.
+type Format struct {
+	CRC, Markers bool
+	RDMAC        bool       // version 0 of DDP and RDMAP, which is on streams with Markers only
+	EMSS         int        // bytes of a full TCP segment
+	MULPDU       int        // bytes of the longest ULPDU whose FPDU fits into one
+	Framer       mpa.Framer // knows where the next Marker is
+}
+
+// NewFormat returns the Format of a connection without its EMSS, which SetEMSS sets.
+func NewFormat(crc, markers, rdmac bool) Format {
+	return Format{CRC: crc, Markers: markers, RDMAC: rdmac, Framer: mpa.NewFramer(markers, crc)}
+}
+
+// SetEMSS notes that TCP's segments have emss bytes, and calculates the MULPDU from that.
+func (f *Format) SetEMSS(emss int) { f.EMSS, f.MULPDU = emss, mpa.MULPDU(emss, f.Markers) }
+
+// CutsAnywhere reports whether TCP may cut anywhere, so that what is sent needs no limits
+// of records. Without CRC no receiver fails at such a cut. And where a segment holds the
+// longest FPDU and more, there is no wire, and so no RNIC that is faster if FPDUs begin a
+// segment. Each FPDU would be a record there, hence a packet of its own in TCP, which does
+// not fill its buffers.
+//
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
+func (f *Format) CutsAnywhere() bool { return !f.CRC && f.EMSS > mpa.FPDULen(mpa.MaxULPDU) }

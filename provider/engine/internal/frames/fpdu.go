@@ -1,0 +1,183 @@
+package frames
+
+import (
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// Add makes an FPDU of the DDP header h and of a copy of payload. If completes is true, the
+// operation of WQE wqe is over when the last byte of the FPDU is out.
+func (b *Batch) Add(h *ddp.Header, payload []byte, wqe uint32, completes bool) {
+	b.begin(h, len(payload))
+	switch {
+	case len(payload) <= policy.CopyMost:
+		b.copyIn(payload)
+	case b.format.CRC && !b.format.Markers:
+		b.snapshot(payload)
+	default:
+		room := b.chunkRoom(len(payload))
+		copy(room, payload)
+		b.refer(room)
+	}
+	b.end(wqe, completes)
+}
+
+// AddResponse makes an FPDU of the DDP header h of an RDMA Read Response and of payload. payload
+// lies in m, which is in use by the peer, or is empty, and m is nil. The batch ends that use.
+func (b *Batch) AddResponse(h *ddp.Header, payload []byte, m *memory.Region) {
+	f := b.format
+	switch {
+	case len(payload) <= policy.CopyMost:
+		b.Add(h, payload, 0, false)
+	case (f.CRC || len(payload) <= policy.CopyFPDU) && !f.Markers:
+		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
+		b.copyFPDU(h.Len(), payload, 0, false)
+	default:
+		b.begin(h, len(payload))
+		b.refer(payload)
+		b.use(m, true)
+		b.end(0, false)
+		return
+	}
+	if m != nil {
+		m.ReleaseRemote()
+	}
+}
+
+// begin opens an FPDU with DDP header h and payloadLen bytes to follow.
+func (b *Batch) begin(h *ddp.Header, payloadLen int) {
+	b.open = h.Len() + payloadLen
+	at := b.used
+	if f := b.format; f.Markers {
+		if f.RDMAC { // there are Markers on every such stream, so that the short paths know nothing of it
+			rdmap.SetRDMAC(h)
+		}
+		b.npart = 0
+		b.addPart(h.AppendTo(b.arena[at:at]))
+		b.used += h.Len()
+		return
+	}
+	b.crc = 0
+	b.used += len(h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open))))
+}
+
+// takeArena puts what is in the arena of the FPDU into the vector. Pieces that lie
+// next to each other are taken together: the CRC of a short FPDU is one call.
+func (b *Batch) takeArena() {
+	if b.format.CRC {
+		b.crc = mpa.CRC(b.crc, b.arena[b.from:b.used])
+	}
+	b.appendArena()
+}
+
+// appendArena is takeArena for what the CRC does not cover.
+func (b *Batch) appendArena() {
+	n := b.used - b.from
+	if n == 0 {
+		return // the room for iov that is left is counted without empty entries
+	}
+	b.built += uint64(n)
+	if b.inArena {
+		last := &b.iov[b.last-1]
+		*last = (*last)[:len(*last)+n]
+	} else {
+		b.iov[b.last] = b.arena[b.from:b.used]
+		b.last++
+		b.inArena, b.inChunk = true, false
+	}
+	b.from = b.used
+}
+
+func (b *Batch) addPart(p []byte) {
+	b.parts[b.npart] = p
+	b.npart++
+}
+
+// copyIn adds payload of at most policy.CopyMost, which may change as soon as copyIn
+// has returned.
+func (b *Batch) copyIn(p []byte) {
+	at := b.used
+	b.used += copy(b.arena[at:], p)
+	if b.format.Markers {
+		b.addPart(b.arena[at:b.used])
+	}
+}
+
+// refer adds payload where it lies: in a region in use, or in a chunk.
+func (b *Batch) refer(p []byte) {
+	if b.format.Markers {
+		b.addPart(p)
+		return
+	}
+	b.takeArena()
+	if b.format.CRC {
+		b.crc = mpa.CRC(b.crc, p)
+	}
+	b.inPlace = true
+	b.append(p)
+}
+
+// append adds what lies outside of the arena to the vector.
+func (b *Batch) append(p []byte) {
+	b.iov[b.last] = p
+	b.last++
+	b.inArena, b.inChunk = false, false
+	b.built += uint64(len(p))
+}
+
+// snapshot adds a copy of payload to an FPDU with CRC. The program, or a peer, may change the
+// memory at any time; a change between CRC and send would end the connection. The CRC is of what
+// was copied, in the same pass. An FPDU with markers is laid out in a copy anyway.
+func (b *Batch) snapshot(p []byte) {
+	b.takeArena()
+	room := b.chunkRoom(len(p))
+	b.crc = mpa.CopyCRC(b.crc, room, p)
+	b.append(room)
+}
+
+// chunkRoom returns n bytes of chunk, at most the size of one. A batch that has copies is
+// short: the kernel copies them again, from the cache while they are not more than that keeps.
+func (b *Batch) chunkRoom(n int) []byte {
+	b.limit = min(b.limit, policy.BatchOctets)
+	if len(b.chunks) == 0 || b.chunkUsed+n > policy.Chunk {
+		b.chunks = append(b.chunks, b.pool.Get())
+		b.chunkUsed, b.inChunk = 0, false
+	}
+	c := b.chunks[len(b.chunks)-1]
+	p := c[b.chunkUsed : b.chunkUsed+n : b.chunkUsed+n]
+	b.chunkUsed += n
+	return p
+}
+
+// end closes the FPDU. wqe and completes are as with Add.
+func (b *Batch) end(wqe uint32, completes bool) {
+	f := b.format
+	if f.Markers {
+		b.endMarked()
+	} else {
+		if b.from < b.used {
+			b.takeArena()
+		}
+		at := b.used
+		b.used += len(mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, f.CRC))
+		b.appendArena()
+	}
+	b.addFPDU(fpduEnd{b.built, wqe, completes}, int(b.built-b.startOf(b.nfpdus)),
+		mpa.PadLen(b.open) > 0, f.EMSS)
+}
+
+// endMarked lays the FPDU out with markers, in a chunk. That it is not too long
+// has been seen to by the MULPDU.
+func (b *Batch) endMarked() {
+	room := b.chunkRoom(b.format.Framer.Len(b.open))
+	fpdu, err := b.format.Framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
+	if err != nil {
+		panic("frames: " + err.Error())
+	}
+	clear(b.parts[:b.npart])
+	b.append(fpdu)
+	b.from = b.used
+}

@@ -1,0 +1,85 @@
+package frames
+
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// On a network a long message is hundreds of FPDUs, each as long as a TCP segment,
+// and what one of them costs beside its CRC counts. So those of a message that
+// lies in one region are built in one loop, which does nothing that AddResolved doesn't.
+
+// AddLong adds FPDUs of the resolved message of WQE wqe that seg divides, for as long as there is
+// room and their payload is too long for the arena. It reports false if it added none, because the
+// message is not of this kind. completes is as with Add, for the last segment.
+func (b *Batch) AddLong(head rdmap.Head, seg *ddp.Segmenter, wqe uint32, completes bool) bool {
+	f := b.format
+	if b.nspans != 1 || f.Markers || f.MULPDU-head.Len() <= policy.CopyMost ||
+		seg.Remaining() <= policy.CopyMost {
+		return false
+	}
+	message := b.spans[0].Bytes
+	for seg.Remaining() > policy.CopyMost && b.Room() {
+		s, _ := seg.Next(f.MULPDU) // there is room for payload
+		head.Put(b.arena[b.used+mpa.HeaderLen:], s.MO(), s.Last)
+		payload := message[s.Offset:][:s.Len]
+		if f.CRC || len(payload) <= policy.CopyFPDU {
+			b.copyFPDU(head.Len(), payload, wqe, s.Last && completes)
+		} else {
+			b.longFPDU(head.Len(), payload, wqe, s.Last && completes)
+		}
+	}
+	return true
+}
+
+// longFPDU makes an FPDU without CRC of the header that lies in the arena, after room for the
+// ULPDU's length, and of payload, where it lies. wqe and completes are as with Add.
+func (b *Batch) longFPDU(header int, payload []byte, wqe uint32, completes bool) {
+	ulpdu := header + len(payload)
+	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
+	binary.BigEndian.PutUint16(head, uint16(ulpdu))
+	b.used += len(head)
+	b.appendArena()
+	b.append(payload)
+	b.inPlace = true
+	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, 0, false))
+	b.appendArena()
+	b.addFPDU(fpduEnd{b.built, wqe, completes}, mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0,
+		b.format.EMSS)
+}
+
+// copyFPDU makes an FPDU of the header that lies in the arena, after room for the ULPDU's length,
+// and of a copy of payload, as snapshot does. It is whole in a chunk, next to the FPDU before it:
+// see policy.CopyFPDU. wqe and completes are as with Add.
+func (b *Batch) copyFPDU(header int, payload []byte, wqe uint32, completes bool) {
+	ulpdu, sum := header+len(payload), b.format.CRC
+	fpdu := b.chunkRoom(mpa.FPDULen(ulpdu))
+	n := copy(fpdu, b.arena[b.used:b.used+mpa.HeaderLen+header])
+	binary.BigEndian.PutUint16(fpdu, uint16(ulpdu))
+	var crc uint32
+	if sum {
+		crc = mpa.CopyCRC(mpa.CRC(0, fpdu[:n]), fpdu[n:][:len(payload)], payload)
+	} else {
+		copy(fpdu[n:], payload)
+	}
+	mpa.AppendTrailer(fpdu[:n+len(payload)], ulpdu, crc, sum)
+	b.appendChunk(len(fpdu))
+	b.addFPDU(fpduEnd{b.built, wqe, completes}, len(fpdu), mpa.PadLen(ulpdu) > 0, b.format.EMSS)
+}
+
+// appendChunk adds the n bytes that chunkRoom returned last to the vector.
+func (b *Batch) appendChunk(n int) {
+	c := b.chunks[len(b.chunks)-1]
+	if !b.inChunk {
+		b.append(c[b.chunkUsed-n : b.chunkUsed])
+		b.inChunk = true
+		return
+	}
+	last := &b.iov[b.last-1]
+	*last = (*last)[:len(*last)+n]
+	b.built += uint64(n)
+}
