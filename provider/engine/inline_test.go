@@ -23,12 +23,12 @@ import (
 var inlined = map[string][]string{
 	// Protection domain, rights and bounds of an SGE of ours.
 	"memory.(*Region).Octets": {"memory.(*Domain).Resolve", "(*stream).placeSend",
-		"frames.(*Batch).resolve", "(*stream).shortPayload"},
+		"frames.(*Batch).Resolve", "(*stream).fillShort"},
 	"memory.(*Region).allows": {"memory.(*Region).Octets", "memory.(*Domain).Pieces"},
 	"memory.(*Region).Slice": {"memory.(*Region).Octets", "(*stream).placeWrite",
 		"(*rxContext).resolveWrite"},
 	"memory.(*Region).STag": {"(*stream).placeWrite", "(*rxContext).resolveWrite",
-		"frames.(*Batch).Region", "(*stream).shortPayload"},
+		"frames.(*Batch).Region", "(*stream).fillShort"},
 	// What ends an FPDU.
 	"frames.(*Batch).addFPDU": {"frames.(*Batch).end", "frames.(*Batch).longFPDU",
 		"frames.(*Batch).copyFPDU", "frames.(*Batch).AddShort"},

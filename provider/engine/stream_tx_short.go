@@ -26,19 +26,32 @@ func (s *stream) fillShort() {
 		return // the counters, which an idle stream has not, are made below
 	}
 	sent := &s.q.counters().sent
-	var m *memory.Region
+	domain := &s.q.pd.Domain
+	var m *memory.Region // of the WQE before
 	for tail := sq.tail.Load(); t.next != tail && b.Room(); t.next++ {
 		w := sq.at(t.next)
 		if w.length > uint32(longest) || w.flags&provider.SendFence != 0 ||
 			!shortOps.has(w.op) || s.inbound.Front() != nil {
 			break
 		}
-		var payload []byte
-		var ok bool
-		if payload, m, ok = s.shortPayload(w, m); !ok {
+		payload, ok := []byte(nil), w.length == 0
+		switch {
+		case ok:
+		case w.flags&provider.SendInline != 0:
+			payload, ok = sq.inlineRoom(t.next)[:w.length], true
+		case w.nsge == 1:
+			sge := &sq.sgeRoom(t.next)[0]
+			if m == nil || m.STag() != sge.LKey {
+				m = b.Region(domain, sge.LKey)
+			}
+			if m != nil {
+				payload, ok = m.Octets(domain, sge, 0)
+			}
+		}
+		if !ok {
 			break
 		}
-		b.AddShort(w.head(t.sendMSN), payload, t.next)
+		head := w.head(t.sendMSN)
 		if w.op == provider.WRRDMAWrite {
 			countOne(&sent.Write, w.length)
 		} else {
@@ -46,29 +59,7 @@ func (s *stream) fillShort() {
 			t.sendMSN++
 		}
 		t.answered = false
+		b.AddShort(head, payload, t.next)
 	}
 	b.EndRun()
-}
-
-// shortPayload returns the payload of WQE next, w, and its region, which is in use until
-// the batch releases it; m is the region of the WQE before. With false the general path has to see
-// to the WQE.
-func (s *stream) shortPayload(w *sendWQE, m *memory.Region) ([]byte, *memory.Region, bool) {
-	q, t := s.q, &s.tx
-	switch {
-	case w.length == 0:
-		return nil, m, true
-	case w.flags&provider.SendInline != 0:
-		return q.sq.inlineRoom(t.next)[:w.length], m, true
-	case w.nsge != 1:
-		return nil, m, false
-	}
-	sge := &q.sq.sgeRoom(t.next)[0]
-	if m == nil || m.STag() != sge.LKey {
-		if m = t.b.Region(&q.pd.Domain, sge.LKey); m == nil {
-			return nil, nil, false
-		}
-	}
-	p, ok := m.Octets(&q.pd.Domain, sge, 0)
-	return p, m, ok
 }

@@ -15,30 +15,21 @@ func (b *Batch) Resolve(d *memory.Domain, sges []provider.SGE) bool {
 	if b.nspans > 0 {
 		return true
 	}
-	if !b.resolve(d, sges) {
-		clear(b.spans[:b.nspans])
-		b.nspans = 0
-		return false
-	}
-	return true
-}
-
-func (b *Batch) resolve(d *memory.Domain, sges []provider.SGE) bool {
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
 			continue
 		}
-		m := b.Region(d, s.LKey)
-		if m == nil {
-			return false
+		if m := b.Region(d, s.LKey); m != nil {
+			if p, ok := m.Octets(d, s, 0); ok {
+				b.spans[b.nspans] = memory.Span{Region: m, Bytes: p}
+				b.nspans++
+				continue
+			}
 		}
-		p, ok := m.Octets(d, s, 0)
-		if !ok {
-			return false
-		}
-		b.spans[b.nspans] = memory.Span{Region: m, Bytes: p}
-		b.nspans++
+		clear(b.spans[:b.nspans])
+		b.nspans = 0
+		return false
 	}
 	return true
 }
