@@ -27,7 +27,7 @@ const (
 	TransparentHugePages
 )
 
-// AllocMR maps n octets of fresh zeroed memory and registers them (mmap and
+// AllocMR maps n bytes of fresh zeroed memory and registers them (mmap and
 // ibv_reg_mr). The memory starts on a page, is off the Go heap, so that the
 // garbage collector neither scans nor accounts it, and is unmapped by Close.
 //
@@ -39,7 +39,7 @@ func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error)
 		return nil, err
 	}
 	if n <= 0 {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "a region of %d octets", n)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "a region of %d bytes", n)
 	}
 	pages, err := mapPages(n, options)
 	if err != nil {
@@ -54,7 +54,7 @@ func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error)
 	return mr, nil
 }
 
-// mapPages maps at least n octets, which is above 0, in whole pages.
+// mapPages maps at least n bytes, which is above 0, in whole pages.
 func mapPages(n int, options []AllocOption) ([]byte, error) {
 	var huge, transparent bool
 	for _, o := range options {
@@ -93,17 +93,17 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 	if transparent {
 		if err := adviseHuge(pages); err != nil {
 			_ = unmap(pages)
-			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d octets", size), Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
+			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d bytes", size), Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
 		}
 	}
 	return pages, nil
 }
 
 func mapError(n int, err error) error {
-	return &Error{Op: "mmap", Object: fmt.Sprintf("%d octets", n), Err: err}
+	return &Error{Op: "mmap", Object: fmt.Sprintf("%d bytes", n), Err: err}
 }
 
-// hugePageSize is that of MAP_HUGETLB in octets, 0 without any.
+// hugePageSize is that of MAP_HUGETLB in bytes, 0 without any.
 func hugePageSize() int {
 	fields := strings.Fields(memInfo("Hugepagesize:"))
 	if len(fields) == 0 {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// wordLen is what an atomic operation works on, in octets.
+// wordLen is what an atomic operation works on, in bytes.
 const wordLen = 8
 
 // Load returns the 64-bit word at offset off of the region, in host order. Load,
@@ -16,7 +16,7 @@ const wordLen = 8
 // device whose DeviceAttr.AtomicCap is AtomicHCA and that performs the peer's
 // operations itself they need not be.
 //
-// Errors of all four: EINVAL if the eight octets are not in the region, or are not on
+// Errors of all four: EINVAL if the eight bytes are not in the region, or are not on
 // a 64-bit boundary of memory (regions of AllocMR begin on one), os.ErrClosed of a
 // closed region. They wait for nothing, may be called concurrently with everything,
 // and do not allocate. The region needs no rights for them.
@@ -95,7 +95,7 @@ func (mr *MR) wordLocked(op string, off int) (*uint64, error) {
 	}
 	b := *mem
 	if off < 0 || len(b) < wordLen || off > len(b)-wordLen {
-		return nil, mr.obj.Errorf(op, syscall.EINVAL, "8 octets at offset %d of a region of %d", off, len(b))
+		return nil, mr.obj.Errorf(op, syscall.EINVAL, "8 bytes at offset %d of a region of %d", off, len(b))
 	}
 	p := unsafe.Pointer(&b[off])
 	if uintptr(p)%wordLen != 0 {

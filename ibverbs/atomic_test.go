@@ -61,7 +61,7 @@ func TestBadWords(t *testing.T) {
 		for off := 1; off < 8; off++ {
 			wantErrno(t, name, call(o.mr, off), syscall.EINVAL, "64-bit boundary")
 		}
-		wantErrno(t, name+" of 7 octets", call(small, 0), syscall.EINVAL, "region of 7")
+		wantErrno(t, name+" of 7 bytes", call(small, 0), syscall.EINVAL, "region of 7")
 		wantErrno(t, name+" of nil", call(nil, 0), syscall.EINVAL, "nil")
 	}
 	for _, b := range o.mr.Bytes() {

@@ -78,7 +78,7 @@ func TestBadSizes(t *testing.T) {
 		"-1 sends":          {Cap: ibverbs.QPCap{MaxSendWR: -1, MaxRecvWR: 1}},
 		"-1 receives":       {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: -1}},
 		"-1 entries":        {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: -1}},
-		"-1 octets inline":  {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxInlineData: -1}},
+		"-1 bytes inline":   {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxInlineData: -1}},
 		"2^40 sends":        {Cap: ibverbs.QPCap{MaxSendWR: min(1<<40, math.MaxInt)}},
 		"2^31-1 sends":      {Cap: ibverbs.QPCap{MaxSendWR: math.MaxInt32}},
 		"2^31-1 receives":   {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: math.MaxInt32}},

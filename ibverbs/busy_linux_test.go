@@ -41,7 +41,7 @@ const busyOctets = 64 // of a message
 func init() { processes["busy server"] = serveBusy }
 
 // BenchmarkBusyConnections has two processes with many connections between them. Each connection
-// has a Send of 64 octets under way, in one direction or the other, all the time. The metrics are
+// has a Send of 64 bytes under way, in one direction or the other, all the time. The metrics are
 // those of each number of progress goroutines, and of ends that spin or block, and beside them
 // those of as many TCP connections with a goroutine for each: thousands of round trips per second
 // of all connections together, the median of the connections' 50th percentiles, and the smallest,

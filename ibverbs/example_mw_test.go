@@ -13,7 +13,7 @@ import (
 // A server lends each client a part of one region for as long as a request takes. The
 // window is bound by a work request, and its key goes out in the Send right behind that;
 // with its answer the client gives the window back, so that the server may look at the
-// octets without anybody writing to them.
+// bytes without anybody writing to them.
 func ExampleMW() {
 	ctx := context.Background()
 	vctx, err := ibverbs.Open(engine.New(nil), "")

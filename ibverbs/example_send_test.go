@@ -61,7 +61,7 @@ func Example() {
 	// IBV_WC_RECV HELLO
 }
 
-// receiveInto posts one receive of up to 64 octets.
+// receiveInto posts one receive of up to 64 bytes.
 func receiveInto(c *rdmacm.Conn) (*ibverbs.MR, error) {
 	mr, err := c.PD().AllocMR(64, ibverbs.AccessLocalWrite)
 	if err != nil {

@@ -20,7 +20,7 @@ func ExampleSRQ() {
 	check(err)
 	defer l.Close()
 
-	const slots, slot = 32, 64 // buffers, and octets of each
+	const slots, slot = 32, 64 // buffers, and bytes of each
 	pd, err := vctx.AllocPD()
 	check(err)
 	defer pd.Close()

@@ -9,7 +9,7 @@ import (
 // AllocFastRegMR makes a region without memory, which work requests register and
 // invalidate, any number of times and at no more cost than a post (ib_alloc_mr of the
 // kernel's verbs, Allocate Non-Shared Memory Region STag of the RDMA Consortium's;
-// libibverbs has none). It can hold up to maxLen octets at a time.
+// libibverbs has none). It can hold up to maxLen bytes at a time.
 //
 //	err = mr.Map(buf)
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRegMR, RKey: ibverbs.IncRKey(mr.RKey()),
@@ -21,7 +21,7 @@ import (
 // WRLocalInv is done, or when the peer has sent a Send with Invalidate, for which it
 // needs AccessRemoteInvalidate: nobody can use the region then, neither the program nor
 // peers. Only then can it be registered again, and must be with a key that differs in its
-// lowest octet. A Read that is under way when its sink is invalidated ends the
+// lowest byte. A Read that is under way when its sink is invalidated ends the
 // connection: SendFence has the invalidation wait for it.
 //
 // Rereg is for other regions. The kernel provider has none of this

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// RegObject registers size octets of something that need not be memory: peers and
-// work requests read its octets with ReadAt, from offset 0 on, and write them with
+// RegObject registers size bytes of something that need not be memory: peers and
+// work requests read its bytes with ReadAt, from offset 0 on, and write them with
 // WriteAt if the rights ask for writing. So a peer can RDMA Read and Write a file, or
 // whatever a program makes up, without the program taking part.
 //
@@ -29,7 +29,7 @@ import (
 // RemoteRead and ZeroBased are EINVAL, and so is RemoteWrite without LocalWrite.
 //
 // When a method fails, or reads or writes less than it was asked for, the connection ends, with
-// reads when what is before that octet has been sent: the peer gets a Terminate, work of our own
+// reads when what is before that byte has been sent: the peer gets a Terminate, work of our own
 // that names the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
 // wraps the method's error, or io.ErrUnexpectedEOF or io.ErrShortWrite if there was none. A panic
 // of a method ends the program. A Write of the peer is complete there before it has reached the
@@ -54,12 +54,12 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil object")
 	}
 	if size < 1 {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "an object of %d octets", size)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "an object of %d bytes", size)
 	}
 	return pd.register(op, nil, nil, func() (provider.MR, error) { return pd.p.RegObject(object, uint64(size), access) })
 }
 
-// MapFile maps n octets of a file from offset off and registers them (mmap with
+// MapFile maps n bytes of a file from offset off and registers them (mmap with
 // MAP_SHARED, and ibv_reg_mr): what the peer writes is in the file, for everybody to
 // read; File.Sync brings it to the disk. The file may be closed, the mapping stays
 // until MR.Close. off need not be at a page.
@@ -84,7 +84,7 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 // On the engine, what peers and work requests write goes to the file in system calls while
 // f is open, because these need no page faults: so keep f open until MR.Close if speed
 // matters. Holes are filled where something is written, and nowhere else. After f was
-// closed, with O_APPEND, O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, octets are
+// closed, with O_APPEND, O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, bytes are
 // copied to the mapped pages, which is slower. The kernel does one call after the other for
 // a file, also where several peers write to it. A file that is cut short at the same moment
 // as such a call may be longer again after it.
@@ -97,7 +97,7 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil file")
 	}
 	if off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of a file", n, off)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from %d of a file", n, off)
 	}
 	info, err := f.Stat()
 	if err != nil {
@@ -107,11 +107,11 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%s is a %s, which can't be mapped; only files can", f.Name(), kind)
 	}
 	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of %s, which has %d", n, off, f.Name(), info.Size())
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from %d of %s, which has %d", n, off, f.Name(), info.Size())
 	}
 	before := int(off % int64(os.Getpagesize()))
 	if n > math.MaxInt-before {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets of a file", n)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes of a file", n)
 	}
 	pages, err := mapFile(f, off-int64(before), before+n, access&AccessLocalWrite != 0)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // maxVectors is how many slices one call takes: UIO_MAXIOV of Linux.
 const maxVectors = 1024
 
-// writeCalls writes the octets of b to an open file from off on, with system calls. It returns how
-// many: fewer, and perhaps no error, where octets have to be copied to the mapped pages instead.
+// writeCalls writes the bytes of b to an open file from off on, with system calls. It returns how
+// many: fewer, and perhaps no error, where bytes have to be copied to the mapped pages instead.
 func writeCalls(conn syscall.RawConn, b [][]byte, off int64) (n int, err error) {
 	end := off
 	for _, s := range b {
@@ -30,7 +30,7 @@ func writeCalls(conn syscall.RawConn, b [][]byte, off int64) (n int, err error) 
 	return n, err
 }
 
-// writeVectors writes the octets of b, with as many calls of pwritev as that takes. It returns how
+// writeVectors writes the bytes of b, with as many calls of pwritev as that takes. It returns how
 // many were written before an error, or before a call that wrote nothing.
 func writeVectors(b [][]byte, off int64,
 	pwritev func([][]byte, int64) (int, error)) (n int, err error) {
@@ -48,8 +48,8 @@ func writeVectors(b [][]byte, off int64,
 	return n, nil
 }
 
-// after returns what follows the first n octets of b, which it doesn't change, from the first slice
-// with octets on.
+// after returns what follows the first n bytes of b, which it doesn't change, from the first slice
+// with bytes on.
 func after(b [][]byte, n int) [][]byte {
 	for len(b) > 0 && n >= len(b[0]) {
 		n -= len(b[0])

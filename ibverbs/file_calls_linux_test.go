@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// openMapped maps a new file of n octets, all of it but the first 100, for an object.
+// openMapped maps a new file of n bytes, all of it but the first 100, for an object.
 func openMapped(t *testing.T, dir string, n, flags int) (*os.File, *mappedFile) {
 	t.Helper()
 	f, err := os.OpenFile(dir+"/file", os.O_RDWR|os.O_CREATE|os.O_TRUNC|flags, 0o600)
@@ -31,7 +31,7 @@ func openMapped(t *testing.T, dir string, n, flags int) (*os.File, *mappedFile) 
 	return f, mapped(t, f, n)
 }
 
-// mapped maps n octets of a file, all but the first 100, for an object.
+// mapped maps n bytes of a file, all but the first 100, for an object.
 func mapped(t *testing.T, f *os.File, n int) *mappedFile {
 	t.Helper()
 	pages, err := mapFile(f, 0, n, true)
@@ -48,7 +48,7 @@ func mapped(t *testing.T, f *os.File, n int) *mappedFile {
 
 // TestWritesToMappedFile: a write to a mapped file is a system call, which leaves the mapping's
 // pages out of the page table, unless the call would do something else than a copy to these, or is
-// refused. Either way the octets are in the file and in the mapping.
+// refused. Either way the bytes are in the file and in the mapping.
 func TestWritesToMappedFile(t *testing.T) {
 	const size, off, n = 1 << 20, 70_000, 20_000
 	for _, c := range []struct {
@@ -87,10 +87,10 @@ func TestWritesToMappedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(all) != size || !bytes.Equal(all[100+off:][:n], b) {
-				t.Errorf("the file has %d octets, want %d, or others than were written", len(all), size)
+				t.Errorf("the file has %d bytes, want %d, or others than were written", len(all), size)
 			}
 			if !bytes.Equal(m.mapping[off:][:n], b) {
-				t.Error("the mapping has other octets")
+				t.Error("the mapping has other bytes")
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func TestFileCallsTakeTurns(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(m.mapping[5:][:len(b)], b) {
-		t.Error("the octets are not in the mapping")
+		t.Error("the bytes are not in the mapping")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestSealedFile(t *testing.T) {
 	}
 	got := make([]byte, len(b))
 	if _, err := f.ReadAt(got, 105); err != nil || !bytes.Equal(got, b) {
-		t.Errorf("the file has other octets; %v", err)
+		t.Errorf("the file has other bytes; %v", err)
 	}
 }
 
@@ -164,11 +164,11 @@ func TestMappedFileCutShort(t *testing.T) {
 	}
 	for _, n := range []int{1, 30_000} {
 		if _, err := m.WriteAt(make([]byte, n), 1<<19); !errors.Is(err, syscall.EIO) {
-			t.Errorf("%d octets: %v, want EIO", n, err)
+			t.Errorf("%d bytes: %v, want EIO", n, err)
 		}
 	}
 	if size, err := f.Seek(0, io.SeekEnd); size != 50_000 || err != nil {
-		t.Errorf("the file has %d octets, want 50000; %v", size, err)
+		t.Errorf("the file has %d bytes, want 50000; %v", size, err)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestFileSizeLimit(t *testing.T) {
 	for _, off := range []int64{limit - 10_000, 2 * limit} {
 		got := make([]byte, len(b))
 		if _, err := f.ReadAt(got, 100+off); err != nil || !bytes.Equal(got, b) {
-			t.Errorf("the file has other octets from %d on; %v", off, err)
+			t.Errorf("the file has other bytes from %d on; %v", off, err)
 		}
 	}
 }
@@ -247,7 +247,7 @@ func TestWritesWhileFileChanges(t *testing.T) {
 	}
 }
 
-// TestMappedFileDiskFull: octets of a hole for which the disk has no room are an error, and what
+// TestMappedFileDiskFull: bytes of a hole for which the disk has no room are an error, and what
 // is beside them can be written.
 func TestMappedFileDiskFull(t *testing.T) {
 	testkit.NeedRoot(t, "only root can mount a small tmpfs")
@@ -302,16 +302,16 @@ func writeToFullDisk(t *testing.T, dir string) {
 			t.Errorf("64 KiB at %d: %v, want ENOSPC and EIO", off, err)
 		}
 	}
-	const room = 100_000 // before the octets for which there is none
+	const room = 100_000 // before the bytes for which there is none
 	v := slices.Collect(slices.Chunk(make([]byte, 3*len(b)), len(b)))
 	n, err := m.WriteVectorAt(v, 256<<10-room)
 	if n != room || !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, syscall.EIO) {
-		t.Errorf("a vector: %d octets, error %v; want %d, ENOSPC and EIO", n, err, room)
+		t.Errorf("a vector: %d bytes, error %v; want %d, ENOSPC and EIO", n, err, room)
 	}
 	if _, err := m.WriteAt(b[:100], 1<<19); !errors.Is(err, syscall.EIO) {
-		t.Errorf("100 octets: %v, want EIO", err)
+		t.Errorf("100 bytes: %v, want EIO", err)
 	}
 	if _, err := m.WriteAt(b[:100], 200); err != nil {
-		t.Errorf("100 octets that are there: %v", err)
+		t.Errorf("100 bytes that are there: %v", err)
 	}
 }

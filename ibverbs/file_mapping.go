@@ -33,7 +33,7 @@ func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 	return &mappedFile{buf, conn, off}
 }
 
-// ReadAt implements io.ReaderAt. The caller of RegObject has said that the octets are there.
+// ReadAt implements io.ReaderAt. The caller of RegObject has said that the bytes are there.
 func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 	fileCalls <- struct{}{}
 	defer func() { <-fileCalls }()
@@ -77,11 +77,11 @@ func (f *mappedFile) WriteVectorAt(b [][]byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// mapping is the octets of a mapped file. What can't be had of them is an error and not the
+// mapping is the bytes of a mapped file. What can't be had of them is an error and not the
 // end of the program.
 type mapping []byte
 
-// populate has the kernel bring the pages of n octets in a system call. A page fault
+// populate has the kernel bring the pages of n bytes in a system call. A page fault
 // would do it as well, but Go doesn't know of it: for as long as the disk takes, the
 // goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
 // doesn't bring, because the file was cut short or it is older than 5.14, is left to

@@ -75,7 +75,7 @@ func TestFaultsOfMapping(t *testing.T) {
 		page - 1: false, page: true, page + 100: true, 2 * page: true, 3*page - 101: true, 3*page - 100: false, 3 * page: false,
 	} {
 		if m.holds(begin+uintptr(at)) != want {
-			t.Errorf("a fault at octet %d: inside is %t, want %t", at, !want, want)
+			t.Errorf("a fault at byte %d: inside is %t, want %t", at, !want, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // TestPeersOfOneFile: several peers write to one file at the same time, as mappings and as objects.
 // When something that comes after a Write is complete, whoever reads the file with a descriptor of
-// its own gets its octets; and so it is with a Read whose sink is in the file.
+// its own gets its bytes; and so it is with a Read whose sink is in the file.
 func TestPeersOfOneFile(t *testing.T) {
 	const peers, stripe, rounds = 3, 70_001, 8 // a stripe is no number of pages
 	kinds := map[string]func(pd *ibverbs.PD, f *os.File) (*ibverbs.MR, error){
@@ -47,7 +47,7 @@ func TestPeersOfOneFile(t *testing.T) {
 	}
 }
 
-// stripePeer is a peer with n octets of a file, those from off on.
+// stripePeer is a peer with n bytes of a file, those from off on.
 type stripePeer struct {
 	*linked
 	mr     *ibverbs.MR
@@ -65,10 +65,10 @@ func (p *stripePeer) fill(t *testing.T, ctx context.Context, file string, seed b
 		defer f.Close()
 		got := make([]byte, p.n)
 		if _, err := f.ReadAt(got, int64(p.off)); err != nil || !bytes.Equal(got, local.Bytes()) {
-			t.Errorf("%s: the file has other octets; %v", what, err)
+			t.Errorf("%s: the file has other bytes; %v", what, err)
 		}
 		if mapped := p.mr.Bytes(); mapped != nil && !bytes.Equal(mapped[p.off:][:p.n], local.Bytes()) {
-			t.Errorf("%s: the mapping has other octets", what)
+			t.Errorf("%s: the mapping has other bytes", what)
 		}
 	}
 	copy(local.Bytes(), pattern(p.n, seed))

@@ -31,7 +31,7 @@ var (
 	sinkDir   = flag.String("sink.dir", "", "BenchmarkFileSink: the `directory` of the new file")
 	sinkPeers = flag.Int("sink.peers", 1,
 		"BenchmarkFileSink: how many connections each fill a part of the file at the same time")
-	sinkBeside = flag.Bool("sink.beside", false, "BenchmarkFileSink: measure Reads of 64 octets on "+
+	sinkBeside = flag.Bool("sink.beside", false, "BenchmarkFileSink: measure Reads of 64 bytes on "+
 		"another connection, too")
 	sinkOwn = flag.Bool("sink.own", false,
 		"BenchmarkFileSink: each connection's part is a file of its own")
@@ -39,9 +39,9 @@ var (
 
 const (
 	sinkSize  = 256 << 20 // of all that is filled
-	sinkRead  = 1 << 20   // octets of a Read
+	sinkRead  = 1 << 20   // bytes of a Read
 	sinkDepth = 8         // Reads under way
-	sinkFrom  = 16 << 20  // octets of the source, which are read again and again
+	sinkFrom  = 16 << 20  // bytes of the source, which are read again and again
 )
 
 func init() { processes["sink source"] = serveSink }
@@ -50,10 +50,10 @@ func init() { processes["sink source"] = serveSink }
 // new file: in one that is mapped (mapfile), in one that is an object (object), and in memory
 // from where the program writes each to the file (program). With -sink.peers connections fill
 // parts of the file, or with -sink.own files of their own, at the same time. Each iteration does
-// all of them, in another order each time, and the metrics are medians: octets per second in MB,
+// all of them, in another order each time, and the metrics are medians: bytes per second in MB,
 // and CPU time of this process in seconds for a GiB, both also relative to those of program in the
 // same iteration. With -sink.beside there are the 50th and the 99th percentile of how long Reads
-// of 64 octets take on another connection of the same device meanwhile.
+// of 64 bytes take on another connection of the same device meanwhile.
 //
 //	go test -run '^$' -bench FileSink -benchtime 9x ./ibverbs -sink.dir /dev/shm
 func BenchmarkFileSink(b *testing.B) {
@@ -234,7 +234,7 @@ func fillSink(b *testing.B, peers []sinkPeer, kind string) (took, used time.Dura
 		for off := 0; off < n; off += sinkRead {
 			testkit.Must(part.ReadAt(got, int64(off)))(b)
 			if !bytes.Equal(got, want[off%sinkFrom:][:sinkRead]) {
-				b.Fatalf("%s: other octets in the file after %d", kind, part.off+int64(off))
+				b.Fatalf("%s: other bytes in the file after %d", kind, part.off+int64(off))
 			}
 		}
 	}
@@ -250,7 +250,7 @@ type filePart struct {
 func (p filePart) ReadAt(b []byte, off int64) (int, error)  { return p.f.ReadAt(b, p.off+off) }
 func (p filePart) WriteAt(b []byte, off int64) (int, error) { return p.f.WriteAt(b, p.off+off) }
 
-// fill returns what fills n octets of a part of a file, and the region that it uses.
+// fill returns what fills n bytes of a part of a file, and the region that it uses.
 func (p *sinkPeer) fill(b *testing.B, part filePart, n int, kind string) (mr *ibverbs.MR,
 	fill func() error) {
 	b.Helper()
@@ -279,7 +279,7 @@ func (p *sinkPeer) fill(b *testing.B, part filePart, n int, kind string) (mr *ib
 	}
 }
 
-// readBeside reads 64 octets again and again until stop is called, which returns how long each Read
+// readBeside reads 64 bytes again and again until stop is called, which returns how long each Read
 // took.
 func readBeside(b *testing.B, p *sinkPeer) (stop func() []time.Duration) {
 	b.Helper()

@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// pattern is n octets that are alike nowhere near.
+// pattern is n bytes that are alike nowhere near.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -27,7 +27,7 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// tempFile is a file of n octets, open for reading and writing.
+// tempFile is a file of n bytes, open for reading and writing.
 func tempFile(t *testing.T, n int64) *os.File {
 	t.Helper()
 	f := testkit.Must(os.Create(t.TempDir() + "/file"))(t)
@@ -44,7 +44,7 @@ func TestMemoryFile(t *testing.T) {
 	f := tempFile(t, off+size+7)
 	mr := testkit.Must(c.server.PD().MapFile(f, off, size, remoteRights))(t)
 	if mr.Len() != size || len(mr.Bytes()) != size || cap(mr.Bytes()) != size {
-		t.Errorf("%d octets, %d of them to be seen", mr.Len(), len(mr.Bytes()))
+		t.Errorf("%d bytes, %d of them to be seen", mr.Len(), len(mr.Bytes()))
 	}
 	local := testkit.Must(c.client.PD().AllocMR(size, remoteRights))(t)
 	defer func() { testkit.OK(t, local.Close()) }()
@@ -61,7 +61,7 @@ func TestMemoryFile(t *testing.T) {
 	got := testkit.Must(os.ReadFile(f.Name()))(t)
 	want := append(append(make([]byte, off), pattern(size, 1)...), make([]byte, 7)...)
 	if !bytes.Equal(got, want) {
-		t.Error("the file has other octets")
+		t.Error("the file has other bytes")
 	}
 }
 
@@ -83,12 +83,12 @@ func TestBadFile(t *testing.T) {
 		want   syscall.Errno
 	}{
 		"no file":                {nil, 0, 1, 0, syscall.EINVAL},
-		"no octets":              {f, 0, 0, 0, syscall.EINVAL},
-		"-1 octets":              {f, 0, -1, 0, syscall.EINVAL},
+		"no bytes":               {f, 0, 0, 0, syscall.EINVAL},
+		"-1 bytes":               {f, 0, -1, 0, syscall.EINVAL},
 		"from -1":                {f, -1, 1, 0, syscall.EINVAL},
 		"beyond the end":         {f, 9999, 2, remoteRights, syscall.EINVAL},
 		"far beyond the end":     {f, math.MaxInt64, 1, 0, syscall.EINVAL},
-		"2^63-1 octets":          {f, 1, math.MaxInt, 0, syscall.EINVAL},
+		"2^63-1 bytes":           {f, 1, math.MaxInt, 0, syscall.EINVAL},
 		"open for reading":       {reading, 0, 1, ibverbs.AccessLocalWrite, syscall.EACCES},
 		"impossible rights":      {f, 0, 1, ibverbs.AccessRemoteWrite, syscall.EINVAL},
 		"a file that is no file": {testkit.Must(os.Open("/"))(t), 0, 1, 0, syscall.EINVAL},
@@ -132,7 +132,7 @@ func TestBadFile(t *testing.T) {
 	}
 	testkit.OK(t, err)
 	if obj.Bytes() != nil || obj.Len() != 10000 {
-		t.Errorf("an object has %d octets in memory, of %d", len(obj.Bytes()), obj.Len())
+		t.Errorf("an object has %d bytes in memory, of %d", len(obj.Bytes()), obj.Len())
 	}
 	testkit.OK(t, obj.Close())
 	testkit.OK(t, obj.Close())
@@ -153,7 +153,7 @@ func TestObject(t *testing.T) {
 			t.Helper()
 			got := make([]byte, len(want))
 			if _, err := f.ReadAt(got, off); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%d octets, %s: other octets (%v)", size, what, err)
+				t.Errorf("%d bytes, %s: other bytes (%v)", size, what, err)
 			}
 		}
 		put := func(f *os.File, seed byte) []byte {
@@ -185,11 +185,11 @@ func TestObject(t *testing.T) {
 		var wc [1]ibverbs.WC
 		testkit.Must(c.server.RecvCQ().PollWait(ctx, wc[:]))(t)
 		if wc[0].Err() != nil || int(wc[0].ByteLen) != size+4 {
-			t.Fatalf("received %d octets of %d: %v", wc[0].ByteLen, size+4, wc[0].Err())
+			t.Fatalf("received %d bytes of %d: %v", wc[0].ByteLen, size+4, wc[0].Err())
 		}
 		is("sent", there, 3, append(append([]byte("<"), p...), ">>"...))
 		if c.serverMR.Bytes()[0] != '<' {
-			t.Error("the octet before the object's is missing")
+			t.Error("the byte before the object's is missing")
 		}
 		testkit.OK(t, c.client.Shutdown(ctx))
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is what a fake system call was asked for, and what it answers: n octets at most.
+// call is what a fake system call was asked for, and what it answers: n bytes at most.
 type call struct {
 	slices, at int
 	n          int
@@ -133,7 +133,7 @@ func TestVectorsToMappedFile(t *testing.T) {
 	}
 }
 
-// otherFile opens a new file of n octets whose descriptor is fd, which is free.
+// otherFile opens a new file of n bytes whose descriptor is fd, which is free.
 func otherFile(t *testing.T, path string, fd, n int) {
 	t.Helper()
 	f, err := os.Create(path)

@@ -21,7 +21,7 @@ import (
 // Registered memory. The tests of this file run on the engine, and on siw and rxe through
 // TestOnSiw and TestOnRxe.
 
-// mapped maps n octets until the test ends.
+// mapped maps n bytes until the test ends.
 func mapped(t *testing.T, n, prot int) []byte {
 	t.Helper()
 	b := testkit.Must(syscall.Mmap(-1, 0, n, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE))(t)
@@ -82,7 +82,7 @@ func TestBadRegistrations(t *testing.T) {
 		"read-only, to be read":       {readOnly, ibverbs.AccessRemoteRead},
 		"the writable part of 8 MiB":  {long[:4<<20], remoteRights},
 		"the writable part of a file": {beyond[:page], remoteRights},
-		"one octet":                   {hole[page-1 : page], remoteRights},
+		"one byte":                    {hole[page-1 : page], remoteRights},
 		"a string's worth of Go heap": {[]byte(strings.Repeat("x", 3)), remoteRights},
 	} {
 		mr, err := pd.RegMR(c.buf, c.access)
@@ -281,7 +281,7 @@ func TestMemoryForkExec(t *testing.T) {
 			// A Write is complete before it has been placed; a Read behind it is not.
 			testkit.OK(t, read(t, ctx, c.client, c.clientMR, r))
 			if got := mr.Bytes(); bytes.Count(got, []byte{fill}) != size {
-				t.Fatalf("round %d: %d octets of %d arrived where the program looks", i, bytes.Count(got, []byte{fill}), size)
+				t.Fatalf("round %d: %d bytes of %d arrived where the program looks", i, bytes.Count(got, []byte{fill}), size)
 			}
 		}
 		var exit *exec.ExitError

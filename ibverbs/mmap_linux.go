@@ -2,7 +2,7 @@ package ibverbs
 
 import "golang.org/x/sys/unix"
 
-// mapAnonymous maps n octets, whole pages, of fresh zeroed memory.
+// mapAnonymous maps n bytes, whole pages, of fresh zeroed memory.
 func mapAnonymous(n int, huge bool) ([]byte, error) {
 	flags := unix.MAP_ANON | unix.MAP_PRIVATE
 	if huge {
@@ -11,7 +11,7 @@ func mapAnonymous(n int, huge bool) ([]byte, error) {
 	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
 }
 
-// mapShared maps n octets of an open file from offset off, which is at a page.
+// mapShared maps n bytes of an open file from offset off, which is at a page.
 func mapShared(fd uintptr, off int64, n int, write bool) ([]byte, error) {
 	prot := unix.PROT_READ
 	if write {
@@ -26,7 +26,7 @@ func unmap(pages []byte) error { return unix.Munmap(pages) }
 // adviseHuge asks for transparent huge pages.
 func adviseHuge(pages []byte) error { return unix.Madvise(pages, unix.MADV_HUGEPAGE) }
 
-// populate has the kernel bring the pages of n octets from address first on. The
+// populate has the kernel bring the pages of n bytes from address first on. The
 // kernel refuses that before Linux 5.14.
 func populate(first, n uintptr, write bool) {
 	advice := unix.MADV_POPULATE_READ

@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// mapAnonymous allocates n octets of zeroed memory that begin on a page, as they do on
+// mapAnonymous allocates n bytes of zeroed memory that begin on a page, as they do on
 // Linux. They are on the Go heap: of the devices only the engine with a network in memory
 // can be opened here, and it needs no more.
 func mapAnonymous(n int, huge bool) ([]byte, error) {

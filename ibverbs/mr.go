@@ -33,7 +33,7 @@ func (mr *MR) p() provider.MR {
 }
 
 // RegMR registers buf (ibv_reg_mr). The MR keeps buf alive and in place until
-// it is closed; in the meantime the caller may read and write it, but an octet
+// it is closed; in the meantime the caller may read and write it, but a byte
 // that a work request or the peer is using has no defined value.
 //
 // buf may be Go memory or memory from mmap. An empty buf, and RemoteWrite or
@@ -51,7 +51,7 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register("ibv_reg_mr", buf, nil, func() (provider.MR, error) { return pd.p.RegMR(buf, access) })
 }
 
-// RegMRIova is RegMR of a region whose first octet has the address iova in SGEs and
+// RegMRIova is RegMR of a region whose first byte has the address iova in SGEs and
 // for the peer (ibv_reg_mr_iova). The region must not reach beyond 2^64. Kernel
 // devices want iova and the address of buf to be alike within a page, otherwise it
 // is EINVAL; siw can't do it at all (errors.ErrUnsupported).
@@ -139,7 +139,7 @@ func (mr *MR) Bytes() []byte {
 	return nil
 }
 
-// Addr returns the address of the first octet as SGE.Addr and
+// Addr returns the address of the first byte as SGE.Addr and
 // SendWR.RemoteAddr count it. It is not necessarily an address in this process.
 func (mr *MR) Addr() uint64 {
 	if p := mr.p(); p != nil {
@@ -148,7 +148,7 @@ func (mr *MR) Addr() uint64 {
 	return 0
 }
 
-// Len returns the region's length in octets.
+// Len returns the region's length in bytes.
 func (mr *MR) Len() uint64 {
 	if p := mr.p(); p != nil {
 		return p.Len()
@@ -188,7 +188,7 @@ func (mr *MR) PD() *PD {
 	return mr.pd.Load()
 }
 
-// SGE names n octets of the region from offset off. Octets outside the region,
+// SGE names n bytes of the region from offset off. Octets outside the region,
 // n above 2^32-1 and a closed region are an error here; an SGE put together by
 // hand is checked only when it is used, which costs the connection. It does
 // not allocate.
@@ -198,12 +198,12 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 		return SGE{}, err
 	}
 	if uint64(n) > math.MaxUint32 {
-		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets in one SGE", n)
+		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d bytes in one SGE", n)
 	}
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
 
-// Remote names n octets of the region from offset off for the peer. The region's rights decide what
+// Remote names n bytes of the region from offset off for the peer. The region's rights decide what
 // the peer can do with it: an access for which it lacks the right ends the connection. A region
 // with none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. After a Rereg
 // that gives it one, call Remote then, because its key changes. For a window, name the memory with
@@ -222,7 +222,7 @@ func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }
 
-// inside returns the provider's region if the n octets from off are in it. op is for errors.
+// inside returns the provider's region if the n bytes from off are in it. op is for errors.
 func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 	p := mr.p()
 	if p == nil {
@@ -232,7 +232,7 @@ func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 		return nil, err
 	}
 	if size := p.Len(); off < 0 || n < 0 || uint64(off) > size || uint64(n) > size-uint64(off) {
-		return nil, mr.obj.Errorf(op, syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, size)
+		return nil, mr.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d of a region of %d", n, off, size)
 	}
 	return p, nil
 }

@@ -19,13 +19,13 @@ func TestSGEOfMoreThan4GiB(t *testing.T) {
 	mr := testkit.Must(o.pd.AllocMR(1<<32+1, ibverbs.AccessRemoteRead))(t) // never touched, so that it takes no memory
 	defer mr.Close()
 	_, err := mr.SGE(0, 1<<32)
-	wantErrno(t, "SGE of 2^32 octets", err, syscall.EINVAL, "one SGE")
+	wantErrno(t, "SGE of 2^32 bytes", err, syscall.EINVAL, "one SGE")
 	sge, err := mr.SGE(2, 1<<32-1)
 	if err != nil || sge.Length != math.MaxUint32 {
-		t.Errorf("SGE of 2^32-1 octets: %+v, %v", sge, err)
+		t.Errorf("SGE of 2^32-1 bytes: %+v, %v", sge, err)
 	}
 	r, err := mr.Remote(0, 1<<32+1)
 	if err != nil || r.Len != 1<<32+1 {
-		t.Errorf("Remote of 2^32+1 octets: %+v, %v", r, err)
+		t.Errorf("Remote of 2^32+1 bytes: %+v, %v", r, err)
 	}
 }

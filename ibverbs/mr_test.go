@@ -24,7 +24,7 @@ func TestAllocMR(t *testing.T) {
 		testkit.OK(t, err)
 		b := mr.Bytes()
 		if len(b) != n || cap(b) != n || mr.Len() != uint64(n) {
-			t.Errorf("AllocMR(%d): %d octets, capacity %d, Len %d", n, len(b), cap(b), mr.Len())
+			t.Errorf("AllocMR(%d): %d bytes, capacity %d, Len %d", n, len(b), cap(b), mr.Len())
 		}
 		if uintptr(unsafe.Pointer(&b[0]))%uintptr(page) != 0 {
 			t.Errorf("AllocMR(%d) does not start on a page: %p", n, &b[0])

@@ -25,7 +25,7 @@ import (
 // Only the peer of that QP can use it (type 2B in InfiniBand's words; iWARP has no
 // other). It is over with WRLocalInv on that QP, or with the peer's Send with
 // Invalidate, whose completion has the key (WC.InvalidatedRKey); only then can it be
-// bound again, and it must be with a key that differs in its lowest octet.
+// bound again, and it must be with a key that differs in its lowest byte.
 //
 // A peer that names a window which is not bound, or which is bound for another peer, ends its
 // connection with a Terminate, as with a key that names nothing. A bind or invalidation that fails
@@ -128,11 +128,11 @@ func (mw *MW) Close() error {
 	return mw.obj.Close(mw.p.Close)
 }
 
-// IncRKey returns rkey with another lowest octet (ibv_inc_rkey): a key for the next bind
+// IncRKey returns rkey with another lowest byte (ibv_inc_rkey): a key for the next bind
 // of a window of type 2, or the next registration of a region of AllocFastRegMR.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindInfo names n octets of the region from offset off for a window with the rights access, with
+// BindInfo names n bytes of the region from offset off for a window with the rights access, with
 // the checks of SGE. The region must have AccessMWBind for it, and AccessLocalWrite if the window
 // is to have AccessRemoteWrite or AccessRemoteAtomic; it needs no remote rights itself. With n = 0
 // a window of type 1 is unbound.

@@ -77,7 +77,7 @@ func TestWindows(t *testing.T) {
 	fast := testkit.Must(pd.AllocFastRegMR(4096))(t)
 	memory := make([]byte, 4096)
 	const both = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
-	for round := range 300 { // the key's octet comes round
+	for round := range 300 { // the key's byte comes round
 		off := round * 8
 		info := testkit.Must(mr.BindInfo(off, 24, both))(t)
 		old := one.RKey()
@@ -108,7 +108,7 @@ func TestWindows(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(mr.Bytes()[300*8+24:], make([]byte, 4096-300*8-24)) {
-		t.Error("octets behind the windows were written")
+		t.Error("bytes behind the windows were written")
 	}
 	refused(t, "a region with a window bound to it is closed", mr.Close(), syscall.EBUSY)
 	refused(t, "and re-registered", mr.Rereg(ibverbs.ReregAccess, nil, nil, 0), syscall.EBUSY)

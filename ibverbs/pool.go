@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// PoolClass is a kind of buffers of a Pool: Count of them, of Size octets each.
+// PoolClass is a kind of buffers of a Pool: Count of them, of Size bytes each.
 type PoolClass struct{ Size, Count int }
 
 // Pool hands out registered buffers: slices of one memory region, which is mapped
@@ -20,7 +20,7 @@ type PoolClass struct{ Size, Count int }
 // slow with kernel devices, and from putting together SGEs by hand.
 //
 // It is safe for concurrent use. Get and Release allocate nothing and take about as
-// long as a channel operation. A buffer that lies idle keeps the octets that it had
+// long as a channel operation. A buffer that lies idle keeps the bytes that it had
 // when it was released.
 type Pool struct {
 	mr      *MR
@@ -75,9 +75,9 @@ func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption
 		step := c.Size + poolAlign - 1
 		switch {
 		case c.Size < 1, c.Count < 1, step < 0, c.Count > (math.MaxInt-total)/step:
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d buffers of %d octets", c.Count, c.Size)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d buffers of %d bytes", c.Count, c.Size)
 		case i > 0 && classes[i-1].Size == c.Size:
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "two classes of %d octets", c.Size)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "two classes of %d bytes", c.Size)
 		}
 		total += c.Count * (step &^ (poolAlign - 1))
 		count += c.Count
@@ -115,7 +115,7 @@ func (p *Pool) MR() *MR {
 var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("%w: all buffers of the size are handed "+
 	"out; release one, or call Wait", syscall.ENOBUFS)}
 
-// Get hands out the smallest buffer with room for n octets. It is ENOBUFS if there
+// Get hands out the smallest buffer with room for n bytes. It is ENOBUFS if there
 // is none at the moment, and EINVAL if the pool has none of that size at all.
 func (p *Pool) Get(n int) (PoolBuf, error) {
 	first, err := p.begin(n)
@@ -133,7 +133,7 @@ func (p *Pool) Get(n int) (PoolBuf, error) {
 	return PoolBuf{}, errPoolEmpty
 }
 
-// Wait is Get that waits for a buffer of the smallest size that n octets fit into,
+// Wait is Get that waits for a buffer of the smallest size that n bytes fit into,
 // until ctx is done.
 func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 	first, err := p.begin(n)
@@ -155,7 +155,7 @@ func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 	}
 }
 
-// begin keeps the pool open for a buffer of n octets, and says which class is the
+// begin keeps the pool open for a buffer of n bytes, and says which class is the
 // smallest for it.
 func (p *Pool) begin(n int) (int, error) {
 	if p == nil || p.mr == nil {
@@ -166,7 +166,7 @@ func (p *Pool) begin(n int) (int, error) {
 		first++
 	}
 	if n < 0 || first == len(p.classes) {
-		return 0, object.Errorf("pool get", p.mr.obj.Name(), syscall.EINVAL, "a buffer of %d octets from a pool whose longest has %d", n, p.classes[len(p.classes)-1].size)
+		return 0, object.Errorf("pool get", p.mr.obj.Name(), syscall.EINVAL, "a buffer of %d bytes from a pool whose longest has %d", n, p.classes[len(p.classes)-1].size)
 	}
 	for {
 		out := p.out.Load()
@@ -229,7 +229,7 @@ func (b PoolBuf) Bytes() []byte {
 	return mem[b.slot.offset : b.slot.offset+b.slot.class.size : b.slot.offset+b.slot.class.size]
 }
 
-// SGE names n octets of the buffer from offset off, as MR.SGE does.
+// SGE names n bytes of the buffer from offset off, as MR.SGE does.
 func (b PoolBuf) SGE(off, n int) (SGE, error) {
 	if err := b.inside("SGE", off, n); err != nil {
 		return SGE{}, err
@@ -237,7 +237,7 @@ func (b PoolBuf) SGE(off, n int) (SGE, error) {
 	return b.pool.mr.SGE(b.slot.offset+off, n)
 }
 
-// Remote names n octets of the buffer from offset off for the peer, as MR.Remote
+// Remote names n bytes of the buffer from offset off for the peer, as MR.Remote
 // does. The key is that of all the pool: a peer that guesses can reach the other
 // buffers, too.
 func (b PoolBuf) Remote(off, n int) (RemoteRegion, error) {
@@ -252,7 +252,7 @@ func (b PoolBuf) inside(op string, off, n int) error {
 		return err
 	}
 	if size := b.slot.class.size; off < 0 || n < 0 || off > size || n > size-off {
-		return object.Errorf(op, "pool buffer", syscall.EINVAL, "%d octets from offset %d of a buffer of %d", n, off, size)
+		return object.Errorf(op, "pool buffer", syscall.EINVAL, "%d bytes from offset %d of a buffer of %d", n, off, size)
 	}
 	return nil
 }

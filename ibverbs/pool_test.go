@@ -27,7 +27,7 @@ func TestMemoryPool(t *testing.T) {
 	for i, want := range []int{10, 10, 10, 1000, 1000} { // the long ones help out
 		b := testkit.Must(pool.Get(7))(t)
 		if got := b.Bytes(); len(got) != want || cap(got) != want || uintptr(unsafe.Pointer(&got[0]))%64 != 0 {
-			t.Errorf("buffer %d: %d octets, capacity %d, at %p; want %d", i, len(got), cap(got), &got[0], want)
+			t.Errorf("buffer %d: %d bytes, capacity %d, at %p; want %d", i, len(got), cap(got), &got[0], want)
 		}
 		for j := range b.Bytes() {
 			b.Bytes()[j] = byte(i + 1)
@@ -88,7 +88,7 @@ func TestBadPool(t *testing.T) {
 		"size -1":        {{Size: -1, Count: 1}},
 		"count 0":        {{Size: 1, Count: 0}},
 		"count -1":       {{Size: 1, Count: -1}},
-		"2^63-1 octets":  {{Size: math.MaxInt, Count: 1}},
+		"2^63-1 bytes":   {{Size: math.MaxInt, Count: 1}},
 		"2^63-1 buffers": {{Size: 1, Count: math.MaxInt}},
 		"overflow":       {{Size: min(1<<40, math.MaxInt), Count: min(1<<40, math.MaxInt)}},
 		"twice the same": {{Size: 8, Count: 1}, {Size: 8, Count: 2}},
@@ -107,7 +107,7 @@ func TestBadPool(t *testing.T) {
 	refused(t, "zero pool", err, syscall.EINVAL)
 	refused(t, "zero buffer", ibverbs.PoolBuf{}.Release(), syscall.EINVAL)
 	if (ibverbs.PoolBuf{}).Bytes() != nil {
-		t.Error("the zero buffer has octets")
+		t.Error("the zero buffer has bytes")
 	}
 
 	pool := testkit.Must(pd.NewPool(remoteRights, []ibverbs.PoolClass{{Size: 8, Count: 1}}))(t)
@@ -233,7 +233,7 @@ func TestMemoryHugePages(t *testing.T) {
 	} else {
 		mr.Bytes()[99] = 1
 		if uintptr(unsafe.Pointer(&mr.Bytes()[0]))%(1<<21) != 0 || mr.Len() != 100 {
-			t.Errorf("%d octets at %p", mr.Len(), &mr.Bytes()[0])
+			t.Errorf("%d bytes at %p", mr.Len(), &mr.Bytes()[0])
 		}
 		testkit.OK(t, mr.Close())
 	}
@@ -251,7 +251,7 @@ func TestMemoryHugePages(t *testing.T) {
 	_, err = pd.AllocMR(1, 0, 77)
 	refused(t, "unknown option", err, syscall.EINVAL)
 	_, err = pd.AllocMR(math.MaxInt, 0, ibverbs.TransparentHugePages)
-	refused(t, "2^63-1 octets", err, syscall.EINVAL)
+	refused(t, "2^63-1 bytes", err, syscall.EINVAL)
 	_, err = pd.AllocMR(min(1<<50, math.MaxInt), 0, ibverbs.HugePages)
-	refused(t, "2^50 octets", err, syscall.ENOMEM, syscall.EINVAL)
+	refused(t, "2^50 bytes", err, syscall.ENOMEM, syscall.EINVAL)
 }

@@ -13,31 +13,31 @@ import (
 // RDMA Write or Read needs to know. MR.Remote makes one, and the program brings
 // it to the other side, in private data or a Send.
 //
-// Its wire form is govs' own: RemoteRegionSize octets, in network order Addr
+// Its wire form is govs' own: RemoteRegionSize bytes, in network order Addr
 // (8), Len (8) and RKey (4). Other programs have others: rping sends the same
-// in the order address, key, length with a length of four octets.
+// in the order address, key, length with a length of four bytes.
 type RemoteRegion struct {
 	Addr uint64 // for SendWR.RemoteAddr
-	Len  uint64 // octets
+	Len  uint64 // bytes
 	RKey uint32 // for SendWR.RKey
 }
 
-// RemoteRegionSize is the length of a RemoteRegion's wire form in octets.
+// RemoteRegionSize is the length of a RemoteRegion's wire form in bytes.
 const RemoteRegionSize = 20
 
-// Part returns n octets of the region from offset off, and an error if they
+// Part returns n bytes of the region from offset off, and an error if they
 // are not in it.
 func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 	if off < 0 || n < 0 || uint64(off) > r.Len || uint64(n) > r.Len-uint64(off) {
-		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, r.Len)
+		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from offset %d of a region of %d", n, off, r.Len)
 	}
 	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
 }
 
 // String says where the region is, with the key in the form that errors have:
-// "4096 octets at 0x7f0000001000, rkey 0x41fd52e1".
+// "4096 bytes at 0x7f0000001000, rkey 0x41fd52e1".
 func (r RemoteRegion) String() string {
-	return fmt.Sprintf("%d octets at %#x, rkey %#x", r.Len, r.Addr, r.RKey)
+	return fmt.Sprintf("%d bytes at %#x, rkey %#x", r.Len, r.Addr, r.RKey)
 }
 
 // AppendBinary appends the wire form to b (encoding.BinaryAppender). It never
@@ -55,7 +55,7 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). After its RemoteRegionSize
-// octets b may have zeros only, which InfiniBand and RoCE add to private data. The region must not
+// bytes b may have zeros only, which InfiniBand and RoCE add to private data. The region must not
 // reach beyond the last address. b is the caller's again when UnmarshalBinary returns.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	if r == nil {
@@ -63,18 +63,18 @@ func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	}
 	if len(b) < RemoteRegionSize {
 		return object.Errorf("remote region", "", syscall.EINVAL,
-			"%d octets, where a RemoteRegion has %d; the peer sent another form, or none", len(b), RemoteRegionSize)
+			"%d bytes, where a RemoteRegion has %d; the peer sent another form, or none", len(b), RemoteRegionSize)
 	}
 	for i, octet := range b[RemoteRegionSize:] {
 		if octet != 0 {
 			return object.Errorf("remote region", "", syscall.EINVAL,
-				"octet %d of %d is %#02x: zeros only may come after the first %d",
+				"byte %d of %d is %#02x: zeros only may come after the first %d",
 				RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
 		}
 	}
 	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if n > math.MaxUint64-addr {
-		return object.Errorf("remote region", "", syscall.EINVAL, "%d octets from address %#x", n, addr)
+		return object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from address %#x", n, addr)
 	}
 	*r = RemoteRegion{Addr: addr, Len: n, RKey: binary.BigEndian.Uint32(b[16:])}
 	return nil

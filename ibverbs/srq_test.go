@@ -160,7 +160,7 @@ func (s *srqServer) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibve
 	return client, server, mr
 }
 
-// say sends n octets c.
+// say sends n bytes c.
 func say(t *testing.T, conn *rdmacm.Conn, mr *ibverbs.MR, c byte, n int) {
 	t.Helper()
 	copy(mr.Bytes(), bytes.Repeat([]byte{c}, n))

@@ -35,7 +35,7 @@ type (
 	// [provider.Traffic].
 	Traffic = provider.Traffic
 
-	// OpCount is a number of messages, and the octets in them: see [provider.OpCount].
+	// OpCount is a number of messages, and the bytes in them: see [provider.OpCount].
 	OpCount = provider.OpCount
 
 	// TerminateCount counts Terminates of one code: Remote (received), Layer, EType,

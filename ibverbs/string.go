@@ -27,7 +27,7 @@ func (qp *QP) String() string {
 }
 
 // String says which MR it is, its length and its rights:
-// "mr 0x1f00 (4096 octets, IBV_ACCESS_LOCAL_WRITE)".
+// "mr 0x1f00 (4096 bytes, IBV_ACCESS_LOCAL_WRITE)".
 func (mr *MR) String() string {
 	p := mr.p()
 	switch {
@@ -36,7 +36,7 @@ func (mr *MR) String() string {
 	case mr.obj.Closed():
 		return mr.obj.Name() + " (closed)"
 	}
-	return fmt.Sprintf("%s (%d octets, %s)", mr.obj.Name(), p.Len(), p.Access())
+	return fmt.Sprintf("%s (%d bytes, %s)", mr.obj.Name(), p.Len(), p.Access())
 }
 
 // String says which CQ of which device it is, counted from 1 in the order in which they were made,

@@ -73,7 +73,7 @@ type (
 	// one. The fields are in [provider.MWBindInfo].
 	MWBindInfo = provider.MWBindInfo
 
-	// SGE names registered memory (struct ibv_sge): Addr, Length in octets,
+	// SGE names registered memory (struct ibv_sge): Addr, Length in bytes,
 	// LKey. MR.SGE makes one. See [provider.SGE].
 	SGE = provider.SGE
 
@@ -113,7 +113,7 @@ type (
 	//	QPN             uint32   // whose work request it was: QP.QPN
 	//	Status          WCStatus // WCSuccess, or what went wrong
 	//	Opcode          WCOpcode // with a success: WCSend, WCRecv and so on
-	//	ByteLen         uint32   // receives, Reads, atomics: how many octets came
+	//	ByteLen         uint32   // receives, Reads, atomics: how many bytes came
 	//	Flags           WCFlags  // WCWithImm, WCWithInv
 	//	Imm             uint32   // with WCWithImm: host order
 	//	InvalidatedRKey uint32   // with WCWithInv: the key that the peer invalidated
@@ -142,7 +142,7 @@ type (
 // Queue pairs and events.
 type (
 	// QPCap holds a QP's sizes (struct ibv_qp_cap): MaxSendWR, MaxRecvWR,
-	// MaxSendSGE, MaxRecvSGE, MaxInlineData in octets. The fields are in [provider.QPCap].
+	// MaxSendSGE, MaxRecvSGE, MaxInlineData in bytes. The fields are in [provider.QPCap].
 	QPCap = provider.QPCap
 
 	// QPAttr is what QP.Modify sets and QP.Query returns (struct ibv_qp_attr):

@@ -30,13 +30,13 @@ func NewWriteWithImm(dst RemoteRegion, imm uint32, src ...SGE) SendWR {
 }
 
 // NewRead returns a signalled RDMA Read from the beginning of src to what the SGEs name, as many
-// octets as they have (IBV_WR_RDMA_READ). See NewSend.
+// bytes as they have (IBV_WR_RDMA_READ). See NewSend.
 func NewRead(src RemoteRegion, dst ...SGE) SendWR {
 	return SendWR{Opcode: WRRDMARead, Flags: SendSignaled, SGList: dst, RemoteAddr: src.Addr, RKey: src.RKey}
 }
 
 // NewFetchAdd returns a signalled atomic operation that adds to the first word of target. What was
-// there before goes to old, 8 octets (IBV_WR_ATOMIC_FETCH_AND_ADD). See NewSend.
+// there before goes to old, 8 bytes (IBV_WR_ATOMIC_FETCH_AND_ADD). See NewSend.
 func NewFetchAdd(target RemoteRegion, add uint64, old SGE) SendWR {
 	return SendWR{
 		Opcode: WRAtomicFetchAdd, Flags: SendSignaled, SGList: []SGE{old},
@@ -45,7 +45,7 @@ func NewFetchAdd(target RemoteRegion, add uint64, old SGE) SendWR {
 }
 
 // NewCompareAndSwap returns a signalled atomic operation that puts swap into the first word of
-// target if compare is there. What was there before goes to old, 8 octets
+// target if compare is there. What was there before goes to old, 8 bytes
 // (IBV_WR_ATOMIC_CMP_AND_SWP). See NewSend.
 func NewCompareAndSwap(target RemoteRegion, compare, swap uint64, old SGE) SendWR {
 	return SendWR{

@@ -42,8 +42,8 @@ var wrongObjects = []wrongUse{
 		_, err = mr.Remote(0, 64)
 		return err
 	})},
-	{name: "AllocMR: 0 octets", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(0, 0); return err })},
-	{name: "AllocMR: -1 octets", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(-1, 0); return err })},
+	{name: "AllocMR: 0 bytes", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(0, 0); return err })},
+	{name: "AllocMR: -1 bytes", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(-1, 0); return err })},
 	{name: "AllocMR: more than there is", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(math.MaxInt/2+1, 0); return err })},
 	{name: "CreateQP: nil", do: onPD("CreateQP", func(pd *ibverbs.PD) error { _, err := pd.CreateQP(nil); return err })},
 	{name: "CreateQP: no CQs", do: onPD("CreateQP", func(pd *ibverbs.PD) error { _, err := pd.CreateQP(&ibverbs.QPInitAttr{}); return err })},
@@ -62,7 +62,7 @@ var wrongObjects = []wrongUse{
 		return saw("SRQ.Modify", newSRQ(t).Modify(ibverbs.SRQAttr{Limit: 1000}, ibverbs.SRQAttrLimit))
 	}},
 	{name: "NewSRQReceiver: the CQ is too small", do: smallCQ},
-	{name: "RemoteRegion.UnmarshalBinary: too few octets", do: func(*testing.T) []seen {
+	{name: "RemoteRegion.UnmarshalBinary: too few bytes", do: func(*testing.T) []seen {
 		return saw("Unmarshal", new(ibverbs.RemoteRegion).UnmarshalBinary(make([]byte, 7)))
 	}},
 }

@@ -162,7 +162,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b(mr|mw|[lr]?key|[lr]keys?|STag) 0x[0-9a-f]+`), "$1 KEY"},
 	{regexp.MustCompile(`\b0x[0-9a-f]{6,16}\b`), "ADDR"},
 	{regexp.MustCompile(`\b(govs0|siw0)\b`), "DEVICE"},
-	{regexp.MustCompile(`\boctets ([0-9a-f]{2} )+[0-9a-f]{2}\b`), "octets HEX"},
+	{regexp.MustCompile(`\bbytes ([0-9a-f]{2} )+[0-9a-f]{2}\b`), "bytes HEX"},
 	{regexp.MustCompile(`\b(CompVector is \d+, and must be from 0 to) \d+`), "$1 N"}, // processors
 	{regexp.MustCompile(`\n`), `; `},
 }
@@ -241,7 +241,7 @@ func newLab(t *testing.T, cfg labConfig) *lab {
 	return c
 }
 
-// sge is the first n octets of the client's region.
+// sge is the first n bytes of the client's region.
 func (c *lab) sge(t *testing.T, n int) ibverbs.SGE {
 	return testkit.Must(c.clientMR.SGE(0, n))(t)
 }

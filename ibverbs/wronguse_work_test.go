@@ -35,7 +35,7 @@ var wrongPosts = []wrongUse{
 	{name: "PostSend: inline data without the flag", do: badWR(func(wr *ibverbs.SendWR) { wr.Inline = []byte("12345678") })},
 	{name: "PostSend: inline data and SGEs", do: badWR(func(wr *ibverbs.SendWR) { wr.Flags, wr.Inline = ibverbs.SendInline, []byte("12345678") })},
 	{name: "PostSend: a Read with inline data", do: badWR(func(wr *ibverbs.SendWR) { wr.Opcode, wr.Flags = ibverbs.WRRDMARead, ibverbs.SendInline })},
-	{name: "PostSend: more than 2^32-1 octets", do: badWR(func(wr *ibverbs.SendWR) {
+	{name: "PostSend: more than 2^32-1 bytes", do: badWR(func(wr *ibverbs.SendWR) {
 		wr.SGList = []ibverbs.SGE{{Length: math.MaxUint32}, {Length: 1}}
 	}), not: "siw has no check of it"},
 	{name: "PostSend: immediate data", do: badWR(func(wr *ibverbs.SendWR) { wr.Opcode = ibverbs.WRSendWithImm })},
@@ -52,7 +52,7 @@ var wrongPosts = []wrongUse{
 
 const noAtomics = "siw has no atomic operations"
 
-// badWR is what PostSend returns for a good Send of 8 octets that spoil has changed.
+// badWR is what PostSend returns for a good Send of 8 bytes that spoil has changed.
 func badWR(spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{})
@@ -238,7 +238,7 @@ func newMR(t *testing.T) *ibverbs.MR {
 	return mr
 }
 
-// readOnly is 8 octets that the device may not write, of the PD of conn.
+// readOnly is 8 bytes that the device may not write, of the PD of conn.
 func readOnly(t *testing.T, conn *rdmacm.Conn) ibverbs.SGE {
 	mr := testkit.Must(conn.PD().AllocMR(4096, 0))(t)
 	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
@@ -262,7 +262,7 @@ func receiveNowhere(t *testing.T) []seen {
 	return c.receives(t, sge)
 }
 
-// receives is what the two sides see of a Send of 8 octets into a receive of sge.
+// receives is what the two sides see of a Send of 8 bytes into a receive of sge.
 func (c *lab) receives(t *testing.T, sge ibverbs.SGE) []seen {
 	testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9, SGList: []ibverbs.SGE{sge}}))
 	rows := c.fails(t, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{c.sge(t, 8)}})
@@ -288,7 +288,7 @@ var wrongRemoteMemory = []wrongUse{
 	{name: "sends that are posted when a work request fails", do: flushedSend},
 }
 
-// remote is a work request on the first 8 octets of the server's region.
+// remote is a work request on the first 8 bytes of the server's region.
 func (c *lab) remote(op ibverbs.WROpcode, list []ibverbs.SGE) ibverbs.SendWR {
 	return ibverbs.SendWR{Opcode: op, SGList: list, RemoteAddr: c.serverMR.Addr(), RKey: c.serverMR.RKey()}
 }

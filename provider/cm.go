@@ -111,10 +111,10 @@ func (o IDOption) Check(value int) error {
 // ConnParam holds what a connection is made with (struct rdma_conn_param).
 type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply. What fits
-	// depends on provider and MPA revision: 252 octets between any two, 508
-	// between engines (RFC 5044 section 7.1, less four octets of RFC 6581).
+	// depends on provider and MPA revision: 252 bytes between any two, 508
+	// between engines (RFC 5044 section 7.1, less four bytes of RFC 6581).
 	// siw as sender corrupts lengths 252 to 255 (kernel-notes). On InfiniBand and
-	// RoCE a request takes 56 octets, an acceptance 196 and a rejection 148, and
+	// RoCE a request takes 56 bytes, an acceptance 196 and a rejection 148, and
 	// that is how many arrive, the rest being zeros.
 	PrivateData []byte
 

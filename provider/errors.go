@@ -15,7 +15,7 @@ type Error struct {
 	Err    error  // a syscall.Errno, os.ErrClosed, or an error that wraps one and says more
 }
 
-// Error implements error: "ibv_reg_mr 4096 octets: cannot allocate memory",
+// Error implements error: "ibv_reg_mr 4096 bytes: cannot allocate memory",
 // "ibv_poll_cq: cq of siw0 is closed".
 func (e *Error) Error() string {
 	object := e.Object
@@ -193,7 +193,7 @@ func (e *RejectedError) Error() string {
 		b.WriteString(": nobody listens there, or the peer's program rejected it")
 	}
 	if n := len(e.PrivateData); n > 0 {
-		fmt.Fprintf(&b, " with %d octets of private data", n)
+		fmt.Fprintf(&b, " with %d bytes of private data", n)
 	}
 	return b.String()
 }

@@ -15,13 +15,13 @@ type PD interface {
 	// is EFAULT.
 	RegMR(buf []byte, access Access) (MR, error)
 
-	// RegMRIova is RegMR of a region whose first octet has the address iova
+	// RegMRIova is RegMR of a region whose first byte has the address iova
 	// (ibv_reg_mr_iova). The region must not reach beyond 2^64, and with a kernel
 	// device buf and iova must be alike within a page: EINVAL.
 	RegMRIova(buf []byte, iova uint64, access Access) (MR, error)
 
-	// RegObject registers size octets of something that is not memory: work requests
-	// and peers read its octets from offset 0 on with ReadAt, and write them, if the
+	// RegObject registers size bytes of something that is not memory: work requests
+	// and peers read its bytes from offset 0 on with ReadAt, and write them, if the
 	// rights say so, with WriteAt, which it then must have: EACCES otherwise. Both are
 	// called from any goroutine and at the same time, ReadAt several times for one
 	// connection, too, and may take their time. They must not call the region's Close,
@@ -34,7 +34,7 @@ type PD interface {
 	// AllocFastRegMR makes a region without memory (ib_alloc_mr of the kernel's verbs
 	// with IB_MR_TYPE_MEM_REG; libibverbs has none), which WRRegMR registers and
 	// WRLocalInv, or the peer's Send with Invalidate, ends again, any number of times.
-	// It can hold up to maxLen octets at a time; 0, and more than
+	// It can hold up to maxLen bytes at a time; 0, and more than
 	// DeviceAttr.MaxMRSize, are EINVAL.
 	AllocFastRegMR(maxLen uint64) (FastRegMR, error)
 
@@ -53,30 +53,30 @@ type PD interface {
 	Close() error // ibv_dealloc_pd
 }
 
-// VectorWriterAt is an io.WriterAt that can write the octets of several slices in one call. Many
+// VectorWriterAt is an io.WriterAt that can write the bytes of several slices in one call. Many
 // objects take one long write in less time than several short ones. PD.RegObject says where it is
 // used.
 type VectorWriterAt interface {
 	io.WriterAt
 
-	// WriteVectorAt writes the octets of all slices of b, one slice after the other, from offset
-	// off on. It returns how many octets it has written, and an error if these are fewer than all.
-	// It may neither change b and its octets, nor keep them after it has returned.
+	// WriteVectorAt writes the bytes of all slices of b, one slice after the other, from offset
+	// off on. It returns how many bytes it has written, and an error if these are fewer than all.
+	// It may neither change b and its bytes, nor keep them after it has returned.
 	WriteVectorAt(b [][]byte, off int64) (n int, err error)
 }
 
 // MR is a memory region (struct ibv_mr).
 type MR interface {
-	// Addr is the address of the region's first octet as SGEs and peers name
+	// Addr is the address of the region's first byte as SGEs and peers name
 	// it: the tagged offset on the wire. With the kernel it is the virtual
 	// address, with the engine a value that says nothing about this process.
 	Addr() uint64
-	Len() uint64  // octets
+	Len() uint64  // bytes
 	LKey() uint32 // for SGE.LKey
 	RKey() uint32 // for SendWR.RKey at the peer: the STag on the wire
 	Access() Access
 
-	// Close deregisters (ibv_dereg_mr). When it returns nil no octet of the
+	// Close deregisters (ibv_dereg_mr). When it returns nil no byte of the
 	// region is read or written any more; work that still names it completes
 	// with an error. EBUSY while a window is bound to it.
 	Close() error
@@ -131,8 +131,8 @@ type MW interface {
 // and atomics AccessLocalWrite; it needs none of the rights that the window gives.
 type MWBindInfo struct {
 	LKey   uint32 // of the region
-	Addr   uint64 // of the first octet in the region, counted as SGE.Addr
-	Length uint64 // octets
+	Addr   uint64 // of the first byte in the region, counted as SGE.Addr
+	Length uint64 // bytes
 	Access Access // RemoteWrite, RemoteRead, RemoteAtomic, ZeroBased: the window's addresses count from 0, otherwise they are the region's
 }
 

@@ -71,7 +71,7 @@ type Device interface {
 }
 
 // GID is a global identifier in network order (union ibv_gid). On iWARP its
-// first six octets are the interface's MAC address.
+// first six bytes are the interface's MAC address.
 type GID [16]byte
 
 // GIDEntry is a valid entry of a GID table (struct ibv_gid_entry).
@@ -90,8 +90,8 @@ type DeviceAttr struct {
 	FWVer           string
 	NodeGUID        uint64
 	SysImageGUID    uint64
-	MaxMRSize       uint64 // octets
-	PageSizeCap     uint64 // bit n set: pages of 2^n octets
+	MaxMRSize       uint64 // bytes
+	PageSizeCap     uint64 // bit n set: pages of 2^n bytes
 	VendorID        uint32
 	VendorPartID    uint32
 	HWVer           uint32
@@ -113,7 +113,7 @@ type DeviceAttr struct {
 	MaxSRQWR        int
 	MaxSRQSGE       int
 	PhysPortCnt     uint8
-	MaxInline       int // octets; not in ibv_device_attr, 0 if unknown
+	MaxInline       int // bytes; not in ibv_device_attr, 0 if unknown
 	LocalCAAckDelay uint8
 	MaxPkeys        uint16
 	NumCompVectors  int // ibv_context.num_comp_vectors: CQInitAttr.CompVector is below it
@@ -122,11 +122,11 @@ type DeviceAttr struct {
 // PortAttr describes a port (struct ibv_port_attr).
 type PortAttr struct {
 	State        PortState
-	MaxMTU       int // octets
-	ActiveMTU    int // octets
+	MaxMTU       int // bytes
+	ActiveMTU    int // bytes
 	GIDTblLen    int
 	PortCapFlags uint32
-	MaxMsgSz     uint32 // octets
+	MaxMsgSz     uint32 // bytes
 	PkeyTblLen   uint16
 	LinkLayer    uint8 // 1 InfiniBand, 2 Ethernet
 	PhysState    uint8 // 5 LinkUp

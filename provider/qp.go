@@ -19,7 +19,7 @@ type QPCap struct {
 	MaxRecvWR     int
 	MaxSendSGE    int
 	MaxRecvSGE    int
-	MaxInlineData int // octets
+	MaxInlineData int // bytes
 }
 
 // QP is a queue pair (struct ibv_qp).
@@ -100,7 +100,7 @@ type QPAttr struct {
 
 	// What follows is of InfiniBand and RoCE, where the connection manager sets all
 	// of it. On iWARP Query gives zeros, and the engine's Modify EINVAL.
-	PathMTU     int // octets: 256 to 4096
+	PathMTU     int // bytes: 256 to 4096
 	DestQPN     uint32
 	RQPSN       uint32 // sequence numbers of packets, 24 bits
 	SQPSN       uint32

@@ -26,7 +26,7 @@ type ListenerStater interface {
 }
 
 // OpCount counts messages of one kind. A message counts when its last segment was built
-// or placed, and its octets with it or with their segments.
+// or placed, and its bytes with it or with their segments.
 type OpCount struct {
 	Messages uint64
 	Octets   uint64 // payload
@@ -84,13 +84,13 @@ type QPStats struct {
 // TCPStats is a part of TCP_INFO.
 type TCPStats struct {
 	RTTMicros, RTTVarMicros uint32
-	SendMSS, CongWindow     uint32 // octets; segments
+	SendMSS, CongWindow     uint32 // bytes; segments
 	Unacked, Lost, Retrans  uint32 // segments at this moment
 	TotalRetrans            uint32 // segments since the start
 	BytesAcked              uint64
 	BytesReceived           uint64
 	NotSentBytes            uint32
-	DeliveryRate            uint64 // octets a second
+	DeliveryRate            uint64 // bytes a second
 }
 
 // String has fmt print what a QPStats has here, and not its address.

@@ -37,7 +37,7 @@ func (a Access) String() string {
 	return strings.Join(names, "|")
 }
 
-// String says what completed and how: "work request 0x7 of qp 17: IBV_WC_RECV, 64 octets",
+// String says what completed and how: "work request 0x7 of qp 17: IBV_WC_RECV, 64 bytes",
 // "work request 0x8 of qp 17: IBV_WC_WR_FLUSH_ERR".
 func (wc WC) String() string {
 	s := fmt.Sprintf("work request %#x of qp %d: ", wc.WRID, wc.QPN)
@@ -46,7 +46,7 @@ func (wc WC) String() string {
 	}
 	s += wc.Opcode.String()
 	if wc.Opcode&WCRecv != 0 || wc.ByteLen > 0 {
-		s += fmt.Sprintf(", %d octets", wc.ByteLen)
+		s += fmt.Sprintf(", %d bytes", wc.ByteLen)
 	}
 	if wc.Flags&WCWithImm != 0 {
 		s += fmt.Sprintf(", immediate data %#x", wc.Imm)

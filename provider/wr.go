@@ -1,6 +1,6 @@
 package provider
 
-// SGE names Length octets of a registered region (struct ibv_sge). Addr counts
+// SGE names Length bytes of a registered region (struct ibv_sge). Addr counts
 // from MR.Addr. A Length of zero names nothing, whatever Addr and LKey say.
 type SGE struct {
 	Addr   uint64
@@ -15,7 +15,7 @@ type SendWR struct {
 	Flags  SendFlags
 
 	// SGList is the source of Sends and Writes and the sink of Reads and atomic
-	// operations, of which it holds the word's old value, 8 octets in host order.
+	// operations, of which it holds the word's old value, 8 bytes in host order.
 	// It must be empty with SendInline.
 	SGList []SGE
 
@@ -27,7 +27,7 @@ type SendWR struct {
 
 	// RKey is the peer's STag for Writes, Reads and atomics. WRBindMW and WRRegMR have
 	// here the window's or region's key as it is to be: its index, the upper 24 bits,
-	// says which it is, and the lowest octet must differ from that of the key it has
+	// says which it is, and the lowest byte must differ from that of the key it has
 	// (MW.RKey, MR.RKey; ibverbs.IncRKey makes such a key).
 	RKey uint32
 
@@ -61,7 +61,7 @@ type WC struct {
 	Status    WCStatus
 	Opcode    WCOpcode // valid only if Status is WCSuccess
 	Flags     WCFlags
-	ByteLen   uint32 // receives, Reads and atomics: octets that were placed
+	ByteLen   uint32 // receives, Reads and atomics: bytes that were placed
 	QPN       uint32
 	VendorErr uint32
 	Imm       uint32 // with WCWithImm: host order

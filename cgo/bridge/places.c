@@ -220,7 +220,7 @@ static long collapse(int dir, struct spelling *s, const char *root)
 // below returns the part of a path that its file has below root.
 static const char *below(const char *path) { return begins(path, "/sys") ? path + strlen("/sys") : path; }
 
-// look finds out what is at a path. If room is not NULL, and p->size octets are enough, it gets the name of the file.
+// look finds out what is at a path. If room is not NULL, and p->size bytes are enough, it gets the name of the file.
 __attribute__((noinline)) static int look(int dir, const char *path, struct place *p, char *room)
 {
 	const char *root = settings()->sysfs;

@@ -101,7 +101,7 @@ void after_library(struct before_library *, void *function);
 int enter_library(void);
 void leave_library(int called);
 
-// in_frames reports whether n octets at an address are on the stack of this thread, in the frames of the functions that
+// in_frames reports whether n bytes at an address are on the stack of this thread, in the frames of the functions that
 // have called the library: that memory is there.
 int in_frames(uint64_t addr, uint64_t n);
 

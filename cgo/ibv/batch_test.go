@@ -33,7 +33,7 @@ func TestSendBatchLinksAndFillsRequests(t *testing.T) {
 		t.Fatal("inline data of the size that the batch was made for was refused")
 	}
 	if b.SetInline([]byte("123456789")) {
-		t.Error("nine octets of inline data were taken by a batch with eight")
+		t.Error("nine bytes of inline data were taken by a batch with eight")
 	}
 	w = b.Add(9, 5, 0) // IBV_WR_ATOMIC_CMP_AND_SWP
 	w.SetAtomic(1, 2, 3, 4)

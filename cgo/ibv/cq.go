@@ -110,7 +110,7 @@ func (w *WC) Opcode() uint32 { return uint32(w.opcode) }
 // VendorErr returns the driver's own error code.
 func (w *WC) VendorErr() uint32 { return uint32(w.vendor_err) }
 
-// ByteLen returns the number of octets that a receive or a Read placed.
+// ByteLen returns the number of bytes that a receive or a Read placed.
 func (w *WC) ByteLen() uint32 { return uint32(w.byte_len) }
 
 // QPNum returns the number of the QP.

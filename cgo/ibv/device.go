@@ -156,7 +156,7 @@ func (c *Context) QueryDevice() (DeviceAttr, error) {
 // PortAttr is struct ibv_port_attr, as far as it is not about InfiniBand alone.
 type PortAttr struct {
 	State             uint32 // enum ibv_port_state
-	MaxMTU, ActiveMTU uint32 // enum ibv_mtu: 1 is 256 octets, 5 is 4096
+	MaxMTU, ActiveMTU uint32 // enum ibv_mtu: 1 is 256 bytes, 5 is 4096
 	GIDTblLen         int
 	PortCapFlags      uint32
 	MaxMsgSz          uint32

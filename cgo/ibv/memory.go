@@ -28,7 +28,7 @@ func (p *PD) Dealloc() error { return errnoResult(C.ibv_dealloc_pd(p.c())) }
 // Context returns the open device that the protection domain belongs to.
 func (p *PD) Context() *Context { return (*Context)(p.context) }
 
-// RegMR registers length octets at addr, with rights of enum ibv_access_flags.
+// RegMR registers length bytes at addr, with rights of enum ibv_access_flags.
 // The memory must stay where it is until Dereg: it is off the Go heap, or
 // pinned with a runtime.Pinner.
 //
@@ -41,7 +41,7 @@ func (p *PD) RegMR(addr unsafe.Pointer, length int, access uint32) (*MR, error) 
 	return (*MR)(mr), nil
 }
 
-// RegMRIova is RegMR of a region whose first octet work requests and peers name by
+// RegMRIova is RegMR of a region whose first byte work requests and peers name by
 // the address iova.
 //
 // Implements: struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);

@@ -80,7 +80,7 @@ func (q *QP) BindMW(mw *MW, id uint64, flags uint32, info *BindInfo) error {
 		C.uint64_t(info.Addr), C.uint64_t(info.Length), C.uint(info.Access)))
 }
 
-// IncRKey returns the key with another lowest octet.
+// IncRKey returns the key with another lowest byte.
 //
 // Implements: uint32_t ibv_inc_rkey(uint32_t rkey);
 func IncRKey(rkey uint32) uint32 { return uint32(C.ibv_inc_rkey(C.uint32_t(rkey))) }

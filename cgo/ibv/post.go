@@ -39,7 +39,7 @@ type SendBatch struct {
 }
 
 // NewSendBatch returns a batch of at most maxWR work requests, each with at most
-// maxSGE scatter/gather entries or maxInline octets of inline data.
+// maxSGE scatter/gather entries or maxInline bytes of inline data.
 func NewSendBatch(maxWR, maxSGE, maxInline int) (*SendBatch, error) {
 	maxWR, maxSGE, maxInline = max(maxWR, 1), max(maxSGE, 1), max(maxInline, 0)
 	b := &SendBatch{

@@ -60,7 +60,7 @@ func (a *QPInitAttr) TakeCap(p unsafe.Pointer) {
 	a.Cap.from(&(*C.struct_ibv_qp_init_attr)(p).cap)
 }
 
-// SizeofQPInitAttr is the size of struct ibv_qp_init_attr in octets.
+// SizeofQPInitAttr is the size of struct ibv_qp_init_attr in bytes.
 const SizeofQPInitAttr = C.sizeof_struct_ibv_qp_init_attr
 
 func (k *QPCap) c() C.struct_ibv_qp_cap {

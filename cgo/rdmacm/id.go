@@ -141,7 +141,7 @@ func (id *ID) Listen(backlog int) error {
 
 // ConnParam is struct rdma_conn_param.
 type ConnParam struct {
-	PrivateData        []byte // at most 255 octets
+	PrivateData        []byte // at most 255 bytes
 	ResponderResources uint8
 	InitiatorDepth     uint8
 	FlowControl        uint8
@@ -175,7 +175,7 @@ func paramFrom(c *C.struct_govs_conn_param) ConnParam {
 	}
 }
 
-// private returns a copy of p for a call that takes the length in an octet. p may
+// private returns a copy of p for a call that takes the length in a byte. p may
 // be part of an object with Go pointers, which cgo would find and refuse.
 func private(p []byte) (unsafe.Pointer, C.uint8_t, error) {
 	if len(p) > 255 {

@@ -37,10 +37,10 @@ func TestAddressesSurviveTheRoundTrip(t *testing.T) {
 
 func TestPrivateDataThatDoesNotFitAnOctetIsRefused(t *testing.T) {
 	if _, _, err := private(make([]byte, 256)); err != syscall.EINVAL {
-		t.Errorf("256 octets: %v", err)
+		t.Errorf("256 bytes: %v", err)
 	}
 	if _, n, err := private(make([]byte, 255)); err != nil || n != 255 {
-		t.Errorf("255 octets: %d, %v", n, err)
+		t.Errorf("255 bytes: %d, %v", n, err)
 	}
 	if p, n, err := private(nil); p != nil || n != 0 || err != nil {
 		t.Errorf("none: %v, %d, %v", p, n, err)

@@ -1,5 +1,5 @@
 // What cgo can't express: addresses in unions, context pointers that are numbers,
-// and parameter structures that point to a caller's octets.
+// and parameter structures that point to a caller's bytes.
 
 #ifndef GOVS_RDMACM_SHIM_H
 #define GOVS_RDMACM_SHIM_H
@@ -21,7 +21,7 @@
 #include <rdma/rdma_cma.h>
 
 // An IP address and port; the port in host order, the address in network order
-// with 4 or 16 octets, len 0 for none.
+// with 4 or 16 bytes, len 0 for none.
 struct govs_addr {
 	uint8_t ip[16];
 	uint32_t len;
@@ -32,10 +32,10 @@ struct govs_addr {
 // An option of an id, of the size that its number says.
 static inline int govs_set_option(struct rdma_cm_id *id, int option, int value)
 {
-	uint8_t octet = (uint8_t)value;
+	uint8_t byte = (uint8_t)value;
 
 	if (option == RDMA_OPTION_ID_TOS || option == RDMA_OPTION_ID_ACK_TIMEOUT)
-		return rdma_set_option(id, RDMA_OPTION_ID, option, &octet, sizeof(octet));
+		return rdma_set_option(id, RDMA_OPTION_ID, option, &byte, sizeof(byte));
 	return rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value));
 }
 

@@ -123,7 +123,7 @@ func TestSiw(t *testing.T) {
 				}
 				_, request, found := bytes.Cut(capture, []byte("MPA ID Req Frame"))
 				if !found || len(request) < 8 {
-					t.Fatalf("no MPA request in %d octets of capture", len(capture))
+					t.Fatalf("no MPA request in %d bytes of capture", len(capture))
 				}
 				if got := hex.EncodeToString(request[:8]); got != c.want {
 					t.Errorf("request goes on %s, want %s", got, c.want)

@@ -144,7 +144,7 @@ func TestCommand(t *testing.T) {
 	}
 	numbers, err := os.ReadFile(filepath.Join(result.Out, "dir", "numbers"))
 	if err != nil || bytes.Count(numbers, []byte("\n")) != 100000 {
-		t.Errorf("$VM_OUT brought back %d octets (%v), want 100000 lines", len(numbers), err)
+		t.Errorf("$VM_OUT brought back %d bytes (%v), want 100000 lines", len(numbers), err)
 	}
 	if _, err := os.Stat(spoiled); err == nil {
 		t.Error("what the command wrote outside of $VM_OUT reached the host")

@@ -56,8 +56,8 @@ type decodedFrame struct {
 	Seconds   float64 `json:"seconds"` // since the connection began
 	Direction string  `json:"direction"`
 	Kind      string  `json:"kind"`
-	Offset    uint64  `json:"offset"` // in the direction's stream, octets
-	Length    int     `json:"length"` // octets
+	Offset    uint64  `json:"offset"` // in the direction's stream, bytes
+	Length    int     `json:"length"` // bytes
 	Text      string  `json:"text"`
 	Error     string  `json:"error,omitempty"`
 }

@@ -105,7 +105,7 @@ func TestDecodeJSONNotes(t *testing.T) {
 		var d decoded
 		decodeJSON(t, cmd, &d)
 		if len(d.Conns) != c.conns || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "cannot be read beyond packet") {
-			t.Errorf("the first %d octets: %d connections, notes %q", c.octets, len(d.Conns), d.Notes)
+			t.Errorf("the first %d bytes: %d connections, notes %q", c.octets, len(d.Conns), d.Notes)
 		}
 	}
 }

@@ -182,7 +182,7 @@ func guidText(v uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xffff, v>>16&0xffff, v&0xffff)
 }
 
-// groups is a GID in groups of two octets.
+// groups is a GID in groups of two bytes.
 func groups(b []byte) string {
 	var text []string
 	for i := 0; i+1 < len(b); i += 2 {

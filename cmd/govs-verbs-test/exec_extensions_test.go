@@ -26,7 +26,7 @@ func TestExecExtensions(t *testing.T) {
 		flags []string
 		says  string
 	}{
-		{[]string{"--extensions"}, "a message of 0 octets; the word is 45"},
+		{[]string{"--extensions"}, "a message of 0 bytes; the word is 45"},
 		{nil, "ended: Work Request Flushed Error; the word is 40"},
 	} {
 		port := freePort()

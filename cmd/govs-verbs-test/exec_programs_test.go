@@ -292,7 +292,7 @@ func copyFile(t *testing.T, addr string, server, client launcher) {
 	c := client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port))
 	c.want(t, 0)
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
-		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
+		t.Errorf("%d bytes were copied, with differences; want %d", len(got), len(content))
 	}
 }
 

@@ -169,7 +169,7 @@ func judge(t *testing.T, known map[string]difference, lines string, printed map[
 }
 
 // placedLater is a test that looks at its memory when the peer has a completion of its RDMA Write.
-// On iWARP that says that the octets are on their way, not that they are placed (RFC 5040 section
+// On iWARP that says that the bytes are on their way, not that they are placed (RFC 5040 section
 // 5.5), so that on a busy machine the test finds what was there before.
 const placedLater = "test_rdmacm.CMTestCase.test_rdmacm_async_write"
 

@@ -77,7 +77,7 @@ func forward(to, from net.Conn) error {
 	return nil
 }
 
-// readStartup reads the octets of a start-up frame.
+// readStartup reads the bytes of a start-up frame.
 func readStartup(r io.Reader) ([]byte, error) {
 	head := make([]byte, mpa.FrameHeaderLen)
 	if _, err := io.ReadFull(r, head); err != nil {
@@ -88,7 +88,7 @@ func readStartup(r io.Reader) ([]byte, error) {
 	return append(head, private...), err
 }
 
-// readFPDU reads the octets of an FPDU without Markers.
+// readFPDU reads the bytes of an FPDU without Markers.
 func readFPDU(r io.Reader) ([]byte, error) {
 	head := make([]byte, mpa.HeaderLen)
 	if _, err := io.ReadFull(r, head); err != nil {

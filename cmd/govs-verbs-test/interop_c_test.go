@@ -38,7 +38,7 @@ func TestCProgramsPeerToPeer(t *testing.T) {
 	ucmatoseClient(t, openDevice(t, "engine"))
 }
 
-// The message that rdma_client and rdma_server exchange: 16 octets that they
+// The message that rdma_client and rdma_server exchange: 16 bytes that they
 // never set.
 const rdmaMessage = 16
 

@@ -40,7 +40,7 @@ func openDevice(t *testing.T, provider string) *ibverbs.Context {
 	return vctx
 }
 
-// config has the connection take count messages of size octets, and send as many.
+// config has the connection take count messages of size bytes, and send as many.
 func (m *messenger) config(vctx *ibverbs.Context, size, count int) *rdmacm.ConnConfig {
 	m.t.Helper()
 	pd, err := vctx.AllocPD()
@@ -180,7 +180,7 @@ func (m *messenger) completions(ctx context.Context, cq *ibverbs.CQ, count int, 
 }
 
 // acceptFirst starts a C program that connects to l, which listens on a port, sends a message of
-// size octets at once, and then waits; and receives that message. It does so again if siw does not
+// size bytes at once, and then waits; and receives that message. It does so again if siw does not
 // read the message.
 func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, port uint16, size int,
 	start func() *program) (*messenger, *program) {
@@ -202,7 +202,7 @@ func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, port u
 	}
 }
 
-// received are the octets of all messages received.
+// received are the bytes of all messages received.
 func (m *messenger) received() []byte { return bytes.Clone(m.in.Bytes()) }
 
 // ended waits until the C program has ended the connection.

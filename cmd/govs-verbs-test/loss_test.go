@@ -130,7 +130,7 @@ const lossOnly = "GOVS_LOSS_ONLY"
 
 // TestRunPeerLoss runs scenarios between two network namespaces over an Ethernet that loses,
 // doubles and reorders frames. TCP repairs all of that, and the layers above it must not notice,
-// however late and in whatever pieces their octets come. The control connection has a network of
+// however late and in whatever pieces their bytes come. The control connection has a network of
 // its own: it is not what is tested.
 func TestRunPeerLoss(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")

@@ -70,7 +70,7 @@ func (n *network) up(t *testing.T, ns, dev string, addr netip.Prefix) {
 const networkOnly = "GOVS_NETWORK_ONLY"
 
 // TestRunNamespaces runs scenarios between two network namespaces, whose frames are captured at
-// either end: over IPv4 and IPv6, and over an Ethernet of 1500 and of 9000 octets, and of the 1496
+// either end: over IPv4 and IPv6, and over an Ethernet of 1500 and of 9000 bytes, and of the 1496
 // and 1504 that a VLAN's tag leaves or needs. FPDUs are as long as fits one packet.
 func TestRunNamespaces(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
@@ -120,13 +120,13 @@ func runNamespaces(t *testing.T, n network, only string) {
 		}
 	}
 	if longest > n.mtu || longest < n.mtu-100 {
-		t.Errorf("the longest FPDU has %d octets, over an MTU of %d", longest, n.mtu)
+		t.Errorf("the longest FPDU has %d bytes, over an MTU of %d", longest, n.mtu)
 	}
 	testkit.OK(t, agent.cmd.Process.Signal(os.Interrupt))
 	agent.want(t, exitPassed, "captures: wire")
 }
 
-// longestFPDU is the length of the longest FPDU of a run, in octets.
+// longestFPDU is the length of the longest FPDU of a run, in bytes.
 func longestFPDU(t *testing.T, file string, port uint16) int {
 	t.Helper()
 	longest := 0

@@ -89,7 +89,7 @@ type perfRDMACmd struct {
 	BusyWait      time.Duration `default:"250us" help:"Look before sleeping. Default 250us." placeholder:"TIME"`
 	TxDepth       int           `short:"t" help:"Outstanding on a QP. Default 128; of many QPs fewer." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
-	Inline        int           `short:"I" help:"Post messages of up to N octets inline. Default 0." placeholder:"N"`
+	Inline        int           `short:"I" help:"Post messages of up to N bytes inline. Default 0." placeholder:"N"`
 	SGE           int           `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`
 	MR            int           `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
 	Outstanding   int           `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`

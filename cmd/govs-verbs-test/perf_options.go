@@ -135,9 +135,9 @@ func workloadHelp(op load.Op, tcp bool) string {
 	case op.Latency():
 		text += "The whole round trip is printed."
 	case tcp:
-		text += "Bandwidth counts until the server has received the last octet."
+		text += "Bandwidth counts until the server has received the last byte."
 	default:
-		text += "Bandwidth counts until the last octet is placed in memory."
+		text += "Bandwidth counts until the last byte is placed in memory."
 	}
 	if tcp {
 		text += "\nWith --poll block the ends use a net.Conn, with spin sockets that Go's netpoller does not know."
@@ -147,7 +147,7 @@ func workloadHelp(op load.Op, tcp bool) string {
 			" With --poll block an end looks for a completion for --busy-wait before it sleeps, if" +
 			" recent waits were that short."
 	}
-	columns := "GB are 10^9 octets, GiB 2^30."
+	columns := "GB are 10^9 bytes, GiB 2^30."
 	if !tcp {
 		columns = "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " + columns +
 			" Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +

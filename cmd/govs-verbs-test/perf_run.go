@@ -20,10 +20,10 @@ type perfReport struct {
 // perfRow is what came of a run.
 type perfRow struct {
 	Spec        load.Spec `json:"spec"`
-	Size        int       `json:"size"`       // octets
+	Size        int       `json:"size"`       // bytes
 	Iterations  uint64    `json:"iterations"` // messages, or round trips
 	Seconds     float64   `json:"seconds"`
-	GBps        float64   `json:"gb_per_s"` // 10^9 octets per second
+	GBps        float64   `json:"gb_per_s"` // 10^9 bytes per second
 	PeakGBps    float64   `json:"peak_gb_per_s,omitempty"`
 	Mops        float64   `json:"mops"`        // million messages per second
 	CPUPerGiB   float64   `json:"cpu_per_gib"` // seconds of CPU time, of both ends
@@ -87,7 +87,7 @@ func (f *perfFlags) measure(ctx context.Context, out *output, spec load.Spec, ru
 		s := withSize(spec, size)
 		r, err := run(ctx, s)
 		if err != nil {
-			return fmt.Errorf("messages of %d octets: %w", size, err)
+			return fmt.Errorf("messages of %d bytes: %w", size, err)
 		}
 		row := newPerfRow(s, r)
 		report.Messages = append(report.Messages, row)

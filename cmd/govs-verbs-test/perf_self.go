@@ -248,7 +248,7 @@ func (c *perfRDMACmd) compare(ctx context.Context, out *output, rep *perfSelfRep
 	for _, size := range c.sizes() {
 		row, err := c.rounds(ctx, rep.Op, size, rdma, tcp)
 		if err != nil {
-			return fmt.Errorf("messages of %d octets: %w", size, err)
+			return fmt.Errorf("messages of %d bytes: %w", size, err)
 		}
 		rep.Results = append(rep.Results, row)
 		if !c.JSON {

@@ -137,7 +137,7 @@ func TestPerfSaysWhy(t *testing.T) {
 	client := start(t, words("perf write-bw --provider engine -n 10 --warmup 0 -s 64 --crc off "+addr)...)
 	client.want(t, exitPassed, parts("with CRC, as one end asks for it"), nil)
 	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 5000 "+addr)...)
-	client.want(t, exitFailed, nil, parts("5000 octets inline: govs0 takes at most 512"))
+	client.want(t, exitFailed, nil, parts("5000 bytes inline: govs0 takes at most 512"))
 	client = start(t, words("perf write-bw --provider engine -n 10 --warmup 2 -s 5000 --inline 4999 "+addr)...)
 	client.want(t, exitPassed, nil, nil) // nothing is inline
 }
@@ -220,7 +220,7 @@ func TestPerfSelfFails(t *testing.T) {
 	mark := markProcesses(t)
 	p := startCommand(t, nil, words("perf write-bw --self --provider engine -n 10 -s 5000 --inline 5000")...)
 	p.want(t, exitFailed)
-	wantText(t, "stderr", p.stderr.String(), parts("5000 octets inline"))
+	wantText(t, "stderr", p.stderr.String(), parts("5000 bytes inline"))
 	testkit.NoneMarked(t, mark)
 }
 

@@ -36,7 +36,7 @@ A server of this command and a client of C, then the other way round:
 }
 
 // The sizes that the C rping takes: its buffer is 64 KiB, of which it uses one
-// octet less; the head of its text has to fit, whatever the number in it.
+// byte less; the head of its text has to fit, whatever the number in it.
 const (
 	minPing = 23
 	maxPing = 64<<10 - 1
@@ -54,7 +54,7 @@ func (c *pingCmd) Validate(k *kong.Context) error {
 	case c.Many && c.JSON:
 		return errors.New("--persistent has no single result to print as JSON: leave --json out")
 	case c.Size < minPing || c.Size > maxPing:
-		return fmt.Errorf("--size %d: rping takes %d to %d octets", c.Size, minPing, maxPing)
+		return fmt.Errorf("--size %d: rping takes %d to %d bytes", c.Size, minPing, maxPing)
 	case c.Count < 1:
 		return fmt.Errorf("--count %d: has to be at least 1", c.Count)
 	case c.Timeout <= 0:
@@ -106,7 +106,7 @@ type figures struct {
 	Provider string  `json:"provider"`
 	Device   string  `json:"device"`
 	Count    int     `json:"count"`
-	Size     int     `json:"size"` // octets; of the last ping
+	Size     int     `json:"size"` // bytes; of the last ping
 	MinUs    float64 `json:"min_us,omitempty"`
 	MeanUs   float64 `json:"mean_us,omitempty"`
 	MaxUs    float64 `json:"max_us,omitempty"`
@@ -128,10 +128,10 @@ func (f *figures) print(out *output, json bool) error {
 		return out.json(f)
 	}
 	if f.Role == "server" {
-		fmt.Fprintf(out, "served %d pings of %d octets for %s over %s %s\n", f.Count, f.Size, f.Peer, f.Provider, f.Device)
+		fmt.Fprintf(out, "served %d pings of %d bytes for %s over %s %s\n", f.Count, f.Size, f.Peer, f.Provider, f.Device)
 		return nil
 	}
-	fmt.Fprintf(out, "%d pings of %d octets to %s over %s %s: round trip min/mean/max %.1f/%.1f/%.1f us\n",
+	fmt.Fprintf(out, "%d pings of %d bytes to %s over %s %s: round trip min/mean/max %.1f/%.1f/%.1f us\n",
 		f.Count, f.Size, f.Peer, f.Provider, f.Device, f.MinUs, f.MeanUs, f.MaxUs)
 	return nil
 }

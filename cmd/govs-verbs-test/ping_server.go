@@ -133,7 +133,7 @@ func (p *pinger) serveOnce(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if from.Size == 0 || from.Size > maxPing {
-		return nil, fmt.Errorf("the client's data has %d octets; rping takes up to %d", from.Size, maxPing)
+		return nil, fmt.Errorf("the client's data has %d bytes; rping takes up to %d", from.Size, maxPing)
 	}
 	sge, err := p.data.SGE(0, int(from.Size))
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *pinger) serveOnce(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("the client has to say where its data is to be written: %w", err)
 	}
 	if to.Size != from.Size {
-		return nil, fmt.Errorf("the client's sink has %d octets, its data had %d", to.Size, from.Size)
+		return nil, fmt.Errorf("the client's sink has %d bytes, its data had %d", to.Size, from.Size)
 	}
 	wr.Opcode, wr.RemoteAddr, wr.RKey = ibverbs.WRRDMAWrite, to.Addr, to.Key
 	if err := p.do(ctx, wr); err != nil {

@@ -59,7 +59,7 @@ func TestFillPing(t *testing.T) {
 		b := make([]byte, size)
 		fillPing(b, 60)
 		if string(b) != pingText(60, size)+"\x00" {
-			t.Errorf("ping 60 of %d octets is %q", size, b)
+			t.Errorf("ping 60 of %d bytes is %q", size, b)
 		}
 	}
 }
@@ -70,11 +70,11 @@ func TestPing(t *testing.T) {
 		client := start(t, "ping", addr, "--provider", "engine", "--verbose", "--count", fmt.Sprint(c.count), "--size", fmt.Sprint(c.size))
 		client.want(t, exitPassed, parts(
 			pingLines("ping data: ", c.count, c.size),
-			fmt.Sprintf("%d pings of %d octets to %s over engine govs0: round trip min/mean/max ", c.count, c.size, addr),
+			fmt.Sprintf("%d pings of %d bytes to %s over engine govs0: round trip min/mean/max ", c.count, c.size, addr),
 		), parts("provider engine: as asked\n"))
 		server.want(t, exitPassed, parts(
 			pingLines("server ping data: ", c.count, c.size),
-			fmt.Sprintf("served %d pings of %d octets for 127.0.0.1:", c.count, c.size),
+			fmt.Sprintf("served %d pings of %d bytes for 127.0.0.1:", c.count, c.size),
 		), nil)
 	}
 }
@@ -85,14 +85,14 @@ func TestPingPersistent(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
 	first := start(t, "ping", addr, "--provider", "engine", "-C", "20")
 	second := start(t, "ping", addr, "--provider", "engine", "-C", "20", "-S", "200")
-	first.want(t, exitPassed, parts("20 pings of 64 octets"), nil)
-	second.want(t, exitPassed, parts("20 pings of 200 octets"), nil)
+	first.want(t, exitPassed, parts("20 pings of 64 bytes"), nil)
+	second.want(t, exitPassed, parts("20 pings of 200 bytes"), nil)
 	misbehave(t, addr, func(p *pingPeer) { p.send(make([]byte, 8)); _ = p.conn.Wait(p.ctx) })
-	server.stderr.await(t, "ping 0 of 127.0.0.1:.* a message of 8 octets")
+	server.stderr.await(t, "ping 0 of 127.0.0.1:.* a message of 8 bytes")
 	start(t, "ping", addr, "--provider", "engine", "-C", "1").want(t, exitPassed, nil, nil)
-	server.stdout.await(t, "served 1 pings of 64 octets")
+	server.stdout.await(t, "served 1 pings of 64 bytes")
 	server.stop()
-	server.want(t, exitPassed, parts("served 20 pings of 64 octets for 127.0.0.1:", "served 20 pings of 200 octets"), nil)
+	server.want(t, exitPassed, parts("served 20 pings of 64 bytes for 127.0.0.1:", "served 20 pings of 200 bytes"), nil)
 }
 
 func TestPingJSON(t *testing.T) {
@@ -198,7 +198,7 @@ func TestPingInterrupted(t *testing.T) {
 	client := start(t, "ping", addr, "--provider", "engine", "-v", "--count", "1000000000")
 	client.stdout.await(t, "rdma-ping-2: ")
 	client.stop()
-	client.want(t, exitFailed, parts(" pings of 64 octets to "+addr), parts(name+": interrupted\n"))
+	client.want(t, exitFailed, parts(" pings of 64 bytes to "+addr), parts(name+": interrupted\n"))
 	server.wait(t) // the client has left in order, or in the middle of a ping
 	wantText(t, "the server's stdout", server.stdout.String(), parts("served "))
 }
@@ -256,7 +256,7 @@ func misbehave(t *testing.T, addr string, f func(p *pingPeer)) {
 	_ = p.conn.Disconnect() // the server may have done so before
 }
 
-// send sends octets.
+// send sends bytes.
 func (p *pingPeer) send(octets []byte) {
 	p.t.Helper()
 	copy(p.mr.Bytes()[2048:], octets)
@@ -308,16 +308,16 @@ func TestServerOfBadClients(t *testing.T) {
 			func(p *pingPeer) { _ = p.conn.Wait(p.ctx) }, exitFailed, parts("ping 0 of 127.0.0.1:", "nothing for 500ms"),
 		},
 		"a short message": {
-			func(p *pingPeer) { p.send(make([]byte, 8)); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("a message of 8 octets, rping's have 16"),
+			func(p *pingPeer) { p.send(make([]byte, 8)); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("a message of 8 bytes, rping's have 16"),
 		},
 		"a long message": {
 			func(p *pingPeer) { p.send(make([]byte, 17)); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("waiting for the peer's message"),
 		},
 		"no data": {
-			func(p *pingPeer) { p.info(p.mr.Addr(), p.mr.RKey(), 0); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("has 0 octets; rping takes up to 65535"),
+			func(p *pingPeer) { p.info(p.mr.Addr(), p.mr.RKey(), 0); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("has 0 bytes; rping takes up to 65535"),
 		},
 		"too much data": {
-			func(p *pingPeer) { p.info(p.mr.Addr(), p.mr.RKey(), 0xffffffff); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("has 4294967295 octets; rping takes up to 65535"),
+			func(p *pingPeer) { p.info(p.mr.Addr(), p.mr.RKey(), 0xffffffff); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("has 4294967295 bytes; rping takes up to 65535"),
 		},
 		"a wrong key": {
 			func(p *pingPeer) { p.info(p.mr.Addr(), p.mr.RKey()^1, 64); _ = p.conn.Wait(p.ctx) }, exitFailed, parts("reading the client's data", "the peer terminated the connection"),
@@ -331,7 +331,7 @@ func TestServerOfBadClients(t *testing.T) {
 				p.goAhead()
 				p.info(p.mr.Addr(), p.mr.RKey(), 65)
 				_ = p.conn.Wait(p.ctx)
-			}, exitFailed, parts("sink has 65 octets, its data had 64"),
+			}, exitFailed, parts("sink has 65 bytes, its data had 64"),
 		},
 		"a sink with a wrong key": { // the Write is done here before the peer refuses it, and what comes next may be, too
 			func(p *pingPeer) {

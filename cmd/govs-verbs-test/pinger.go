@@ -35,7 +35,7 @@ func newPinger(vctx *ibverbs.Context, timeout time.Duration) (*pinger, error) {
 	return &pinger{vctx: vctx, pd: pd, timeout: timeout}, nil
 }
 
-// config registers memory for pings of size octets, and posts the first receive
+// config registers memory for pings of size bytes, and posts the first receive
 // before the peer can send.
 func (p *pinger) config(size int) *rdmacm.ConnConfig {
 	return &rdmacm.ConnConfig{
@@ -137,7 +137,7 @@ func (p *pinger) hear(ctx context.Context) (pingInfo, error) {
 		return pingInfo{}, err
 	}
 	if wc.ByteLen != pingInfoLen {
-		return pingInfo{}, fmt.Errorf("the peer sent a message of %d octets, rping's have %d", wc.ByteLen, pingInfoLen)
+		return pingInfo{}, fmt.Errorf("the peer sent a message of %d bytes, rping's have %d", wc.ByteLen, pingInfoLen)
 	}
 	info := parsePingInfo(p.recv.Bytes())
 	return info, p.postRecv(p.conn.QP())

@@ -29,7 +29,7 @@ func (*replayCmd) Help() string {
 		`frame, and the engine takes the other side: its program registers the ` +
 		`memory, posts the receives, and sends what the capture's program did. What the engine ` +
 		`answers is compared with the capture as ` + name + ` diff does, ` +
-		`what it places and receives octet for octet.
+		`what it places and receives byte for byte.
 
 The engine chooses the STags of its memory itself, so these are rewritten, and the CRCs ` +
 		`with them; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
@@ -124,7 +124,7 @@ func printReplay(out *output, conn *wire.Conn, side conformance.Role, r *replay.
 	if !r.Same() {
 		verdict = "not as in the capture"
 	}
-	fmt.Fprintf(out, "  %s played: %d FPDUs sent, %d messages answered, %d octets compared: %s\n",
+	fmt.Fprintf(out, "  %s played: %d FPDUs sent, %d messages answered, %d bytes compared: %s\n",
 		side, r.Played, r.Answered, r.Compared, verdict)
 	for _, p := range r.Problems {
 		fmt.Fprintf(out, "  %s\n", p)

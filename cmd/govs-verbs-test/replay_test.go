@@ -18,7 +18,7 @@ func TestReplay(t *testing.T) {
 	// printed.
 	start(t, "replay", "--play", "initiator",
 		corpus+"default-protection-write-beyond-end.pcapng").want(t, exitFailed, parts(
-		"initiator played: 1 FPDUs sent, 1 messages answered, 999 octets compared: not as in the capture\n- <-- Terminate DDP error 1/1/0x01",
+		"initiator played: 1 FPDUs sent, 1 messages answered, 999 bytes compared: not as in the capture\n- <-- Terminate DDP error 1/1/0x01",
 		"\n+ <-- Terminate DDP error 1/1/0x01", "\n      to-initiator:terminate:layout: siw | RFC\n"), nil)
 
 	const three = "../../provider/conformance/wire/testdata/siw-6.1.192-rping-and-send-bw.pcap"

@@ -15,7 +15,7 @@ type pingInfo struct {
 	Size uint32
 }
 
-// pingInfoLen is the length of a pingInfo in octets.
+// pingInfoLen is the length of a pingInfo in bytes.
 const pingInfoLen = 16
 
 func infoOf(mr *ibverbs.MR) pingInfo {
@@ -34,7 +34,7 @@ func parsePingInfo(b []byte) pingInfo {
 
 // fillPing writes the text of ping n, as rping does: a head, then letters that
 // begin one further each time, and a NUL at the end. The server prints it, and
-// the C one writes back what is before the NUL, and that. b has minPing octets
+// the C one writes back what is before the NUL, and that. b has minPing bytes
 // or more.
 func fillPing(b []byte, n int) {
 	head := fmt.Appendf(nil, "rdma-ping-%d: ", n)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzPingInfo reads rping's message, writes what was read, and wants the same octets.
+// FuzzPingInfo reads rping's message, writes what was read, and wants the same bytes.
 func FuzzPingInfo(f *testing.F) {
 	f.Add(make([]byte, pingInfoLen))
 	f.Add([]byte("\x00\x00\x55\x94\xd1\x5c\x91\x70\x87\xd9\xa6\x00\x00\x00\x00\x40"))

@@ -17,7 +17,7 @@ import (
 // targetFlags are about a target.
 type targetFlags struct {
 	Target string `help:"Play the scenarios of the scripted peer to what listens at this address: any iWARP stack, with any program that accepts connections and waits for its peer, such as rping -s -P." placeholder:"HOST:PORT"`
-	Offers string `name:"target-offers" enum:"listener,accept,receive" default:"receive" help:"What the program at --target does: listener, it answers Requests; accept, it accepts them and waits for its peer; receive, it has also posted a receive of 16 octets, as rping -s has. Default receive." placeholder:"WHAT"`
+	Offers string `name:"target-offers" enum:"listener,accept,receive" default:"receive" help:"What the program at --target does: listener, it answers Requests; accept, it accepts them and waits for its peer; receive, it has also posted a receive of 16 bytes, as rping -s has. Default receive." placeholder:"WHAT"`
 	Stack  string `name:"target-stack" help:"The provider whose profile describes the stack at --target, as kernel for siw. Default: no profile, so that every difference fails." placeholder:"PROVIDER"`
 }
 
@@ -25,7 +25,7 @@ type targetFlags struct {
 var offered = map[conformance.Needs]string{
 	conformance.NeedsListener: "has to answer Requests",
 	conformance.NeedsAccept:   "has to accept connections, and to wait for its peer",
-	conformance.NeedsReceive: "has to accept connections with a receive of 16 octets posted, and to " +
+	conformance.NeedsReceive: "has to accept connections with a receive of 16 bytes posted, and to " +
 		"wait for its peer",
 }
 

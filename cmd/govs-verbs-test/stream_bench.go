@@ -18,7 +18,7 @@ import (
 // streamBenchFlags are those of stream --bench.
 type streamBenchFlags struct {
 	Bench      bool   `help:"Measure, as rstream does, instead of connecting standard input and output."`
-	Size       string `short:"S" help:"With --bench: octets of a transfer, or all for all of rstream's sizes. Default: rstream's four sizes; with --count or --iterations 1000." placeholder:"N|all"`
+	Size       string `short:"S" help:"With --bench: bytes of a transfer, or all for all of rstream's sizes. Default: rstream's four sizes; with --count or --iterations 1000." placeholder:"N|all"`
 	Count      int    `short:"C" default:"1000" help:"With --bench: transfers that follow each other in one direction. Default 1000. 1: round trips." placeholder:"N"`
 	Iterations int    `short:"I" default:"1" help:"With --bench: how often that is done. Default 1." placeholder:"N"`
 	Verify     bool   `help:"With --bench: compare what comes with what rstream -T v sends, which this command always sends."`
@@ -127,7 +127,7 @@ func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, 
 			err = fmt.Errorf("%w; %s", err, sameOptions)
 		}
 		if err != nil {
-			return fmt.Errorf("%d times %d transfers of %d octets: %w", t.Iterations, t.Transfers,
+			return fmt.Errorf("%d times %d transfers of %d bytes: %w", t.Iterations, t.Transfers,
 				t.Size, err)
 		}
 		row := newPerfRow(load.Spec{Op: opOfStream(t), Poll: load.Block, Size: t.Size,
@@ -147,7 +147,7 @@ func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, 
 const patienceAtEnd = time.Second
 
 // awaitEnd waits until the peer ends the connection, if it does so soon. This end has sent last,
-// and rstream -T a takes the end of a connection that comes with the last octets for a failure.
+// and rstream -T a takes the end of a connection that comes with the last bytes for a failure.
 func (c *streamCmd) awaitEnd(conn *rsocket.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(patienceAtEnd)); err != nil {
 		return err

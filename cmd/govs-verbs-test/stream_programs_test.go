@@ -57,7 +57,7 @@ func (s *streamSite) accept(t *testing.T, l *rsocket.Listener, p *program) *rsoc
 const streamAttempts = 10
 
 // serve starts a C end that connects to the port and speaks first, and has do serve it. If the Go
-// end is over siw, and siw does not read the C end's first octets, all that begins again. err is
+// end is over siw, and siw does not read the C end's first bytes, all that begins again. err is
 // that of do.
 func (s *streamSite) serve(t *testing.T, port uint16, start func() *program,
 	do func(c *rsocket.Conn) error) (c *rsocket.Conn, p *program, err error) {
@@ -129,7 +129,7 @@ var streamPrograms = []struct {
 	{"calls of a server", func(t *testing.T, s *streamSite) { interopCalls(t, s, true) }},
 }
 
-// copyMessage is a message of rcopy's, which has octets behind it in some.
+// copyMessage is a message of rcopy's, which has bytes behind it in some.
 type copyMessage struct {
 	Version, Command uint8
 	Len              uint16 // with what follows
@@ -184,7 +184,7 @@ func fromRcopy(t *testing.T, s *streamSite) {
 			got := make([]byte, binary.NativeEndian.Uint64(more))
 			testkit.Must(io.ReadFull(c, got))(t)
 			if !bytes.Equal(got, copyContent()) {
-				t.Errorf("%d octets were copied, with differences; want %d", len(got),
+				t.Errorf("%d bytes were copied, with differences; want %d", len(got),
 					len(copyContent()))
 			}
 		}
@@ -221,7 +221,7 @@ func toRcopy(t *testing.T, s *streamSite) {
 	command(copyClose, 0, nil, nil)
 	testkit.OK(t, c.Close())
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, copyContent()) {
-		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(copyContent()))
+		t.Errorf("%d bytes were copied, with differences; want %d", len(got), len(copyContent()))
 	}
 }
 
@@ -244,7 +244,7 @@ func fromIperf(t *testing.T, s *streamSite) {
 	})
 	testkit.OK(t, err)
 	if n < iperfOctets {
-		t.Errorf("iperf has sent %d octets", n)
+		t.Errorf("iperf has sent %d bytes", n)
 	}
 	testkit.OK(t, c.Close())
 	client.want(t, 0, "2.00 MBytes")
@@ -324,7 +324,7 @@ func goCalls(c *rsocket.Conn, calls string) error {
 			_, err = io.ReadFull(c, b)
 			for i := range b {
 				if b[i] != got && err == nil {
-					err = fmt.Errorf("octet %d is %d and not %d", i, b[i], got)
+					err = fmt.Errorf("byte %d is %d and not %d", i, b[i], got)
 				}
 				got += 7
 			}
@@ -333,7 +333,7 @@ func goCalls(c *rsocket.Conn, calls string) error {
 			if m, err = c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
 				err = nil
 			} else if err == nil {
-				err = fmt.Errorf("%d octets and no end", m)
+				err = fmt.Errorf("%d bytes and no end", m)
 			}
 		case 's':
 			err = c.CloseWrite()

@@ -87,7 +87,7 @@ func refusedEarly(ours *command) bool {
 }
 
 // lostAtEnd reports whether rstream over siw has done its part, and our end has not received what
-// rstream sent last. siw closes its socket with our octets in it unread, so that TCP resets the
+// rstream sent last. siw closes its socket with our bytes in it unread, so that TCP resets the
 // connection (kernel-notes/siw-close-resets.md).
 func (c rstreamCase) lostAtEnd(t *testing.T, ours *command, rstream *program) bool {
 	return wasReset(ours.stderr.String()) &&
@@ -119,7 +119,7 @@ func TestWasReset(t *testing.T) {
 }
 
 // run runs both ends, and again if siw loses the connection, or accepts it, which siwAccepts says
-// that it does, and does not read its first octets.
+// that it does, and does not read its first bytes.
 func (c rstreamCase) run(t *testing.T, siwAccepts bool,
 	pair func(port uint16) (ours *command, rstream *program)) {
 	for attempt := 1; ; attempt++ {

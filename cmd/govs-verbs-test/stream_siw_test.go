@@ -67,6 +67,6 @@ func sendFile(t *testing.T, from, to string) {
 	piped(t, in, "--provider", from, addrOf(port)).want(t, 0)
 	server.want(t, 0)
 	if got := server.stdout.String(); got != string(content) {
-		t.Errorf("%d octets came, with differences; want %d", len(got), len(content))
+		t.Errorf("%d bytes came, with differences; want %d", len(got), len(content))
 	}
 }

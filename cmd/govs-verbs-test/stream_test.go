@@ -46,7 +46,7 @@ func pipedServer(t *testing.T, input io.Reader, addr string) (*program, string) 
 	return p, p.stderr.await(t, `listening on (\S+)\n`)[1]
 }
 
-// file writes n octets to a file and opens it.
+// file writes n bytes to a file and opens it.
 func file(t *testing.T, n int, seed uint64) (*os.File, []byte) {
 	t.Helper()
 	content := make([]byte, n)
@@ -67,7 +67,7 @@ func TestStreamFiles(t *testing.T) {
 		addr      string
 		out, back int
 	}{{"127.0.0.1:0", 3_000_000, 70_001}, {"[::1]:0", 0, 400_000}, {"127.0.0.1:0", 1, 0}} {
-		t.Run(fmt.Sprintf("%d and %d octets", tc.out, tc.back), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d and %d bytes", tc.out, tc.back), func(t *testing.T) {
 			there, sent := file(t, tc.out, uint64(i))
 			back, answered := file(t, tc.back, uint64(i)+100)
 			server, addr := pipedServer(t, back, tc.addr)
@@ -75,12 +75,12 @@ func TestStreamFiles(t *testing.T) {
 			client.want(t, exitPassed)
 			server.want(t, exitPassed)
 			wantText(t, "--verbose", client.stderr.String(), parts(
-				fmt.Sprintf("sent %d octets", tc.out), fmt.Sprintf("received %d in", tc.back)))
+				fmt.Sprintf("sent %d bytes", tc.out), fmt.Sprintf("received %d in", tc.back)))
 			if got := server.stdout.String(); got != string(sent) {
-				t.Errorf("%d octets came, not the %d of the file", len(got), len(sent))
+				t.Errorf("%d bytes came, not the %d of the file", len(got), len(sent))
 			}
 			if got := client.stdout.String(); got != string(answered) {
-				t.Errorf("%d octets came back, not the %d of the file", len(got), len(answered))
+				t.Errorf("%d bytes came back, not the %d of the file", len(got), len(answered))
 			}
 		})
 	}

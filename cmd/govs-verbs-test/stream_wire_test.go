@@ -25,13 +25,13 @@ import (
 )
 
 // streamScripts are calls that both ends make. What an end sends does not depend on how fast the
-// other one is, but for the times of grants in those that are loose. They end with an octet each
+// other one is, but for the times of grants in those that are loose. They end with a byte each
 // way, so that C's last grants come before the end.
 var streamScripts = []struct {
 	name, client, server string
 	loose                bool
 }{
-	{name: "an octet", client: "w1 r1 c", server: "r1 w1 e c"},
+	{name: "a byte", client: "w1 r1 c", server: "r1 w1 e c"},
 	{name: "half close", client: "w10 r10 s r10 e c", server: "r10 w10 e w10 c"},
 	{name: "both directions", client: "w10 r10 b c", server: "r10 w10 e c"},
 	{name: "the server ends", client: "w10 r10 e c", server: "r10 w10 c"},
@@ -158,7 +158,7 @@ func (s *streamSent) add(m string) {
 }
 
 // streamMessages returns what one end sent, with addresses relative to those that the ends named.
-// Left out are Writes of no octets of an end in Go, which it sends after Dial to a peer that is
+// Left out are Writes of no bytes of an end in Go, which it sends after Dial to a peer that is
 // slow to answer.
 func streamMessages(c *wire.Conn, dir wire.Direction, inC bool) (out streamSent, err error) {
 	var mine, peers streamHello
@@ -204,18 +204,18 @@ func describeStream(f *wire.Frame, at uint64, octets []byte, mine, peers *stream
 	case op == rdmap.OpSend && len(octets) == 4:
 		return describeMessage(binary.LittleEndian.Uint32(octets))
 	case op != rdmap.OpWrite:
-		return fmt.Sprintf("%v of %d octets", op, len(octets))
+		return fmt.Sprintf("%v of %d bytes", op, len(octets))
 	case len(octets) == 16 && f.Header.STag == peers.sglKey && at-peers.sglAddr < 32:
 		u32, u64 := binary.LittleEndian.Uint32, binary.LittleEndian.Uint64
-		what := fmt.Sprintf("%d octets at %d", u32(octets[12:]), u64(octets)-mine.ringAddr)
+		what := fmt.Sprintf("%d bytes at %d", u32(octets[12:]), u64(octets)-mine.ringAddr)
 		if key := u32(octets[8:]); key != mine.ringKey {
 			what += fmt.Sprintf(" of key %#x", key)
 		}
 		return fmt.Sprintf("grant %d: %s", (at-peers.sglAddr)/16, what)
 	case f.Header.STag == peers.ringKey:
-		return fmt.Sprintf("write %d octets at %d", len(octets), at-peers.ringAddr)
+		return fmt.Sprintf("write %d bytes at %d", len(octets), at-peers.ringAddr)
 	}
-	return fmt.Sprintf("write %d octets at %#x with %#x", len(octets), at, f.Header.STag)
+	return fmt.Sprintf("write %d bytes at %#x with %#x", len(octets), at, f.Header.STag)
 }
 
 func describeMessage(m uint32) string {
@@ -235,7 +235,7 @@ func describeMessage(m uint32) string {
 
 // streamDifferences are what the ends in C and in Go do otherwise, with the reasons. Each occurs.
 var streamDifferences = map[string]string{
-	"opening": "The engine opens the stream of a C program with a Write of no octets, because a " +
+	"opening": "The engine opens the stream of a C program with a Write of no bytes, because a " +
 		"program that connects may wait for the other one. On siw there is none. Package rsocket " +
 		"does without: its grant opens the stream.",
 	"first grant": "Dial grants the second half of the ring at once, which lets the other end " +
@@ -244,8 +244,8 @@ var streamDifferences = map[string]string{
 		"next time.",
 }
 
-// openingWrite is how a Write of no octets to nowhere is described.
-const openingWrite = "write 0 octets at 0x0 with 0x0"
+// openingWrite is how a Write of no bytes to nowhere is described.
+const openingWrite = "write 0 bytes at 0x0 with 0x0"
 
 // compareStream compares what an end in Go sent with what C sends in its place, and notes which
 // differences occur.

@@ -52,7 +52,7 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 	testkit.OK(t, l.Close())
 }
 
-// awaitAnswer waits with get for the answer to a first message. siw may leave the first octets that
+// awaitAnswer waits with get for the answer to a first message. siw may leave the first bytes that
 // come unread until more come (kernel-notes/siw-first-fpdu.md), so that they are followed by an
 // empty Write there if there is no answer for long.
 func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(context.Context) error) error {

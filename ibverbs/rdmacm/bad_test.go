@@ -186,7 +186,7 @@ func TestConnTooMuchPrivateData(t *testing.T) {
 	for _, n := range []int{509, 513, 1000, 1 << 20} {
 		long := bytes.Repeat([]byte{'x'}, n)
 		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{PrivateData: long})
-		wantErr(t, "Dial", err, syscall.EINVAL, "octets of private data")
+		wantErr(t, "Dial", err, syscall.EINVAL, "bytes of private data")
 
 		for what, answer := range map[string]func(*rdmacm.Request) error{
 			"Accept": func(r *rdmacm.Request) error {
@@ -196,7 +196,7 @@ func TestConnTooMuchPrivateData(t *testing.T) {
 			"Reject": func(r *rdmacm.Request) error { return r.Reject(long) },
 		} {
 			dialled := dialLater(ctx, vctx, l.Addr())
-			wantErr(t, what, answer(testkit.Must(l.Accept(ctx))(t)), syscall.EINVAL, "octets of private data")
+			wantErr(t, what, answer(testkit.Must(l.Accept(ctx))(t)), syscall.EINVAL, "bytes of private data")
 			if err := <-dialled; err == nil || ctx.Err() != nil {
 				t.Errorf("Dial to a listener whose %s failed: %v", what, err)
 			}

@@ -64,7 +64,7 @@ func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) 
 	return client, server
 }
 
-// receiver is a Prepare that posts n receives of size octets each, with the
+// receiver is a Prepare that posts n receives of size bytes each, with the
 // receive's number as WRID, out of one region.
 type receiver struct {
 	n, size int
@@ -139,10 +139,10 @@ func TestConnPrivateData(t *testing.T) {
 		ctx := timeout(t)
 		client, server := pair(t, &rdmacm.ConnConfig{PrivateData: private('c')}, &rdmacm.ConnConfig{PrivateData: private('s')})
 		if got := server.PrivateData(); !bytes.Equal(got, padded(private('c'), 56)) {
-			t.Errorf("the server got %q of %d octets", got, n)
+			t.Errorf("the server got %q of %d bytes", got, n)
 		}
 		if got := client.PrivateData(); !bytes.Equal(got, padded(private('s'), 196)) {
-			t.Errorf("the client got %q of %d octets", got, n)
+			t.Errorf("the client got %q of %d bytes", got, n)
 		}
 		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() {
 			t.Errorf("client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
@@ -177,7 +177,7 @@ func TestConnShutdownDelivers(t *testing.T) {
 			t.Fatalf("message %d: %v", i, err)
 		}
 		if !bytes.Equal(msg, mr.Bytes()[i*size:][:size-i]) {
-			t.Fatalf("message %d of %d octets is not what was sent", i, len(msg))
+			t.Fatalf("message %d of %d bytes is not what was sent", i, len(msg))
 		}
 	}
 	if n, err := client.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {

@@ -54,13 +54,13 @@ func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 }
 
 // Write writes src to the beginning of dst at the peer (RDMA Write). That it is complete says that
-// src may be used again, and not that the octets are in place: the peer sees them there before it
+// src may be used again, and not that the bytes are in place: the peer sees them there before it
 // receives what is sent afterwards. See [Conn.Do].
 func (c *Conn) Write(ctx context.Context, dst ibverbs.RemoteRegion, src ibverbs.SGE) error {
 	return c.one(ctx, "Conn.Write", ibverbs.WRRDMAWrite, src, &dst)
 }
 
-// Read reads the beginning of src at the peer into dst (RDMA Read). When it is complete, the octets
+// Read reads the beginning of src at the peer into dst (RDMA Read). When it is complete, the bytes
 // are in dst. On iWARP hardware the region of dst needs AccessRemoteWrite, too: see
 // [ibverbs.AccessReadSink] and [Conn.Do].
 func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegion) error {
@@ -87,7 +87,7 @@ func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge 
 	if remote != nil {
 		if uint64(sge.Length) > remote.Len {
 			return object.Errorf(op, c.peer(), syscall.EINVAL,
-				"%d octets here, but the peer's region has only %d", sge.Length, remote.Len)
+				"%d bytes here, but the peer's region has only %d", sge.Length, remote.Len)
 		}
 		wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	}

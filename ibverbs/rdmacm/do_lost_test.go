@@ -174,7 +174,7 @@ func (w *lossWorld) until(holds func() bool) {
 	}
 }
 
-// slowObject has no octets until answer is closed.
+// slowObject has no bytes until answer is closed.
 type slowObject struct{ asked, answer chan struct{} }
 
 func (o *slowObject) ReadAt(b []byte, _ int64) (int, error) {

@@ -99,7 +99,7 @@ func TestConnReceiverNamesWork(t *testing.T) {
 		cause := b.QP().Cause()
 		if !errors.As(cause, &work) || !work.Recv || !work.Unknown ||
 			!strings.HasSuffix(cause.Error(),
-				": a receive, which has room for 16 octets: the peer's message has 33") {
+				": a receive, which has room for 16 bytes: the peer's message has 33") {
 			t.Errorf("cause %v, want one about a receive without a number", cause)
 		}
 	}

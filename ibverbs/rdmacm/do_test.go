@@ -17,7 +17,7 @@ import (
 
 const allRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 
-// memory registers octets that a peer may read and write.
+// memory registers bytes that a peer may read and write.
 func memory(t testing.TB, c *rdmacm.Conn, octets int) (*ibverbs.MR, ibverbs.RemoteRegion) {
 	t.Helper()
 	mr := testkit.Must(c.PD().AllocMR(octets, allRights))(t)
@@ -66,7 +66,7 @@ func TestConnDo(t *testing.T) {
 }
 
 // TestConnDoOfMany: more goroutines than the queue has places, with chains of several lengths. Each
-// finds its own octets.
+// finds its own bytes.
 func TestConnDoOfMany(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8}}, nil)
@@ -240,7 +240,7 @@ func TestConnDoFaults(t *testing.T) {
 	wantErr(t, "too many", a.Do(ctx, make([]ibverbs.SendWR, 1000)...), syscall.EINVAL, "1000 work requests")
 	short := testkit.Must(there.Part(0, 4))(t)
 	wantErr(t, "more than the peer has", a.Write(ctx, short, sge(t, here, 0, 8)), syscall.EINVAL,
-		"Conn.Write", "8 octets", "only 4")
+		"Conn.Write", "8 bytes", "only 4")
 	wantErr(t, "an opcode that does not exist", a.Do(ctx,
 		ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}, ibverbs.SendWR{Opcode: 77}), syscall.EINVAL)
 	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 8))) // that was no harm

@@ -24,7 +24,7 @@ func TestIdleConnsAreSmall(t *testing.T) {
 		PD: pd, SendCQ: cq, RecvCQ: cq, PrivateData: make([]byte, 200), NoOpeningWrite: true,
 	}
 	if both := cost(t, vctx, cfg, nil); both > 2*3200 { // the peer's private data is 200 of each
-		t.Errorf("%d octets per connection, both ends together", both)
+		t.Errorf("%d bytes per connection, both ends together", both)
 	}
 	testkit.OK(t, cq.Close())
 	testkit.OK(t, pd.Close())
@@ -45,7 +45,7 @@ func TestDefaultConnCost(t *testing.T) {
 	compare := func(what string, octets uint64, said string) {
 		t.Helper()
 		kib := testkit.Must(strconv.Atoi(said))(t)
-		t.Logf("%s: %d octets; the documentation says %d KiB", what, octets, kib)
+		t.Logf("%s: %d bytes; the documentation says %d KiB", what, octets, kib)
 		if n := float64(octets) / 1024; n > float64(kib)*1.1+0.5 || n < float64(kib)*0.9-0.5 {
 			t.Errorf("%s: %.1f KiB; the documentation says %d", what, n, kib)
 		}
@@ -82,7 +82,7 @@ func TestDefaultConnSizes(t *testing.T) {
 	}
 }
 
-// cost returns how many octets of memory both ends of a connection need together, with cfg and
+// cost returns how many bytes of memory both ends of a connection need together, with cfg and
 // after use. It fails t if they need goroutines. It is the least of three measurements: where more
 // connections move data at the same time than before, the device makes buffers, and keeps them.
 func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,

@@ -30,7 +30,7 @@ var (
 // TestConnCallsAtRandom: two or three goroutines for each side of each connection make calls drawn
 // by lot, beside work that the program posts itself and messages that it receives, until one of
 // the sides ends the connection, in a way and at a time drawn by lot as well. Every call returns, a
-// Read that has succeeded has brought its octets, and each message and completion comes once,
+// Read that has succeeded has brought its bytes, and each message and completion comes once,
 // unless the CQ had no room for it.
 func TestConnCallsAtRandom(t *testing.T) {
 	rounds := 40
@@ -186,7 +186,7 @@ func putMessage(text []byte, caller int, number uint64) {
 func (s *callsSide) check(data []byte) {
 	caller, number := binary.BigEndian.Uint64(data), binary.BigEndian.Uint64(data[8:])
 	if len(data) != messageSize || caller >= callersMost || number == 0 {
-		s.w.t.Errorf("a message of %d octets: %x", len(data), data)
+		s.w.t.Errorf("a message of %d bytes: %x", len(data), data)
 		return
 	}
 	s.w.mu.Lock()

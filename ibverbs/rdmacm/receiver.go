@@ -58,7 +58,7 @@ type Message struct {
 	released uint32 // Receiver.uses of it
 }
 
-// makeReceiver posts n receives of size octets each to the receive queue, for Conn.Receive.
+// makeReceiver posts n receives of size bytes each to the receive queue, for Conn.Receive.
 func (c *Conn) makeReceiver(n, size int) error {
 	const op = "rdmacm.ConnConfig.Receives"
 	if c.qp.SRQ() != nil {
@@ -82,7 +82,7 @@ func (c *Conn) makeReceiver(n, size int) error {
 	return nil
 }
 
-// NewSRQReceiver posts n receives of size octets each to an SRQ, which holds as many at least. cq
+// NewSRQReceiver posts n receives of size bytes each to an SRQ, which holds as many at least. cq
 // is the RecvCQ of all connections with the SRQ, of nothing else, and has a completion channel. As
 // many entries as the SRQ has receives are enough, however many connections there are; fewer than n
 // are EINVAL. Until the Receiver is closed, Poll and PollWait of cq are EBUSY, and nobody else may
@@ -168,7 +168,7 @@ func whyReceiver() string {
 		"Receive, or close it"
 }
 
-// Receive waits for the next message. Release it when its octets are not needed any more: while
+// Receive waits for the next message. Release it when its bytes are not needed any more: while
 // all receives hold messages, the next one ends its connection. Over the engine Receive
 // allocates nothing, other than for a ctx that is not the one of the call before. Several calls at
 // a time get a message each.
@@ -214,7 +214,7 @@ func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	r.mu.Unlock()
 	at, n := m.slot*r.size, int(m.WC.ByteLen)
 	if m.WC.Opcode == ibverbs.WCRecvRDMAWithImm {
-		n = 0 // its octets are where the peer has written them
+		n = 0 // its bytes are where the peer has written them
 	}
 	m.Data = r.data[at : at+n : at+r.size]
 	return m, nil

@@ -46,7 +46,7 @@ func TestConnReceiverOfWritesWithImm(t *testing.T) {
 		m := testkit.Must(b.Receive(ctx))(t)
 		if len(m.Data) != 0 || m.WC.Opcode != ibverbs.WCRecvRDMAWithImm || m.WC.Imm != 7 ||
 			int(m.WC.ByteLen) != n {
-			t.Errorf("a Write of %d octets: %d octets of data, %+v", n, len(m.Data), m.WC)
+			t.Errorf("a Write of %d bytes: %d bytes of data, %+v", n, len(m.Data), m.WC)
 		}
 		testkit.OK(t, m.Release())
 	}

@@ -76,7 +76,7 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 		_ = client.Send(ctx, sge(t, mr, 0, 2*size)) // too long
 		_, err := in.Receive(ctx)
 		if failed := new(ibverbs.WCError); !errors.As(err, &failed) {
-			t.Fatalf("%d octets for a receive of %d: %v, want a WCError", 2*size, size, err)
+			t.Fatalf("%d bytes for a receive of %d: %v, want a WCError", 2*size, size, err)
 		}
 	}
 	client, _, mr := s.connect(t)

@@ -45,7 +45,7 @@ func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
 	return c, peer
 }
 
-// sendTo sends a message of n octets, which is complete before the peer has read it.
+// sendTo sends a message of n bytes, which is complete before the peer has read it.
 func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
 	t.Helper()
 	mr := testkit.Must(c.PD().AllocMR(n, 0))(t)
@@ -151,7 +151,7 @@ func disconnectSlowly(t *testing.T, closeTimeout time.Duration, hangs bool) erro
 	for got := 0; got < size; {
 		n, err := io.ReadFull(peer, buf[:min(len(buf), size-got)])
 		if got += n; err != nil {
-			return fmt.Errorf("after %d octets and %v: %w", got, time.Since(began), err)
+			return fmt.Errorf("after %d bytes and %v: %w", got, time.Since(began), err)
 		}
 		time.Sleep(closeTimeout / 4)
 	}

@@ -40,5 +40,5 @@ var notOnSiw = map[string]string{
 	"TestConnReadDepths":              "siw does not report the depths that it has negotiated",
 	"TestConnReceiverOfWritesWithImm": "siw has no immediate data",
 	"TestConnAnswerBeforeDial": "the accepting side sends before the dialling one has read its " +
-		"Reply, and siw refuses octets after a Reply (kernel-notes/siw-responder-speaks-first.md)",
+		"Reply, and siw refuses bytes after a Reply (kernel-notes/siw-responder-speaks-first.md)",
 }

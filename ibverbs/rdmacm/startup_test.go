@@ -74,7 +74,7 @@ func TestConnPeerGoesAway(t *testing.T) {
 			readRequest(c)
 			_, _ = c.Write([]byte("MPA ID Rep Frame\x70\x02\x00\x06\x00\x00\x00\x00no"))
 			_ = c.Close()
-		}, syscall.ECONNREFUSED, "2 octets of private data"},
+		}, syscall.ECONNREFUSED, "2 bytes of private data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if onKernel() && tc.want == syscall.EINVAL {

@@ -45,7 +45,7 @@ func TestWriteState(t *testing.T) {
 	const want = `govs0, provider engine
   0 connections open, 0 of them accepted, 0 closing, 0 made so far, 0 start-ups failed
   pd 1 of govs0 (1 MR, 1 QP) [1]
-  mr K (100 octets, IBV_ACCESS_LOCAL_WRITE)
+  mr K (100 bytes, IBV_ACCESS_LOCAL_WRITE)
   cq 1 of govs0 (room for 16 completions): 0 waiting, at least 16 places free so far, 0 lost
   qp N (IBV_QPS_RESET, up to 4 sends, 4 receives): 0 sends posted, 1 receive posted
   cm id of govs0: listens on ADDR, 0 of 1024 places pending, 0 requests, 0 refused, 0 failed

@@ -44,9 +44,9 @@ type RejectedError = provider.RejectedError
 // ConnParam holds what a connection is made with (struct rdma_conn_param).
 type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply; it is the caller's again when the
-	// call returns. Up to 251 octets are safe on iWARP: siw as sender garbles lengths of 252 to
-	// 255, its longest. Between engines 508 octets fit (RFC 6581), or 512 with MPA revision 1. On
-	// InfiniBand and RoCE a request takes 56 octets, an acceptance 196 and a rejection 148, and
+	// call returns. Up to 251 bytes are safe on iWARP: siw as sender garbles lengths of 252 to
+	// 255, its longest. Between engines 508 bytes fit (RFC 6581), or 512 with MPA revision 1. On
+	// InfiniBand and RoCE a request takes 56 bytes, an acceptance 196 and a rejection 148, and
 	// that is how many arrive, the rest being zeros.
 	PrivateData []byte
 

@@ -120,7 +120,7 @@ func serveBenchmark(what string) error {
 // messageSize is that of round trips.
 const messageSize = 64
 
-// echo sends back what comes, size octets at a time.
+// echo sends back what comes, size bytes at a time.
 func echo(c net.Conn, size int) error {
 	buf := make([]byte, size)
 	for {
@@ -175,7 +175,7 @@ func (k carrier) connect(b *testing.B, job string) (c net.Conn, done func()) {
 	}
 }
 
-// BenchmarkRoundTrip measures round trips of 64 octets.
+// BenchmarkRoundTrip measures round trips of 64 bytes.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, k := range carriers {
 		b.Run(k.name, func(b *testing.B) {

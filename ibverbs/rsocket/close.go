@@ -147,7 +147,7 @@ func (c *Conn) linger() error {
 		}
 	}
 	if err := c.sentWithin(limit); err != nil {
-		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v "+
+		return fmt.Errorf("of what was written, the last %d bytes were not handed to TCP within %v "+
 			"(Config.Linger): %w",
 			c.parts.cfg.SendBuffer-c.st.Out().Buffer, limit, os.ErrDeadlineExceeded)
 	}

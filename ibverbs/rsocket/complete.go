@@ -14,7 +14,7 @@ import (
 const (
 	idKind  = 0xff << 56
 	idRecv  = 1 << 56 // which receive
-	idData  = 2 << 56 // octets of the send buffer
+	idData  = 2 << 56 // bytes of the send buffer
 	idSlots = 3 << 56 // control slots
 	idEnd   = 4 << 56 // a shutdown or disconnect
 	idWrite = 5 << 56 // a Write with a message after it; completes only if it fails
@@ -62,7 +62,7 @@ func (c *Conn) handle(wcs []ibverbs.WC) {
 	c.wakeReady()
 }
 
-// received takes the message of n octets in receive i, which is posted again. mu is held.
+// received takes the message of n bytes in receive i, which is posted again. mu is held.
 func (c *Conn) received(i, n int) {
 	at := c.parts.messagesAt() + i*proto.MessageLen
 	m, err := c.st.Receive(c.parts.own.Bytes()[at : at+min(n, proto.MessageLen)])
@@ -181,7 +181,7 @@ func (c *Conn) sendEnd() {
 	}
 }
 
-// keepAlive sends a Write of no octets, and has itself called again.
+// keepAlive sends a Write of no bytes, and has itself called again.
 func (c *Conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Conn) keepAlive() {
 	c.keepalive.Reset(c.parts.cfg.KeepAlive)
 }
 
-// emptyWrite sends a Write of no octets, if there is a control slot. mu is held.
+// emptyWrite sends a Write of no bytes, if there is a control slot. mu is held.
 func (c *Conn) emptyWrite() {
 	if c.failed != nil || !c.st.Keepalive() {
 		return
@@ -208,7 +208,7 @@ func (c *Conn) emptyWrite() {
 	}
 }
 
-// An end that has dialled sends Writes of no octets as long as it has heard nothing of its peer:
+// An end that has dialled sends Writes of no bytes as long as it has heard nothing of its peer:
 // the first after firstNudge, each later one after twice the time, mostNudges in all. siw does not
 // read what comes between its Reply and the end of its accept, and reads it later only when more
 // comes (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.

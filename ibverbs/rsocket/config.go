@@ -32,12 +32,12 @@ const (
 // Config says how the connections of a Dialer or a Listener are made. Every zero value is the
 // default; what is outside of the bounds is EINVAL.
 type Config struct {
-	// SendBuffer is how many octets of the connection may be on their way, from Write to the
+	// SendBuffer is how many bytes of the connection may be on their way, from Write to the
 	// completion of the RDMA Write, 2048 to 1 GiB. Default DefaultSendBuffer. Messages of up to
-	// Inline octets take none of it.
+	// Inline bytes take none of it.
 	SendBuffer int
 
-	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 octets to 1 GiB,
+	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 bytes to 1 GiB,
 	// rounded up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it
 	// before the program reads.
 	ReceiveBuffer int
@@ -49,11 +49,11 @@ type Config struct {
 	SendQueue    int
 	ReceiveQueue int
 
-	// Inline is how many octets of a transfer may go with the work request, 4 to 65535; where the
+	// Inline is how many bytes of a transfer may go with the work request, 4 to 65535; where the
 	// device grants less, that counts. The engine refuses more than 512. Default DefaultInline.
 	Inline int
 
-	// KeepAlive is how often an RDMA Write of no octets is sent, so that the end of a peer that
+	// KeepAlive is how often an RDMA Write of no bytes is sent, so that the end of a peer that
 	// vanished is noticed by TCP. 0: never. Below a millisecond it is EINVAL.
 	KeepAlive time.Duration
 

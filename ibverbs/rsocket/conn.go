@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// Conn is a connection: a stream of octets in each direction. It is a [net.Conn], and has CloseRead
+// Conn is a connection: a stream of bytes in each direction. It is a [net.Conn], and has CloseRead
 // and CloseWrite as a [net.TCPConn] has. All methods may be called concurrently.
 type Conn struct {
 	parts         *parts

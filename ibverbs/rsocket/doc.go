@@ -32,10 +32,10 @@
 //
 // # How it works
 //
-// Each end has a ring that the peer writes into by RDMA Write. A Send of four octets after each
+// Each end has a ring that the peer writes into by RDMA Write. A Send of four bytes after each
 // Write says how long it is. The ring has two halves: when the program has read one, the peer is
 // granted it anew. So a stream has flow control of its own: Write waits until the peer's program
-// has read. A call of Write begins with 2048 octets, so that the peer can begin with them while the
+// has read. A call of Write begins with 2048 bytes, so that the peer can begin with them while the
 // rest is copied, and doubles that up to 65536.
 //
 // Write copies into a send buffer, and returns when all is there; ReadFrom has its reader read into
@@ -45,7 +45,7 @@
 // engine needs only the pages that have been used. The ring of an idle connection is not given
 // back: the peer may write into it at any time without asking, and the protocol has no message that
 // takes a grant back. A server with many connections that are idle sets Config.ReceiveBuffer and
-// SendBuffer lower, 2048 octets at least.
+// SendBuffer lower, 2048 bytes at least.
 //
 // # Concurrency
 //
@@ -88,7 +88,7 @@
 //   - A server in C on siw sends too early, too, and siw lets it. The engine takes what comes with
 //     the Reply. On siw Dial fails with EINVAL then, and may be tried again. So does C's rconnect.
 //   - On siw, Close while the peer writes may lose the end of what was written: siw closes its
-//     socket with octets in it that it has not read, which TCP answers with a reset. CloseWrite,
+//     socket with bytes in it that it has not read, which TCP answers with a reset. CloseWrite,
 //     and Read until io.EOF before Close, loses nothing. The engine reads until the peer's end.
 //   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it
 //     is still there, but nothing can be written.

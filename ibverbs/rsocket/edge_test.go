@@ -76,7 +76,7 @@ func TestConnWriteTo(t *testing.T) {
 		t.Errorf("WriteTo returns %d", n)
 	}
 	_, err = s.WriteTo(writerFunc(func(p []byte) (int, error) { return len(p) + 1, nil }))
-	wantErr(t, "WriteTo a writer that miscounts", err, err, "returned 4 for 3 octets")
+	wantErr(t, "WriteTo a writer that miscounts", err, err, "returned 4 for 3 bytes")
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -177,7 +177,7 @@ func TestConnCloseWriteUnderWrite(t *testing.T) {
 	r := <-wrote
 	wantErr(t, "Write", r.err, syscall.EPIPE, "write rsocket")
 	if got := first + len(testkit.Must(io.ReadAll(plainConn{s}))(t)); got != r.n || r.n == 0 {
-		t.Errorf("of %d octets that were written, %d were read", r.n, got)
+		t.Errorf("of %d bytes that were written, %d were read", r.n, got)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestAllocs(t *testing.T) {
 		}
 		trip()
 		if n := testing.AllocsPerRun(200, trip); n >= 1 {
-			t.Errorf("a round trip of %d octets allocates %.1f times", size, n)
+			t.Errorf("a round trip of %d bytes allocates %.1f times", size, n)
 		}
 		testkit.OK(t, s.SetReadDeadline(time.Unix(1, 0)))
 		wantErr(t, "the echo", <-done, os.ErrDeadlineExceeded)

@@ -37,7 +37,7 @@ func TestConnNoAnswerToDisconnect(t *testing.T) {
 	r.message(t, proto.KindData, 1)
 	r.message(t, proto.KindControl, proto.ControlDisconnect)
 	if got := testkit.Must(io.ReadAll(s))(t); len(got) != 1 {
-		t.Errorf("%d octets are read", len(got))
+		t.Errorf("%d bytes are read", len(got))
 	}
 	testkit.OK(t, s.CloseWrite())
 	testkit.OK(t, s.Close())
@@ -131,7 +131,7 @@ func TestConnClosesUnderFlood(t *testing.T) {
 		testkit.Must(c.Write(make([]byte, 100000)))(t)
 		testkit.OK(t, c.Close())
 		if n, err := io.Copy(io.Discard, s); n != 100000 || err != nil {
-			t.Errorf("%d octets come, %v; %v", n, err, s)
+			t.Errorf("%d bytes come, %v; %v", n, err, s)
 		}
 		wg.Wait()
 	}
@@ -156,13 +156,13 @@ func TestConnWriteFindsEnd(t *testing.T) {
 		}
 		wantErr(t, "Write", err, syscall.EPIPE)
 		if n, err := io.Copy(io.Discard, plainConn{c}); n != 10000 || err != nil {
-			t.Errorf("%d octets come, %v; %v", n, err, c)
+			t.Errorf("%d bytes come, %v; %v", n, err, c)
 		}
 		testkit.OK(t, c.Close())
 	}
 }
 
-// TestConnNudges: an end that has dialled sends Writes of no octets to a peer that it hears nothing
+// TestConnNudges: an end that has dialled sends Writes of no bytes to a peer that it hears nothing
 // of, which may be siw that has not read the first message, and one more when it has heard
 // something, because siw may speak before it has read.
 func TestConnNudges(t *testing.T) {

@@ -90,7 +90,7 @@ func dialRaw(t *testing.T, cfg rsocket.Config) (*rawPeer, *rsocket.Conn) {
 	return r, s
 }
 
-// send sends octets as a message.
+// send sends bytes as a message.
 func (r *rawPeer) send(t *testing.T, b []byte) {
 	t.Helper()
 	copy(r.mr.Bytes(), b)
@@ -165,9 +165,9 @@ func TestConnHostile(t *testing.T) {
 		do   func(t *testing.T, r *rawPeer)
 		say  string
 	}{
-		{"data of nothing", func(t *testing.T, r *rawPeer) { r.message(t, proto.KindData, 0) }, "data of 0 octets"},
+		{"data of nothing", func(t *testing.T, r *rawPeer) { r.message(t, proto.KindData, 0) }, "data of 0 bytes"},
 		{"data beyond the half", func(t *testing.T, r *rawPeer) { r.message(t, proto.KindData, 65537) },
-			"65537 octets; the half of the ring that it writes has room for 65536"},
+			"65537 bytes; the half of the ring that it writes has room for 65536"},
 		{"more data than credits", func(t *testing.T, r *rawPeer) {
 			for range 385 {
 				r.message(t, proto.KindData, 1)
@@ -182,8 +182,8 @@ func TestConnHostile(t *testing.T) {
 		{"iomap", func(t *testing.T, r *rawPeer) { r.message(t, proto.KindIOMap, 0) }, "iomap entry"},
 		{"reserved", func(t *testing.T, r *rawPeer) { r.message(t, 5, 0) }, "kind 5"},
 		{"control", func(t *testing.T, r *rawPeer) { r.message(t, proto.KindControl, 9) }, "kind 7 with 9"},
-		{"short", func(t *testing.T, r *rawPeer) { r.send(t, []byte{1, 2, 3}) }, "message of 3 octets"},
-		{"empty", func(t *testing.T, r *rawPeer) { r.send(t, nil) }, "message of 0 octets"},
+		{"short", func(t *testing.T, r *rawPeer) { r.send(t, []byte{1, 2, 3}) }, "message of 3 bytes"},
+		{"empty", func(t *testing.T, r *rawPeer) { r.send(t, nil) }, "message of 0 bytes"},
 		{"credits again and again", func(t *testing.T, r *rawPeer) {
 			for range 20 {
 				r.message(t, proto.KindCredits, 100)
@@ -193,12 +193,12 @@ func TestConnHostile(t *testing.T) {
 			r.grant(t, 1, proto.Region{Addr: r.ring.Addr() + rawRing/2, Key: r.ring.RKey(), Len: 1 << 31})
 			r.message(t, proto.KindCredits, 100)
 			r.message(t, proto.KindCredits, 100)
-		}, "grants 2147483648 octets at "},
+		}, "grants 2147483648 bytes at "},
 		{"a grant elsewhere", func(t *testing.T, r *rawPeer) {
 			r.grant(t, 1, proto.Region{Addr: 0xffffffffffffff00, Key: 7, Len: 4096})
 			r.message(t, proto.KindCredits, 100)
 			r.message(t, proto.KindCredits, 100)
-		}, "grants 4096 octets at 0xffffffffffffff00"},
+		}, "grants 4096 bytes at 0xffffffffffffff00"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, s := dialRaw(t, rsocket.Config{})
@@ -380,9 +380,9 @@ func TestConnDialRefuses(t *testing.T) {
 	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	for say, hello := range map[string]edit{
-		"no private data":   func(*proto.Hello) []byte { return nil },
-		"speaks version 2":  version2,
-		"octets; rsocket's": func(h *proto.Hello) []byte { return h.Append(nil)[:12] },
+		"no private data":  func(*proto.Hello) []byte { return nil },
+		"speaks version 2": version2,
+		"bytes; rsocket's": func(h *proto.Hello) []byte { return h.Append(nil)[:12] },
 		"SGL of 0 entries": func(h *proto.Hello) []byte {
 			h.SGL.Len = 0
 			return h.Append(nil)

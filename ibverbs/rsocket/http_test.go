@@ -101,7 +101,7 @@ func TestConnHTTP(t *testing.T) {
 	}
 }
 
-// post posts n octets and compares what comes back.
+// post posts n bytes and compares what comes back.
 func post(ctx context.Context, client *http.Client, url string, n int) error {
 	body := make([]byte, n)
 	_, _ = newRandom(byte(n)).Read(body)
@@ -116,7 +116,7 @@ func post(ctx context.Context, client *http.Client, url string, n int) error {
 	got, err := io.ReadAll(resp.Body)
 	err = errors.Join(err, resp.Body.Close())
 	if err == nil && (resp.StatusCode != http.StatusOK || !bytes.Equal(got, body)) {
-		err = fmt.Errorf("%s: %d octets came back of %d: %.100q", resp.Status, len(got), n, got)
+		err = fmt.Errorf("%s: %d bytes came back of %d: %.100q", resp.Status, len(got), n, got)
 	}
 	return err
 }

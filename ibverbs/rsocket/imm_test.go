@@ -53,6 +53,6 @@ func TestImmediateData(t *testing.T) {
 	n, err := s.Read(read)
 	wantErr(t, "Read", err, syscall.EPROTO, "immediate data")
 	if n != 0 {
-		t.Errorf("Read returns %d octets", n)
+		t.Errorf("Read returns %d bytes", n)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// copyLocked is how many octets are copied with the lock held, which is then the shorter way.
+// copyLocked is how many bytes are copied with the lock held, which is then the shorter way.
 const copyLocked = 1024
 
 // Read reads what has come, and waits if that is nothing. It is io.EOF after the peer's CloseWrite
@@ -81,7 +81,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	return total, nil
 }
 
-// consume gives n octets of the ring back to the peer. mu is held.
+// consume gives n bytes of the ring back to the peer. mu is held.
 func (c *Conn) consume(n int) {
 	c.st.Consume(n)
 	if c.st.GrantDue() {
@@ -143,7 +143,7 @@ func (c *Conn) writeTo(w io.Writer) (total int64, err error) {
 		}
 		m, err := c.unlocked(func() (int, error) { return w.Write(ring[off : off+n]) })
 		if m < 0 || m > n {
-			return total, fmt.Errorf("%T.Write returned %d for %d octets", w, m, n)
+			return total, fmt.Errorf("%T.Write returned %d for %d bytes", w, m, n)
 		}
 		total += int64(m)
 		c.consume(m)
@@ -178,7 +178,7 @@ type writing struct {
 	copies [mostAtOnce]copying
 }
 
-// copying is which octets of a Write go where in the send buffer.
+// copying is which bytes of a Write go where in the send buffer.
 type copying struct {
 	p   []byte
 	off int
@@ -267,8 +267,8 @@ func (c *Conn) mayAdd() bool {
 	return w.n < mostAtOnce && w.octets < proto.MaxTransfer && c.st.CanSend() > 0
 }
 
-// add adds a transfer of n octets, at most CanSend, to the list that post posts: a Write and its
-// message. The octets are those of p, or if that is nil in the send buffer already. mu is held.
+// add adds a transfer of n bytes, at most CanSend, to the list that post posts: a Write and its
+// message. The bytes are those of p, or if that is nil in the send buffer already. mu is held.
 func (c *Conn) add(p []byte, n int) {
 	w := &c.writing
 	i := w.n
@@ -364,7 +364,7 @@ func (c *Conn) readFrom(r io.Reader) (total int64, err error) {
 		n = min(n, size, c.st.CanSend())
 		m, failed := c.unlocked(func() (int, error) { return r.Read(own[off : off+n]) })
 		if m < 0 || m > n {
-			return total, fmt.Errorf("%T.Read returned %d for %d octets", r, m, n)
+			return total, fmt.Errorf("%T.Read returned %d for %d bytes", r, m, n)
 		}
 		if m > 0 {
 			if err := c.writeEnd(); err != nil {

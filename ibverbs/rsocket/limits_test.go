@@ -82,7 +82,7 @@ func TestConnManyMessages(t *testing.T) {
 	r.message(t, proto.KindControl, proto.ControlDisconnect)
 	got := testkit.Must(io.ReadAll(s))(t)
 	if len(got) != cfg.ReceiveQueue {
-		t.Errorf("of %d octets, %d were read", cfg.ReceiveQueue, len(got))
+		t.Errorf("of %d bytes, %d were read", cfg.ReceiveQueue, len(got))
 	}
 	err := error(nil)
 	for err == nil { // until it takes completions, the last of which is the disconnect

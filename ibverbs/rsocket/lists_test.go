@@ -15,7 +15,7 @@ import (
 
 // TestConnLists sends Writes of all lengths through buffers and queues in which a list of transfers
 // just fits, does not fit, or wraps around, with transfers that are inline among them. Where a
-// deadline or CloseWrite ends a Write, the peer has got as many octets as it said.
+// deadline or CloseWrite ends a Write, the peer has got as many bytes as it said.
 func TestConnLists(t *testing.T) {
 	total, inline := 512<<10, 512
 	if raceEnabled { // ci/test runs all of it without it, too
@@ -39,7 +39,7 @@ func TestConnLists(t *testing.T) {
 	}
 }
 
-// sendLists sends total octets from c to s, and then ends c's direction in the middle of a Write.
+// sendLists sends total bytes from c to s, and then ends c's direction in the middle of a Write.
 func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 	t.Helper()
 	sent := make(chan int, 1)
@@ -63,7 +63,7 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 			}
 			n, err := c.Write(p)
 			if err == nil && n != len(p) || err != nil && !os.IsTimeout(err) {
-				t.Errorf("Write of %d octets: %d, %v", len(p), n, err)
+				t.Errorf("Write of %d bytes: %d, %v", len(p), n, err)
 				break
 			}
 			at += n
@@ -76,7 +76,7 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 		}
 		n, err := c.Write(p)
 		if err == nil {
-			t.Errorf("a Write behind CloseWrite: %d octets of %d", n, len(p))
+			t.Errorf("a Write behind CloseWrite: %d bytes of %d", n, len(p))
 		}
 		sent <- at + n
 	})
@@ -86,7 +86,7 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 		n, err := s.Read(buf[:1+below(got, len(buf))])
 		for i, b := range buf[:n] {
 			if b != pattern(got+i) {
-				t.Fatalf("octet %d is %#x, and should be %#x", got+i, b, pattern(got+i))
+				t.Fatalf("byte %d is %#x, and should be %#x", got+i, b, pattern(got+i))
 			}
 		}
 		got += n
@@ -96,7 +96,7 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 		testkit.OK(t, err)
 	}
 	if n := <-sent; n != got {
-		t.Errorf("Write says that %d octets are on their way, and %d came", n, got)
+		t.Errorf("Write says that %d bytes are on their way, and %d came", n, got)
 	}
 }
 

@@ -78,7 +78,7 @@ func (p *parts) prepare(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnPar
 	p.inline = min(init.Cap.MaxInlineData, p.cfg.Inline)
 	if p.inline < proto.MessageLen {
 		return &ibverbs.UnsupportedError{Feature: "rsocket on " + p.vctx.Name(), Reason: fmt.Sprintf(
-			"the device takes %d octets of inline data, and messages have %d", p.inline, proto.MessageLen)}
+			"the device takes %d bytes of inline data, and messages have %d", p.inline, proto.MessageLen)}
 	}
 	p.own, err = c.PD().AllocMR(p.ownLen(), ibverbs.AccessLocalWrite)
 	if err != nil {

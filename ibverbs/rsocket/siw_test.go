@@ -18,6 +18,6 @@ func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw
 // notOnSiw are those that siw lacks the means for, or has no part in.
 var notOnSiw = map[string]string{
 	"TestConnHTTP": "it is about net/http and TLS on a Conn, and TestNetConn has what they ask of one",
-	"TestConnClosesUnderFlood": "siw closes its socket while the peer's octets are in it, so that " +
+	"TestConnClosesUnderFlood": "siw closes its socket while the peer's bytes are in it, so that " +
 		"TCP resets the connection and drops what the peer has not received",
 }

@@ -12,12 +12,12 @@ type Stats struct {
 	Keepalives     uint64 // sent, also after Dial to a peer that has sent nothing
 
 	// What may be sent at present: nothing while one of the first two is 0, the send buffer has
-	// less than 2048 octets free, or the send queue less than two places.
+	// less than 2048 bytes free, or the send queue less than two places.
 	Credits        int // transfers that the peer has receives for
-	Room           int // octets of the peer's ring
-	FreeSendBuffer int // octets
+	Room           int // bytes of the peer's ring
+	FreeSendBuffer int // bytes
 	FreeSendQueue  int // places
-	Unread         int // octets that have come and are not read
+	Unread         int // bytes that have come and are not read
 
 	PeerShutdown     bool  // the peer has ended its direction, or the stream
 	PeerDisconnected bool  // the peer has ended the stream
@@ -50,8 +50,8 @@ func (c *Conn) String() string {
 		return "nil or zero rsocket.Conn"
 	}
 	s := c.Stats()
-	text := fmt.Sprintf("rsocket %v -> %v: sent %d octets in %d transfers, received %d in %d; %d unread; "+
-		"may send %d octets with %d credits", c.local, c.remote, s.Sent.Octets, s.Sent.Transfers,
+	text := fmt.Sprintf("rsocket %v -> %v: sent %d bytes in %d transfers, received %d in %d; %d unread; "+
+		"may send %d bytes with %d credits", c.local, c.remote, s.Sent.Octets, s.Sent.Transfers,
 		s.Received.Octets, s.Received.Transfers, s.Unread, s.Room, s.Credits)
 	switch {
 	case s.Err != nil:

@@ -19,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// random is octets that are the same for the same seed.
+// random is bytes that are the same for the same seed.
 type random struct{ r *rand.ChaCha8 }
 
 func newRandom(seed byte) *random { return &random{rand.NewChaCha8([32]byte{seed})} }
@@ -29,7 +29,7 @@ func (r *random) Read(p []byte) (int, error) { return r.r.Read(p) }
 // plain hides the methods of a Conn that io.Copy prefers.
 type plainConn struct{ net.Conn }
 
-// send writes total octets in pieces of random sizes, and returns their checksum.
+// send writes total bytes in pieces of random sizes, and returns their checksum.
 func send(c net.Conn, seed byte, total, most int, from bool) ([]byte, error) {
 	src, sum := newRandom(seed), sha256.New()
 	sizes := rand.New(rand.NewPCG(uint64(seed), 2))
@@ -51,7 +51,7 @@ func send(c net.Conn, seed byte, total, most int, from bool) ([]byte, error) {
 			return nil, err
 		}
 		if m != int64(n) {
-			return nil, fmt.Errorf("%d of %d octets were written", m, n)
+			return nil, fmt.Errorf("%d of %d bytes were written", m, n)
 		}
 		left -= n
 	}
@@ -84,7 +84,7 @@ func receiveInto(h hash.Hash, c net.Conn, sizes *rand.Rand, most int) (total int
 	}
 }
 
-// bothWays sends total octets in each direction at the same time, and compares checksums.
+// bothWays sends total bytes in each direction at the same time, and compares checksums.
 func bothWays(t *testing.T, c, s *rsocket.Conn, total, most int, from, to bool) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -106,7 +106,7 @@ func bothWays(t *testing.T, c, s *rsocket.Conn, total, most int, from, to bool) 
 			defer wg.Done()
 			n, sum, err := receive(end, byte(i), most, to)
 			if err != nil || n != total {
-				t.Errorf("end %d received %d octets: %v; %v", i, n, err, end)
+				t.Errorf("end %d received %d bytes: %v; %v", i, n, err, end)
 			}
 			sums[3-i] = sum
 		}()
@@ -117,7 +117,7 @@ func bothWays(t *testing.T, c, s *rsocket.Conn, total, most int, from, to bool) 
 	}
 }
 
-// TestConnBothWays moves data in both directions at once, in pieces of 1 octet to 1 MiB.
+// TestConnBothWays moves data in both directions at once, in pieces of 1 byte to 1 MiB.
 func TestConnBothWays(t *testing.T) {
 	total := 32 << 20
 	if onKernel() || raceEnabled {
@@ -224,7 +224,7 @@ func TestConnPeerCloses(t *testing.T) {
 	testkit.OK(t, c.Close())
 	n, got, err := receive(s, 1, 1000, false)
 	if n != 60000 || !bytes.Equal(got, sum) || err != nil {
-		t.Errorf("the server reads %d octets, %v", n, err)
+		t.Errorf("the server reads %d bytes, %v", n, err)
 	}
 	_, err = s.Write(make([]byte, 100))
 	wantErr(t, "Write to an end that has closed", err, syscall.EPIPE)
@@ -298,7 +298,7 @@ func TestConnDeadlines(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
 	if n, err := io.Copy(io.Discard, plainConn{s}); err != nil || n < 64<<10 {
-		t.Errorf("the other end reads %d octets, %v", n, err)
+		t.Errorf("the other end reads %d bytes, %v", n, err)
 	}
 	testkit.OK(t, <-closed)
 }

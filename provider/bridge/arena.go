@@ -86,7 +86,7 @@ type queueMemory struct {
 	mem   []byte
 }
 
-// alloc returns the memory of a queue of n octets, all zero. n is not 0.
+// alloc returns the memory of a queue of n bytes, all zero. n is not 0.
 func (a *arena) alloc(n int) (*queueMemory, error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	a.mu.Lock()

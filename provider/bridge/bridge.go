@@ -15,7 +15,7 @@ type Program interface {
 	ReadMemory(addr uint64, b []byte) error
 	WriteMemory(addr uint64, b []byte) error
 
-	// Memory returns the program's memory itself, length octets at addr, which the device reads,
+	// Memory returns the program's memory itself, length bytes at addr, which the device reads,
 	// and writes if write is set, until Release is called with the same addr and length. EFAULT if
 	// the program has no such memory.
 	Memory(addr, length uint64, write bool) ([]byte, error)
@@ -36,7 +36,7 @@ type Program interface {
 // A File is an open device, or a descriptor that a command has made.
 type File interface {
 	// Write executes the command that is in b, as write(2) on the descriptor would, and returns how
-	// many octets it took: all. Errors are errnos. b is not used after it returns.
+	// many bytes it took: all. Errors are errnos. b is not used after it returns.
 	Write(b []byte) (int, error)
 
 	// Close releases what the file has. No Write is under way.
@@ -54,7 +54,7 @@ type Options struct {
 	Addresses []netip.Addr
 
 	// NoOpeningWrite has the side that connects send nothing by itself. Otherwise it opens the
-	// stream with a Write of no octets, without which the side that accepted has to wait for it.
+	// stream with a Write of no bytes, without which the side that accepted has to wait for it.
 	NoOpeningWrite bool
 
 	// Trace is called for each command after its execution, nil for none.

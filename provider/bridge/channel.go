@@ -194,7 +194,7 @@ func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 	return n
 }
 
-// maxEvent is the size of the longest event, in octets.
+// maxEvent is the size of the longest event, in bytes.
 const maxEvent = 64
 
 // close ends the channel: the program reads the end of file after what is in it.

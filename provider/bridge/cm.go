@@ -164,7 +164,7 @@ func (f *cmFile) queue(v *cmEvent) {
 	}
 }
 
-// settle takes octets that stand for no event any more out of the channel. cmState.mu is held.
+// settle takes bytes that stand for no event any more out of the channel. cmState.mu is held.
 func (f *cmFile) settle() {
 	for ; f.octets > len(f.events); f.octets-- {
 		f.ch.take()

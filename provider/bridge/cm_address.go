@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// sizeofSockaddrIB is the size of struct sockaddr_ib, and where its parts are, in octets.
+// sizeofSockaddrIB is the size of struct sockaddr_ib, and where its parts are, in bytes.
 const (
 	sizeofSockaddrIB = 48
 	ibPkey           = 2

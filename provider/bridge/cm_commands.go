@@ -12,8 +12,8 @@ import (
 type cmRequest struct {
 	file *cmFile
 	in   []byte // all that was written after the header: the kernel looks at no more than it needs
-	size int    // octets of the command, as the header says
-	room int    // octets for the answer
+	size int    // bytes of the command, as the header says
+	room int    // bytes for the answer
 
 	parsed   []any // for Trace
 	answered []any
@@ -49,7 +49,7 @@ func init() { // not an initializer: the functions refer to the table
 	}
 }
 
-// maxCMCommand is more than the longest command has, in octets.
+// maxCMCommand is more than the longest command has, in bytes.
 const maxCMCommand = 512
 
 // Write implements File, as ucma_write of the kernel does.
@@ -91,7 +91,7 @@ func (r *cmRequest) parse(msg any) error {
 	return nil
 }
 
-// parseFor is parse for a command whose answer needs room for so many octets: ENOSPC if it has
+// parseFor is parse for a command whose answer needs room for so many bytes: ENOSPC if it has
 // less.
 func (r *cmRequest) parseFor(msg any, answer int) error {
 	if err := r.fits(answer); err != nil {
@@ -101,7 +101,7 @@ func (r *cmRequest) parseFor(msg any, answer int) error {
 }
 
 // parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and
-// at least least octets.
+// at least least bytes.
 func (r *cmRequest) parseGrown(msg any, least int) error {
 	if r.size < least {
 		return syscall.EINVAL
@@ -110,7 +110,7 @@ func (r *cmRequest) parseGrown(msg any, least int) error {
 	return r.parse(msg)
 }
 
-// fits returns ENOSPC if there is no room for so many octets of an answer.
+// fits returns ENOSPC if there is no room for so many bytes of an answer.
 func (r *cmRequest) fits(octets int) error {
 	if r.room < octets {
 		return syscall.ENOSPC
@@ -200,7 +200,7 @@ func cmDestroyID(r *cmRequest) error {
 	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
 }
 
-// leastEvent is the size of the answer to GET_EVENT without what was added to it since, in octets.
+// leastEvent is the size of the answer to GET_EVENT without what was added to it since, in bytes.
 const leastEvent = 328
 
 // cmGetEvent executes GET_EVENT. EAGAIN: there is none; a caller that waits for one waits until the

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// leastConnect is the size of CONNECT and ACCEPT without what was added to them since, in octets.
+// leastConnect is the size of CONNECT and ACCEPT without what was added to them since, in bytes.
 func leastConnect(msg any) int { return abi.Size(msg) - abi.Size(abi.ECE{}) }
 
 // connParam returns the parameters of a connection, and the QP that it is for. Depths beyond what

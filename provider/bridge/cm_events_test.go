@@ -90,7 +90,7 @@ func TestCMUnreadEvents(t *testing.T) {
 	e := abi.EventResp{ECE: abi.ECE{VendorID: 77}}
 	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 323); !errors.Is(err,
 		syscall.ENOSPC) {
-		t.Errorf("an event with room for 323 octets: %v", err)
+		t.Errorf("an event with room for 323 bytes: %v", err)
 	}
 	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 324); err != nil || e.ID != id ||
 		e.UID != 3 {

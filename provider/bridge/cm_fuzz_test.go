@@ -24,7 +24,7 @@ var cmErrnos = map[syscall.Errno]bool{
 
 // FuzzCM writes commands of any content, one after the other: a command fails with one of rdma_cm's
 // errnos or takes all of what was written, and closing frees everything. The input is a sequence of
-// commands, each after its length in two octets.
+// commands, each after its length in two bytes.
 func FuzzCM(f *testing.F) {
 	seed := func(commands ...any) {
 		var b []byte
@@ -83,7 +83,7 @@ func FuzzCM(f *testing.F) {
 			var e syscall.Errno
 			switch {
 			case err == nil && taken != n:
-				t.Errorf("%d of %d octets were taken", taken, n)
+				t.Errorf("%d of %d bytes were taken", taken, n)
 			case err != nil && (!errors.As(err, &e) || !cmErrnos[e]):
 				t.Errorf("%x: %v", cmd, err)
 			}

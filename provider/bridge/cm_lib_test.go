@@ -139,7 +139,7 @@ func (c *libCM) command(cmd uint32, req, resp any) error {
 	return c.commandRoom(cmd, req, resp, size)
 }
 
-// commandRoom is command with so many octets of room for the answer.
+// commandRoom is command with so many bytes of room for the answer.
 func (c *libCM) commandRoom(cmd uint32, req, resp any, size int) error {
 	c.t.Helper()
 	var room []byte
@@ -155,7 +155,7 @@ func (c *libCM) commandRoom(cmd uint32, req, resp any, size int) error {
 		return err
 	}
 	if n != len(b)+len(body) {
-		c.t.Errorf("%s: %d of %d octets were taken", abi.CMCommands[cmd].Name, n, len(b)+len(body))
+		c.t.Errorf("%s: %d of %d bytes were taken", abi.CMCommands[cmd].Name, n, len(b)+len(body))
 	}
 	if resp != nil {
 		_, err = abi.Decode(room, resp)

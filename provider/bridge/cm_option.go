@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// maxOption is the longest value of an option that the kernel takes, in octets (KMALLOC_MAX_SIZE).
+// maxOption is the longest value of an option that the kernel takes, in bytes (KMALLOC_MAX_SIZE).
 const maxOption = 4 << 20
 
 func cmSetOption(r *cmRequest) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// nodeGUID returns the GUID of the device, highest octet first.
+// nodeGUID returns the GUID of the device, highest byte first.
 func (b *Bridge) nodeGUID() (guid [8]uint8) {
 	if a, err := b.vctx.Query(); err == nil {
 		binary.BigEndian.PutUint64(guid[:], a.NodeGUID)
@@ -112,7 +112,7 @@ func (r *cmRequest) queryPath(x *cmID, addr uint64) error {
 	}
 	resp.NumPaths = 1
 	path := abi.PathRecData{Flags: abi.PathPrimary, PathRec: [64]uint8(x.path)}
-	if r.room-abi.Size(resp) <= abi.Size(path) { // the kernel wants one octet more than it writes
+	if r.room-abi.Size(resp) <= abi.Size(path) { // the kernel wants one byte more than it writes
 		return r.answerAll(addr, &resp)
 	}
 	if err := r.answerAll(addr+uint64(abi.Size(resp)), &path); err != nil {

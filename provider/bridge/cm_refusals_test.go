@@ -183,26 +183,26 @@ func TestCMGarbled(t *testing.T) {
 		abi.CMLeaveMcast: {&abi.DestroyID{ID: id}, &abi.DestroyResp{}},
 	} {
 		if err := c.commandRoom(cmd, x.req, x.resp, 3); !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("%s with room for 3 octets: %v", abi.CMCommands[cmd].Name, err)
+			t.Errorf("%s with room for 3 bytes: %v", abi.CMCommands[cmd].Name, err)
 		}
 	}
 	// The header counts more than was written, or there is half of one.
 	b := abi.Append(nil, &abi.CMHeader{Cmd: abi.CMDestroyID, In: 17, Out: 4})
 	for _, b := range [][]byte{append(b, make([]byte, 16)...), b[:7]} {
 		if _, err := c.write(b); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%d octets: %v", len(b), err)
+			t.Errorf("%d bytes: %v", len(b), err)
 		}
 	}
 	// It counts less, and all was written: only CONNECT and ACCEPT mind.
 	body := abi.Append(nil, &abi.Listen{ID: id})
 	if n, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMListen}),
 		body...)); err != nil || n != 16 {
-		t.Errorf("listen that counts 0 octets: %d, %v", n, err)
+		t.Errorf("listen that counts 0 bytes: %d, %v", n, err)
 	}
 	body = abi.Append(nil, &abi.Accept{ID: 9999})
 	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMAccept, In: 287}),
 		body...)); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("accept that counts 287 octets: %v", err)
+		t.Errorf("accept that counts 287 bytes: %v", err)
 	}
 	// An answer that can't be written: what the command has done remains.
 	head := func(cmd uint32, in int) []byte {
@@ -280,13 +280,13 @@ func TestCMOptions(t *testing.T) {
 	}
 	id := c.createID(1)
 	try("TOS", nil, id, abi.OptionID, abi.OptionIDTOS, []byte{0x28})
-	try("TOS of 4 octets", syscall.EINVAL, id, abi.OptionID, abi.OptionIDTOS, u32(1))
+	try("TOS of 4 bytes", syscall.EINVAL, id, abi.OptionID, abi.OptionIDTOS, u32(1))
 	try("REUSEADDR", nil, id, abi.OptionID, abi.OptionIDReuseaddr, u32(1))
 	try("no REUSEADDR", nil, id, abi.OptionID, abi.OptionIDReuseaddr, u32(0))
-	try("REUSEADDR of 1 octet", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr, []byte{1})
+	try("REUSEADDR of 1 byte", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr, []byte{1})
 	try("AFONLY", nil, id, abi.OptionID, abi.OptionIDAfonly, u32(77))
 	try("ACK timeout", nil, id, abi.OptionID, abi.OptionIDAckTimeout, []byte{14})
-	try("ACK timeout of 2 octets", syscall.EINVAL, id, abi.OptionID, abi.OptionIDAckTimeout,
+	try("ACK timeout of 2 bytes", syscall.EINVAL, id, abi.OptionID, abi.OptionIDAckTimeout,
 		[]byte{1, 2})
 	udp := c.createPS(5, abi.PortSpaceUDP)
 	try("ACK timeout of datagrams", syscall.EINVAL, udp, abi.OptionID, abi.OptionIDAckTimeout,

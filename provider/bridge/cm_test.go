@@ -141,7 +141,7 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 		src, _ = resp.SrcAddr.AddrPort()
 		dst, _ = resp.DstAddr.AddrPort()
 		if resp.SrcSize != abi.SizeofSockaddrIn || resp.DstSize != abi.SizeofSockaddrIn {
-			t.Errorf("addresses of %d and %d octets", resp.SrcSize, resp.DstSize)
+			t.Errorf("addresses of %d and %d bytes", resp.SrcSize, resp.DstSize)
 		}
 		return src, dst
 	}
@@ -177,7 +177,7 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 	short := abi.Append(nil, &abi.Connect{ID: id, ConnParam: param(cq, "")})[:280]
 	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMConnect, In: 280}),
 		short...)); err != nil {
-		t.Fatalf("connect of 280 octets: %v", err)
+		t.Fatalf("connect of 280 bytes: %v", err)
 	}
 	req, _ := s.request(1)
 	if local, peer := query(s, req); local != at || peer != src {

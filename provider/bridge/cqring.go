@@ -37,7 +37,7 @@ type cqRing struct {
 
 const cqeSize = unsafe.Sizeof(abi.SiwCQE{})
 
-// cqOctets returns the octets of a CQ of size elements.
+// cqOctets returns the bytes of a CQ of size elements.
 func cqOctets(size uint32) int {
 	return int(size)*int(cqeSize) + int(unsafe.Sizeof(abi.SiwCQCtrl{}))
 }

@@ -26,7 +26,7 @@ func TestElementSizes(t *testing.T) {
 		{"CQ control", unsafe.Sizeof(abi.SiwCQCtrl{}), abi.SiwCQCtrl{}},
 	} {
 		if int(x.memory) != abi.Size(x.msg) {
-			t.Errorf("%s: %d octets in memory, %d encoded", x.name, x.memory, abi.Size(x.msg))
+			t.Errorf("%s: %d bytes in memory, %d encoded", x.name, x.memory, abi.Size(x.msg))
 		}
 	}
 	for name, off := range map[string]uintptr{"SQE": unsafe.Offsetof(abi.SiwSQE{}.Flags),

@@ -41,11 +41,11 @@ func (d *libDevice) close() {
 	d.prog.close(d.async)
 }
 
-// write writes octets to the device.
+// write writes bytes to the device.
 func (d *libDevice) write(b []byte) error {
 	n, err := d.prog.File(d.fd).Write(b)
 	if err == nil && n != len(b) {
-		d.t.Errorf("%d of %d octets were taken", n, len(b))
+		d.t.Errorf("%d of %d bytes were taken", n, len(b))
 	}
 	return err
 }

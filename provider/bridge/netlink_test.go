@@ -21,7 +21,7 @@ func TestNetlink(t *testing.T) {
 		for _, datagram := range b.Netlink(request, 99) {
 			m, h, rest, err := abi.DecodeNL(datagram)
 			if err != nil || len(rest) != 0 || h.Seq != 7 || h.PID != 99 {
-				t.Fatalf("answer %x: %v, %d octets after it", datagram, err, len(rest))
+				t.Fatalf("answer %x: %v, %d bytes after it", datagram, err, len(rest))
 			}
 			list = append(list, m)
 		}
@@ -67,7 +67,7 @@ func TestNetlinkGarbled(t *testing.T) {
 		Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}})
 	for n := range whole {
 		if got := b.Netlink(whole[:n], 1); len(got) != 0 {
-			t.Errorf("%d octets of a message: %d answers", n, len(got))
+			t.Errorf("%d bytes of a message: %d answers", n, len(got))
 		}
 	}
 	if got := b.Netlink(whole, 1); len(got) != 1 {

@@ -20,7 +20,7 @@ type testProgram struct {
 	mu    sync.Mutex
 	files map[int]File
 	owned map[int]bool
-	next  int  // octets of mem that are in use
+	next  int  // bytes of mem that are in use
 	pins  int  // calls of Memory for regions without one of Release
 	full  bool // descriptors can't be adopted
 
@@ -53,7 +53,7 @@ func newProgram(t *testing.T) *testProgram {
 
 func (p *testProgram) base() uint64 { return uint64(uintptr(unsafe.Pointer(&p.mem[0]))) }
 
-// alloc returns n octets of the program's memory and their address.
+// alloc returns n bytes of the program's memory and their address.
 func (p *testProgram) alloc(n int) ([]byte, uint64) {
 	p.t.Helper()
 	p.mu.Lock()

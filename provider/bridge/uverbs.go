@@ -42,8 +42,8 @@ type request struct {
 	in     []byte // after the headers, without what is the driver's
 	driver []byte // what libsiw has added
 	out    uint64 // address of the answer
-	room   int    // octets there, without the driver's
-	extra  int    // octets for the driver's answer, after room
+	room   int    // bytes there, without the driver's
+	extra  int    // bytes for the driver's answer, after room
 
 	parsed   []any // for Trace
 	answered []any
@@ -77,8 +77,8 @@ func (f *uverbsFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxCommand is more octets than the longest command has: of an extended one, twice as many words
-// of eight octets as 16 bits count.
+// maxCommand is more bytes than the longest command has: of an extended one, twice as many words
+// of eight bytes as 16 bits count.
 const maxCommand = headerSize + exHeader + 2*8*(1<<16)
 
 // begin reads the headers of a command, and returns what executes it.
@@ -106,7 +106,7 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 	case int(h.InWords)*4 != len(b):
 		return nil, syscall.EINVAL
 	case len(rest) < size:
-		// rdma-core 18 and 19 write DESTROY_CQ with 16 octets.
+		// rdma-core 18 and 19 write DESTROY_CQ with 16 bytes.
 		if number != abi.UverbsDestroyCQ || len(b) != 16 {
 			return nil, syscall.ENOSPC
 		}

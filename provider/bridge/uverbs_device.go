@@ -162,7 +162,7 @@ func linkSpeed(width, speed uint8) (uint8, uint8) {
 	return width, speed
 }
 
-// mtu returns the enum ib_mtu of so many octets.
+// mtu returns the enum ib_mtu of so many bytes.
 func mtu(octets int) uint8 {
 	switch {
 	case octets >= 4096:

@@ -306,8 +306,8 @@ func TestUverbsRefusals(t *testing.T) {
 		regMR("remote rights without the local one", syscall.EINVAL,
 			func(m *abi.RegMR) { m.AccessFlags = accessRemoteWrite }),
 		regMR("unknown rights", syscall.EINVAL, func(m *abi.RegMR) { m.AccessFlags |= 1 << 15 }),
-		regMR("no octets", syscall.EINVAL, func(m *abi.RegMR) { m.Length = 0 }),
-		regMR("octets that wrap around", syscall.EINVAL,
+		regMR("no bytes", syscall.EINVAL, func(m *abi.RegMR) { m.Length = 0 }),
+		regMR("bytes that wrap around", syscall.EINVAL,
 			func(m *abi.RegMR) { m.Length = ^uint64(0) }),
 		regMR("memory that is not there", syscall.EFAULT, func(m *abi.RegMR) {
 			m.Start,
@@ -370,7 +370,7 @@ func FuzzUverbs(f *testing.F) {
 			OutWords: out}), body...)
 		if n, err := e.prog.File(e.fd).Write(b); err != nil && errnoOf(err) == 0 || err == nil &&
 			n != len(b) {
-			t.Errorf("%d octets taken, %v", n, err)
+			t.Errorf("%d bytes taken, %v", n, err)
 		}
 		var resp abi.QueryQPResp
 		if err := e.command(abi.UverbsQueryQP, &abi.QueryQP{QPHandle: e.qp.handle}, nil, &resp,

@@ -180,7 +180,7 @@ func TestCutShort(t *testing.T) {
 		}
 		try("shorter than it says", syscall.EINVAL, size+4, room, size)
 		try("longer than it says", syscall.EINVAL, size-4, room, size)
-		try("with an octet more", syscall.EINVAL, size, room, size+1)
+		try("with a byte more", syscall.EINVAL, size, room, size+1)
 		if room > 0 {
 			try("with less room for the answer", syscall.ENOSPC, size, room-4, size)
 			try("with no room for the answer", syscall.ENOSPC, size, 0, size)

@@ -219,7 +219,7 @@ func (q *queuePair) refuse(wrid uint64, op uint8) {
 //
 // The side that accepted may not send before the other one has (RFC 5044 section 7.1.2), and many
 // programs have the accepting side send first, as siw lets them. So the side that connected opens
-// the stream with a Write of no octets, which needs no memory, and which siw takes, too.
+// the stream with a Write of no bytes, which needs no memory, and which siw takes, too.
 func (q *queuePair) connected(dialled bool) {
 	if dialled && !q.file.b.opts.NoOpeningWrite {
 		_ = q.qp.PostSend(ibverbs.SendWR{WRID: openingWRID, Opcode: ibverbs.WRRDMAWrite})
@@ -435,5 +435,5 @@ func (f *uverbsFile) postSend(b []byte) (int, error) {
 // noBadWR is an abi.PostResp.
 var noBadWR [4]byte
 
-// sizeSendWR is the size of struct ib_uverbs_send_wr in octets.
+// sizeSendWR is the size of struct ib_uverbs_send_wr in bytes.
 const sizeSendWR = 56

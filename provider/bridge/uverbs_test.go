@@ -136,7 +136,7 @@ func (e *libEnd) wantWC(what string, id uint64, opcode uint8, status uint16, oct
 	wc := e.wc()
 	if wc.ID != id || wc.Opcode != opcode || wc.Status != status || octets >= 0 &&
 		int(wc.Bytes) != octets || wc.QPID != uint64(e.qp.qpn) {
-		e.t.Errorf("%s: completion %s, want id %d, opcode %d, status %d, %d octets", what,
+		e.t.Errorf("%s: completion %s, want id %d, opcode %d, status %d, %d bytes", what,
 			abi.Format(wc), id, opcode, status, octets)
 	}
 }
@@ -170,7 +170,7 @@ func TestQueues(t *testing.T) {
 	a.wantWC("Send", 1, abi.SiwSend, abi.SiwWCSuccess, -1)
 	b.wantWC("receive", 100, abi.SiwReceive, abi.SiwWCSuccess, 3000)
 	if !bytes.Equal(dst.buf[:3000], src.buf[:3000]) {
-		t.Error("the Send has other octets")
+		t.Error("the Send has other bytes")
 	}
 
 	// Inline data lies in the element.
@@ -202,7 +202,7 @@ func TestQueues(t *testing.T) {
 	}
 	a.wantWC("Read", 4, abi.SiwRead, abi.SiwWCSuccess, 5000)
 	if !bytes.Equal(sink.buf[:5000], src.buf[100:5100]) {
-		t.Error("the Read returns other octets than were written")
+		t.Error("the Read returns other bytes than were written")
 	}
 
 	// Three receives are left; they are flushed.
@@ -245,7 +245,7 @@ func TestCompletionEvents(t *testing.T) {
 		var e abi.CompEvent
 		if _, bad := abi.Decode(buf[:max(n, 0)], &e); err != nil || bad != nil ||
 			e.CQHandle != cqUser {
-			t.Errorf("event %s of %d octets: %v", abi.Format(e), n, err)
+			t.Errorf("event %s of %d bytes: %v", abi.Format(e), n, err)
 		}
 	}
 	b.cq.arm(abi.SiwNotifySolicited | abi.SiwNotifyNextCompletion)

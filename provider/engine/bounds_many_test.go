@@ -42,7 +42,7 @@ func manyConns() int {
 	return n
 }
 
-// Each honest connection sends manyRounds messages of manyOctets octets, and gets each back.
+// Each honest connection sends manyRounds messages of manyOctets bytes, and gets each back.
 const (
 	manyRounds = 3
 	manyOctets = 64

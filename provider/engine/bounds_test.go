@@ -44,7 +44,7 @@ func (h held) minus(o held) held {
 	return held{h.goroutines - o.goroutines, h.descriptors - o.descriptors, h.octets - o.octets, h.stacks - o.stacks}
 }
 
-// wantAtMost checks that h is within a limit. The race detector takes octets of its own.
+// wantAtMost checks that h is within a limit. The race detector takes bytes of its own.
 func (h held) wantAtMost(t testing.TB, limit held) {
 	t.Helper()
 	if h.goroutines > limit.goroutines || h.descriptors > limit.descriptors ||
@@ -87,10 +87,10 @@ func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 // send sends b, unless the connection is over.
 func (p *plainPeers) send(fd int, b []byte) { _ = unix.Send(fd, b, unix.MSG_NOSIGNAL) }
 
-// read reads n octets, unless the connection is over.
+// read reads n bytes, unless the connection is over.
 func (p *plainPeers) read(fd, n int) { recvAll(fd, make([]byte, n), patience, 0) }
 
-// recvAll fills b, unless the connection ends or no octet comes within limit. A signal may end
+// recvAll fills b, unless the connection ends or no byte comes within limit. A signal may end
 // recv early or with EINTR where a time limit is set (signal(7)), and the Go runtime sends some.
 func recvAll(fd int, b []byte, limit time.Duration, flags int) {
 	tv := unix.NsecToTimeval(limit.Nanoseconds())
@@ -191,7 +191,7 @@ type bound struct {
 	serve func(s *boundsServer, e provider.CMEvent)                // nil: events are not fetched
 	come  func(s *boundsServer, p *plainPeers, dst netip.AddrPort) // nil: 3*boundsLimit that send
 	sends []byte
-	reads int // octets of the answer that each of them reads
+	reads int // bytes of the answer that each of them reads
 
 	most       int // connections of which something is held, however many come
 	goroutines int // each
@@ -336,7 +336,7 @@ func longRequest() []byte {
 	})
 }
 
-// wantAnswers reads from every connection until it has n octets or has ended.
+// wantAnswers reads from every connection until it has n bytes or has ended.
 func (p *plainPeers) wantAnswers(n int) {
 	for _, fd := range p.fds {
 		p.read(fd, n)
@@ -381,7 +381,7 @@ func TestBounds(t *testing.T) {
 			}
 			got := s.settled(before, b, len(p.fds))
 			per := max(1, b.most)
-			t.Logf("%d connections: %d goroutines with %d octets of stacks, %d descriptors, %d octets; each %d octets", per,
+			t.Logf("%d connections: %d goroutines with %d bytes of stacks, %d descriptors, %d bytes; each %d bytes", per,
 				got.goroutines, got.stacks, got.descriptors, got.octets, got.octets/int64(per))
 			if got.descriptors < b.most*b.files {
 				t.Errorf("%d descriptors, want %d of %d each", got.descriptors, b.most, b.files)

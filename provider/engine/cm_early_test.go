@@ -67,7 +67,7 @@ func earlyCases() map[string]earlyCase {
 	return cases
 }
 
-// fpdus makes the peer's first octets after the Reply.
+// fpdus makes the peer's first bytes after the Reply.
 func (tc earlyCase) fpdus(t *testing.T, segments ...earlySegment) []byte {
 	t.Helper()
 	framer := mpa.NewFramer(tc.markers, !tc.noCRC)
@@ -192,7 +192,7 @@ func TestFPDUsAfterTheReply(t *testing.T) {
 					if (!w.fake || raceEnabled) && cut%7 != 0 && cut != len(reply) && cut != len(all) {
 						continue // sockets of TCP are scarce, and each place is tried without the detector
 					}
-					what := fmt.Sprintf("cut after %d of %d octets", cut, len(all))
+					what := fmt.Sprintf("cut after %d of %d bytes", cut, len(all))
 					c := tc.early(t, h, 2, 64)
 					c.peer.send(all[:cut])
 					w.settle()
@@ -300,7 +300,7 @@ func TestInitiateReadsNoFurther(t *testing.T) {
 		_, got, err := p.w.reply(ctx, initiator)
 		testkit.OK(t, err)
 		if !bytes.Equal(got, reply) || cap(got) > pastFrame {
-			t.Errorf("reply has read %x, with room for %d octets", got, cap(got))
+			t.Errorf("reply has read %x, with room for %d bytes", got, cap(got))
 		}
 		rest := make([]byte, 0, len(after))
 		for len(rest) < len(after) {
@@ -314,9 +314,9 @@ func TestInitiateReadsNoFurther(t *testing.T) {
 	})
 }
 
-// TestOctetsAfterABadReply: a Reply that ends the start-up may have octets after it, the ULP's
+// TestOctetsAfterABadReply: a Reply that ends the start-up may have bytes after it, the ULP's
 // or the rest of another protocol. They change nothing, and the peer gets a FIN, not the reset that
-// TCP sends for octets unread.
+// TCP sends for bytes unread.
 //
 //rfc:5044 MPA-7.1.2-3-02 Malformed Reply: close TCP
 //rfc:5044 MPA-7.1.2-3-03 R=1: exit MPA, TCP left open

@@ -380,7 +380,7 @@ func (p *rawPeer) send(b []byte) {
 	ctx, cancel := p.context()
 	defer cancel()
 	if err := p.w.write(ctx, b); err != nil {
-		p.t.Fatalf("sending %d octets: %v", len(b), err)
+		p.t.Fatalf("sending %d bytes: %v", len(b), err)
 	}
 }
 
@@ -399,7 +399,7 @@ func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
 	var f mpa.Frame
 	_, err := p.w.frame(ctx, pastFrame, func(b []byte) (n int, err error) {
 		if f, n, err = mpa.ParseFrame(b, kind); err == nil && n < len(b) {
-			err = fmt.Errorf("%d octets after the frame", len(b)-n)
+			err = fmt.Errorf("%d bytes after the frame", len(b)-n)
 		}
 		return n, err
 	})
@@ -426,7 +426,7 @@ func (p *rawPeer) wantEnd(what string) error {
 	return err
 }
 
-// request makes the octets of an enhanced Request.
+// request makes the bytes of an enhanced Request.
 func rawRequest(change func(*mpa.Frame)) []byte {
 	f := mpa.Frame{Kind: mpa.KindRequest, Enhanced: true, Revision: 2, PrivateData: mpa.Enhanced{IRD: 1, ORD: 1}.AppendTo(nil)}
 	if change != nil {
@@ -435,7 +435,7 @@ func rawRequest(change func(*mpa.Frame)) []byte {
 	return f.AppendTo(nil)
 }
 
-// rawReply makes the octets of an enhanced Reply.
+// rawReply makes the bytes of an enhanced Reply.
 func rawReply(change func(*mpa.Frame)) []byte {
 	return rawRequest(func(f *mpa.Frame) {
 		f.Kind, f.CRC = mpa.KindReply, true

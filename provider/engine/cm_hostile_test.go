@@ -47,7 +47,7 @@ func TestIllegalRequests(t *testing.T) {
 		}),
 		"HTTP":  []byte("GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n"),
 		"zeros": make([]byte, 600),
-		"nothing but the first octet": func() []byte {
+		"nothing but the first byte": func() []byte {
 			b := make([]byte, 20_000)
 			for i := range b {
 				b[i] = 'M'
@@ -58,7 +58,7 @@ func TestIllegalRequests(t *testing.T) {
 	for i := range mpa.KeyLen {
 		b := rawRequest(nil)
 		b[i] ^= 0x20
-		cases[fmt.Sprintf("octet %d of the key", i)] = b
+		cases[fmt.Sprintf("byte %d of the key", i)] = b
 	}
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
@@ -80,7 +80,7 @@ func TestIllegalRequests(t *testing.T) {
 func TestOctetsBehindARequest(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
-		for name, behind := range map[string][]byte{"an octet": {0}, "an FPDU": make([]byte, 24), "another Request": rawRequest(nil)} {
+		for name, behind := range map[string][]byte{"a byte": {0}, "an FPDU": make([]byte, 24), "another Request": rawRequest(nil)} {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(append(rawRequest(nil), behind...))
 			_ = p.wantEnd(name)
@@ -106,7 +106,7 @@ func TestLegalRequests(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		request  func(*mpa.Frame)
-		private  int // octets of the ULP that arrive
+		private  int // bytes of the ULP that arrive
 		depths   [2]int
 		revision uint8
 		reply    []byte // private data of the Reply
@@ -118,7 +118,7 @@ func TestLegalRequests(t *testing.T) {
 		{"R and reserved bits set", func(f *mpa.Frame) { f.Reject, f.Reserved = true, 0x0f }, 0, [2]int{1, 1}, 2, enhanced},
 		{"markers wanted", func(f *mpa.Frame) { f.Markers = true }, 0, [2]int{1, 1}, 2, enhanced},
 		{"CRC wanted", func(f *mpa.Frame) { f.CRC = true }, 0, [2]int{1, 1}, 2, enhanced},
-		{"512 octets", func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, octets(508)...) }, 508, [2]int{1, 1}, 2, enhanced},
+		{"512 bytes", func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, octets(508)...) }, 508, [2]int{1, 1}, 2, enhanced},
 		{"depths left to the programs", func(f *mpa.Frame) {
 			f.PrivateData = mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)
 		}, 0, [2]int{128, 128}, 2, mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)},
@@ -133,7 +133,7 @@ func TestLegalRequests(t *testing.T) {
 				p.send(rawRequest(tc.request))
 				server, param := w.server.wantRequest("the Request is legal", l)
 				if len(param.PrivateData) != tc.private || [2]int{param.ResponderResources, param.InitiatorDepth} != tc.depths {
-					t.Errorf("the program hears of %d octets and depths %d, %d", len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
+					t.Errorf("the program hears of %d bytes and depths %d, %d", len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
 				}
 				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
 				f := p.wantFrame("accepted", mpa.KindReply)
@@ -147,7 +147,7 @@ func TestLegalRequests(t *testing.T) {
 	}
 }
 
-// TestRequestCutShort stops at every octet of a Request: by silence, by FIN, by
+// TestRequestCutShort stops at every byte of a Request: by silence, by FIN, by
 // reset.
 //
 //rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
@@ -165,14 +165,14 @@ func TestRequestCutShort(t *testing.T) {
 			p = w.dialRaw(l.LocalAddr())
 			p.trySend(request[:n])
 			_ = p.w.conn.CloseWrite()
-			_ = p.wantEnd(fmt.Sprintf("FIN after %d octets", n))
+			_ = p.wantEnd(fmt.Sprintf("FIN after %d bytes", n))
 
 			p = w.dialRaw(l.LocalAddr())
 			p.trySend(request[:n])
 			testkit.OK(t, p.w.conn.Abort())
 		}
 		for n, p := range silent {
-			_ = p.wantEnd(fmt.Sprintf("silence after %d octets", n))
+			_ = p.wantEnd(fmt.Sprintf("silence after %d bytes", n))
 		}
 		w.wantServed(l)
 		w.server.wantIdle("of broken requests a program hears nothing")
@@ -195,7 +195,7 @@ func TestTrickledRequest(t *testing.T) {
 			}
 		}
 		if d := time.Since(start); d < 2*time.Second || d > 2500*time.Millisecond {
-			t.Errorf("an octet each quarter of a second: closed after %s", d)
+			t.Errorf("a byte each quarter of a second: closed after %s", d)
 		}
 		w.server.wantIdle("of slow requests a program hears nothing")
 	})
@@ -232,7 +232,7 @@ func TestIllegalReplies(t *testing.T) {
 	})
 }
 
-// TestReplyCutShort ends a Reply at every octet.
+// TestReplyCutShort ends a Reply at every byte.
 func TestReplyCutShort(t *testing.T) {
 	reply := rawReply(nil)
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
@@ -245,7 +245,7 @@ func TestReplyCutShort(t *testing.T) {
 				} else {
 					testkit.OK(t, p.w.conn.CloseWrite())
 				}
-				w.active.want(fmt.Sprintf("the peer hung up after %d octets of the Reply", n), client, provider.CMRejected, syscall.ECONNRESET)
+				w.active.want(fmt.Sprintf("the peer hung up after %d bytes of the Reply", n), client, provider.CMRejected, syscall.ECONNRESET)
 				if !reset {
 					_ = p.wantEnd("then so do we")
 				}

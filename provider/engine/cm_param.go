@@ -52,7 +52,7 @@ func checkPrivateData(private []byte, enhanced bool) error {
 		limit, revision = limit-mpa.EnhancedLen, "6581"
 	}
 	if len(private) > limit {
-		return fmt.Errorf("%d octets of private data, limit %d (RFC %s): %w", len(private), limit, revision, syscall.EINVAL)
+		return fmt.Errorf("%d bytes of private data, limit %d (RFC %s): %w", len(private), limit, revision, syscall.EINVAL)
 	}
 	return nil
 }

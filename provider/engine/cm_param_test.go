@@ -60,7 +60,7 @@ func TestRejectedDepths(t *testing.T) {
 	}
 }
 
-// TestRequestOfOptions looks at the Request that options lead to, octet by octet.
+// TestRequestOfOptions looks at the Request that options lead to, byte by byte.
 //
 //rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
 //rfc:5044 MPA-7.1.1-12 Res bits zero on send

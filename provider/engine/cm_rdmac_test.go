@@ -100,7 +100,7 @@ func TestRDMACRefusedInRevision1(t *testing.T) {
 	})
 }
 
-// TestRDMACRefusal looks at the octets of the refusals, and at how the connection ends:
+// TestRDMACRefusal looks at the bytes of the refusals, and at how the connection ends:
 // gracefully, so that the peer can read them.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close

@@ -97,7 +97,7 @@ func TestReadDepths(t *testing.T) {
 	}
 }
 
-// privateLimits are the octets of private data that options leave to a program.
+// privateLimits are the bytes of private data that options leave to a program.
 var privateLimits = map[string]struct {
 	opts  Options
 	limit int
@@ -124,13 +124,13 @@ func TestPrivateData(t *testing.T) {
 					client := w.active.connect(l.LocalAddr(), provider.ConnParam{PrivateData: octets(n)})
 					server, param := w.server.wantRequest("the Request arrives", l)
 					if !bytes.Equal(param.PrivateData, octets(n)) {
-						t.Errorf("Request with %d octets: %d arrived", n, len(param.PrivateData))
+						t.Errorf("Request with %d bytes: %d arrived", n, len(param.PrivateData))
 					}
 					testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: octets(n)}))
 					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 					e := w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
 					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
-						t.Errorf("accept with %d octets: %d arrived", n, len(e.Param.PrivateData))
+						t.Errorf("accept with %d bytes: %d arrived", n, len(e.Param.PrivateData))
 					}
 					testkit.OK(t, client.Disconnect())
 					w.active.want("we disconnected", client, provider.CMDisconnected, 0)
@@ -141,7 +141,7 @@ func TestPrivateData(t *testing.T) {
 					testkit.OK(t, server.Reject(octets(n)))
 					e = w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
-						t.Errorf("reject with %d octets: %d arrived", n, len(e.Param.PrivateData))
+						t.Errorf("reject with %d bytes: %d arrived", n, len(e.Param.PrivateData))
 					}
 				}
 			})
@@ -155,8 +155,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 			l := w.server.listen()
 			refused := func(call string, err error) {
 				t.Helper()
-				if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), fmt.Sprintf("%d octets of private data, limit %d", tc.limit+1, tc.limit)) {
-					t.Errorf("%s with %d octets: %v, want EINVAL and the limit", call, tc.limit+1, err)
+				if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data, limit %d", tc.limit+1, tc.limit)) {
+					t.Errorf("%s with %d bytes: %v, want EINVAL and the limit", call, tc.limit+1, err)
 				}
 			}
 			client := w.active.routed(l.LocalAddr())
@@ -261,7 +261,7 @@ func TestNoAnswerInTime(t *testing.T) {
 		start := time.Now()
 		client, peer, _ := w.toRaw(provider.ConnParam{})
 		reply := rawReply(nil)
-		for _, octet := range reply[:len(reply)-1] { // one octet each 100 ms does not extend the time
+		for _, octet := range reply[:len(reply)-1] { // one byte each 100 ms does not extend the time
 			if time.Since(start) > 2800*time.Millisecond {
 				break
 			}

@@ -181,7 +181,7 @@ func (d *departures) drop(conn transport.Conn, left *int) error {
 		if err != nil {
 			return err
 		}
-		*left -= max(n, policy.ReadLeast) // a read of one octet costs as much
+		*left -= max(n, policy.ReadLeast) // a read of one byte costs as much
 	}
 	return nil
 }

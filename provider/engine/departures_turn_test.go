@@ -51,7 +51,7 @@ func TestTurnsOfFarewells(t *testing.T) {
 		}
 		limit := policy.TurnsShort + peers*len(w.server.dev.leaving.dropped)
 		if n := peers*octetsEach - left; n == 0 || n > limit {
-			t.Errorf("one call of Poll took %d octets of %d, want 1 to %d", n, peers*octetsEach,
+			t.Errorf("one call of Poll took %d bytes of %d, want 1 to %d", n, peers*octetsEach,
 				limit)
 		}
 	})
@@ -73,7 +73,7 @@ func unread(t *testing.T, c transport.Conn) (total int) {
 }
 
 // TestTurnsOfEnds: streams that end in one Poll share its turns, too, also if much has arrived
-// after the octets that end them.
+// after the bytes that end them.
 func TestTurnsOfEnds(t *testing.T) {
 	const peers, octetsEach = 64, 256 << 10
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestTurnsOfEnds(t *testing.T) {
 		}
 		// What is read before the end is a turn, and so is what is dropped in the Polls.
 		if n := peers*octetsEach - left; n == 0 || n > peers*policy.TurnOne {
-			t.Errorf("the ends took %d octets of %d, want no more than %d", n, peers*octetsEach,
+			t.Errorf("the ends took %d bytes of %d, want no more than %d", n, peers*octetsEach,
 				peers*policy.TurnOne)
 		}
 		for _, id := range servers {

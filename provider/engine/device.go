@@ -97,7 +97,7 @@ func openDevice(opts Options) (*device, error) {
 // With CRC, segments are bounded, which only matters on links like loopback, whose segments could
 // be longer. There the MSS, 65,483, is no multiple of four: a segment that TCP cuts from the middle
 // of a long record may end inside a CRC, so that each FPDU has to be a record of its own (see
-// addFPDU). With segments of 32,576 octets, or 32,564 with time stamps, FPDUs without pad may be
+// addFPDU). With segments of 32,576 bytes, or 32,564 with time stamps, FPDUs without pad may be
 // any number in one record, and 256 KiB are sent with one call. Two of them still go in one packet
 // of the kernel's, which has 64 KiB at most.
 func tcpNetwork(opts Options) (transport.Network, error) {

@@ -28,8 +28,8 @@
 // for the next 65536 deregistrations, so that what a peer still knows names
 // nothing. MR.Addr is a random page-aligned number (0 with AccessZeroBased, the
 // program's choice with RegMRIova); a peer learns no address of the process from it. Every
-// access is checked to the octet against region, protection domain and rights immediately before
-// the copy, and MR.Close is a barrier: when it has returned, no octet of the
+// access is checked to the byte against region, protection domain and rights immediately before
+// the copy, and MR.Close is a barrier: when it has returned, no byte of the
 // region is read or written on behalf of anybody. It waits for copies in
 // progress only, never for a peer, so that it may be called anywhere, also where
 // completions are polled.
@@ -118,9 +118,9 @@
 //   - Rights of a region are for all QPs of its protection domain. Use windows of type
 //     2, or one domain per peer, where peers distrust each other.
 //   - Atomic operations are the CPU's, on words that are aligned in memory, whatever
-//     the region's addresses are. A peer's octets that a Write or Send places are not
+//     the region's addresses are. A peer's bytes that a Write or Send places are not
 //     atomic with them. An operation is performed when its request arrives; the
-//     response may wait for those of earlier Reads, whose octets may be of later.
+//     response may wait for those of earlier Reads, whose bytes may be of later.
 //     Neither the word nor the sink can be in the region of an object.
 //   - AccessRemoteAtomic without Options.Extensions is accepted
 //     and not granted, as with siw. Unlike siw, AccessRemoteRead is enforced.
@@ -144,7 +144,7 @@ package engine
 //   - lane: a progress goroutine with the poller and the streams that it serves (lanes.go).
 //   - look: one attempt of a poller to receive on a stream that it reads directly.
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
-//   - record: octets that TCP must not put into a segment with others (MSG_EOR).
+//   - record: bytes that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
 //   - object: an io.ReaderAt that a region is over, instead of memory.
 //   - gate: counts the uses of something and waits for their end (internal/rundown).

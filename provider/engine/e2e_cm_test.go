@@ -98,7 +98,7 @@ func cmConnect(t testing.TB, a, b *cmSide, dst netip.AddrPort, depth int) (aid, 
 
 // TestE2ENegotiated moves data over connections that the two ends set up from
 // options of their own: who asks for CRC or markers, which revision of MPA, how
-// octets are placed. What one end asks for the other must deliver.
+// bytes are placed. What one end asks for the other must deliver.
 //
 //rfc:5044 MPA-7.1-04 DDP endpoint bound when Full Operation starts
 //rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)

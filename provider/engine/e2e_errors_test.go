@@ -11,7 +11,7 @@ import (
 )
 
 // TestE2EProtection makes a peer use memory in each way that it may not. It is
-// terminated with the RFC's code, not an octet changes, and everything posted
+// terminated with the RFC's code, not a byte changes, and everything posted
 // completes once.
 //
 //rfc:5040 RDMAP-6.2.1-01 Terminate used on RDMAP or LLP error
@@ -32,8 +32,8 @@ func TestE2EProtection(t *testing.T) {
 	}{
 		{"bad key", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag ^= 0x100 }, code{1, 1, 0}, code{0, 1, 0}},
 		{"STag 0", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag = 0 }, code{1, 1, 0}, code{0, 1, 0}},
-		{"one octet beyond", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to++ }, code{1, 1, 1}, code{0, 1, 1}},
-		{"one octet before", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to-- }, code{1, 1, 1}, code{0, 1, 1}},
+		{"one byte beyond", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to++ }, code{1, 1, 1}, code{0, 1, 1}},
+		{"one byte before", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to-- }, code{1, 1, 1}, code{0, 1, 1}},
 		{"far away", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1 << 60 }, code{1, 1, 1}, code{0, 1, 1}},
 		{"wraps", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1<<64 - 2 }, code{1, 1, 3}, code{0, 1, 4}},
 		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},
@@ -85,7 +85,7 @@ func TestE2EProtection(t *testing.T) {
 					terminated(t, b.ended(), false, want.layer, want.etype, want.code)
 					terminated(t, a.ended(), true, want.layer, want.etype, want.code)
 					if !target.untouched(0, 0) || !local.untouched(0, 0) {
-						t.Error("octets changed")
+						t.Error("bytes changed")
 					}
 					b.one(b.rcq, provider.WC{WRID: 100, Opcode: provider.WCRecv})
 					b.flushed(b.rcq, 101, 1)
@@ -166,7 +166,7 @@ func TestE2ECQOverflow(t *testing.T) {
 }
 
 // TestE2EMRCloseUnderFire: a peer writes and reads all the time while the region
-// is closed. Close returns, and from then on no octet changes.
+// is closed. Close returns, and from then on no byte changes.
 //
 //rfc:5042 SEC-6.2.2-02 No modification after revocation, even with frames in flight
 func TestE2EMRCloseUnderFire(t *testing.T) {
@@ -174,7 +174,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		a, b := newE2EPair(t, w, e2eSetup{})
 		n := 200_000
 		if w.net.Cut {
-			n = 20_000 // as many octets as a connection takes that gets them in short pieces
+			n = 20_000 // as many bytes as a connection takes that gets them in short pieces
 		}
 		target := b.region(2*n, allRights) // Writes go to the first half, Reads come from the second
 		local := a.region(2*n, provider.AccessLocalWrite)
@@ -209,7 +209,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		<-begun
 		testkit.OK(t, target.Close())
 		if !target.untouched(0, n) {
-			t.Error("octets changed that nobody named")
+			t.Error("bytes changed that nobody named")
 		}
 		for i := range octetsOf(target.Region) {
 			octetsOf(target.Region)[i] = 0x11 // it is ours again
@@ -221,7 +221,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		}
 		a.ended()
 		if len(bytes.Trim(octetsOf(target.Region), "\x11")) != 0 {
-			t.Error("octets changed after Close")
+			t.Error("bytes changed after Close")
 		}
 		firing.Wait()
 		for i, wc := range a.wait(a.scq, flight) {
@@ -231,7 +231,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		}
 		a.none(a.scq)
 		if !local.untouched(n, n) {
-			t.Error("octets changed that nobody named")
+			t.Error("bytes changed that nobody named")
 		}
 	})
 }

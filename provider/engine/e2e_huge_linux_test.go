@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestE2EHugeReadRequest: a Read Request for 4 GiB less one octet, of a region
+// TestE2EHugeReadRequest: a Read Request for 4 GiB less one byte, of a region
 // that has them, costs the responder no more than what the socket takes, also
 // when the peer then reads nothing; and closing the region does not wait for it.
 //
@@ -38,10 +38,10 @@ func TestE2EHugeReadRequest(t *testing.T) {
 			}
 		})
 		if used > 4<<20 {
-			t.Errorf("%d octets were allocated for one Read Request", used)
+			t.Errorf("%d bytes were allocated for one Read Request", used)
 		}
 		if total < 100000 {
-			t.Errorf("only %d octets came", total)
+			t.Errorf("only %d bytes came", total)
 		}
 		testkit.OK(t, m.Close())
 	})

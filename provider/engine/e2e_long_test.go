@@ -21,8 +21,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// marks is an object of zeros but for a few octets. What is written to it shows as
-// octets that are not zero, and as how many were written in all.
+// marks is an object of zeros but for a few bytes. What is written to it shows as
+// bytes that are not zero, and as how many were written in all.
 type marks struct {
 	mu     sync.Mutex
 	at     map[uint64]byte
@@ -61,7 +61,7 @@ func (m *marks) WriteAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// unused is n octets of memory of which only what is written takes any. It asks for huge pages: one
+// unused is n bytes of memory of which only what is written takes any. It asks for huge pages: one
 // fault then maps 2 MiB of zeros. The 512 faults of small pages take longer than all else that is
 // done with the memory.
 func unused(t testing.TB, n int) []byte {
@@ -76,9 +76,9 @@ func unused(t testing.TB, n int) []byte {
 // longestMessage is that of DDP and RDMAP: lengths and message offsets have 32 bits.
 const longestMessage = 1<<32 - 1
 
-// TestE2ELongestMessage moves 2^32-1 octets with one work request of each kind, to and
-// from objects that begin below 4 GiB and end after: not an octet is elsewhere, and
-// one octet more is refused. The Write's source is memory: 2^31 octets, and the same
+// TestE2ELongestMessage moves 2^32-1 bytes with one work request of each kind, to and
+// from objects that begin below 4 GiB and end after: not a byte is elsewhere, and
+// one byte more is refused. The Write's source is memory: 2^31 bytes, and the same
 // again but for the last, because a fault for each of their pages is most of the test's time.
 func TestE2ELongestMessage(t *testing.T) {
 	if raceEnabled {
@@ -120,7 +120,7 @@ func TestE2ELongestMessage(t *testing.T) {
 			SGList: []provider.SGE{sge(mem, 0, half), sge(mem, 0, half)},
 		}})
 		if !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("2^32 octets: %v, want EINVAL", err)
+			t.Errorf("2^32 bytes: %v, want EINVAL", err)
 		}
 
 		one := func(e *e2eEnd, c *cq) provider.WC {
@@ -136,7 +136,7 @@ func TestE2ELongestMessage(t *testing.T) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			if o.octets != longestMessage || !maps.Equal(o.at, want) {
-				t.Errorf("%s: %d octets came, and not zero are %v, want %v", what, o.octets, o.at, want)
+				t.Errorf("%s: %d bytes came, and not zero are %v, want %v", what, o.octets, o.at, want)
 			}
 		}
 
@@ -179,7 +179,7 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 				t.Fatalf("at %#x: %+v (%v)", at, wc, a.q.Cause())
 			}
 			if !bytes.Equal(all[at:at+n], inside) || !bytes.Equal(sink.all[canaryOctets:canaryOctets+n], inside) {
-				t.Errorf("at %#x other octets were written, or read", at)
+				t.Errorf("at %#x other bytes were written, or read", at)
 			}
 			if all[at-1] != 0 || at+n < len(all) && all[at+n] != 0 {
 				t.Errorf("at %#x the neighbours were written", at)
@@ -188,7 +188,7 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 		// Where they would be with offsets of 32 bits there is nothing.
 		for _, low := range [][]byte{all[:1500], all[1<<30:][:n], all[2<<30-n:][:n]} {
 			if len(bytes.Trim(low, "\x00")) != 0 {
-				t.Error("octets were written 4 GiB below their place")
+				t.Error("bytes were written 4 GiB below their place")
 			}
 		}
 		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,

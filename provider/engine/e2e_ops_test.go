@@ -39,7 +39,7 @@ func TestE2EOperations(t *testing.T) {
 					continue // a minute and a half where it is cut
 				}
 				for _, k := range []int{1, 3} {
-					t.Logf("%s, %d octets, %d SGEs", dir.name, n, k)
+					t.Logf("%s, %d bytes, %d SGEs", dir.name, n, k)
 					tryOperations(t, dir.from, dir.to, n, k)
 				}
 			}
@@ -49,7 +49,7 @@ func TestE2EOperations(t *testing.T) {
 
 func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	t.Helper()
-	const pad = 7 // octets of the region before the message
+	const pad = 7 // bytes of the region before the message
 	src := from.filled(n, provider.AccessLocalWrite, uint64(n+k))
 	message := octetsOf(src.Region)[:n]
 	gather := split(src.Region, 0, n, k)
@@ -103,10 +103,10 @@ func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) 
 		for got[i] == message[i] {
 			i++
 		}
-		t.Fatalf("%s: octet %d of %d is %#02x, want %#02x", op, i, len(message), got[i], message[i])
+		t.Fatalf("%s: byte %d of %d is %#02x, want %#02x", op, i, len(message), got[i], message[i])
 	}
 	if !r.untouched(off, len(message)) {
-		t.Fatalf("%s: octets beside the message changed", op)
+		t.Fatalf("%s: bytes beside the message changed", op)
 	}
 }
 

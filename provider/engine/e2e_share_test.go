@@ -21,7 +21,7 @@ func TestE2EFairResponses(t *testing.T) {
 		src := b.filled(big, allRights, 1)
 		dst := a.region(big, allRights)
 
-		// b writes a lot, and a reads 8 octets meanwhile.
+		// b writes a lot, and a reads 8 bytes meanwhile.
 		for i := range count {
 			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite,
 				SGList:     []provider.SGE{sge(src.Region, 0, big)},
@@ -37,7 +37,7 @@ func TestE2EFairResponses(t *testing.T) {
 			b.wait(b.scq, count-done)
 		}
 
-		// a reads a lot, and b sends 8 octets meanwhile.
+		// a reads a lot, and b sends 8 bytes meanwhile.
 		sink := a.region(big, provider.AccessLocalWrite)
 		a.recv(2, sge(small.Region, 0, 8))
 		for i := range count {
@@ -102,7 +102,7 @@ func TestE2EIsolation(t *testing.T) {
 			}
 		}
 		if !secret.untouched(0, 1000) {
-			t.Error("octets changed")
+			t.Error("bytes changed")
 		}
 	})
 }

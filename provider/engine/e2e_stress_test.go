@@ -38,7 +38,7 @@ type soupOp struct {
 
 const soupReceives = 256 // as many Sends at most
 
-// newSoup plans count operations of about octets each and posts the receives.
+// newSoup plans count operations of about bytes each and posts the receives.
 func newSoup(rnd *rand.Rand, e, peer *e2eEnd, count, octets int) *soup {
 	s := &soup{e: e, peer: peer}
 	total := 0
@@ -157,7 +157,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 		case provider.WRSend:
 			copy(received[op.off:], from)
 			if len(recvs) == 0 || recvs[0].WRID != op.wr.WRID || recvs[0].Status != provider.WCSuccess || int(recvs[0].ByteLen) != op.n {
-				t.Fatalf("Send %d of %d octets: completions %+v", op.wr.WRID, op.n, recvs)
+				t.Fatalf("Send %d of %d bytes: completions %+v", op.wr.WRID, op.n, recvs)
 			}
 			recvs = recvs[1:]
 		case provider.WRRDMAWrite:
@@ -185,7 +185,7 @@ func (s *soup) canaries(t *testing.T) {
 	t.Helper()
 	for _, r := range []*guarded{s.src, s.sink, s.target, s.received} {
 		if !r.untouched(0, len(octetsOf(r.Region))) {
-			t.Error("octets beside a region changed")
+			t.Error("bytes beside a region changed")
 		}
 	}
 }
@@ -220,12 +220,12 @@ func TestE2ESoup(t *testing.T) {
 	})
 }
 
-// TestE2EFaults runs soups over networks that change an octet, reset or stall at
+// TestE2EFaults runs soups over networks that change a byte, reset or stall at
 // a random place. Whatever happens, every work request completes once at most,
-// failed ones are reported, no octet outside registered memory changes, none changes
+// failed ones are reported, no byte outside registered memory changes, none changes
 // to what nobody sent (where the CRC is verified first), and everything can be
 // closed. The ends need not notice by themselves: a length that became longer
-// makes the receiver wait for octets that do not come.
+// makes the receiver wait for bytes that do not come.
 //
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 func TestE2EFaults(t *testing.T) {
@@ -306,7 +306,7 @@ func faultyRound(t *testing.T, w e2eWire, kind string) {
 	}
 }
 
-// unspoilt checks that every octet is as it was, or as it should be in the end.
+// unspoilt checks that every byte is as it was, or as it should be in the end.
 func (s *soup) unspoilt(t *testing.T) {
 	t.Helper()
 	for _, op := range s.ops {
@@ -319,7 +319,7 @@ func (s *soup) unspoilt(t *testing.T) {
 		}
 		for i := range at {
 			if at[i] != from[i] && at[i] != 0xa5 {
-				t.Fatalf("octet %d of %s %d is %#02x, which nobody sent", i, op.wr.Opcode, op.wr.WRID, at[i])
+				t.Fatalf("byte %d of %s %d is %#02x, which nobody sent", i, op.wr.Opcode, op.wr.WRID, at[i])
 			}
 		}
 	}
@@ -452,7 +452,7 @@ func TestE2EConcurrent(t *testing.T) {
 					case provider.WRRDMARead:
 						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(sink.Region, p*n, n)}, source.Addr(), source.RKey()
 					}
-					if p%2 == 1 && wr.Opcode != provider.WRSend { // no two may write the same octets at once
+					if p%2 == 1 && wr.Opcode != provider.WRSend { // no two may write the same bytes at once
 						wr.SGList = nil
 					}
 					k, err := a.q.PostSend([]provider.SendWR{wr})

@@ -193,14 +193,14 @@ type guarded struct {
 
 const canaryOctets = 64
 
-// region registers n octets that are 0xa5 at first; 0 are not possible, and
+// region registers n bytes that are 0xa5 at first; 0 are not possible, and
 // become 1.
 func (e *e2eEnd) region(n int, access provider.Access) *guarded {
 	e.t.Helper()
 	return e.register(n, access, func([]byte) {})
 }
 
-// filled is a region with n octets that follow from seed. They are written
+// filled is a region with n bytes that follow from seed. They are written
 // before the region is there, as a peer may read it from then on.
 func (e *e2eEnd) filled(n int, access provider.Access, seed uint64) *guarded {
 	e.t.Helper()
@@ -218,14 +218,14 @@ func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *gua
 	return r
 }
 
-// untouched reports whether all octets but those from off to off+n are as at
+// untouched reports whether all bytes but those from off to off+n are as at
 // first.
 func (r *guarded) untouched(off, n int) bool {
 	at := canaryOctets + off
 	return isFresh(r.all[:at]) && isFresh(r.all[at+n:])
 }
 
-// split cuts the n octets at off of m into k SGEs of uneven length, in order.
+// split cuts the n bytes at off of m into k SGEs of uneven length, in order.
 func split(m *memory.Region, off, n, k int) []provider.SGE {
 	var sges []provider.SGE
 	for ; k > 1; k-- {

@@ -167,8 +167,8 @@ type Options struct {
 	// either side. Default 10 s.
 	StartupTimeout time.Duration
 
-	// FPDUTimeout is how long an FPDU may take to arrive, from its first octet to its
-	// last, however its octets are spread. A peer that exceeds it is sent a Terminate
+	// FPDUTimeout is how long an FPDU may take to arrive, from its first byte to its
+	// last, however its bytes are spread. A peer that exceeds it is sent a Terminate
 	// (0/0/0xff), and QP.Cause wraps os.ErrDeadlineExceeded. The longest FPDU has 64 KiB
 	// and most have no more than a TCP segment, so a line of 20 kbit/s meets the default
 	// of 30 s, and so does a faster one that is interrupted for half that time. Negative:
@@ -178,14 +178,14 @@ type Options struct {
 	// SendTimeout bounds how long a peer may leave the socket full instead of taking what
 	// it is sent, above all the answers to its Reads. The time runs from when the socket
 	// was found full until the peer has taken as much as was left over then; of that at
-	// most 64 KiB count, and taking single octets doesn't help. A connection that exceeds
+	// most 64 KiB count, and taking single bytes doesn't help. A connection that exceeds
 	// it is reset, and QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer needs
 	// more if its objects (RegObject) may take longer to store what they are sent.
 	// Negative: no limit.
 	//
 	// TCP.UserTimeout does not replace it: that ends a connection only when nothing at all
 	// is acknowledged, or the window stays closed, for so long. A peer that opens its
-	// window by an octet now and then is never ended by it.
+	// window by a byte now and then is never ended by it.
 	SendTimeout time.Duration
 
 	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
@@ -271,7 +271,7 @@ const (
 	maxQPWR    = 32768
 	maxSGE     = memory.MaxSGE // siw: 6
 	maxSGERead = 16            // siw: 1
-	maxInline  = 512           // octets; siw: 80
+	maxInline  = 512           // bytes; siw: 80
 	maxCQ      = 102400
 	maxCQE     = 3276800
 	maxMR      = 1024000

@@ -167,7 +167,7 @@ func silence(connected bool, got int, limit time.Duration) string {
 		return fmt.Sprintf("the peer's host did not answer within %s, %v: is the address right, and no firewall in between?",
 			option, limit)
 	case got > 0:
-		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d octets of an MPA Reply within %s, %v: "+
+		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d bytes of an MPA Reply within %s, %v: "+
 			"is it an iWARP listener?", got, option, limit)
 	}
 	return fmt.Sprintf("the peer accepted the TCP connection, but sent no MPA Reply within %s, %v: "+
@@ -220,7 +220,7 @@ func notConnected(state provider.QPState) error {
 
 // terminateText is the name of a Terminate's code, and what the peer found wrong with.
 func terminateText(t *rdmap.ReceivedTerminate) string {
-	return fmt.Sprintf("%s (octets % x, %s layout)%s", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw,
+	return fmt.Sprintf("%s (bytes % x, %s layout)%s", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw,
 		t.Layout, terminateAbout(t))
 }
 
@@ -253,7 +253,7 @@ func aboutHeaders(t *rdmap.Terminate, haveDDP, haveRead bool) string {
 	op := rdmap.ParseControl(h.ULPCtl).Opcode
 	switch untagged := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer; {
 	case haveRead:
-		return fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x",
+		return fmt.Sprintf(", about a Read of %d bytes from rkey %#x, address %#x",
 			t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
 	case !haveDDP:
 		return ""

@@ -301,7 +301,7 @@ func sent(t *testing.T, file string) []packet {
 	}
 }
 
-// framing is where the FPDUs of a stream are, in octets from its begin.
+// framing is where the FPDUs of a stream are, in bytes from its begin.
 type framing struct {
 	ends    map[uint32]bool // where FPDUs end, and the start-up frame
 	trailer map[uint32]bool // cuts that siw does not survive
@@ -341,7 +341,7 @@ func frame(packets []packet) (f framing, length uint32) {
 }
 
 // report counts how FPDUs lie in the segments of a capture. Where TCP left the
-// cutting to the interface, it cuts after each mss octets.
+// cutting to the interface, it cuts after each mss bytes.
 func report(t *testing.T, file string, mss int) {
 	t.Helper()
 	packets := sent(t, file)
@@ -366,12 +366,12 @@ func report(t *testing.T, file string, mss int) {
 			}
 		}
 	}
-	t.Logf("%d FPDUs in %d octets; %d packets, %d segments, %d of them full; %d end inside an FPDU, %d of these where siw takes the CRC for wrong",
+	t.Logf("%d FPDUs in %d bytes; %d packets, %d segments, %d of them full; %d end inside an FPDU, %d of these where siw takes the CRC for wrong",
 		f.fpdus, length, len(packets), segments, full, split, fatal)
 	if fatal > 0 {
 		t.Errorf("%d segments end inside pad or CRC", fatal)
 	}
 	if f.end < length/10*9 {
-		t.Errorf("octets from %d on are missing in the capture", f.end)
+		t.Errorf("bytes from %d on are missing in the capture", f.end)
 	}
 }

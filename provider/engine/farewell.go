@@ -13,7 +13,7 @@ import (
 
 // farewell is a connection that ends in the start-up with something left to send: a
 // rejecting Reply, or a Terminate. It is sent, then FIN; what the peer still sends is read
-// and dropped until its FIN comes, because a close with unread octets is a reset, which
+// and dropped until its FIN comes, because a close with unread bytes is a reset, which
 // could overtake what was sent. The farewell is the Handler of its Conn and needs no
 // goroutine, so any number of peers can be refused.
 type farewell struct {
@@ -155,7 +155,7 @@ func (f *farewell) cut(reset bool) {
 		_ = f.conn.Abort()
 	} else {
 		turn := policy.TurnLeast
-		f.drain(&turn) // a close with unread octets is a reset
+		f.drain(&turn) // a close with unread bytes is a reset
 	}
 	f.close()
 }

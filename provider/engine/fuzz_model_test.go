@@ -49,7 +49,7 @@ var (
 	rdmapOther      = termCode(0, 2, 0xff)
 )
 
-// modelSpan is n octets of memory at an offset.
+// modelSpan is n bytes of memory at an offset.
 type modelSpan struct{ at, n int }
 
 // modelMemory is what an STag names.
@@ -120,7 +120,7 @@ type modelConfig struct {
 	depth                                int // of inbound requests
 }
 
-// model determines what the octets that a peer sends do to memory and queues, and how the
+// model determines what the bytes that a peer sends do to memory and queues, and how the
 // stream ends. It is written from RFC 5040, 5041, 5044 and 7306. If a segment has several
 // faults, any of them may be reported, because the RFCs don't order the checks.
 //
@@ -153,7 +153,7 @@ type model struct {
 
 	requests []modelRequest // of this piece
 
-	// may are octets that may have been placed although the segment has a fault, because that is
+	// may are bytes that may have been placed although the segment has a fault, because that is
 	// found after placement.
 	may []modelMay
 
@@ -283,7 +283,7 @@ func (m *model) fpdu(f frame) {
 		if s.short {
 			m.end.ulpdu = nil
 		}
-		// found at the end of the Send, after its octets were placed
+		// found at the end of the Send, after its bytes were placed
 		if slices.Equal(errs, invalidateCodes) {
 			m.may = append(m.may, m.placement(&s)...)
 		}
@@ -303,7 +303,7 @@ type segment struct {
 	to          uint64
 	ulp32       uint32
 	qn, msn, mo uint32
-	n           int    // octets of payload
+	n           int    // bytes of payload
 	payload     []byte // as far as it has come
 }
 
@@ -356,7 +356,7 @@ var (
 	readCodes  = accessCodes{rdmapSTag, rdmapPD, rdmapRights, rdmapWrap, rdmapBounds}
 )
 
-// access returns where the n octets are that stag and to name, and what is wrong with the
+// access returns where the n bytes are that stag and to name, and what is wrong with the
 // access.
 func (m *model) access(
 	stag uint32, to uint64, n int, may func(*modelMemory) bool, c *accessCodes,
@@ -397,7 +397,7 @@ func (m *model) buffer() *modelRecv {
 	return m.recvs[0]
 }
 
-// sub returns n octets at an offset of spans, or fewer if spans end before.
+// sub returns n bytes at an offset of spans, or fewer if spans end before.
 func sub(spans []modelSpan, off, n int) (out []modelSpan) {
 	for _, s := range spans {
 		if skip := min(off, s.n); skip < s.n && n > 0 {
@@ -458,7 +458,7 @@ func (m *model) place(spans []modelSpan, data []byte) {
 	}
 }
 
-// final compares all memory. It returns the first octet that can't be as it is.
+// final compares all memory. It returns the first byte that can't be as it is.
 func (m *model) final(got []byte) (at int, ok bool) {
 	if bytes.Equal(got, m.mem) {
 		return 0, true
@@ -474,7 +474,7 @@ func (m *model) final(got []byte) (at int, ok bool) {
 	return 0, true
 }
 
-// mayBe reports whether the octet may be at i although its segment has a fault.
+// mayBe reports whether the byte may be at i although its segment has a fault.
 func (m *model) mayBe(i int, octet byte) bool {
 	return slices.ContainsFunc(m.may, func(x modelMay) bool {
 		return i >= x.at && i < x.at+len(x.data) && x.data[i-x.at] == octet

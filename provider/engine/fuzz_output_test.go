@@ -16,13 +16,13 @@ type modelOutput struct {
 	pos                         uint64
 	sendMSN, readMSN, answerMSN uint32
 	rtr                         bool // a Read as RTR indication comes first
-	done                        int  // octets of the response under way
+	done                        int  // bytes of the response under way
 	terminate                   []byte
 }
 
 func newModelOutput() modelOutput { return modelOutput{sendMSN: 1, readMSN: 1, answerMSN: 1} }
 
-// output takes what the stream has sent after a piece of its peer's octets.
+// output takes what the stream has sent after a piece of its peer's bytes.
 func (m *model) output(sent []byte) error {
 	o := &m.o
 	o.in = append(o.in, sent...)
@@ -122,7 +122,7 @@ func (m *model) sentRequest(s *segment, length int) error {
 	} else {
 		a.stag, a.to, a.size = binary.BigEndian.Uint32(p), binary.BigEndian.Uint64(p[4:]), binary.BigEndian.Uint32(p[12:])
 		if a.work != nil && int(a.size) != a.work.length || a.work == nil && a.size != 0 {
-			return fmt.Errorf("a Read of %d octets", a.size)
+			return fmt.Errorf("a Read of %d bytes", a.size)
 		}
 	}
 	m.asked = append(m.asked, a)
@@ -130,7 +130,7 @@ func (m *model) sentRequest(s *segment, length int) error {
 }
 
 // sentResponse takes a segment of the response to the peer's oldest Read Request. Its
-// octets may have been fetched at any time since that came (RFC 5040 section 5.5).
+// bytes may have been fetched at any time since that came (RFC 5040 section 5.5).
 func (m *model) sentResponse(s *segment) error {
 	o := &m.o
 	if len(m.requests) == 0 || m.requests[0].atomic {
@@ -138,14 +138,14 @@ func (m *model) sentResponse(s *segment) error {
 	}
 	q := &m.requests[0]
 	if s.stag != q.stag || s.to != q.to+uint64(o.done) || o.done+s.n > int(q.size) || s.l != (o.done+s.n == int(q.size)) {
-		return fmt.Errorf("not octet %d of the response to %d octets to %#x of %#x", o.done, q.size, q.to, q.stag)
+		return fmt.Errorf("not byte %d of the response to %d bytes to %#x of %#x", o.done, q.size, q.to, q.stag)
 	}
 	if s.n > 0 {
 		now, then := m.mem[q.span.at+o.done:][:s.n], q.then[o.done:][:s.n]
 		if !bytes.Equal(s.payload, now) {
 			for i, b := range s.payload {
 				if b != now[i] && b != then[i] && !m.mayBe(q.span.at+o.done+i, b) {
-					return fmt.Errorf("octet %d of the response was never in the region", o.done+i)
+					return fmt.Errorf("byte %d of the response was never in the region", o.done+i)
 				}
 			}
 		}

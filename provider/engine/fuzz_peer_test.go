@@ -15,7 +15,7 @@ const (
 	mostOctets = 24 << 10
 )
 
-// peer makes the octets that a program describes.
+// peer makes the bytes that a program describes.
 type peer struct {
 	x       *execution
 	program []byte
@@ -46,7 +46,7 @@ func (p *peer) u16() int { return int(p.u8())<<8 | int(p.u8()) }
 
 func (p *peer) over() bool { return len(p.program) == 0 && len(p.ready) == 0 }
 
-// next returns the next piece: the octets up to a cut, without those that the cut leaves for
+// next returns the next piece: the bytes up to a cut, without those that the cut leaves for
 // later.
 func (p *peer) next() []byte {
 	p.answered, p.done = 0, p.x.m.doneBefore(2)
@@ -55,7 +55,7 @@ func (p *peer) next() []byte {
 		op := p.u8()
 		if op&0x1f >= 0x1d {
 			k := p.u16() % (1 + len(p.ready))
-			if op&0x1f == 0x1d { // a few octets are left
+			if op&0x1f == 0x1d { // a few bytes are left
 				k = min(int(op>>5)*3+1, len(p.ready))
 			}
 			piece := p.ready[:len(p.ready)-k]
@@ -83,7 +83,7 @@ func (p *peer) local() {
 	p.close, p.post = false, false
 }
 
-// size makes a length from the next octet: short ones exactly, others roughly.
+// size makes a length from the next byte: short ones exactly, others roughly.
 func (p *peer) size() int {
 	b := int(p.u8())
 	switch {
@@ -97,7 +97,7 @@ func (p *peer) size() int {
 	return 8192 + (b-224)*256
 }
 
-// payload returns n octets, other ones each time, which must not be changed.
+// payload returns n bytes, other ones each time, which must not be changed.
 func (p *peer) payload(n int) []byte {
 	p.octets = (p.octets + n + 1) % len(p.x.noise)
 	if p.octets+n > len(p.x.noise) {
@@ -106,7 +106,7 @@ func (p *peer) payload(n int) []byte {
 	return p.x.noise[p.octets:][:n]
 }
 
-// place picks where n octets go: mostly all of them are in the memory that stag names.
+// place picks where n bytes go: mostly all of them are in the memory that stag names.
 func (p *peer) place(n int) (stag uint32, to uint64) {
 	i := int(p.u8())
 	switch {
@@ -233,7 +233,7 @@ func (p *peer) step(op byte) {
 		return
 	case op&0x80 == 0:
 		u = bytes.Clone(p.payload(p.size()))
-	default: // octets as they are
+	default: // bytes as they are
 		n := min(int(op>>5)*4+1, len(p.program))
 		p.ready = append(p.ready, p.program[:n]...)
 		p.pos += uint64(n)
@@ -327,7 +327,7 @@ func (p *peer) answer() []byte {
 // wrong, if it is 2 its markers are, if it has any.
 func (p *peer) frame(ulpdu []byte, broken byte) {
 	if len(ulpdu) > 0xffff {
-		panic(fmt.Sprintf("a ULPDU of %d octets", len(ulpdu)))
+		panic(fmt.Sprintf("a ULPDU of %d bytes", len(ulpdu)))
 	}
 	body := binary.BigEndian.AppendUint16(p.x.body[:0], uint16(len(ulpdu)))
 	body = append(body, ulpdu...)

@@ -151,7 +151,7 @@ type execution struct {
 	c    *handConn
 	q    *qp
 	s    *stream
-	done int // octets of output that the model has seen
+	done int // bytes of output that the model has seen
 
 	windowed, few bool
 	own           byte
@@ -351,10 +351,10 @@ func (x *execution) finish() {
 		x.fail("what was sent at the end: %v", err)
 	}
 	if !x.c.closed || len(x.c.in) > 0 {
-		x.fail("the stream is closed: %v, with %d octets unread", x.c.closed, len(x.c.in))
+		x.fail("the stream is closed: %v, with %d bytes unread", x.c.closed, len(x.c.in))
 	}
 	if at, same := x.m.final(x.mem); !same {
-		x.fail("octet %d of all memory (regions at %v) is %#02x, want %#02x", at, x.at, x.mem[at], x.m.mem[at])
+		x.fail("byte %d of all memory (regions at %v) is %#02x, want %#02x", at, x.at, x.mem[at], x.m.mem[at])
 	}
 	x.completions()
 	x.restore()

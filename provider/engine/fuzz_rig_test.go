@@ -135,7 +135,7 @@ type rig struct {
 	want      []byte          // memory for the model's copy of mem
 	noise     []byte          // the source of payload
 	body      []byte          // memory for an FPDU
-	room      [4][]byte       // memory for the octets of a stream, mostly enough
+	room      [4][]byte       // memory for the bytes of a stream, mostly enough
 	at        [rigRegions]int // where regions begin in mem
 	regions   [rigRegions]*memory.Region
 	windows   [len(rigWindows)]*memory.Window
@@ -208,7 +208,7 @@ func (r *rig) bind(i int, q *qp) {
 	}
 }
 
-// sge names n octets at an offset of a region.
+// sge names n bytes at an offset of a region.
 func (r *rig) sge(region, at, n int) provider.SGE {
 	return provider.SGE{
 		Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: r.regions[region].STag(),

@@ -19,13 +19,13 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// supply is a network whose connections bring the same octets again and again, as long as on is
+// supply is a network whose connections bring the same bytes again and again, as long as on is
 // true. Its pollers share their turns as those of TCP do, and never have nothing ready then.
 type supply struct {
 	transport.Network
 	on      atomic.Bool
 	cost    time.Duration       // of serving a connection once, in simulated time
-	arrived func(c *supplyConn) // called when a connection's octets have been taken
+	arrived func(c *supplyConn) // called when a connection's bytes have been taken
 }
 
 // supplyConn is one of its connections.
@@ -33,7 +33,7 @@ type supplyConn struct {
 	transport.Conn
 	net    *supply
 	octets []byte
-	next   int // octets taken of them
+	next   int // bytes taken of them
 	since  time.Time
 	waits  []time.Duration
 	came   int64
@@ -140,7 +140,7 @@ func (p *supplyPoller) Serve() (served int) {
 }
 
 // supplied opens a device with n progress goroutines and conns connections, each of which gets
-// Writes of size octets. It returns what has them come until there were total, and waits for that.
+// Writes of size bytes. It returns what has them come until there were total, and waits for that.
 // They are counted in batches, of which total is a multiple.
 func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 	all []*supplyConn, run func(total int64),

@@ -288,7 +288,7 @@ func (c *carrier) receive(round int) {
 	want := make([]byte, carrierOctets)
 	pattern(want, c.number*carrierRounds+round)
 	if !bytes.Equal(c.in.b, want) {
-		c.t.Errorf("connection %d, round %d: other octets than were sent", c.number, round)
+		c.t.Errorf("connection %d, round %d: other bytes than were sent", c.number, round)
 	}
 	if _, err := c.q.PostRecv(c.recv()); err != nil {
 		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)

@@ -135,7 +135,7 @@ func TestLimitsOfMessages(t *testing.T) {
 	long := make([]byte, a.MaxInline+1)
 	pattern(long, 2)
 	x.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long[:a.MaxInline]})
-	y.wantWC("a Send of MaxInline octets", provider.WC{WRID: 9, Opcode: provider.WCRecv, ByteLen: uint32(a.MaxInline)})
+	y.wantWC("a Send of MaxInline bytes", provider.WC{WRID: 9, Opcode: provider.WCRecv, ByteLen: uint32(a.MaxInline)})
 	if string(src.b) != string(long[:a.MaxInline]) {
 		t.Error("the Send brought something else")
 	}
@@ -217,7 +217,7 @@ func TestQPsBeyondLimitUnderReads(t *testing.T) {
 		}
 		x.wantWC("a Read", provider.WC{WRID: k, Opcode: provider.WCRDMARead, ByteLen: size})
 		if !bytes.Equal(dst.b, src.b) {
-			t.Fatalf("round %d: the Read brings other octets", k)
+			t.Fatalf("round %d: the Read brings other bytes", k)
 		}
 		clear(dst.b)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// interrupted is a stream that calls before just before it takes octets, which is after their
+// interrupted is a stream that calls before just before it takes bytes, which is after their
 // CRC was calculated. What fails says, if it is not nil, is the error of the write.
 type interrupted struct {
 	transport.Conn

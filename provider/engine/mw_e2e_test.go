@@ -68,7 +68,7 @@ func TestWindowE2E(t *testing.T) {
 				testkit.Must(a.q.PostSend(wrs))(t)
 				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
 				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
-					t.Fatalf("the region says %d octets, keys %#x and %#x, rights %s", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
+					t.Fatalf("the region says %d bytes, keys %#x and %#x, rights %s", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
 				}
 			}
 			a.one(a.scq, provider.WC{WRID: 10, Opcode: opcode})
@@ -105,7 +105,7 @@ func TestWindowE2E(t *testing.T) {
 				}
 			}
 			if !bytes.Equal(octets, octetsOf(src.Region)[off:off+n]) {
-				t.Fatalf("round %d: the peer's octets are not there", round)
+				t.Fatalf("round %d: the peer's bytes are not there", round)
 			}
 			_, bound := two.Bound()
 			if _, registered := fast.Registered(); m.HasWindows() || bound || registered {
@@ -113,7 +113,7 @@ func TestWindowE2E(t *testing.T) {
 			}
 		}
 		if !m.untouched(0, size) {
-			t.Error("octets outside of the region were written")
+			t.Error("bytes outside of the region were written")
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestFastRegLocal(t *testing.T) {
 		}
 		b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: size})
 		if !bytes.Equal(got, octets) {
-			t.Error("other octets have come")
+			t.Error("other bytes have come")
 		}
 		terminated(t, a.ended(), false, 0, 0, 0xff)
 		terminated(t, b.ended(), true, 0, 0, 0xff)
@@ -261,7 +261,7 @@ func TestMemoryWorkRefused(t *testing.T) {
 			{"key of a fast region", change(good, func(wr *provider.SendWR) { wr.RKey = incRKey(fast.RKey()) }), syscall.EINVAL},
 			{"the key that it has", change(good, func(wr *provider.SendWR) { wr.RKey = two.RKey() }), syscall.EINVAL},
 			{"window of type 1", change(good, func(wr *provider.SendWR) { wr.RKey = incRKey(one.RKey()) }), syscall.EINVAL},
-			{"no octets", change(good, func(wr *provider.SendWR) { wr.Bind.Length = 0 }), syscall.EINVAL},
+			{"no bytes", change(good, func(wr *provider.SendWR) { wr.Bind.Length = 0 }), syscall.EINVAL},
 			{"no region", change(good, func(wr *provider.SendWR) { wr.Bind.LKey = 0 }), syscall.EINVAL},
 			{"the right of local writing", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessLocalWrite }), syscall.EINVAL},
 			{"the right to bind", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessMWBind }), syscall.EINVAL},

@@ -53,11 +53,11 @@ func TestWindowGoesInflight(t *testing.T) {
 						continue
 					}
 					if done == 0 || done >= size {
-						t.Fatalf("%d octets of %d were sent", done, size)
+						t.Fatalf("%d bytes of %d were sent", done, size)
 					}
 					term := testkit.Must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(t)
 					if term.EType != 1 || term.Code != 0 || term.DDP != header || term.Read != req.Advance(done) {
-						t.Fatalf("Terminate %+v after %d octets", term, done)
+						t.Fatalf("Terminate %+v after %d bytes", term, done)
 					}
 					break
 				}

@@ -32,7 +32,7 @@ func (o *sleeper) WriteAt(b []byte, off int64) (int, error) {
 	return o.store.WriteAt(b, off)
 }
 
-// sleeping registers an object of n octets whose calls take ten CloseTimeouts.
+// sleeping registers an object of n bytes whose calls take ten CloseTimeouts.
 func (s *side) sleeping(n int) (*sleeper, *memory.Region) {
 	o := &sleeper{store{b: make([]byte, n)}, 10 * s.dev.opts.CloseTimeout}
 	pattern(o.b, 1)
@@ -172,7 +172,7 @@ func TestCloseTimeoutBesideFIN(t *testing.T) {
 	})
 }
 
-// wantMessage waits for the segments of a message, with these octets in all.
+// wantMessage waits for the segments of a message, with these bytes in all.
 func (r *raw) wantMessage(what string, want []byte) {
 	r.t.Helper()
 	var got []byte
@@ -183,6 +183,6 @@ func (r *raw) wantMessage(what string, want []byte) {
 		}
 	}
 	if !bytes.Equal(got, want) {
-		r.t.Errorf("%s: other octets", what)
+		r.t.Errorf("%s: other bytes", what)
 	}
 }

@@ -26,7 +26,7 @@ type written struct {
 // together is a network where what is written at once arrives at once.
 var together = memnet.Options{MSS: 1 << 17, Window: 4 << 20}
 
-var errWritten = errors.New("this octet can't be written")
+var errWritten = errors.New("this byte can't be written")
 
 func (o *written) ReadAt(b []byte, off int64) (int, error) { return copy(b, o.b[off:]), nil }
 
@@ -50,12 +50,12 @@ type gathering struct {
 	b    []byte // what the peer sends to there
 }
 
-// to is a segment of a Write of the octets from from to end to the same place of a region.
+// to is a segment of a Write of the bytes from from to end to the same place of a region.
 func (x *gathering) to(m *memory.Region, from, end int, last bool) []byte {
 	return x.r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr()+uint64(from), last), x.b[from:end])
 }
 
-// segments are those of a Write of all octets to the region o, of n octets each.
+// segments are those of a Write of all bytes to the region o, of n bytes each.
 func (x *gathering) segments(n int) (all []byte) {
 	for i := 0; i < len(x.b); i += n {
 		end := min(i+n, len(x.b))
@@ -64,7 +64,7 @@ func (x *gathering) segments(n int) (all []byte) {
 	return all
 }
 
-// TestStoresTogether: segments that come together and go to octets of an object that follow each
+// TestStoresTogether: segments that come together and go to bytes of an object that follow each
 // other are written to it together, and in order.
 func TestStoresTogether(t *testing.T) {
 	const size = 4000
@@ -135,7 +135,7 @@ func TestStoresTogether(t *testing.T) {
 					copy(want[at:at+n], x.b[at:])
 				}
 				if !bytes.Equal(o.b, want) {
-					t.Error("other octets")
+					t.Error("other bytes")
 				}
 				if n := s.dev.chunks.Lent(); n != 0 {
 					t.Errorf("%d chunks are lent", n)
@@ -169,7 +169,7 @@ func TestStoresBound(t *testing.T) {
 			}
 			if fails == 0 {
 				if !bytes.Equal(o.b, x.b) {
-					t.Error("other octets")
+					t.Error("other bytes")
 				}
 				return
 			}

@@ -88,7 +88,7 @@ func TestMixedSink(t *testing.T) {
 			r.sendMSN++
 			s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 3 * size})
 			if got := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil); !bytes.Equal(got, payload) {
-				t.Fatalf("cut at %d: the octets that arrived are not those that were sent", cut)
+				t.Fatalf("cut at %d: the bytes that arrived are not those that were sent", cut)
 			}
 		}
 		closes(t, "the memory", mem.m)

@@ -43,7 +43,7 @@ func TestRunAfterStore(t *testing.T) {
 	write := func(x *script, m *memory.Region) []byte {
 		return x.r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr(), true), make([]byte, size))
 	}
-	send := func(x *script) []byte { // as long as the Writes, whose header is 4 octets shorter
+	send := func(x *script) []byte { // as long as the Writes, whose header is 4 bytes shorter
 		x.r.sendMSN++
 		return x.r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, x.r.sendMSN-1, 0, true), make([]byte, size-4))
 	}
@@ -191,7 +191,7 @@ func TestFreeListsKeepFew(t *testing.T) {
 		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(frames.Batch{})) +
 		made["parts"]*int(unsafe.Sizeof(rxPart{}))
 	if octets > most {
-		t.Errorf("they have %d octets, more than %d", octets, most)
+		t.Errorf("they have %d bytes, more than %d", octets, most)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// sinkStory has a Read of 300 octets under way whose sink is an object that waits for gate.
+// sinkStory has a Read of 300 bytes under way whose sink is an object that waits for gate.
 func sinkStory(t *testing.T,
 	story func(s *side, r *raw, m *memory.Region, o *written, response func(from, end int) []byte)) {
 	t.Helper()
@@ -44,7 +44,7 @@ func TestReadCompletesAfterStore(t *testing.T) {
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 300})
 		s.wantWC("the receive", provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: 10})
 		if want := []string{"300 at 0"}; !slices.Equal(o.calls, want) || !bytes.Equal(o.b, octets(300)) {
-			t.Errorf("written were %v, want %v, or other octets", o.calls, want)
+			t.Errorf("written were %v, want %v, or other bytes", o.calls, want)
 		}
 		closes(t, "the object", m)
 	})

@@ -64,7 +64,7 @@ func (o *store) WriteAt(b []byte, off int64) (int, error) {
 // writable are the rights of a region that peers write to.
 const writable = provider.AccessLocalWrite | provider.AccessRemoteWrite
 
-// object registers n octets of an object until the test ends.
+// object registers n bytes of an object until the test ends.
 func (s *side) object(o io.ReaderAt, n int, access provider.Access) *memory.Region {
 	s.t.Helper()
 	m := testkit.Must(s.pd.RegObject(o, uint64(n), access))(s.t).(*memory.Region)
@@ -114,7 +114,7 @@ func TestRegObjectArguments(t *testing.T) {
 	wantErr(t, errOf(m.Rereg(provider.ReregAccess, nil, nil, 0)), os.ErrClosed)
 }
 
-// TestObjectPieces: pieces are the same octets that Resolve and AppendSpans do.
+// TestObjectPieces: pieces are the same bytes that Resolve and AppendSpans do.
 func TestObjectPieces(t *testing.T) {
 	p := testPD(t, unwired(t))
 	o := &store{b: []byte("object octets")}
@@ -127,7 +127,7 @@ func TestObjectPieces(t *testing.T) {
 	sge := func(m *memory.Region, off, n int) provider.SGE {
 		return provider.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.STag()}
 	}
-	mixed := []provider.SGE{sge(mm, 2, 3), {}, sge(om, 7, 6), sge(mm, 0, 2)} // "234", "octets", "01"
+	mixed := []provider.SGE{sge(mm, 2, 3), {}, sge(om, 7, 6), sge(mm, 0, 2)} // "234", "bytes", "01"
 	for from := range 11 {
 		for n := 1; n <= 11-from; n++ {
 			pieces, ok := p.Pieces(mixed, 0, uint64(from), uint64(n))

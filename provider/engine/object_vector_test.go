@@ -19,7 +19,7 @@ import (
 // written all.
 type vectored struct {
 	written
-	last   int // how many octets the last call had
+	last   int // how many bytes the last call had
 	answer func(n int) (int, error)
 }
 
@@ -54,7 +54,7 @@ func TestStoresVectors(t *testing.T) {
 				wantWholeStores(t, s, o)
 				if answer == nil {
 					if !bytes.Equal(o.b, x.b) {
-						t.Error("other octets")
+						t.Error("other bytes")
 					}
 					return
 				}
@@ -69,7 +69,7 @@ func TestStoresVectors(t *testing.T) {
 }
 
 // wantWholeStores lets the object go on until nothing is stored any more, and checks that each of
-// its calls had all octets of a store, and that some had more than a chunk.
+// its calls had all bytes of a store, and that some had more than a chunk.
 func wantWholeStores(t *testing.T, s *side, o *vectored) {
 	t.Helper()
 	most := 0
@@ -86,13 +86,13 @@ func wantWholeStores(t *testing.T, s *side, o *vectored) {
 		}
 		most = max(most, chunks)
 		if (n+policy.Chunk-1)/policy.Chunk != chunks {
-			t.Errorf("a call had %d octets of the %d chunks of a store", n, chunks)
+			t.Errorf("a call had %d bytes of the %d chunks of a store", n, chunks)
 		}
 	}
 }
 
 // TestVectorAnswers: what an object has taken of a vector is what it says, within bounds, so that
-// the segment after that is found. Fewer octets than the vector has are an error.
+// the segment after that is found. Fewer bytes than the vector has are an error.
 func TestVectorAnswers(t *testing.T) {
 	const segment, size = 50_000, 200_000
 	p := testPD(t, unwired(t))
@@ -130,13 +130,13 @@ func TestVectorAnswers(t *testing.T) {
 			}
 			done, err := st.write()
 			if done != c.done || !errors.Is(err, c.want) {
-				t.Errorf("%d octets, error %v; want %d, %v", done, err, c.done, c.want)
+				t.Errorf("%d bytes, error %v; want %d, %v", done, err, c.done, c.want)
 			}
 			if err != nil && st.at(done) != &st.segments[c.at] {
 				t.Errorf("another segment than %d is to blame", c.at)
 			}
 			if !bytes.Equal(o.b, b) || len(o.calls) != 1 {
-				t.Errorf("other octets, or not one call: %v", o.calls)
+				t.Errorf("other bytes, or not one call: %v", o.calls)
 			}
 		})
 	}

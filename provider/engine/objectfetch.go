@@ -14,7 +14,7 @@ import (
 // in between.
 
 // Faults of an object. They are ours and not the peer's: a local catastrophic error
-// of the layer that places octets, and where it is an RDMA Read that can't be
+// of the layer that places bytes, and where it is an RDMA Read that can't be
 // answered, the remote operation error that RFC 5040 section 4.8 has for that.
 var (
 	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
@@ -31,11 +31,11 @@ var (
 // sent yet, at a time: as much as a batch.
 const objectReads = policy.BatchOctets / policy.Chunk
 
-// objectFetch is payload on its way from an object: n octets.
+// objectFetch is payload on its way from an object: n bytes.
 type objectFetch struct {
 	payload *chunk
 	n       uint32
-	sent    uint32 // octets that are in FPDUs; txMu guards it
+	sent    uint32 // bytes that are in FPDUs; txMu guards it
 	ahead   bool   // it counts against policy.AheadMost
 	err     error
 	state   sched.Uint32 // a fetchState; from fetchDone on payload and err can be read
@@ -50,7 +50,7 @@ const (
 )
 
 // messageFetches are the pieces of the message being sent, in the order of their
-// octets; txMu guards them.
+// bytes; txMu guards them.
 type messageFetches struct {
 	pieces [objectReads]*objectFetch
 	n      int

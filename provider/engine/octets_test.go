@@ -3,22 +3,22 @@ package engine
 import "bytes"
 
 // What tests fill memory with, and how they see that it has not changed. Their loops over single
-// octets have taken a good part of the time of tests under the race detector, which would note each
-// of them. So these do not tell it of single octets, but, with copy, of all at once.
+// bytes have taken a good part of the time of tests under the race detector, which would note each
+// of them. So these do not tell it of single bytes, but, with copy, of all at once.
 
 // freshOctet is what memory is filled with that nobody has written to.
 const freshOctet = 0xa5
 
 var freshOctets = bytes.Repeat([]byte{freshOctet}, 16<<10)
 
-// freshen makes all octets of b fresh.
+// freshen makes all bytes of b fresh.
 func freshen(b []byte) {
 	for len(b) > 0 {
 		b = b[copy(b, freshOctets):]
 	}
 }
 
-// isFresh reports whether all octets of b are.
+// isFresh reports whether all bytes of b are.
 func isFresh(b []byte) bool {
 	var got [16 << 10]byte
 	for len(b) > 0 {
@@ -46,7 +46,7 @@ func patternUnseen(b []byte, seed int) {
 	}
 }
 
-// fillPattern fills b with octets that follow from seed.
+// fillPattern fills b with bytes that follow from seed.
 func fillPattern(b []byte, seed uint64) {
 	fillUnseen(b, seed)
 	copy(b, b) // for the race detector

@@ -18,7 +18,7 @@ const (
 )
 
 // memoryOps are the operations on our own memory, flaggedOps those that something else
-// than their last octet ends.
+// than their last byte ends.
 const (
 	memoryOps  opSet = 1<<provider.WRBindMW | 1<<provider.WRLocalInv | 1<<opRegMR
 	flaggedOps       = answeredOps | memoryOps

@@ -121,7 +121,7 @@ func TestOutside(t *testing.T) {
 			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n ||
 				wc.QPN != q.qpn ||
 				!bytes.Equal(octetsOf(ins[i].Region)[:n], want[:n]) || !ins[i].untouched(0, n) {
-				t.Errorf("message %d of %d octets: %+v", i, n, wc)
+				t.Errorf("message %d of %d bytes: %+v", i, n, wc)
 			}
 		}
 		if own.notified != 1 {

@@ -28,7 +28,7 @@ func testPD(t testing.TB, d *device) *pd {
 // ofPD is the peer of a QP of p.
 func ofPD(p *pd) *memory.Peer { return &memory.Peer{Domain: &p.Domain} }
 
-// testMR registers n octets until the test ends.
+// testMR registers n bytes until the test ends.
 func testMR(t testing.TB, p *pd, n int, access provider.Access) *memory.Region {
 	t.Helper()
 	m := testkit.Must(p.RegMR(make([]byte, n), access))(t).(*memory.Region)
@@ -58,7 +58,7 @@ func sge(m *memory.Region, off, n int) provider.SGE {
 	return provider.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
 }
 
-// octetsOf are all octets of m.
+// octetsOf are all bytes of m.
 func octetsOf(m *memory.Region) []byte {
 	b, _ := m.Slice(m.Addr(), m.Len())
 	return b

@@ -152,7 +152,7 @@ func (p *progressState) lendP() {
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
 //
-// All streams of the device are looked at after policy.SomeMost calls or policy.TurnLong octets
+// All streams of the device are looked at after policy.SomeMost calls or policy.TurnLong bytes
 // only, because the answers to a well-behaved peer would wait beside one with much traffic: p99 of
 // its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). A program outside
 // of Go (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
@@ -213,7 +213,7 @@ func (d *device) lookAtAll(c *cq) int {
 	return d.poller.Poll()
 }
 
-// dueAll counts a look at some streams that has moved so many octets, and reports whether a look at
+// dueAll counts a look at some streams that has moved so many bytes, and reports whether a look at
 // all of them is due.
 func (p *progressState) dueAll(moved int) bool {
 	looks := policy.Looks(moved)

@@ -101,7 +101,7 @@ func TestPollerServesOthers(t *testing.T) {
 }
 
 // TestDueAll: a look at all streams is due after policy.SomeMost looks at some, and after
-// policy.TurnLong octets.
+// policy.TurnLong bytes.
 func TestDueAll(t *testing.T) {
 	for moved, want := range map[int]int{
 		0: 10, policy.TurnLong / 2: 10 * policy.SomeMost / 2, policy.TurnLong: 10 * policy.SomeMost,
@@ -114,7 +114,7 @@ func TestDueAll(t *testing.T) {
 			}
 		}
 		if due < want || due > want+want/10 {
-			t.Errorf("%d octets a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.SomeMost, want)
+			t.Errorf("%d bytes a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.SomeMost, want)
 		}
 	}
 }

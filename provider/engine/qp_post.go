@@ -114,13 +114,13 @@ var (
 	errInlineSGE  = fmt.Errorf("it has both inline data and SGEs; leave out one: %w", syscall.EINVAL)
 	errInlineFlag = fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
 	errInlineRead = fmt.Errorf("neither a Read nor an atomic operation has inline data; remove SendInline from Flags: %w", syscall.EINVAL)
-	errAtomicSink = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 octets: %w", syscall.EINVAL)
-	errTooLong    = fmt.Errorf("message is longer than 2^32-1 octets: %w", syscall.EINVAL)
+	errAtomicSink = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 bytes: %w", syscall.EINVAL)
+	errTooLong    = fmt.Errorf("message is longer than 2^32-1 bytes: %w", syscall.EINVAL)
 	errNoORD      = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
 
 	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
 	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages "+
-		"without payload; post the Send and after it a WRSendWithImm of no octets, which takes a "+
+		"without payload; post the Send and after it a WRSendWithImm of no bytes, which takes a "+
 		"receive of its own")
 	errAtomic = failUnsupported("atomic operations", "they are an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
 	errRDMAC  = failUnsupported("RFC 7306", "it extends the IETF's protocols, and this connection speaks the RDMA Consortium's")
@@ -149,7 +149,7 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	case !inline && len(wr.Inline) > 0:
 		return 0, errInlineFlag
 	case len(wr.Inline) > q.sq.maxInline:
-		return 0, tooMany(len(wr.Inline), "octets of inline data", q.sq.maxInline, "MaxInlineData")
+		return 0, tooMany(len(wr.Inline), "bytes of inline data", q.sq.maxInline, "MaxInlineData")
 	case len(wr.SGList) > q.sq.maxSGE:
 		return 0, tooMany(len(wr.SGList), "SGEs", q.sq.maxSGE, "MaxSendSGE")
 	case wr.Opcode == provider.WRSendWithImm && len(wr.Inline) > 0:

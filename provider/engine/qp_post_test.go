@@ -187,11 +187,11 @@ func TestSegments(t *testing.T) {
 						t.Fatalf("header %+v, want %+v", h, want)
 					}
 					if n := h.Len() + len(payload); n > mulpdu || !h.Last && n < mulpdu {
-						t.Fatalf("ULPDU of %d octets, MULPDU %d", n, mulpdu)
+						t.Fatalf("ULPDU of %d bytes, MULPDU %d", n, mulpdu)
 					}
 				}
 				if !bytes.Equal(sent, src.b) || !bytes.Equal(written, src.b) {
-					t.Error("octets differ")
+					t.Error("bytes differ")
 				}
 				s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
 				s.wantWC("the Write", provider.WC{WRID: 2, Opcode: provider.WCRDMAWrite})
@@ -228,14 +228,14 @@ func TestLongBatches(t *testing.T) {
 				write(size)
 				synctest.Wait() // for the turns after the first
 				if got, left := limit(); got != policy.BatchOctets || left == 0 || left > fpdu {
-					t.Errorf("%d octets of the batch are left, want 1 to %d; the next may have "+
+					t.Errorf("%d bytes of the batch are left, want 1 to %d; the next may have "+
 						"%d, want %d",
 						left, fpdu, got, policy.BatchOctets)
 				}
 				for got := 0; got < size; {
 					_, p := r.next("a segment")
 					if !bytes.Equal(p, src.b[got:got+len(p)]) {
-						t.Fatalf("octets at %d differ", got)
+						t.Fatalf("bytes at %d differ", got)
 					}
 					got += len(p)
 				}
@@ -246,7 +246,7 @@ func TestLongBatches(t *testing.T) {
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
 				if got := s.qp.stream.Load().tx.batch.Limit(); got != policy.BatchMost {
-					t.Errorf("batches of %d octets, want %d", got, policy.BatchMost)
+					t.Errorf("batches of %d bytes, want %d", got, policy.BatchMost)
 				}
 			})
 		})

@@ -357,7 +357,7 @@ func TestDisconnectWithDribbledAnswers(t *testing.T) {
 		least, most time.Duration
 	}{
 		{"empty segments", 0, opts.CloseTimeout, opts.CloseTimeout},
-		{"an octet a second", 1, limit, limit + opts.CloseTimeout},
+		{"a byte a second", 1, limit, limit + opts.CloseTimeout},
 		{"too little", policy.Chunk/10 - 500, limit, limit + opts.CloseTimeout},
 	} {
 		story(t, opts, params(true), func(s *side, r *raw) {

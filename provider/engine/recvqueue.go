@@ -11,7 +11,7 @@ import (
 // recvWQE is a work request in the receive queue.
 type recvWQE struct {
 	wrid   uint64
-	length uint32 // octets that its SGEs hold together, as far as a message can have them
+	length uint32 // bytes that its SGEs hold together, as far as a message can have them
 	nsge   uint16
 }
 

@@ -9,7 +9,7 @@ import (
 // contextOctets are those of a read and of the FPDU before it.
 const contextOctets = 2 * policy.ReadMost
 
-// rxContext is what receiving needs while octets are in flight. It is lent to one
+// rxContext is what receiving needs while bytes are in flight. It is lent to one
 // stream at a time.
 type rxContext struct {
 	b       []byte
@@ -32,7 +32,7 @@ type rxContext struct {
 
 func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets)} }
 
-// resolve makes the n octets at offset off of what the SGEs name ready to be
+// resolve makes the n bytes at offset off of what the SGEs name ready to be
 // written. With false they can't be.
 func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	spans, ok := pd.Resolve(sges, provider.AccessLocalWrite, c.spans[:0])
@@ -45,7 +45,7 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	return true
 }
 
-// resolveWrite makes n octets of the region that a Write names ready to be
+// resolveWrite makes n bytes of the region that a Write names ready to be
 // written.
 func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	if c.m != nil && c.mFor == q && c.m.STag() == stag && n > 0 {
@@ -70,7 +70,7 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	return nil
 }
 
-// useObject makes n octets of a region that is an object, and in use for the peer,
+// useObject makes n bytes of a region that is an object, and in use for the peer,
 // what the payload is for.
 func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
 	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))

@@ -12,7 +12,7 @@ const partSmall = 1600
 // stops in the middle of one must not hold a whole context. What it makes us hold is
 // in proportion to what it has sent: a long part has memory of its own, at most twice as
 // much as has come and never more than the FPDU is long. The rest is read to there, so
-// that each octet is copied a bounded number of times, in whatever pieces it comes.
+// that each byte is copied a bounded number of times, in whatever pieces it comes.
 type rxPart struct {
 	b    []byte // what has come
 	need int    // how long it has to be until there is more to be done

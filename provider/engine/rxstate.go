@@ -19,7 +19,7 @@ type rxState struct {
 
 	taken uint32       // FPDUs so far
 	need  uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense policy.Dense // the last reads have cost little more than 2^dense times their octets at most
+	dense policy.Dense // the last reads have cost little more than 2^dense times their bytes at most
 
 	kept     bool // this stream counts against policy.ContextsKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
@@ -59,7 +59,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 // reading the rest is better than keeping the part.
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
-// readLimit is how many octets the next read takes, when turn is left.
+// readLimit is how many bytes the next read takes, when turn is left.
 func (r *rxState) readLimit(turn int) int {
 	return r.dense.ReadLimit(max(int(r.need)-(r.w-r.r), 0), turn)
 }

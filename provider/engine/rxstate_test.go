@@ -34,7 +34,7 @@ func TestReadLimit(t *testing.T) {
 	} {
 		r := rxState{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
 		if got := r.readLimit(tc.turn); got != tc.want {
-			t.Errorf("%s: %d octets, want %d", tc.name, got, tc.want)
+			t.Errorf("%s: %d bytes, want %d", tc.name, got, tc.want)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (c *sizedReads) Readv(bufs [][]byte) (int, error) {
 }
 
 // newSizedReads returns a side whose stream reads from the second result, and a function that makes
-// Writes to it of n octets each, so many octets in all.
+// Writes to it of n bytes each, so many bytes in all.
 func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n int) []byte) {
 	_, y := tcpPair(t, Options{}, crc, sideOptions{})
 	in := &sizedReads{nowhere: y.replaceConn()}
@@ -96,11 +96,11 @@ func TestReadsOfATurn(t *testing.T) {
 			}
 			taken := (before - len(in.in)) / 8
 			if taken < turn/2 || taken > turn+max(turn/4, n+100) || in.reads > 8*(4+2*turn/policy.ReadMost) {
-				t.Errorf("FPDUs of %d octets: 8 turns of %d have taken %d each, with %d reads",
+				t.Errorf("FPDUs of %d bytes: 8 turns of %d have taken %d each, with %d reads",
 					n, turn, taken, in.reads)
 			}
 			if in.most > policy.ReadMost+n+100 {
-				t.Errorf("FPDUs of %d octets: the longest read was for %d", n, in.most)
+				t.Errorf("FPDUs of %d bytes: the longest read was for %d", n, in.most)
 			}
 			testkit.OK(t, y.qp.Cause())
 		}
@@ -120,11 +120,11 @@ func TestShortAfterLong(t *testing.T) {
 		before := len(in.in)
 		s.pollRx(policy.TurnSole)
 		if taken := before - len(in.in); taken > policy.ReadMost+policy.ReadMost/8 {
-			t.Errorf("after FPDUs of %d octets a turn of %d took %d of empty ones", n, policy.TurnSole, taken)
+			t.Errorf("after FPDUs of %d bytes a turn of %d took %d of empty ones", n, policy.TurnSole, taken)
 		}
 		in.most = 0
 		if s.pollRx(policy.TurnSole); in.most == 0 || in.most > policy.TurnSole/16 {
-			t.Errorf("after them the next turn had a read for %d octets", in.most)
+			t.Errorf("after them the next turn had a read for %d bytes", in.most)
 		}
 		testkit.OK(t, y.qp.Cause())
 	}

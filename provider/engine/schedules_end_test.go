@@ -17,7 +17,7 @@ import (
 
 // What happens at the end of a connection, and after it.
 
-var errOctets = errors.New("the octets that arrived are not those that were sent")
+var errOctets = errors.New("the bytes that arrived are not those that were sent")
 
 // stepObject is an object whose calls take steps, so that anything may happen before they return.
 type stepObject struct {

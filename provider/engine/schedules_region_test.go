@@ -19,7 +19,7 @@ import (
 
 // Regions in use, and those who want them back.
 
-// writeWR is a Write of n octets from src to the region dst.
+// writeWR is a Write of n bytes from src to the region dst.
 func writeWR(wrid uint64, src *region, dst *memory.Region, n int) provider.SendWR {
 	wr := signalled(provider.WRRDMAWrite, wrid)
 	wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, n)}, dst.STag(), dst.Addr()
@@ -127,7 +127,7 @@ func init() {
 						}
 						dst.untouched(0, answered)
 						if !bytes.Equal(dst.b[:answered], want[:answered]) {
-							return fmt.Errorf("the Terminate counts %d octets as answered that "+
+							return fmt.Errorf("the Terminate counts %d bytes as answered that "+
 								"have not all been sent", answered)
 						}
 						return nil
@@ -159,7 +159,7 @@ func init() {
 	)
 }
 
-// closedWhileSent is a Write of size octets, whose region is closed and then changed. FPDUs arrive
+// closedWhileSent is a Write of size bytes, whose region is closed and then changed. FPDUs arrive
 // as the region was, or not at all. Without CRC no CRC shows the difference; dst does.
 func closedWhileSent(name string, crc bool, net memnet.Options, size int) protocol {
 	return protocol{name: name, preemptions: 1, begin: func(w *stage) ([]func(), func() error) {

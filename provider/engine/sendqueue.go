@@ -15,7 +15,7 @@ type sendWQE struct {
 	raddr    uint64
 	rkey     uint32
 	immOrInv uint32 // the immediate data, or the STag to invalidate: the peer's, or with WRLocalInv ours
-	length   uint32 // octets of the message
+	length   uint32 // bytes of the message
 	op       provider.WROpcode
 	flags    provider.SendFlags
 	nsge     uint16

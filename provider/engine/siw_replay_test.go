@@ -51,9 +51,9 @@ func rping(t *testing.T, ours string) (request, reply []byte, fpdus []recorded) 
 	return request, reply, fpdus
 }
 
-// TestReplaySiw plays either end of a captured connection between two siw, octet
-// for octet, to the engine in the other role, which has to send what siw sent
-// there, octet for octet as well. The engine's regions get the STags and addresses
+// TestReplaySiw plays either end of a captured connection between two siw, byte
+// for byte, to the engine in the other role, which has to send what siw sent
+// there, byte for byte as well. The engine's regions get the STags and addresses
 // that siw's had; nothing else is arranged.
 func TestReplaySiw(t *testing.T) {
 	for _, role := range []string{"client", "server"} {
@@ -135,7 +135,7 @@ func newPlayer(t *testing.T, h *cmHost, id *cmID, peer *rawPeer) *player {
 	return p
 }
 
-// region registers n octets, with this STag and address unless stag is 0.
+// region registers n bytes, with this STag and address unless stag is 0.
 func (p *player) region(stag uint32, addr uint64, n int) *memory.Region {
 	p.t.Helper()
 	if stag != 0 {
@@ -193,7 +193,7 @@ func (p *player) play(r *recorded, later []recorded) {
 	case rdmap.OpSend:
 		wc := p.completion("siw's Send")
 		if wc.Opcode != provider.WCRecv || int(wc.ByteLen) != len(r.payload) || !bytes.Equal(octetsOf(p.recv)[:len(r.payload)], r.payload) {
-			p.t.Errorf("siw's Send of %x: %+v, octets %x", r.payload, wc, octetsOf(p.recv)[:len(r.payload)])
+			p.t.Errorf("siw's Send of %x: %+v, bytes %x", r.payload, wc, octetsOf(p.recv)[:len(r.payload)])
 		}
 		p.taken++
 		p.postRecv()
@@ -206,7 +206,7 @@ func (p *player) play(r *recorded, later []recorded) {
 	case rdmap.OpReadResponse:
 		wc := p.completion("our Read")
 		if m := p.regions[r.h.STag]; wc.Opcode != provider.WCRDMARead || !bytes.Equal(octetsOf(m), r.payload) {
-			p.t.Errorf("siw's Read Response of %q: %+v, octets %q", r.payload, wc, octetsOf(m))
+			p.t.Errorf("siw's Read Response of %q: %+v, bytes %q", r.payload, wc, octetsOf(m))
 		}
 		p.done++
 	}

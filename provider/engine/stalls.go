@@ -25,8 +25,8 @@ const (
 
 // A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
 // Its connection, which holds very little otherwise, then holds part of an FPDU, or
-// octets that the socket didn't take. That ends after a time, even if a few octets move now
-// and then: an FPDU has FPDUTimeout from its first octet to its last, and what was left
+// bytes that the socket didn't take. That ends after a time, even if a few bytes move now
+// and then: an FPDU has FPDUTimeout from its first byte to its last, and what was left
 // over when the socket was full has SendTimeout until it is taken. So a peer has to keep to
 // an absolute rate. A slow peer that does so is never cut, because each FPDU has the whole
 // time.
@@ -73,13 +73,13 @@ type stall struct {
 }
 
 // stallSide is how far one side of a stream was at the look that first found it waiting
-// for the peer to finish the FPDU, or to take the octets, that it still waits for.
+// for the peer to finish the FPDU, or to take the bytes, that it still waits for.
 type stallSide struct {
 	on     bool // it waits for the peer
 	filled bool // the socket has what it takes
 	since  time.Time
-	at     uint64 // FPDUs taken, or octets sent, by then
-	owed   uint64 // how many more octets have to be sent
+	at     uint64 // FPDUs taken, or bytes sent, by then
+	owed   uint64 // how many more bytes have to be sent
 }
 
 func (w *stalls) join(s *stream) {
@@ -169,7 +169,7 @@ func trimmed[T any](s []T) []T {
 
 // shrink ends streams that are still in the FPDU in which an earlier look found them, if
 // all parts of FPDUs together take more memory than they may. It ends those of the peers
-// that have most octets of such parts. Otherwise one peer could have all others ended that
+// that have most bytes of such parts. Otherwise one peer could have all others ended that
 // are slow.
 func (w *stalls) shrink(d *device, now time.Time) {
 	over := d.prog.partOctets.Load() - d.prog.partsMost
@@ -196,7 +196,7 @@ func (w *stalls) shrink(d *device, now time.Time) {
 }
 
 // eachPart calls f, with rxMu held, for the streams that have a long part of an FPDU in
-// which an earlier look found them. n is how many octets the part has.
+// which an earlier look found them. n is how many bytes the part has.
 func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 	for i := range w.known {
 		st := &w.known[i]

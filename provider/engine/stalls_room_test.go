@@ -115,7 +115,7 @@ func TestPartsBehindObjects(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d octets are counted, and there are no parts", n)
+			t.Errorf("%d bytes are counted, and there are no parts", n)
 		}
 	})
 }
@@ -125,7 +125,7 @@ func TestPartsBehindObjects(t *testing.T) {
 func TestFirstTimeASocketIsFull(t *testing.T) {
 	const batch = 96 << 10 // itself
 	if n := unsafe.Sizeof(frames.Batch{}); n > batch {
-		t.Errorf("a batch has %d octets, more than %d", n, batch)
+		t.Errorf("a batch has %d bytes, more than %d", n, batch)
 	}
 	for _, mss := range []int{1448, 9000, 1 << 17} {
 		storyOn(t, memnet.Options{Window: 2000, MSS: mss}, Options{}, params(true), sideOptions{},
@@ -136,12 +136,12 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 				st := s.qp.stream.Load()
 				if batches, octets := st.pins(); batches != 1 || octets == 0 ||
 					octets > policy.BatchOctets+policy.Chunk {
-					t.Errorf("MSS %d: %d batches and %d octets are pinned at first, "+
+					t.Errorf("MSS %d: %d batches and %d bytes are pinned at first, "+
 						"want one and %d", mss, batches, octets, policy.BatchOctets+policy.Chunk)
 				}
 				time.Sleep(2*policy.StallLook + time.Millisecond)
 				if batches, octets := st.pins(); batches != 0 || octets > min(mss, policy.Chunk) {
-					t.Errorf("MSS %d: %d batches and %d octets are pinned after two looks", mss,
+					t.Errorf("MSS %d: %d batches and %d bytes are pinned after two looks", mss,
 						batches, octets)
 				}
 			})
@@ -164,7 +164,7 @@ func TestChunksOfABatch(t *testing.T) {
 		testkit.Must(s.qp.PostSend(wrs))(t)
 		synctest.Wait()
 		if _, octets := s.qp.stream.Load().pins(); octets == 0 || octets > most {
-			t.Errorf("%d octets are pinned, want 1 to %d", octets, most)
+			t.Errorf("%d bytes are pinned, want 1 to %d", octets, most)
 		}
 	})
 }
@@ -201,11 +201,11 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 						time.Sleep(3 * policy.StallLook)
 						batches, octets := st.pins()
 						if !asks && size == most && octets < most/2 {
-							t.Errorf("CRC %v: %d octets are pinned, want the rest of %d",
+							t.Errorf("CRC %v: %d bytes are pinned, want the rest of %d",
 								crc, octets, most)
 						}
 						if first > most+2*policy.Chunk || batches != 0 || octets > most+fpdu {
-							t.Errorf("%d octets, CRC %v, Read by the peer %v: %d octets are "+
+							t.Errorf("%d bytes, CRC %v, Read by the peer %v: %d bytes are "+
 								"pinned at first, then %d and %d batches; want %d or so and none",
 								size, crc, asks, first, octets, batches, most)
 						}
@@ -251,8 +251,8 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		chunks := s.dev.chunks.Lent()
 		if !storing || kept != (others == 0) || kept == (part > 0) || part > contextOctets ||
 			chunks != 1 {
-			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in "+
-				"a part, %d chunks; want one of both with at most %d octets, and one chunk",
+			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d bytes in "+
+				"a part, %d chunks; want one of both with at most %d bytes, and one chunk",
 				others, storing, kept, part, chunks, contextOctets)
 		}
 		time.Sleep(2 * time.Minute)
@@ -281,7 +281,7 @@ func TestLookLeavesBusyStreams(t *testing.T) {
 		}
 		for range 3 {
 			if n := sent(func() { look.look(time.Now()) }); n != 0 {
-				s.t.Errorf("a look has sent %d octets of a stream that moves, want none", n)
+				s.t.Errorf("a look has sent %d bytes of a stream that moves, want none", n)
 			}
 			if n := sent(func() { s.dev.poller.Poll() }); n == 0 {
 				s.t.Fatal("the poller has sent nothing; the stream is not put off")

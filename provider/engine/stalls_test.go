@@ -41,7 +41,7 @@ func (s *side) wantGoesOn(what string) {
 	}
 }
 
-// take reads n octets, or as many as there are.
+// take reads n bytes, or as many as there are.
 func (r *raw) take(n int) {
 	for n > 0 {
 		k, err := r.c.Readv([][]byte{make([]byte, n)})
@@ -63,7 +63,7 @@ func (s *side) wantNoWatch(what string) {
 	}
 }
 
-// TestFPDUTimeout: a peer that stops inside an FPDU, or sends an octet of it now and then, is
+// TestFPDUTimeout: a peer that stops inside an FPDU, or sends a byte of it now and then, is
 // sent a Terminate after FPDUTimeout, and its connection ends. A peer that finishes each FPDU
 // in time may be as slow as it likes.
 func TestFPDUTimeout(t *testing.T) {
@@ -121,7 +121,7 @@ func TestFPDUTimeout(t *testing.T) {
 	})
 }
 
-// TestSendTimeout: the connection of a peer that takes nothing, or an octet now and then, of
+// TestSendTimeout: the connection of a peer that takes nothing, or a byte now and then, of
 // what it has asked for or what we send ends after SendTimeout. A slow peer that takes in that
 // time what was left over is not cut.
 func TestSendTimeout(t *testing.T) {
@@ -140,7 +140,7 @@ func TestSendTimeout(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for _, take := range []int{0, 1, 100} { // octets in each hundredth of the limit
+		for _, take := range []int{0, 1, 100} { // bytes in each hundredth of the limit
 			net, opts := memnet.Options{Window: 2000}, Options{SendTimeout: limit}
 			so := sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}
 			storyOn(t, net, opts, params(true), so, func(s *side, r *raw) {
@@ -195,8 +195,8 @@ func (s *stream) pins() (batch, octets int) {
 }
 
 // TestReadsThatNobodyTakes: a peer that asks and doesn't read pins, after it has stopped for a
-// while, the rest of one FPDU, or no more than the octets of many short answers. If it goes on
-// to read, the octets are right.
+// while, the rest of one FPDU, or no more than the bytes of many short answers. If it goes on
+// to read, the bytes are right.
 func TestReadsThatNobodyTakes(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -204,8 +204,8 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 		most        int
 	}{
 		{"a long Read", 1 << 20, 1, 3000},
-		{"Reads of 20,000 octets", 20_000, 4, 82_000},
-		{"Reads of 900 octets", 900, 4, 4000},
+		{"Reads of 20,000 bytes", 20_000, 4, 82_000},
+		{"Reads of 900 bytes", 900, 4, 4000},
 	} {
 		storyOn(t, memnet.Options{Window: 2000, MSS: 1448}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 			src := s.reg(c.size, everything)
@@ -213,7 +213,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 			r.ask(src, c.size, c.count)
 			time.Sleep(3 * policy.StallLook)
 			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
-				t.Errorf("%s: %d batches and %d octets are pinned, want no batch and at most %d "+
+				t.Errorf("%s: %d batches and %d bytes are pinned, want no batch and at most %d "+
 					"octets",
 					c.name, batch, octets, c.most)
 			}
@@ -221,7 +221,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 				for got := 0; got < c.size; {
 					_, p := r.next(c.name)
 					if string(p) != string(src.b[got:got+len(p)]) {
-						t.Fatalf("%s: octets at %d differ", c.name, got)
+						t.Fatalf("%s: bytes at %d differ", c.name, got)
 					}
 					got += len(p)
 				}
@@ -232,7 +232,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// TestSmallPartsKeepNoContext: peers that have each sent one octet of an FPDU hold no context,
+// TestSmallPartsKeepNoContext: peers that have each sent one byte of an FPDU hold no context,
 // so that there is one for a stream of whose FPDU much has come.
 func TestSmallPartsKeepNoContext(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
@@ -275,7 +275,7 @@ func TestLateLook(t *testing.T) {
 	})
 }
 
-// crowd permits the parts of the device most octets, and has others keep all contexts until
+// crowd permits the parts of the device most bytes, and has others keep all contexts until
 // the function that it returns is called.
 func (s *side) crowd(most int64) func() {
 	s.dev.prog.partsMost = most
@@ -304,7 +304,7 @@ func TestPartsOfAll(t *testing.T) {
 			good.write(fpdu[part:])
 		}
 		if n := s.dev.prog.partOctets.Load(); n > most {
-			t.Errorf("%d octets are held for parts of FPDUs, more than %d", n, most)
+			t.Errorf("%d bytes are held for parts of FPDUs, more than %d", n, most)
 		}
 		ended := 0
 		for i, q := range qps {
@@ -323,12 +323,12 @@ func TestPartsOfAll(t *testing.T) {
 			testkit.OK(t, q.Close())
 		}
 		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d octets are counted, and there are no parts", n)
+			t.Errorf("%d bytes are counted, and there are no parts", n)
 		}
 	})
 }
 
-// TestPartsAreFair: the peer that has most octets of parts loses connections when all parts take
+// TestPartsAreFair: the peer that has most bytes of parts loses connections when all parts take
 // more than policy.PartsMost. Another that stands still in an FPDU has FPDUTimeout for it, though
 // it has stood there for longer.
 func TestPartsAreFair(t *testing.T) {
@@ -350,7 +350,7 @@ func TestPartsAreFair(t *testing.T) {
 		}
 		time.Sleep(10 * policy.StallLook)
 		if n := s.dev.prog.partOctets.Load(); n > most {
-			t.Errorf("%d octets are held for parts of FPDUs, more than %d", n, most)
+			t.Errorf("%d bytes are held for parts of FPDUs, more than %d", n, most)
 		}
 		ended := 0
 		for _, q := range qps {
@@ -367,12 +367,12 @@ func TestPartsAreFair(t *testing.T) {
 		finish()
 		synctest.Wait()
 		if n := s.dev.prog.partOctets.Load(); slow.Cause() != nil || n > most {
-			t.Errorf("after its FPDU has come: %v, %d octets are held for parts", slow.Cause(), n)
+			t.Errorf("after its FPDU has come: %v, %d bytes are held for parts", slow.Cause(), n)
 		}
 	})
 }
 
-// TestExcess: what is above the level is as much as there is too much, and not an octet more
+// TestExcess: what is above the level is as much as there is too much, and not a byte more
 // than that beside rounding.
 func TestExcess(t *testing.T) {
 	for _, tc := range []struct {

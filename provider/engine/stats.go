@@ -43,7 +43,7 @@ func (q *qp) newCounters() *counts {
 	return q.counts.Load()
 }
 
-// countOne adds a message of n octets.
+// countOne adds a message of n bytes.
 func countOne(c *provider.OpCount, n uint32) {
 	c.Messages++
 	c.Octets += uint64(n)

@@ -62,7 +62,7 @@ type stream struct {
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
-	// moved is how many octets were sent, for those that watch whether the peer takes any.
+	// moved is how many bytes were sent, for those that watch whether the peer takes any.
 	moved atomic.Uint64
 }
 

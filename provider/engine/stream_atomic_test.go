@@ -124,7 +124,7 @@ func TestAtomicRequester(t *testing.T) {
 				}
 				for _, at := range []int{8, 12, 19, 25, 29, 38, 47, 56} {
 					if sink.b[at] != 0xa5 {
-						t.Errorf("octet %d beside the sinks was written", at)
+						t.Errorf("byte %d beside the sinks was written", at)
 					}
 				}
 			})
@@ -351,9 +351,9 @@ func TestBadAtomicRequests(t *testing.T) {
 		return rdmap.FetchAdd(1, m.STag(), m.Addr()+uint64(off), ^uint64(0), 0)
 	}
 	for off := 1; off < 8; off++ {
-		bad(fmt.Sprintf("FetchAdd %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on,
+		bad(fmt.Sprintf("FetchAdd %d bytes off", off), fault{0, 2, 7}, provider.EventQPReqErr, on,
 			func(x target) rdmap.AtomicRequest { return add(x.m, off) })
-		name := fmt.Sprintf("CmpSwap %d octets off", off)
+		name := fmt.Sprintf("CmpSwap %d bytes off", off)
 		bad(name, fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
 			return rdmap.CmpSwap(1, x.m.STag(), x.m.Addr()+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
 		})
@@ -430,9 +430,9 @@ func TestAtomicsRefusedAtPost(t *testing.T) {
 		})
 		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 			m := s.reg(64, provider.AccessLocalWrite)
-			s.wantRefused("no sink", provider.SendWR{Opcode: op}, syscall.EINVAL, "8 octets")
+			s.wantRefused("no sink", provider.SendWR{Opcode: op}, syscall.EINVAL, "8 bytes")
 			s.wantRefused("a small sink", provider.SendWR{Opcode: op, SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}},
-				syscall.EINVAL, "8 octets")
+				syscall.EINVAL, "8 bytes")
 			s.wantRefused("inline", provider.SendWR{Opcode: op, Flags: provider.SendInline, Inline: m.b[:8]},
 				syscall.EINVAL, "inline")
 			s.wantRefused("too many SGEs", provider.SendWR{Opcode: op, SGList: make([]provider.SGE, 5)},

@@ -90,7 +90,7 @@ func TestTerminateAboutAtBothEnds(t *testing.T) {
 		{ddp.ErrTaggedAccess, write, nil, ", about a Write to rkey 0x101, address 0x20"},
 		{ddp.ErrTOWrap, write, nil, ", about a Write to rkey 0x101, address 0x20"},
 		{rdmap.ErrResponseLong, answer, nil, ", about a Read Response to STag 0x102, address 0x30"},
-		{rdmap.ErrReadNotAssociated, request, &read, ", about a Read of 8 octets from rkey 0x103, address 0x40"},
+		{rdmap.ErrReadNotAssociated, request, &read, ", about a Read of 8 bytes from rkey 0x103, address 0x40"},
 		{ddp.ErrNoBuffer, request, nil, ", about a Read"},
 		{ddp.ErrNoBuffer, send, nil, ", about a Send for which there was no receive"},
 		{rdmap.ErrCannotInvalidate, invalidate, nil, ", about a Send that invalidates rkey 0x104"},

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// fetchAhead asks for the next pieces of a message of length octets, as many as may be
-// on their way. find returns what is at n octets of the message, in use. It reports
+// fetchAhead asks for the next pieces of a message of length bytes, as many as may be
+// on their way. find returns what is at n bytes of the message, in use. It reports
 // false if that can't be had and there is no other piece to go on with.
 func (s *stream) fetchAhead(length uint32, tagged bool,
 	find func(off uint32, n uint64) ([]memory.Piece, bool)) bool {
@@ -42,7 +42,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 	return true
 }
 
-// startFetch has the n octets that pieces name read.
+// startFetch has the n bytes that pieces name read.
 func (s *stream) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objectFetch {
 	f := &objectFetch{payload: s.dev.chunks.Get(), n: n, ahead: ahead}
 	if pieces = memory.MoveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {

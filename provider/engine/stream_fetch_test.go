@@ -64,7 +64,7 @@ func (o *asked) take() []*askedCall {
 	return calls
 }
 
-// fromObject is a message of size octets from an object of a to memory of b, on its
+// fromObject is a message of size bytes from an object of a to memory of b, on its
 // way in a bubble.
 type fromObject struct {
 	a, b *side
@@ -116,7 +116,7 @@ func (x *fromObject) wantGiven(what string) {
 
 // TestObjectReadAhead: of a long message several pieces are asked for at once, one
 // after the other as one is sent, and never more; whatever the order of the answers,
-// the octets are in theirs.
+// the bytes are in theirs.
 func TestObjectReadAhead(t *testing.T) {
 	const size = 20*policy.Chunk + 12345
 	for _, message := range objectMessages {
@@ -145,23 +145,23 @@ func TestObjectReadAhead(t *testing.T) {
 							}
 						}
 						if !bytes.Equal(before, x.dst.b) {
-							t.Fatal("something was sent past octets that are not there")
+							t.Fatal("something was sent past bytes that are not there")
 						}
 						waiting[0].answer <- nil
 						waiting = x.o.take()
 						if len(waiting) > 0 && waiting[0].off != next {
-							t.Fatalf("asked for octet %d, and %d is next", waiting[0].off, next)
+							t.Fatalf("asked for byte %d, and %d is next", waiting[0].off, next)
 						}
 					}
 					if most != objectReads || next != size {
-						t.Errorf("%d calls at once, up to octet %d", most, next)
+						t.Errorf("%d calls at once, up to byte %d", most, next)
 					}
 					if wc := x.peer.poll(); wc.Status != provider.WCSuccess {
 						t.Errorf("it ended with %v", wc.Status)
 					}
 					synctest.Wait()
 					if !bytes.Equal(x.dst.b, x.o.b) {
-						t.Error("other octets")
+						t.Error("other bytes")
 					}
 					x.wantGiven("it is sent")
 					if n := len(x.a.dev.chunks.All()); n < objectReads {
@@ -324,7 +324,7 @@ func TestObjectMULPDUChanges(t *testing.T) {
 				}
 				synctest.Wait()
 				if !bytes.Equal(x.dst.b, x.o.b) {
-					t.Error("other octets")
+					t.Error("other bytes")
 				}
 			})
 		})

@@ -41,7 +41,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 			for got := 0; got < size; {
 				_, p := r.next(what)
 				if string(p) != string(src.b[got:got+len(p)]) {
-					t.Fatalf("%s: octets at %d differ", what, got)
+					t.Fatalf("%s: bytes at %d differ", what, got)
 				}
 				got += len(p)
 			}
@@ -51,7 +51,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		answer(other, "the answer to another peer", long)
 		for range count {
 			if h, p := r.next("a short answer"); len(p) != short || !h.Last {
-				t.Fatalf("a short answer: %d octets, header %+v", len(p), h)
+				t.Fatalf("a short answer: %d bytes, header %+v", len(p), h)
 			}
 		}
 		answer(r, "the long answer", long)
@@ -86,7 +86,7 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 			t.Error("no FPDU was left over; the test is about those that are")
 		}
 		if most > 3*each {
-			t.Errorf("%d octets are built for each %d that the peer takes", most, each)
+			t.Errorf("%d bytes are built for each %d that the peer takes", most, each)
 		}
 	})
 }

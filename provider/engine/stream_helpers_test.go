@@ -93,7 +93,7 @@ func (s *side) newQP(so sideOptions) *qp {
 		SQSigAll: so.all, Cookie: "cookie"}))(s.t)
 }
 
-// reg registers n octets in the middle of a larger buffer of 0xa5, so that octets
+// reg registers n bytes in the middle of a larger buffer of 0xa5, so that bytes
 // outside of the region can be looked at, too.
 func (s *side) reg(n int, access provider.Access) *region {
 	s.t.Helper()
@@ -118,10 +118,10 @@ func (r *region) sge(off, n int) provider.SGE {
 	return provider.SGE{Addr: r.m.Addr() + uint64(off), Length: uint32(n), LKey: r.m.STag()}
 }
 
-// to is the address of octet off.
+// to is the address of byte off.
 func (r *region) to(off int) uint64 { return r.m.Addr() + uint64(off) }
 
-// untouched fails the test unless all octets but those of [from, to) are 0xa5.
+// untouched fails the test unless all bytes but those of [from, to) are 0xa5.
 func (r *region) untouched(from, to int) {
 	r.t.Helper()
 	const guard = 64
@@ -130,7 +130,7 @@ func (r *region) untouched(from, to int) {
 	}
 	for i, c := range r.whole {
 		if at := i - guard; (at < from || at >= to) && c != freshOctet {
-			r.t.Fatalf("octet %d of a region of %d was written: %#02x", at, len(r.b), c)
+			r.t.Fatalf("byte %d of a region of %d was written: %#02x", at, len(r.b), c)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	})
 }
 
-// TestFloods: messages without octets are cheap to send. They reach nothing, and
+// TestFloods: messages without bytes are cheap to send. They reach nothing, and
 // do not keep others from being served; those that need a receive or a place among
 // the Reads end the connection when there is none.
 //

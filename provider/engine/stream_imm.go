@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// What of RFC 7306 the verbs name. An Immediate Data message has eight octets, where
+// What of RFC 7306 the verbs name. An Immediate Data message has eight bytes, where
 // libibverbs has four: those are the first four, in network order, as with cxgb4, and
 // the others are zero.
 const immShift = 32

@@ -36,7 +36,7 @@ func (r *raw) imm(solicited bool, data uint64) ddp.Header {
 
 // TestImmediateOnTheWire: a Write with immediate data is a Write, whatever it is made
 // of, and an Immediate Data message next to it; an empty Send with immediate data is
-// the latter alone. The four octets of the verbs come first. All complete in the
+// the latter alone. The four bytes of the verbs come first. All complete in the
 // order in which they were posted.
 //
 //rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
@@ -71,12 +71,12 @@ func TestImmediateOnTheWire(t *testing.T) {
 					for last := false; !last; {
 						h, payload := r.next(what)
 						if h != rdmap.WriteHeader(h.STag, to+uint64(len(got)), h.Last) {
-							t.Fatalf("%s: %+v after %d octets", what, h, len(got))
+							t.Fatalf("%s: %+v after %d bytes", what, h, len(got))
 						}
 						got, last = append(got, payload...), h.Last
 					}
 					if !bytes.Equal(got, want) {
-						t.Errorf("%s: octets differ", what)
+						t.Errorf("%s: bytes differ", what)
 					}
 				}
 				wantWrite("a short Write", 70, src.b[:20])
@@ -258,7 +258,7 @@ func TestImmediateSolicited(t *testing.T) {
 //rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
 func TestBadImmediate(t *testing.T) {
 	for _, n := range []int{0, 4, 7, 9, 16} {
-		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
 			story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 				s.recv(provider.RecvWR{WRID: 1})
 				h := rdmap.ImmediateHeader(false, 1)

@@ -16,7 +16,7 @@ import (
 // linger is the last part of a connection's life, when the QP has let go of it:
 // the rest of the FPDU under way goes out, then the Terminate if there is one,
 // then FIN; what the peer still sends is read and dropped until its FIN comes.
-// TCP answers a close with unread octets by a reset, which would take the
+// TCP answers a close with unread bytes by a reset, which would take the
 // Terminate along; therefore the linger reads.
 //
 // Before that it holds the watch over a graceful end.
@@ -40,7 +40,7 @@ type endWatch struct {
 	from, until time.Time
 	seen        uint64
 
-	// From when the peer has SendTimeout to move policy.Chunk octets, and what had moved by
+	// From when the peer has SendTimeout to move policy.Chunk bytes, and what had moved by
 	// then.
 	since time.Time
 	at    uint64
@@ -75,7 +75,7 @@ func (l *linger) stopTimer() {
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
 // ours comes, or after our FIN nothing more is acknowledged, and its FIN does not come. A peer
-// that moves little has SendTimeout for each policy.Chunk octets, so that a graceful end does end.
+// that moves little has SendTimeout for each policy.Chunk bytes, so that a graceful end does end.
 // While somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The
 // time that an object of ours takes does not count (see
 // closingExpired).
@@ -100,7 +100,7 @@ func (s *stream) watchClosing() {
 
 // lookAtClosing has closingExpired called when the time is over, or after our FIN, while TCP may
 // still have much to send, after part of it, so that the peer has CloseTimeout from about when it
-// has acknowledged the last octet. linger.mu is held.
+// has acknowledged the last byte. linger.mu is held.
 func (s *stream) lookAtClosing(now time.Time) {
 	w := s.linger.watch
 	d := w.until.Sub(now)
@@ -163,7 +163,7 @@ func (s *stream) closingMoved() uint64 {
 	return w.seen
 }
 
-// countAnswer counts a segment of a Read Response as movement of a graceful end: its octets,
+// countAnswer counts a segment of a Read Response as movement of a graceful end: its bytes,
 // and one more for the end of an answer, so that empty segments in between count nothing.
 func (s *stream) countAnswer(a *rdmap.Action) {
 	n := uint64(a.Len)
@@ -383,7 +383,7 @@ func (s *stream) lingerDrain(left *int) bool {
 		c.iov[0] = c.b[:min(len(c.b), max(*left, policy.ReadLeast))]
 		n, err := s.conn.Readv(c.iov[:1])
 		if n > 0 {
-			*left -= max(n, policy.ReadLeast) // a read of one octet costs as much
+			*left -= max(n, policy.ReadLeast) // a read of one byte costs as much
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
@@ -422,7 +422,7 @@ func (s *stream) cut(reset bool) {
 		_ = s.conn.Abort()
 	case !l.eof:
 		turn := policy.TurnLeast
-		s.lingerDrain(&turn) // a close with unread octets is a reset
+		s.lingerDrain(&turn) // a close with unread bytes is a reset
 	}
 	s.closeConn()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// TestLingerBegins: the last octets and the FIN go out at once, even if another goroutine, such
+// TestLingerBegins: the last bytes and the FIN go out at once, even if another goroutine, such
 // as the watch over a graceful end, takes the linger's lock for a moment.
 func TestLingerBegins(t *testing.T) {
 	network := memnet.New(nil)

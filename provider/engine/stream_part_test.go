@@ -50,7 +50,7 @@ func TestLongFPDU(t *testing.T) {
 					s.wantWC("the Read", provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: size})
 					got := append(append(bytes.Clone(recv.b[:10]), recv.b[60:49_060]...), recv.b[49_100:49_100+size-49_010]...)
 					if !bytes.Equal(dst.b, data) || !bytes.Equal(got, data) || !bytes.Equal(sink.b, data) {
-						t.Error("octets differ")
+						t.Error("bytes differ")
 					}
 					for _, m := range []*region{dst, recv, sink} {
 						m.untouched(0, len(m.b))
@@ -62,7 +62,7 @@ func TestLongFPDU(t *testing.T) {
 }
 
 // TestRegionGoesMidFPDU: a region is deregistered while an FPDU for it arrives.
-// No octet is written afterwards.
+// No byte is written afterwards.
 //
 //rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func TestRegionGoesMidFPDU(t *testing.T) {
@@ -112,7 +112,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 		r.write(fpdu[:10])
 		want("half an FPDU", 0, 0)
 		r.write(fpdu[10:11])
-		want("half an FPDU and one octet", 0, 0)
+		want("half an FPDU and one byte", 0, 0)
 		r.write(fpdu[11:])
 		s.poll()
 		want("the other half", 0, 0)
@@ -184,9 +184,9 @@ func TestIdleMemory(t *testing.T) {
 	}
 	per := (heap() - before) / n
 	if per > 1280 && !raceEnabled && !sched.Explored { // locks are larger where their order is checked
-		t.Errorf("%d octets per idle QP", per)
+		t.Errorf("%d bytes per idle QP", per)
 	}
-	t.Logf("%d octets per idle QP, its stream included, its socket not", per)
+	t.Logf("%d bytes per idle QP, its stream included, its socket not", per)
 	if g := runtime.NumGoroutine(); g != goroutines {
 		t.Errorf("%d goroutines more", g-goroutines)
 	}

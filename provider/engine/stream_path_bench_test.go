@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// nowhere is a stream whose octets cost nothing: what is written is dropped, or
+// nowhere is a stream whose bytes cost nothing: what is written is dropped, or
 // kept in out, and in is there to be read once.
 type nowhere struct {
 	transport.Conn // what it is in the place of
@@ -73,7 +73,7 @@ func (s *side) replaceConn() *nowhere {
 
 // BenchmarkPath is what the engine itself takes for one operation of a list of
 // 32, the last one signalled, without any system call: from post to completion
-// (tx), and from the octets to the region (rx).
+// (tx), and from the bytes to the region (rx).
 func BenchmarkPath(b *testing.B) {
 	const list = 32
 	for _, op := range []struct {

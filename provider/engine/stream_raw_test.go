@@ -71,7 +71,7 @@ func (s *side) connectRaw(network transport.Network) *raw {
 	return newRaw(s.t, s.qp, network, memAddr, params(true), s.ended)
 }
 
-// write sends octets as they are.
+// write sends bytes as they are.
 func (r *raw) write(b []byte) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); len(b) > 0; {
@@ -98,7 +98,7 @@ func (r *raw) send(h ddp.Header, payload []byte) {
 	r.write(r.fpdu(h, payload))
 }
 
-// read waits for more octets. It reports false at the end of the stream.
+// read waits for more bytes. It reports false at the end of the stream.
 func (r *raw) read(wait time.Duration) bool {
 	r.t.Helper()
 	buf := r.buffer()[:64<<10]
@@ -144,7 +144,7 @@ func (r *raw) next(what string) (ddp.Header, []byte) {
 			return h, payload
 		}
 		if !r.read(patience) {
-			r.t.Fatalf("%s: got %d octets of an FPDU, end of stream %v, error %v", what, len(r.in), r.eof, r.err)
+			r.t.Fatalf("%s: got %d bytes of an FPDU, end of stream %v, error %v", what, len(r.in), r.eof, r.err)
 		}
 	}
 }

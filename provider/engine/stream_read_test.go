@@ -127,7 +127,7 @@ func TestIRD(t *testing.T) {
 	})
 }
 
-// TestResponses: a response carries the octets asked for in segments with rising
+// TestResponses: a response carries the bytes asked for in segments with rising
 // TO, and an empty Read is answered whatever it names.
 //
 //rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
@@ -147,13 +147,13 @@ func TestResponses(t *testing.T) {
 				for last := false; !last; {
 					h, payload := r.next("a segment")
 					if h != rdmap.ReadResponseHeader(77, ^uint64(0)-9999+uint64(len(got)), h.Last) {
-						t.Fatalf("header %+v after %d octets", h, len(got))
+						t.Fatalf("header %+v after %d bytes", h, len(got))
 					}
 					got = append(got, payload...)
 					last = h.Last
 				}
 				if !bytes.Equal(got, src.b) {
-					t.Error("octets differ")
+					t.Error("bytes differ")
 				}
 				r.want("the empty response", rdmap.ReadResponseHeader(78, 79, true))
 			})
@@ -181,7 +181,7 @@ func TestSourceGoes(t *testing.T) {
 				left := q.Advance(uint32(done))
 				want := rdmap.NewTerminate(rdmap.ErrReadInvalidSTag, &h, h.Len()+rdmap.ReadRequestLen, &left)
 				if !bytes.Equal(payload, want.AppendTo(nil)) {
-					t.Errorf("Terminate after %d octets: % x, want % x", done, payload, want.AppendTo(nil))
+					t.Errorf("Terminate after %d bytes: % x, want % x", done, payload, want.AppendTo(nil))
 				}
 				break
 			}
@@ -233,7 +233,7 @@ func TestBadSource(t *testing.T) {
 	}
 }
 
-// alien is a region of n octets of another PD of the same device.
+// alien is a region of n bytes of another PD of the same device.
 func alien(s *side, n int) *region {
 	s.t.Helper()
 	other := testkit.Must(s.dev.AllocPD())(s.t).(*pd)
@@ -262,7 +262,7 @@ func TestSourceGoesMidMessage(t *testing.T) {
 						break
 					}
 					if !bytes.Equal(payload, want[done:done+len(payload)]) {
-						t.Fatalf("octets differ after %d", done)
+						t.Fatalf("bytes differ after %d", done)
 					}
 					done += len(payload)
 				}

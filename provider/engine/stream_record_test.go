@@ -16,7 +16,7 @@ import (
 type segmentLog struct {
 	mu       sync.Mutex
 	segments int
-	full     int // segments of mss octets
+	full     int // segments of mss bytes
 	mss      int
 	split    []string
 }
@@ -31,7 +31,7 @@ func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
 	for rest := s.Data; len(rest) > 0; {
 		_, n, ok := mpa.ParseHeader(rest)
 		if !ok || n > len(rest) {
-			l.split = append(l.split, fmt.Sprintf("segment of %d octets at %d ends inside an FPDU of %d", len(s.Data), s.Offset, n))
+			l.split = append(l.split, fmt.Sprintf("segment of %d bytes at %d ends inside an FPDU of %d", len(s.Data), s.Offset, n))
 			break
 		}
 		rest = rest[n:]

@@ -96,7 +96,7 @@ func (s *stream) giveContext() {
 }
 
 // readMore reads once and handles what came. It asks for less when little is left of the
-// turn. It returns how many octets came, and whether there may be more.
+// turn. It returns how many bytes came, and whether there may be more.
 func (s *stream) readMore(turn int) (int, bool) {
 	if s.rx.part != nil && s.rx.part.isLong() {
 		return s.readPart()

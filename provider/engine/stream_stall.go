@@ -25,7 +25,7 @@ func (s *stream) fillSocket() {
 
 // owed is how much a full socket has to take before the stream counts as moved: what is
 // left of the batch and of the message that is being sent, but at most policy.Chunk; or one
-// octet if a turn has ended between two messages. It is 0 if the socket is not full.
+// byte if a turn has ended between two messages. It is 0 if the socket is not full.
 func (s *stream) owed() uint64 {
 	t := &s.tx
 	n := uint64(0)

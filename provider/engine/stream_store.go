@@ -19,13 +19,13 @@ const (
 )
 
 // objectStore is payload on its way to an object: that of a segment, and of those that have come
-// with it and go to the octets after it (see gather). The receive side goes on when all has
+// with it and go to the bytes after it (see gather). The receive side goes on when all has
 // arrived there.
 type objectStore struct {
 	pieces   []memory.Piece      // one, if there is more than one segment
-	chunks   [storeChunks]*chunk // n octets of payload, the first of them full
+	chunks   [storeChunks]*chunk // n bytes of payload, the first of them full
 	n        int
-	vector   [storeChunks][]byte // the octets of chunks, while they are written in one call
+	vector   [storeChunks][]byte // the bytes of chunks, while they are written in one call
 	segments []storedSegment
 	began    time.Time // zero while segments are added
 
@@ -76,7 +76,7 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	}
 }
 
-// gather adds to the store what has come after its segment and goes to the octets that follow:
+// gather adds to the store what has come after its segment and goes to the bytes that follow:
 // more of the message, or of other Writes. An object takes them together for little more than
 // the first alone, because most of what a store costs is to wait for it. All of it was in one
 // receive context; policy.BatchOctets bounds it.
@@ -150,7 +150,7 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	return true
 }
 
-// continues reports whether what the next n octets of payload are for is where the store ends.
+// continues reports whether what the next n bytes of payload are for is where the store ends.
 func (st *objectStore) continues(next []memory.Piece, n int) bool {
 	if len(st.pieces) != 1 || len(next) != 1 {
 		return false
@@ -190,7 +190,7 @@ func (s *stream) storeAll(st *objectStore) {
 }
 
 // write has the object take the payload: all of it in one call, if the object can do that,
-// otherwise a chunk at a time. With an error, done is how many octets the object has taken in any
+// otherwise a chunk at a time. With an error, done is how many bytes the object has taken in any
 // case, less than n.
 func (st *objectStore) write() (done int, err error) {
 	if st.n > policy.Chunk {
@@ -227,7 +227,7 @@ func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err err
 	return min(max(done, 0), st.n-1), p.WriteError(err)
 }
 
-// at is the segment with the octet that comes after the first n.
+// at is the segment with the byte that comes after the first n.
 func (st *objectStore) at(n int) *storedSegment {
 	for i := range st.segments {
 		if n -= st.segments[i].a.Len; n < 0 {
@@ -237,7 +237,7 @@ func (st *objectStore) at(n int) *storedSegment {
 	panic("engine: a store is shorter than its segments")
 }
 
-// storedTurn is rxTurn after a store, of which the object has taken done octets. It returns the
+// storedTurn is rxTurn after a store, of which the object has taken done bytes. It returns the
 // next one, if that is what has come.
 func (s *stream) storedTurn(st *objectStore, done int, err error) (next *objectStore) {
 	s.rxMu.Lock()

@@ -114,7 +114,7 @@ func TestInitiatorSendsRTR(t *testing.T) {
 				case mpa.RTRRead:
 					payload := r.want("an empty Read", rdmap.ReadRequestHeader(1))
 					if q := testkit.Must(rdmap.ParseReadRequest(payload))(t); q.Size != 0 {
-						t.Errorf("a Read of %d octets", q.Size)
+						t.Errorf("a Read of %d bytes", q.Size)
 					}
 					r.send(rdmap.ReadResponseHeader(0, 0, true), nil)
 				}
@@ -127,13 +127,13 @@ func TestInitiatorSendsRTR(t *testing.T) {
 	}
 }
 
-// conversation is octets that a peer may send, and what must have become of them.
+// conversation is bytes that a peer may send, and what must have become of them.
 type conversation struct {
 	octets []byte
 	check  func(s *side, r *raw)
 }
 
-// converse prepares messages of every kind for a QP that has read 300 octets.
+// converse prepares messages of every kind for a QP that has read 300 bytes.
 func converse(s *side, r *raw) conversation {
 	dst := s.reg(400, everything)
 	recv := s.reg(400, provider.AccessLocalWrite)
@@ -172,27 +172,27 @@ func converse(s *side, r *raw) conversation {
 		}
 		got := r.want("the response", rdmap.ReadResponseHeader(5, 6, true))
 		if !bytes.Equal(got, data[95:105]) {
-			s.t.Error("the response's octets differ")
+			s.t.Error("the response's bytes differ")
 		}
 		for _, c := range []struct {
 			m          *region
 			off, n, at int
 		}{{dst, 3, 148, 3}, {recv, 0, 100, 0}, {recv, 150, 100, 100}, {sink, 0, 100, 0}, {sink, 150, 150, 100}} {
 			if !bytes.Equal(c.m.b[c.off:c.off+c.n], data[c.at:c.at+c.n]) {
-				s.t.Errorf("octets %d to %d differ", c.off, c.off+c.n)
+				s.t.Errorf("bytes %d to %d differ", c.off, c.off+c.n)
 			}
 		}
 		dst.untouched(3, 151)
 		recv.untouched(0, 250)
 		for _, c := range append(recv.b[100:150:150], sink.b[100:150]...) {
 			if c != 0xa5 {
-				s.t.Fatal("an octet between two SGEs was written")
+				s.t.Fatal("a byte between two SGEs was written")
 			}
 		}
 	}}
 }
 
-// TestEverySegmentation: the stream may be cut anywhere: octet by octet, and in
+// TestEverySegmentation: the stream may be cut anywhere: byte by byte, and in
 // two at every place.
 //
 //rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
@@ -353,7 +353,7 @@ func TestTerminateBehindFPDU(t *testing.T) {
 		s.wantWC("the Write is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
 		h, payload := r.next("the FPDU that was partly out")
 		if h != rdmap.WriteHeader(5, 1000, false) || !bytes.Equal(payload, src.b[:len(payload)]) {
-			t.Fatalf("%+v and %d octets", h, len(payload))
+			t.Fatalf("%+v and %d bytes", h, len(payload))
 		}
 		r.wantTerminate("then the Terminate", fault{1, 1, 0}, &bad, 1, nil)
 		r.wantFIN("then FIN")
@@ -407,7 +407,7 @@ func TestBadReceive(t *testing.T) {
 			m := s.reg(10, access)
 			s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 10)}}, provider.RecvWR{WRID: 2})
 			if access == provider.AccessLocalWrite {
-				testkit.OK(t, m.m.Close()) // it is checked when octets come for it
+				testkit.OK(t, m.m.Close()) // it is checked when bytes come for it
 			}
 			r.sendMsg([]byte("hello"))
 			r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)

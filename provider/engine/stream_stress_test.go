@@ -18,7 +18,7 @@ import (
 )
 
 // busy is a side's memory: src is only read and dst only written, both by itself
-// and by the peer, so that no octet is touched by two without order.
+// and by the peer, so that no byte is touched by two without order.
 type busy struct{ src, dst *region }
 
 func newBusy(s *side) busy {

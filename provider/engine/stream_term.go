@@ -31,7 +31,7 @@ func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *
 }
 
 // refuse ends the stream for a fault in what the peer sent: the segment with
-// header h, nil if there is none to show, and payloadLen octets of payload. read
+// header h, nil if there is none to show, and payloadLen bytes of payload. read
 // is the Read Request that it is, if any.
 //
 //rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
@@ -97,16 +97,16 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 		atLeast = ""
 	}
 	return &provider.WorkError{Recv: true, WRID: w.wrid, Text: fmt.Sprintf(
-		"which has room for %d octets: the peer's message has %s%d", room, atLeast,
+		"which has room for %d bytes: the peer's message has %s%d", room, atLeast,
 		uint64(h.MO)+uint64(payloadLen))}
 }
 
-// outOfBounds says where an access of the peer to n octets lies, and where the region that it
+// outOfBounds says where an access of the peer to n bytes lies, and where the region that it
 // names.
 func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
-	why := fmt.Sprintf("the peer's %s of %d octets at address %#x is not within rkey %#x", access, n, to, stag)
+	why := fmt.Sprintf("the peer's %s of %d bytes at address %#x is not within rkey %#x", access, n, to, stag)
 	if m := s.dev.memory.Local(stag); m != nil {
-		why += fmt.Sprintf(", which has %d octets at address %#x", m.Len(), m.Addr())
+		why += fmt.Sprintf(", which has %d bytes at address %#x", m.Len(), m.Addr())
 		m.Release()
 	}
 	return why

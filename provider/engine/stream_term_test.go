@@ -21,7 +21,7 @@ import (
 )
 
 // scene is what the faults below play in: a QP with two receives, a Send with
-// room for 100 octets and one for 10, and regions of each kind.
+// room for 100 bytes and one for 10, and regions of each kind.
 type scene struct {
 	*side
 	r     *raw
@@ -36,7 +36,7 @@ type scene struct {
 // act is what the peer did wrong last.
 type act struct {
 	h    *ddp.Header // header that the Terminate must carry, nil for none
-	n    int         // octets of payload after it
+	n    int         // bytes of payload after it
 	read *rdmap.ReadRequest
 }
 
@@ -54,7 +54,7 @@ func (s *scene) read(q rdmap.ReadRequest) act {
 	return act{h: &h, n: rdmap.ReadRequestLen, read: &q}
 }
 
-// ownRead has the QP send a Read Request of 100 octets.
+// ownRead has the QP send a Read Request of 100 bytes.
 func (s *scene) ownRead() rdmap.ReadRequest {
 	s.send(provider.SendWR{WRID: 50, Opcode: provider.WRRDMARead, SGList: []provider.SGE{s.local.sge(10, 100)}, RemoteAddr: 5, RKey: 6})
 	payload := s.r.want("the Read Request goes out", rdmap.ReadRequestHeader(1))
@@ -96,9 +96,9 @@ var faults = []struct {
 		do: func(s *scene) act { return s.one(write(s.ro.m.STag(), s.ro.to(0), true), 4) }},
 	{what: "Write to a region that is not the peer's", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.local.m.STag(), s.local.to(0), true), 4) }},
-	{what: "Write one octet past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
+	{what: "Write one byte past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(197), true), 4) }},
-	{what: "Write one octet before the beginning", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
+	{what: "Write one byte before the beginning", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(0)-1, true), 4) }},
 	{what: "Write over the end of the address space", want: fault{1, 1, 3}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.open.m.STag(), math.MaxUint64-2, true), 4) }},
@@ -151,7 +151,7 @@ var faults = []struct {
 			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
 			return s.one(sendSeg(1, 2, true), 4)
 		}},
-	{what: "Send one octet longer than its receive", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
+	{what: "Send one byte longer than its receive", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
 		do: func(s *scene) act { return s.one(sendSeg(1, 0, true), 101) }},
 	{what: "Send whose second segment is too much", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
 		do: func(s *scene) act {
@@ -174,11 +174,11 @@ var faults = []struct {
 		do: func(s *scene) act {
 			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.wo.m.STag(), SourceTO: s.wo.to(0)})
 		}},
-	{what: "Read one octet past the end", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
+	{what: "Read one byte past the end", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
 			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(197)})
 		}},
-	{what: "Read of 4 GiB less one octet", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
+	{what: "Read of 4 GiB less one byte", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
 			return s.read(rdmap.ReadRequest{Size: math.MaxUint32, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(0)})
 		}},
@@ -186,9 +186,9 @@ var faults = []struct {
 		do: func(s *scene) act {
 			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.STag(), SourceTO: math.MaxUint64 - 2})
 		}},
-	{what: "Read Request with an octet too many", want: fault{1, 2, 5},
+	{what: "Read Request with a byte too many", want: fault{1, 2, 5},
 		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(1), rdmap.ReadRequestLen+1) }},
-	{what: "Read Request with an octet too few", want: fault{0, 2, 0xff},
+	{what: "Read Request with a byte too few", want: fault{0, 2, 0xff},
 		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(1), rdmap.ReadRequestLen-1) }},
 	{what: "Read Request with the MSN of the next", want: fault{1, 2, 3}, event: provider.EventQPFatal,
 		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(2), rdmap.ReadRequestLen) }},
@@ -204,17 +204,17 @@ var faults = []struct {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+1, true), 100)
 		}},
-	{what: "Read Response with an octet too many", want: fault{1, 1, 1}, event: provider.EventQPFatal, read: provider.WCLocLenErr,
+	{what: "Read Response with a byte too many", want: fault{1, 1, 1}, event: provider.EventQPFatal, read: provider.WCLocLenErr,
 		do: func(s *scene) act {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 101)
 		}},
-	{what: "Read Response with an octet too few", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+	{what: "Read Response with a byte too few", want: fault{1, 1, 1}, event: provider.EventQPFatal,
 		do: func(s *scene) act {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 99)
 		}},
-	{what: "Terminate of three octets", want: fault{0, 2, 0xff},
+	{what: "Terminate of three bytes", want: fault{0, 2, 0xff},
 		do: func(s *scene) act { return s.one(rdmap.TerminateHeader(), 3) }},
 	{what: "Terminate that is too long", want: fault{1, 2, 5},
 		do: func(s *scene) act { return s.one(rdmap.TerminateHeader(), rdmap.MaxTerminateLen+1) }},
@@ -246,7 +246,7 @@ func framingParams(crc, markers bool) mpa.Params {
 	return p
 }
 
-// newScene makes the scene on a running side. The regions are 200 octets of
+// newScene makes the scene on a running side. The regions are 200 bytes of
 // 0xa5.
 func newScene(s *side, r *raw) *scene {
 	sc := &scene{side: s, r: r,
@@ -266,7 +266,7 @@ func newScene(s *side, r *raw) *scene {
 
 // TestFaults: whatever a peer does wrong is answered by one Terminate with the
 // RFC's layer, type and code and the headers at fault, and then by nothing; no
-// octet is placed; the QP says why, and all that is posted is flushed.
+// byte is placed; the QP says why, and all that is posted is flushed.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 //rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
@@ -338,7 +338,7 @@ func TestBadCRC(t *testing.T) {
 		}
 		for n, bits := range flips {
 			for _, bit := range bits {
-				t.Run(fmt.Sprintf("%s/%d octets, bit %d", fr.name, n, bit), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%d bytes, bit %d", fr.name, n, bit), func(t *testing.T) {
 					story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 						dst := s.reg(n, everything)
 						r.send(rdmap.WriteHeader(0, 0, true), nil) // a good one first

@@ -9,9 +9,9 @@ import "github.com/govs-rdma/govs/provider/engine/internal/policy"
 // has (see putOff).
 //
 // Package turns decides how long the turns are that a Poll gives to streams. A turn is
-// counted in octets, of which each takes 0.1 ns in the engine and 0.35 ns with what the
+// counted in bytes, of which each takes 0.1 ns in the engine and 0.35 ns with what the
 // kernel does over loopback, both for the sender and the receiver. Other work counts as the
-// octets that take as long: an FPDU takes 50 to 80 ns in addition to its octets, and a
+// bytes that take as long: an FPDU takes 50 to 80 ns in addition to its bytes, and a
 // record that TCP must not put together with others takes 600 to 850 ns in the engine
 // (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part. Package policy has
 // what each counts as.

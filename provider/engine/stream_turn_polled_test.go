@@ -77,14 +77,14 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 			before := st.moved.Load()
 			s.dev.poller.Poll()
 			if moved := int(st.moved.Load() - before); moved == 0 || moved > policy.TurnLong*5/4 {
-				t.Errorf("turn %d has sent %d octets, want about %d", turn, moved, policy.TurnLong)
+				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.TurnLong)
 			}
 			r.drop()
 		}
 	})
 }
 
-// writeAll is a Write of the first n octets of r to nowhere.
+// writeAll is a Write of the first n bytes of r to nowhere.
 func (r *region) writeAll(n int) provider.SendWR {
 	return provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{r.sge(0, n)}}
 }

@@ -41,7 +41,7 @@ func TestTurnsGoOn(t *testing.T) {
 				a.spin(1)
 			}
 			if !bytes.Equal(mine.b, theirs.b) {
-				t.Errorf("%v, spinning %v: octets differ", op, spin)
+				t.Errorf("%v, spinning %v: bytes differ", op, spin)
 			}
 		}
 	}

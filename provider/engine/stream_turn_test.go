@@ -48,7 +48,7 @@ func (r *raw) drop() int {
 	}
 }
 
-// ask has a peer read n octets of m, count times.
+// ask has a peer read n bytes of m, count times.
 func (r *raw) ask(m *region, n, count int) {
 	for range count {
 		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.STag(), SourceTO: m.to(0), Size: uint32(n)})
@@ -94,11 +94,11 @@ func TestTurnOfTransmitting(t *testing.T) {
 						s.dev.poller.Poll()
 					}
 					if total < uint64(size)*reads {
-						t.Fatalf("a turn moves nothing after %d octets; there are %d and headers",
+						t.Fatalf("a turn moves nothing after %d bytes; there are %d and headers",
 							total, size*reads)
 					}
 					if limit := uint64(policy.TurnMost + policy.TurnMost/4); most > limit {
-						t.Errorf("one turn has moved what counts as %d octets, want at most %d",
+						t.Errorf("one turn has moved what counts as %d bytes, want at most %d",
 							most, limit)
 					}
 					ready, lent := s.dev.poller.Poll(), s.dev.prog.batches.Lent()
@@ -117,7 +117,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 // rest stays in the socket.
 func TestTurnOfReceiving(t *testing.T) {
 	for _, n := range []int{0, 60, 1000, 60_000} {
-		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {
 			byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
 				q, r := s.besides(network)
 				st := q.stream.Load()
@@ -139,7 +139,7 @@ func TestTurnOfReceiving(t *testing.T) {
 				}
 				// The first read can't know how long FPDUs will be.
 				if limit := policy.TurnMost + policy.ReadMost/len(fpdu)*policy.FPDUCost; most > limit+policy.ReadMost {
-					t.Errorf("one turn has taken what counts as %d octets, want at most %d", most,
+					t.Errorf("one turn has taken what counts as %d bytes, want at most %d", most,
 						limit+policy.ReadMost)
 				}
 			})
@@ -244,7 +244,7 @@ func TestUndo(t *testing.T) {
 						for got := 0; got < size; {
 							_, p := r.next("a segment")
 							if !bytes.Equal(p, src.b[got:got+len(p)]) {
-								t.Fatalf("octets at %d differ", got)
+								t.Fatalf("bytes at %d differ", got)
 							}
 							got += len(p)
 							if got%7 != 0 {
@@ -252,7 +252,7 @@ func TestUndo(t *testing.T) {
 							}
 							st.txMu.Lock()
 							if b := st.tx.b; b != nil && st.tx.task != taskNone && b.Left() > 1448 {
-								t.Errorf("%d octets are kept for a socket that is full", b.Left())
+								t.Errorf("%d bytes are kept for a socket that is full", b.Left())
 							}
 							st.txMu.Unlock()
 						}
@@ -275,7 +275,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestDribble: one octet more of an FPDU of which half has come allocates next to nothing, also
+// TestDribble: one byte more of an FPDU of which half has come allocates next to nothing, also
 // if so many peers have sent half an FPDU that this one keeps no context.
 func TestDribble(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
@@ -301,10 +301,10 @@ func TestDribble(t *testing.T) {
 			}
 		})
 		if per := got / octets; per > 1024 {
-			t.Errorf("%d octets are allocated for each that comes, want at most 1024", per)
+			t.Errorf("%d bytes are allocated for each that comes, want at most 1024", per)
 		}
 		if have := cap(st.rx.part.b); have > len(fpdu) {
-			t.Errorf("%d octets are kept for an FPDU of %d", have, len(fpdu))
+			t.Errorf("%d bytes are kept for an FPDU of %d", have, len(fpdu))
 		}
 		testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
 		r.write(fpdu[20<<10+octets:])
@@ -401,7 +401,7 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 		before := st.moved.Load()
 		st.ReadyTurn(true, true, turn)
 		if sent := st.moved.Load() - before; sent < turn*3/4 {
-			t.Errorf("sent %d octets in a turn of %d", sent, turn)
+			t.Errorf("sent %d bytes in a turn of %d", sent, turn)
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestUsedByAnswers(t *testing.T) {
 	}
 }
 
-// TestTurnOfDropping: what is dropped of a peer that sends single octets after the end counts
+// TestTurnOfDropping: what is dropped of a peer that sends single bytes after the end counts
 // as the reads that it takes.
 func TestTurnOfDropping(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
@@ -464,7 +464,7 @@ func TestTurnOfDropping(t *testing.T) {
 			polls++
 		}
 		if least := 2 * octets * policy.ReadLeast / (policy.TurnsShort + policy.TurnLong); polls < least {
-			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
+			t.Errorf("%d bytes, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
 		}
 		testkit.OK(t, theirs.Close())
 	})

@@ -213,7 +213,7 @@ func (s *stream) fillReadRequest() {
 		s.failWork()
 		return
 	}
-	// The sink has one STag and one TO on the wire. Where the octets go is for
+	// The sink has one STag and one TO on the wire. Where the bytes go is for
 	// the receive side, which knows the SGEs; the peer only echoes these two.
 	r := rdmap.ReadRequest{Size: w.length, SourceSTag: w.rkey, SourceTO: w.raddr}
 	if len(sges) > 0 {
@@ -229,7 +229,7 @@ func (s *stream) fillReadRequest() {
 }
 
 // sinkUsable reports whether a Read can have these SGEs as its sink. They are
-// looked up again when the octets come.
+// looked up again when the bytes come.
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
 	var room [maxSGE]memory.Span
 	spans, ok := s.q.pd.Resolve(sges, provider.AccessLocalWrite, room[:0])

@@ -6,7 +6,7 @@ import (
 )
 
 // Short messages come in lists, and what one costs in calls and copied structs is
-// more than its octets do. So a run of them is built in one loop. It does nothing
+// more than its bytes do. So a run of them is built in one loop. It does nothing
 // that the general path (nextMessage, fillWork) doesn't, and leaves to that
 // whatever is not plain: what waits for a Read, what has several SGEs, what can't
 // be sent.

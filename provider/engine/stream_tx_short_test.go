@@ -17,7 +17,7 @@ import (
 
 // TestMessagesLeaveAsAnyOther posts the same messages twice, once so that each is
 // built by itself, with its payload in two pieces, and once so that short messages,
-// or the FPDUs of long ones, are built in one loop. The octets on the wire are the
+// or the FPDUs of long ones, are built in one loop. The bytes on the wire are the
 // same.
 func TestMessagesLeaveAsAnyOther(t *testing.T) {
 	short := rapid.OneOf(rapid.Just(64), rapid.IntRange(0, 100), rapid.IntRange(1000, 1100))
@@ -107,7 +107,7 @@ func TestFaultBehindShortMessages(t *testing.T) {
 		pattern(src.b, 1)
 		good := provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 64)}, RKey: 5, RemoteAddr: 6}
 		bad := good
-		bad.SGList = []provider.SGE{src.sge(1, 64)} // one octet beyond the region
+		bad.SGList = []provider.SGE{src.sge(1, 64)} // one byte beyond the region
 		for i, wr := range []*provider.SendWR{&good, &bad} {
 			wr.Flags, wr.WRID = provider.SendSignaled, uint64(i)
 		}
@@ -147,7 +147,7 @@ func TestRunOfWrites(t *testing.T) {
 	}{
 		{name: "all are good", bend: func(*writes) {}},
 		{name: "a CRC is wrong", bend: func(*writes) {}, break_: true, want: fault{2, 0, 2}},
-		{name: "one octet beyond the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(count*n - n + 1) }, want: fault{1, 1, 1}},
+		{name: "one byte beyond the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(count*n - n + 1) }, want: fault{1, 1, 1}},
 		{name: "before the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(0) - 1 }, want: fault{1, 1, 1}},
 		{name: "an STag of nothing", bend: func(w *writes) { w.h[bad].RKey = w.dst.m.STag() + 1 }, want: fault{1, 1, 0}},
 		{name: "a region without the right", bend: func(w *writes) { w.h[bad].RKey = w.other.m.STag(); w.h[bad].RemoteAddr = w.other.to(0) }, want: fault{1, 1, 0}},
@@ -282,7 +282,7 @@ func TestShortFillsBatch(t *testing.T) {
 		a.spin(1)
 		b.spin(1)
 		if !bytes.Equal(src.b, dst.b) {
-			t.Errorf("%d octets: what was placed differs", size)
+			t.Errorf("%d bytes: what was placed differs", size)
 		}
 	}
 }

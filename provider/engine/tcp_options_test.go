@@ -14,7 +14,7 @@ import (
 )
 
 // TestTCPOptions: the sockets get the program's options (package transport asks the kernel for
-// each), and those that the engine has of its own: with CRC segments of a multiple of four octets,
+// each), and those that the engine has of its own: with CRC segments of a multiple of four bytes,
 // and buffers for connections within the host. Open reports what can't be, by name.
 func TestTCPOptions(t *testing.T) {
 	set := transport.TCPOptions{

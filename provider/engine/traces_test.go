@@ -28,7 +28,7 @@ var tracesRecord = flag.Bool("traces.record", false, "write the recorded traces 
 type traced struct {
 	at   time.Duration // when it began, since the trace did
 	what string        // post, poll, sleep or came
-	// args are of a post whether it is signalled, its octets, and the completions until then; of
+	// args are of a post whether it is signalled, its bytes, and the completions until then; of
 	// polls in a row how many they took (one), how many found nothing, and the ns that all took.
 	args [3]uint32
 }

@@ -31,7 +31,7 @@ type txState struct {
 	answered bool         // the last message was a response: now it is the send queue's turn
 	rtr      mpa.RTR      // RTR indication still to be sent
 	mssAge   uint8        // batches filled since format has the EMSS
-	batch    policy.Batch // how many octets go out with one call
+	batch    policy.Batch // how many bytes go out with one call
 
 	b    *frames.Batch // nil while nothing is in flight
 	held *frames.Held  // instead, while the socket has been full for long

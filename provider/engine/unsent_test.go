@@ -43,7 +43,7 @@ func (p plainSocket) Readv(bufs [][]byte) (int, error) {
 	}
 }
 
-// segmentsOf is a peer whose segments have at most mss octets, time stamps included, and whose
+// segmentsOf is a peer whose segments have at most mss bytes, time stamps included, and whose
 // receive buffer has so many.
 func segmentsOf(t *testing.T, mss, buffer int, dst netip.AddrPort) (peer *raw, fd int) {
 	t.Helper()
@@ -102,14 +102,14 @@ func newReadServer(t *testing.T, mss, buffer int) *readServer {
 	return r
 }
 
-// ask requests n Reads of the first octets of the region.
+// ask requests n Reads of the first bytes of the region.
 func (r *readServer) ask(n, size int) {
 	for range n {
 		r.peer.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: uint32(size), SourceSTag: r.m.m.STag(), SourceTO: r.m.to(0)})
 	}
 }
 
-// answered waits until the socket has taken so many octets in all.
+// answered waits until the socket has taken so many bytes in all.
 func (r *readServer) answered(octets uint64, wait time.Duration) bool {
 	for end := time.Now().Add(wait); r.st.moved.Load() < octets; time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
@@ -119,7 +119,7 @@ func (r *readServer) answered(octets uint64, wait time.Duration) bool {
 	return true
 }
 
-// unsent is how many octets the engine's socket holds that TCP can't send yet.
+// unsent is how many bytes the engine's socket holds that TCP can't send yet.
 func (r *readServer) unsent() int {
 	return testkit.Must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t)
 }
@@ -129,7 +129,7 @@ func (r *readServer) stalls() {
 	r.t.Helper()
 	for before, end := -1, time.Now().Add(patience); r.unsent() == 0 || r.unsent() != before; time.Sleep(20 * time.Millisecond) {
 		if before = r.unsent(); time.Now().After(end) {
-			r.t.Fatalf("%d octets wait in the socket, and they still change", before)
+			r.t.Fatalf("%d bytes wait in the socket, and they still change", before)
 		}
 	}
 }
@@ -141,13 +141,13 @@ func (r *readServer) takesAll() {
 		h, payload := r.peer.next("the rest of the response")
 		want := rdmap.ReadResponseHeader(1, uint64(at), at+len(payload) == len(r.m.b))
 		if h != want || !bytes.Equal(payload, r.m.b[at:at+len(payload)]) {
-			r.t.Fatalf("at octet %d of the response: header\n%+v, want\n%+v", at, h, want)
+			r.t.Fatalf("at byte %d of the response: header\n%+v, want\n%+v", at, h, want)
 		}
 		at += len(payload)
 	}
 }
 
-// wantFew checks that few of the FPDUs, which have so many octets, wait in the socket.
+// wantFew checks that few of the FPDUs, which have so many bytes, wait in the socket.
 func (r *readServer) wantFew(fpdu int) {
 	r.t.Helper()
 	// The limit is a power of two, so that it may be nearly twice 64 FPDUs.
@@ -214,7 +214,7 @@ func TestShortReadsWaitInTheEngine(t *testing.T) {
 		{"tiny segments that FPDUs fill", 148, 41, 64 << 10},
 		{"tiny segments that FPDUs don't fill", 88, 9, 64 << 10},
 		{"Ethernet's segments", 1460, 705, 256 << 10},
-		{"an MSS of 4100 octets, FPDUs of half that", 4100 + 12, 2041, 256 << 10},
+		{"an MSS of 4100 bytes, FPDUs of half that", 4100 + 12, 2041, 256 << 10},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			r := newReadServer(t, tc.mss, tc.buffer)
@@ -227,7 +227,7 @@ func TestShortReadsWaitInTheEngine(t *testing.T) {
 			for range 400 {
 				r.ask(few, tc.size)
 				if total += uint64(few * fpdu); !r.answered(total, patience) {
-					t.Fatalf("%d octets were sent, want %d", r.st.moved.Load(), total)
+					t.Fatalf("%d bytes were sent, want %d", r.st.moved.Load(), total)
 				}
 				for n, err := 1, error(nil); n > 0 && err == nil; {
 					n, err = unix.Read(r.fd, buf)

@@ -35,7 +35,7 @@ func newWire(d *device, conn transport.Conn) (*wire, error) {
 }
 
 // Ready implements transport.Handler. It reports each kind of readiness once, and again only
-// when the goroutine asks for it: octets that are not read must not keep the poller busy.
+// when the goroutine asks for it: bytes that are not read must not keep the poller busy.
 func (w *wire) Ready(readable, writable bool) {
 	if readable && w.want(w.poller.WantRead, false) {
 		w.notify(w.readable)
@@ -199,7 +199,7 @@ func (w *wire) frame(
 }
 
 // discard reads what has come after a Reply that ends the start-up, as far as it is no longer than
-// a frame. TCP resets a connection that is closed with octets unread; the peer is to see a FIN.
+// a frame. TCP resets a connection that is closed with bytes unread; the peer is to see a FIN.
 func (w *wire) discard() {
 	var b [pastFrame]byte
 	_, _ = w.conn.Readv([][]byte{b[:]})

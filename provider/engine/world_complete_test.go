@@ -201,7 +201,7 @@ func (w *world) sendDone(p *polled) {
 	case good && wc.Opcode != wcOpcodeOf(o.wr.Opcode):
 		w.fail("%s: the completion of %s has the opcode %v", q, o, wc.Opcode)
 	case good && o.answered() && int(wc.ByteLen) != len(o.payload):
-		w.fail("%s: the completion of %s has %d octets", q, o, wc.ByteLen)
+		w.fail("%s: the completion of %s has %d bytes", q, o, wc.ByteLen)
 	case good && o.badLocal:
 		w.fail("%s: %s succeeded, but one of its SGEs names memory that can't be used", q, o)
 	case good && o.answered() && o.refused:
@@ -315,7 +315,7 @@ func (w *world) recvDone(p *proc, x *polled) {
 	if !good {
 		q.rfailed = true
 		if !r.mayFailWith(wc.Status, o) && !lossy {
-			w.fail("%s: receive %d of %d octets has the status %v (%v), and the message is %v",
+			w.fail("%s: receive %d of %d bytes has the status %v (%v), and the message is %v",
 				q, r.id, r.n, wc.Status, q.q.Cause(), o)
 		}
 	}
@@ -398,7 +398,7 @@ func (w *world) received(q *queuePair, o *op, x *polled) {
 	case *wc != want:
 		w.fail("%s: a receive has the completion %+v; %s makes it %+v", q, *wc, o, want)
 	case n > r.n:
-		w.fail("%s: receive %d of %d octets has taken %s", q, r.id, r.n, o)
+		w.fail("%s: receive %d of %d bytes has taken %s", q, r.id, r.n, o)
 	case o.badLocal:
 		w.fail("%s: %s was received, but one of its SGEs names memory that can't be used", q, o)
 	case refused != nil:
@@ -413,11 +413,11 @@ func (w *world) received(q *queuePair, o *op, x *polled) {
 		}
 		here := min(max(n-s.off, 0), len(b))
 		if i := differs(b[:here], o.payload[min(s.off, len(o.payload)):]); i >= 0 {
-			w.fail("octet %d of %s is %#02x, but %s has %#02x there", s.lo+i, s, b[i], o,
+			w.fail("byte %d of %s is %#02x, but %s has %#02x there", s.lo+i, s, b[i], o,
 				o.payload[s.off+i])
 		}
 		if !bytes.Equal(b[here:], s.m.want[s.lo+here:s.hi]) {
-			w.fail("%s has changed octets after the message, %s", o, s)
+			w.fail("%s has changed bytes after the message, %s", o, s)
 		}
 	}
 	w.placed(c, 1-q.side, func(before *op) bool { return before.id <= o.id })
@@ -432,7 +432,7 @@ func (c *connection) refusedBefore(side int, o *op) *op {
 	return nil
 }
 
-// placed checks that the octets of operations are where they had to be placed.
+// placed checks that the bytes of operations are where they had to be placed.
 func (w *world) placed(c *connection, side int, which func(*op) bool) {
 	kept := c.placing[side][:0]
 	for _, o := range c.placing[side] {

@@ -26,11 +26,11 @@ type world struct {
 	kind     worldKind
 	ext      bool // RFC 7306
 	rdmac    mpa.RDMACPolicy
-	exact    bool // nothing is placed before its CRC is known: octets may be spoilt
+	exact    bool // nothing is placed before its CRC is known: bytes may be spoilt
 	mistakes int  // one in so many arguments is bad
 	objects  int  // one in so many regions is over an object
 	greedy   int  // one in so many Sends in a list of equal ones is sent without a receive
-	longest  int  // octets of a message
+	longest  int  // bytes of a message
 	proc     int  // processes made
 
 	procs []*proc

@@ -53,7 +53,7 @@ func (d *dice) weighed(weights []int) int {
 	return 0
 }
 
-// octets returns the length of a message: mostly it is short, sometimes about that of a
+// bytes returns the length of a message: mostly it is short, sometimes about that of a
 // segment, sometimes long.
 func (d *dice) octets(most int) int {
 	n := 0
@@ -73,7 +73,7 @@ func (d *dice) octets(most int) int {
 	return min(n, most)
 }
 
-// fillWith fills b with octets that follow from id.
+// fillWith fills b with bytes that follow from id.
 func fillWith(b []byte, id uint64) {
 	d := dice{id * 0x2545f4914f6cdd1d}
 	for len(b) >= 8 {
@@ -85,7 +85,7 @@ func fillWith(b []byte, id uint64) {
 	}
 }
 
-// wordAligned makes n octets, a multiple of 8, aligned to a word.
+// wordAligned makes n bytes, a multiple of 8, aligned to a word.
 func wordAligned(n int) []byte {
 	words := make([]uint64, n/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n)

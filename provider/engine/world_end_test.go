@@ -195,7 +195,7 @@ func (w *world) held(p *proc) {
 	d := p.dev
 	for what, n := range map[string]int{
 		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.Lent(),
-		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
+		"parts of FPDUs": d.prog.parts.Lent(), "bytes in parts": int(d.prog.partOctets.Load()),
 		"kept contexts": int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": d.pds.Len(),
 		"CQs": d.cqs.Len(), "MRs": d.memory.MRs.Len(), "MWs": d.memory.MWs.Len(),

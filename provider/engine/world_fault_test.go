@@ -15,16 +15,16 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Faults: connections that are reset, stall or corrupt octets, processes that end, peers that
+// Faults: connections that are reset, stall or corrupt bytes, processes that end, peers that
 // don't speak MPA; and calls that have to be refused.
 
 // mishap is a fault for a segment that is still to arrive.
 type mishap struct {
 	from, to netip.Addr
 	conn     [2]netip.AddrPort // only of this connection, from its sender; zero for any
-	skip     int               // octets that still pass
+	skip     int               // bytes that still pass
 	what     memnet.Verdict
-	flip     byte // if not 0, an octet is changed by this instead
+	flip     byte // if not 0, a byte is changed by this instead
 }
 
 // filter is Options.Filter of the network.
@@ -104,7 +104,7 @@ func (w *world) arrange() {
 			f.flip = byte(1 + d.upTo(254))
 		}
 	}
-	w.note("a fault between %s and %s, after %d octets: %v, flip %#x", f.from, f.to, f.skip, f.what, f.flip)
+	w.note("a fault between %s and %s, after %d bytes: %v, flip %#x", f.from, f.to, f.skip, f.what, f.flip)
 	w.seen("fault of the network")
 	w.mu.Lock()
 	w.faults = append(w.faults, f)

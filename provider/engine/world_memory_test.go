@@ -11,7 +11,7 @@ import (
 
 // The memory of a process is one piece, in which regions lie between guards. The model knows
 // what has to be in it, except in the spans that operations under way may change: there each
-// octet is the old one or that of the operation. When an operation has ended, or the right
+// byte is the old one or that of the operation. When an operation has ended, or the right
 // that it uses, the span is frozen: what it holds then it has to hold from then on.
 
 const (
@@ -27,7 +27,7 @@ type procMemory struct {
 	areas []area
 	next  int // free from here on
 
-	objects sync.Mutex // for octets that objects read and write
+	objects sync.Mutex // for bytes that objects read and write
 }
 
 // area is memory that regions are made of, between guards.
@@ -58,7 +58,7 @@ func newMemory(p *proc) *procMemory {
 	return m
 }
 
-// area makes a new area of n octets, or reports false.
+// area makes a new area of n bytes, or reports false.
 func (m *procMemory) area(n int) (area, bool) {
 	lo := (m.next + 7) &^ 7
 	if lo+n+guardOctets > len(m.b) {
@@ -80,7 +80,7 @@ func (m *procMemory) free(lo, hi int) bool {
 	return true
 }
 
-// place finds up to n octets of [lo, hi) in which nothing is open, aligned to a word if
+// place finds up to n bytes of [lo, hi) in which nothing is open, aligned to a word if
 // word is true.
 func (m *procMemory) place(d *dice, lo, hi, n int, word bool) (at, size int, ok bool) {
 	n = min(n, hi-lo)
@@ -136,7 +136,7 @@ func (s *extent) look() []byte {
 	return bytes.Clone(s.m.b[s.lo:s.hi])
 }
 
-// payloads returns the payloads that may come to s, each from the octet on that may come to
+// payloads returns the payloads that may come to s, each from the byte on that may come to
 // its beginning.
 func (s *extent) payloads() [][]byte {
 	if s.reads || s.frozen {
@@ -157,7 +157,7 @@ func (s *extent) payloads() [][]byte {
 	return list
 }
 
-// verify checks that each octet of b, which was seen in s, may be there.
+// verify checks that each byte of b, which was seen in s, may be there.
 func (s *extent) verify(b []byte) error {
 	want := s.m.want[s.lo:s.hi]
 	if bytes.Equal(b, want) {
@@ -168,7 +168,7 @@ func (s *extent) verify(b []byte) error {
 		if c == want[i] || slices.ContainsFunc(list, func(p []byte) bool { return i < len(p) && p[i] == c }) {
 			continue
 		}
-		return fmt.Errorf("octet %d of %s was %#02x and is %#02x, which no operation may have "+
+		return fmt.Errorf("byte %d of %s was %#02x and is %#02x, which no operation may have "+
 			"written",
 			s.lo+i, s, want[i], c)
 	}
@@ -206,7 +206,7 @@ func (s *extent) settle(w *world, b []byte) {
 	}
 	p := s.op.payload[s.off:][:len(b)]
 	if i := differs(b, p); i >= 0 {
-		w.fail("octet %d of %s is %#02x, want %#02x", s.lo+i, s, b[i], p[i])
+		w.fail("byte %d of %s is %#02x, want %#02x", s.lo+i, s, b[i], p[i])
 	}
 	copy(s.m.want[s.lo:s.hi], b)
 	s.frozen = true
@@ -275,12 +275,12 @@ func (m *procMemory) compare(w *world, lo, hi int) {
 			where = fmt.Sprintf("in the area [%d, %d)", a.lo, a.hi)
 		}
 	}
-	w.fail("octet %d of %s, %s, changed from %#02x to %#02x, but no operation may write there: "+
-		"the octets are in %s",
+	w.fail("byte %d of %s, %s, changed from %#02x to %#02x, but no operation may write there: "+
+		"the bytes are in %s",
 		i, m.p, where, m.want[i], m.b[i], w.whose(m.b[i:min(i+8, len(m.b))]))
 }
 
-// whose says whose payload has these octets.
+// whose says whose payload has these bytes.
 func (w *world) whose(b []byte) string {
 	for _, o := range w.ops {
 		if len(b) >= 4 && bytes.Contains(o.payload, b[:4]) {
@@ -290,7 +290,7 @@ func (w *world) whose(b []byte) string {
 	return "no payload"
 }
 
-// object is the object of a region. Its octets are in the memory, too, but its calls take time
+// object is the object of a region. Its bytes are in the memory, too, but its calls take time
 // and fail.
 type object struct {
 	m      *procMemory
@@ -303,7 +303,7 @@ type object struct {
 
 var errObject = fmt.Errorf("the test has the object fail")
 
-// begin takes the time of a call for n octets at off, and returns the memory from there on, or an
+// begin takes the time of a call for n bytes at off, and returns the memory from there on, or an
 // error if the call fails: short if there is not so much. It returns with m.objects held.
 func (o *object) begin(n int, off int64, short error) ([]byte, error) {
 	o.m.objects.Lock()

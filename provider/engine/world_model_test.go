@@ -113,7 +113,7 @@ type connection struct {
 
 	msgs    [2][]*op // that take a receive, by the side that sends them
 	taken   [2]int   // how many of msgs[1-side] side has received
-	placing [2][]*op // whose octets are not known to be placed yet, by their side, in order
+	placing [2][]*op // whose bytes are not known to be placed yet, by their side, in order
 	refused [2][]*op // that the peer has to refuse, by their side
 
 	spoiled bool // one of its processes has ended
@@ -184,7 +184,7 @@ type op struct {
 }
 
 func (o *op) String() string {
-	return fmt.Sprintf("%v %d of %d octets by %s", o.wr.Opcode, o.id, len(o.payload), o.q)
+	return fmt.Sprintf("%v %d of %d bytes by %s", o.wr.Opcode, o.id, len(o.payload), o.q)
 }
 
 // takesReceive reports whether the peer needs a receive for o.
@@ -209,7 +209,7 @@ const (
 )
 
 // right is a region, or a window or fast registration for as long as it has the same key:
-// through it octets may be reached.
+// through it bytes may be reached.
 type right struct {
 	p      *proc
 	pd     *domain

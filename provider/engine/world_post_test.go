@@ -19,7 +19,7 @@ func (w *world) post(q *queuePair) *call {
 		return nil
 	}
 	n := w.d.in(1, 6)
-	alike := 0 // octets of each Write, for FPDUs of one length
+	alike := 0 // bytes of each Write, for FPDUs of one length
 	if w.d.oneIn(2) {
 		n, alike = w.d.in(1, 12), w.d.in(5, one(w.d, []int{12, 60, 300, 900}))
 	}
@@ -235,7 +235,7 @@ func (o *op) cancel() {
 	}
 }
 
-// gather makes SGEs of n octets that need these rights. With source they are the source of the
+// gather makes SGEs of n bytes that need these rights. With source they are the source of the
 // payload, which is written there, otherwise its sink. It reports false if there is no room.
 func (w *world) gather(o *op, n int, need provider.Access, source bool) bool {
 	d := w.d
@@ -282,7 +282,7 @@ func spanTotal(spans []*extent) int {
 	return n
 }
 
-// piece finds n octets for an SGE of a process. Now and then they can't be used.
+// piece finds n bytes for an SGE of a process. Now and then they can't be used.
 func (w *world) piece(
 	p *proc, pd *domain, n int, need provider.Access, word bool,
 ) (s extent, sge provider.SGE, r *right, ok bool) {
@@ -320,8 +320,8 @@ func (w *world) pickRemote(q *queuePair, need provider.Access) *right {
 	return nil
 }
 
-// target names up to n octets of the peer in o, and opens the span that o may change there, or
-// reads if writes is false. It returns how many octets these are, or a negative number if there
+// target names up to n bytes of the peer in o, and opens the span that o may change there, or
+// reads if writes is false. It returns how many bytes these are, or a negative number if there
 // are none.
 func (w *world) target(o *op, need provider.Access, n int, writes bool) int {
 	d := w.d
@@ -354,7 +354,7 @@ func (w *world) target(o *op, need provider.Access, n int, writes bool) int {
 	o.risky, o.refused = may <= 0, may < 0 && n > 0
 	inside := extent{lo: max(lo, r.lo), hi: min(hi, r.hi), op: o, via: r, conn: o.conn, side: 1 - o.side, reads: !writes}
 	switch {
-	case r.reachable(peer, need) < 0 && !r.moving, n == 0, lo < r.lo, lo >= r.hi: // not an octet goes there
+	case r.reachable(peer, need) < 0 && !r.moving, n == 0, lo < r.lo, lo >= r.hi: // not a byte goes there
 	case !writes && o.refused: // nor comes from there
 	case !peer.p.mem.free(inside.lo, inside.hi):
 		return -1

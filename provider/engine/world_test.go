@@ -19,7 +19,7 @@ import (
 
 // Simulation of whole worlds. A world is a few engines on one simulated network, each with a
 // program that makes, uses and closes objects of all kinds at any time. A model says which
-// completions there have to be and which octets may change.
+// completions there have to be and which bytes may change.
 //
 // A seed fixes the engines' options, the network (delays, segments, and readiness that is
 // reported late, in another order or without cause, as far as that follows from the order of

@@ -18,7 +18,7 @@ import (
 )
 
 // The vendor id of siw, "bmt", and what its ABI fixes (include/uapi/rdma/siw-abi.h:
-// five SGEs of 16 octets).
+// five SGEs of 16 bytes).
 const (
 	siwVendorID  = 0x626d74
 	siwMaxInline = 80
@@ -232,7 +232,7 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	}
 	if d.siw {
 		// From Linux 6.12 on siw takes the limit of the network interface, which
-		// is 0 for some that have none, for one of 0 octets.
+		// is 0 for some that have none, for one of 0 bytes.
 		a.MaxMTU = max(a.MaxMTU, a.ActiveMTU)
 	}
 	return provider.PortAttr{
@@ -250,7 +250,7 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	}, nil
 }
 
-// mtuOctets turns enum ibv_mtu into octets: 1 is 256, each further step doubles.
+// mtuOctets turns enum ibv_mtu into bytes: 1 is 256, each further step doubles.
 // 0 for what the enumeration does not have.
 func mtuOctets(mtu uint32) int {
 	if mtu < 1 || mtu > 5 {
@@ -259,7 +259,7 @@ func mtuOctets(mtu uint32) int {
 	return 128 << mtu
 }
 
-// mtuCode turns octets into enum ibv_mtu, 0 if there is none of that size.
+// mtuCode turns bytes into enum ibv_mtu, 0 if there is none of that size.
 func mtuCode(octets int) uint32 {
 	for code := uint32(1); code <= 5; code++ {
 		if mtuOctets(code) == octets {
@@ -463,6 +463,6 @@ func memlockError(err error) error {
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) != nil || lim.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: registered memory counts against RLIMIT_MEMLOCK, which is %d octets; raise it with ulimit -l, "+
+	return fmt.Errorf("%w: registered memory counts against RLIMIT_MEMLOCK, which is %d bytes; raise it with ulimit -l, "+
 		"memlock in /etc/security/limits.conf or LimitMEMLOCK= of a systemd unit", err, lim.Cur)
 }

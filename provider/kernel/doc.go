@@ -34,14 +34,14 @@
 //     returns for a list with a bad request after good ones (see ibv.QP.PostSend).
 //   - Scatter/gather entries of length zero are left out. siw dereferences a null
 //     pointer in the kernel (siw_tx_hdt, seen with 6.1.192) when one of them is
-//     in the list of a Send or Write that has octets.
+//     in the list of a Send or Write that has bytes.
 //   - A receive without entries is legal in verbs and refused by libsiw, and a
 //     Read without entries reads into whatever the queue slot held before. With
 //     siw both are posted with one entry of length zero.
 //   - A Read with more entries than the device takes (siw: one) is EINVAL; siw
 //     would use the first and drop the others.
 //   - Inline data longer than the QP was made for or without the flag, opcodes
-//     and flags beyond those of package provider, and more than 255 octets of
+//     and flags beyond those of package provider, and more than 255 bytes of
 //     private data are EINVAL; libraries would read beyond tables, cut values
 //     off, or do something else.
 //   - Posting sends to a QP that has not been connected is EINVAL. libsiw would

@@ -84,7 +84,7 @@ func TestRegistryDoesNotReuseNumbers(t *testing.T) {
 	}
 }
 
-// pipeSource is a source over a pipe, with a try that reads one octet.
+// pipeSource is a source over a pipe, with a try that reads one byte.
 func pipeSource(t *testing.T) (src *source, write func(), try func() (bool, error)) {
 	t.Helper()
 	var fds [2]int
@@ -196,7 +196,7 @@ func TestReleaseAtLeast(t *testing.T) {
 func TestMTUOctets(t *testing.T) {
 	for mtu, want := range []int{0, 256, 512, 1024, 2048, 4096, 0} {
 		if got := mtuOctets(uint32(mtu)); got != want {
-			t.Errorf("enum ibv_mtu %d: %d octets, want %d", mtu, got, want)
+			t.Errorf("enum ibv_mtu %d: %d bytes, want %d", mtu, got, want)
 		}
 	}
 }

@@ -298,10 +298,10 @@ const (
 func (i *id) checkPrivate(private []byte, ib int) error {
 	n := len(private)
 	if n > math.MaxUint8 {
-		return fmt.Errorf("%w: %d octets of private data, librdmacm takes 255", syscall.EINVAL, n)
+		return fmt.Errorf("%w: %d bytes of private data, librdmacm takes 255", syscall.EINVAL, n)
 	}
 	if n > ib && i.onIB() {
-		return fmt.Errorf("%w: %d octets of private data, the message has room for %d", syscall.EINVAL, n, ib)
+		return fmt.Errorf("%w: %d bytes of private data, the message has room for %d", syscall.EINVAL, n, ib)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ type mw struct {
 // with: the contract has keys where C has pointers.
 type memoryKeys struct {
 	mu  sync.RWMutex
-	mws map[uint32]*mw // by index: the key without its lowest octet
+	mws map[uint32]*mw // by index: the key without its lowest byte
 	mrs map[uint32]*mr // by lkey
 }
 

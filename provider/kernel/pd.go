@@ -83,7 +83,7 @@ func (p *pd) RegObject(io.ReaderAt, uint64, provider.Access) (provider.MR, error
 // regMR registers buf at address iova, nil for where it is.
 func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) (provider.MR, error) {
 	fail := func(err error) (provider.MR, error) {
-		return nil, opError(op, fmt.Sprintf("%d octets", len(buf)), err)
+		return nil, opError(op, fmt.Sprintf("%d bytes", len(buf)), err)
 	}
 	if len(buf) == 0 {
 		return fail(fmt.Errorf("%w: the buffer is empty", syscall.EINVAL))
@@ -175,7 +175,7 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	}
 	if change&provider.ReregTranslation != 0 {
 		if len(buf) == 0 {
-			return nil, opError(op, "0 octets", syscall.EINVAL)
+			return nil, opError(op, "0 bytes", syscall.EINVAL)
 		}
 		n.buf, n.addr = buf, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // window is a window of the server's over the first page of a region, with the rights
-// to write and read the region, from its octet 100 on for 50 octets.
+// to write and read the region, from its byte 100 on for 50 bytes.
 type window struct {
 	w    *connection
 	buf  []byte
@@ -48,7 +48,7 @@ func (b *window) bind(info provider.MWBindInfo) {
 	b.request(provider.SendWR{Opcode: provider.WRBindMW, RKey: b.nextKey(), Bind: &info})
 }
 
-// nextKey is the window's key with another lowest octet.
+// nextKey is the window's key with another lowest byte.
 func (b *window) nextKey() uint32 { return b.mw.RKey()&^0xff | (b.mw.RKey()+1)&0xff }
 
 // request posts a request of the server's and waits for its completion.

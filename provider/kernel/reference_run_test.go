@@ -219,7 +219,7 @@ func (e *end) createQP(sigAll bool) {
 	e.qp = qp
 }
 
-// sge names n octets of the region for everything.
+// sge names n bytes of the region for everything.
 func (e *end) sge(off, n int) provider.SGE {
 	return provider.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()}
 }

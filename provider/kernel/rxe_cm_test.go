@@ -168,7 +168,7 @@ func testRxePrivateData(t *testing.T) {
 	for _, accept := range []bool{true, false} {
 		a.resolve(l.LocalAddr())
 		a.createQP()
-		wantErrno(t, "57 octets", a.id.Connect(provider.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL)
+		wantErrno(t, "57 bytes", a.id.Connect(provider.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL)
 		if err := a.id.Connect(provider.ConnParam{PrivateData: []byte("question"), ResponderResources: 2, InitiatorDepth: 8}); err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func testRxePrivateData(t *testing.T) {
 		p.id = req.ID
 		if accept {
 			p.createQP()
-			wantErrno(t, "197 octets", p.id.Accept(provider.ConnParam{PrivateData: make([]byte, 197)}), syscall.EINVAL)
+			wantErrno(t, "197 bytes", p.id.Accept(provider.ConnParam{PrivateData: make([]byte, 197)}), syscall.EINVAL)
 			if err := p.id.Accept(provider.ConnParam{PrivateData: []byte("answer"), ResponderResources: 8, InitiatorDepth: 2}); err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func testRxePrivateData(t *testing.T) {
 			}
 			closeAll(t, p.qp)
 		} else {
-			wantErrno(t, "149 octets", p.id.Reject(make([]byte, 149)), syscall.EINVAL)
+			wantErrno(t, "149 bytes", p.id.Reject(make([]byte, 149)), syscall.EINVAL)
 			if err := p.id.Reject([]byte("go away")); err != nil {
 				t.Fatal(err)
 			}

@@ -57,7 +57,7 @@ func testRxeImmediate(t *testing.T) {
 			at = 8192
 		}
 		if n := int(c.want.ByteLen); !bytes.Equal(p.buf[at:at+n], a.buf[:n]) || p.buf[at+n] != 0 {
-			t.Errorf("%s: octets differ", c.name)
+			t.Errorf("%s: bytes differ", c.name)
 		}
 	}
 }
@@ -145,13 +145,13 @@ func testRxeWriteAndRead(t *testing.T) {
 		})
 		wcs := a.poll(2)
 		if wcs[0].WRID != 1 || wcs[0].Opcode != provider.WCRDMAWrite || wcs[0].Status != provider.WCSuccess {
-			t.Errorf("%d octets: Write completed with %+v", size, wcs[0])
+			t.Errorf("%d bytes: Write completed with %+v", size, wcs[0])
 		}
 		if wcs[1].WRID != 2 || wcs[1].Opcode != provider.WCRDMARead || wcs[1].Status != provider.WCSuccess || int(wcs[1].ByteLen) != size {
-			t.Errorf("%d octets: Read completed with %+v", size, wcs[1])
+			t.Errorf("%d bytes: Read completed with %+v", size, wcs[1])
 		}
 		if !bytes.Equal(a.buf[500_000:500_000+half], a.buf[:half]) || !bytes.Equal(a.buf[500_010+half:500_010+size], a.buf[half:size]) || !bytes.Equal(p.buf[1000:1000+size], a.buf[:size]) {
-			t.Errorf("%d octets arrived changed", size)
+			t.Errorf("%d bytes arrived changed", size)
 		}
 	}
 	p.idle("the target of Writes and Reads")

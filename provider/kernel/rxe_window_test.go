@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// bindable is a region of s over the first octets of its buffer to which windows can be
+// bindable is a region of s over the first bytes of its buffer to which windows can be
 // bound.
 func bindable(t *testing.T, s *side) provider.MR {
 	t.Helper()
@@ -43,7 +43,7 @@ func useWindow(t *testing.T, what string, a *side, key uint32, at uint64, n int)
 		}
 	}
 	if !bytes.Equal(a.buf[20000:20000+n], a.buf[40000:40000+n]) {
-		t.Errorf("%s: other octets were read than written", what)
+		t.Errorf("%s: other bytes were read than written", what)
 	}
 }
 

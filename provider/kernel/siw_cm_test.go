@@ -33,7 +33,7 @@ func testPrivateData(t *testing.T) {
 	}
 	req := p.want("at the listener", provider.CMConnectRequest)
 	if !bytes.Equal(req.Param.PrivateData, question) {
-		t.Errorf("the request has %d octets of private data, want %d", len(req.Param.PrivateData), len(question))
+		t.Errorf("the request has %d bytes of private data, want %d", len(req.Param.PrivateData), len(question))
 	}
 	// What we may accept at most: the initiator's outbound depth is our inbound.
 	if req.Param.ResponderResources != 8 || req.Param.InitiatorDepth != 2 {
@@ -90,7 +90,7 @@ func testPrivateDataInAStruct(t *testing.T) {
 	if ev := a.want("after Reject", provider.CMRejected); string(ev.Param.PrivateData) != "hello" {
 		t.Errorf("the rejection has %q", ev.Param.PrivateData)
 	}
-	wantErrno(t, "256 octets", req.ID.Reject(make([]byte, 256)), syscall.EINVAL)
+	wantErrno(t, "256 bytes", req.ID.Reject(make([]byte, 256)), syscall.EINVAL)
 	closeAll(t, a.qp, a.id, req.ID, l)
 }
 
@@ -104,7 +104,7 @@ func testRejection(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := p.want("at the listener", provider.CMConnectRequest)
-	wantErrno(t, "256 octets of private data", req.ID.Reject(make([]byte, 256)), syscall.EINVAL)
+	wantErrno(t, "256 bytes of private data", req.ID.Reject(make([]byte, 256)), syscall.EINVAL)
 	if err := req.ID.Reject([]byte("come back tomorrow")); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func testWrongState(t *testing.T) {
 	wantErrno(t, "Connect before ResolveAddr", id.Connect(depth), syscall.EINVAL)
 	wantErrno(t, "Accept of nothing", id.Accept(depth), syscall.EINVAL)
 	wantErrno(t, "Disconnect of nothing", id.Disconnect(), syscall.EINVAL)
-	wantErrno(t, "a depth that is no octet", id.Accept(provider.ConnParam{InitiatorDepth: 256}), syscall.EINVAL)
+	wantErrno(t, "a depth that is no byte", id.Accept(provider.ConnParam{InitiatorDepth: 256}), syscall.EINVAL)
 	wantErrno(t, "a negative depth", id.Connect(provider.ConnParam{ResponderResources: -1}), syscall.EINVAL)
 	wantErrno(t, "BindAddr without an address", id.BindAddr(netip.AddrPort{}), syscall.EINVAL)
 	wantErrno(t, "ResolveAddr without an address", id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, time.Second), syscall.EINVAL)

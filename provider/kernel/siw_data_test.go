@@ -25,15 +25,15 @@ func testSend(t *testing.T) {
 			SGList: []provider.SGE{a.sge(0, x), a.sge(x, x), a.sge(2*x, size-2*x)},
 		})
 		if wc := a.poll(1)[0]; wc.WRID != 20 || wc.Status != provider.WCSuccess || wc.Opcode != provider.WCSend || wc.QPN != a.qp.QPN() {
-			t.Errorf("%d octets: send completed with %+v", size, wc)
+			t.Errorf("%d bytes: send completed with %+v", size, wc)
 		}
 		wc := p.poll(1)[0]
 		if wc.WRID != 10 || wc.Status != provider.WCSuccess || wc.Opcode != provider.WCRecv || int(wc.ByteLen) != size || wc.QPN != p.qp.QPN() {
-			t.Errorf("%d octets: receive completed with %+v", size, wc)
+			t.Errorf("%d bytes: receive completed with %+v", size, wc)
 		}
 		got := append(bytes.Clone(p.buf[:min(half, size)]), p.buf[500_000:500_000+max(size-half, 0)]...)
 		if !bytes.Equal(got, a.buf[:size]) {
-			t.Errorf("%d octets arrived changed", size)
+			t.Errorf("%d bytes arrived changed", size)
 		}
 	}
 	// Unsignalled work completes in silence.
@@ -85,14 +85,14 @@ func testWriteAndRead(t *testing.T) {
 		})
 		wcs := a.poll(2)
 		if wcs[0].WRID != 1 || wcs[0].Opcode != provider.WCRDMAWrite || wcs[0].Status != provider.WCSuccess {
-			t.Errorf("%d octets: Write completed with %+v", size, wcs[0])
+			t.Errorf("%d bytes: Write completed with %+v", size, wcs[0])
 		}
 		if wcs[1].WRID != 2 || wcs[1].Opcode != provider.WCRDMARead || wcs[1].Status != provider.WCSuccess || int(wcs[1].ByteLen) != size {
-			t.Errorf("%d octets: Read completed with %+v", size, wcs[1])
+			t.Errorf("%d bytes: Read completed with %+v", size, wcs[1])
 		}
 		// The Read has gone there and back: what it brought was written before.
 		if !bytes.Equal(a.buf[500_000:500_000+size], a.buf[:size]) || !bytes.Equal(p.buf[1000:1000+size], a.buf[:size]) {
-			t.Errorf("%d octets arrived changed", size)
+			t.Errorf("%d bytes arrived changed", size)
 		}
 	}
 	p.idle("the target of Writes and Reads")
@@ -148,7 +148,7 @@ func testZeroLength(t *testing.T) {
 		t.Errorf("with entries of length zero: %+v, %q, %q, read back %q", wc, p.buf[100:104], p.buf[200:205], a.buf[300:309])
 	}
 	if string(a.buf[:9]) != "untouched" || string(p.buf[:9]) != "untouched" {
-		t.Error("an operation without octets wrote some")
+		t.Error("an operation without bytes wrote some")
 	}
 }
 

@@ -123,7 +123,7 @@ func (e eager) awaitReply() error {
 	}
 }
 
-// send sends the Send with a number, of 4 octets. Neither side has asked for CRCs.
+// send sends the Send with a number, of 4 bytes. Neither side has asked for CRCs.
 func (e eager) send(msn uint32) error {
 	b := binary.BigEndian.AppendUint16(nil, 18+4) // ULPDU_Length
 	b = binary.BigEndian.AppendUint16(b, 0x4143)  // L, versions 1 of DDP and RDMAP, Send

@@ -270,7 +270,7 @@ func testMemlockLimit(t *testing.T) {
 	}
 	_, err := s.pd.RegMR(make([]byte, 4<<20), allRights)
 	wantErrno(t, "more than may be locked", err, syscall.ENOMEM)
-	if err == nil || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") || !strings.Contains(err.Error(), "2097152 octets") {
+	if err == nil || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") || !strings.Contains(err.Error(), "2097152 bytes") {
 		t.Errorf("the limit is not named: %v", err)
 	}
 }
@@ -314,7 +314,7 @@ func testRegistration(t *testing.T) {
 	mem := testkit.Must(unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
 	mr := testkit.Must(s.pd.RegMR(mem, allRights|provider.AccessRemoteInvalidate))(t)
 	if mr.Len() != 8192 || mr.LKey() == 0 || mr.RKey() == 0 || mr.Access() != allRights|provider.AccessRemoteInvalidate {
-		t.Errorf("%d octets, lkey %#x, rkey %#x, access %s", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
+		t.Errorf("%d bytes, lkey %#x, rkey %#x, access %s", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
 	}
 	closeAll(t, mr, mr)
 	if err := unix.Munmap(mem); err != nil {
@@ -346,7 +346,7 @@ func testForgottenRegion(t *testing.T) {
 			continue
 		}
 		if m.buf[0] != 42 || m.Addr() != uint64(uintptr(unsafe.Pointer(&m.buf[0]))) {
-			t.Errorf("the region of %d octets is not what it was", m.Len())
+			t.Errorf("the region of %d bytes is not what it was", m.Len())
 		}
 		wantErrno(t, "Close of its PD", s.pd.Close(), syscall.EBUSY)
 		closeAll(t, m)

@@ -101,7 +101,7 @@ func testEnds(t *testing.T, pairs int) {
 	for i := 1; i < len(sides); i += 2 {
 		p := sides[i]
 		if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess || p.buf[0] != byte(i/2) {
-			t.Errorf("connection %d: %+v, octet %d", i/2, wc, p.buf[0])
+			t.Errorf("connection %d: %+v, byte %d", i/2, wc, p.buf[0])
 		}
 	}
 	for _, s := range sides {

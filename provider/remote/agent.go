@@ -26,7 +26,7 @@ type Agent struct {
 	Open func(name string, options []string) (provider.Provider, error)
 
 	// Capture records what goes to and from a TCP port, until stop is called, which returns the
-	// file's octets. How much it records is for it to bound. Nil if the agent takes no captures.
+	// file's bytes. How much it records is for it to bound. Nil if the agent takes no captures.
 	Capture func(port uint16) (stop func() ([]byte, error), err error)
 
 	// Patience is as in [Options].

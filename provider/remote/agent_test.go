@@ -79,7 +79,7 @@ func TestFalseClient(t *testing.T) {
 	answer := make([]byte, 8+2+1+32+32+3)
 	testkit.Must(readFull(c, answer))(t)
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("the agent says more: %d octets, %v", n, err)
+		t.Errorf("the agent says more: %d bytes, %v", n, err)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestGarbage(t *testing.T) {
 		_ = c.(*net.TCPConn).CloseWrite() // the agent may have ended it
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%q: %d octets, %v", octets, n, err)
+			t.Errorf("%q: %d bytes, %v", octets, n, err)
 		}
 		testkit.OK(t, c.Close())
 	}

@@ -28,7 +28,7 @@ func (s *served) take(body []byte) error {
 			t.retired = true
 		case t.err != nil: // the region over it was refused
 		case r.at > uint64(len(t.now)) || uint64(r.n) > uint64(len(t.now))-r.at:
-			return fmt.Errorf("%w: octets beyond a block", errFrame)
+			return fmt.Errorf("%w: bytes beyond a block", errFrame)
 		default:
 			copy(t.agreed[r.at:], r.data)
 			store(t.now[r.at:], r.data)
@@ -96,7 +96,7 @@ func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	return t.now[at.Off:end:end], nil
 }
 
-// intact says of one of a device's copies which octet was changed that may not be.
+// intact says of one of a device's copies which byte was changed that may not be.
 func (s *served) intact(slot uint16) error {
 	s.mem.Lock()
 	defer s.mem.Unlock()

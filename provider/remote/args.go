@@ -70,7 +70,7 @@ type (
 		Attr provider.SRQAttr     `json:"attr"`
 		Mask provider.SRQAttrMask `json:"mask,omitempty"`
 	}
-	// span is memory of the program: octets of a block, or none at all.
+	// span is memory of the program: bytes of a block, or none at all.
 	span struct {
 		Block uint32 `json:"block,omitempty"`
 		Off   uint64 `json:"off,omitempty"`

@@ -29,7 +29,7 @@ const (
 	handshakeLimit = 5 * time.Second
 )
 
-// MinSecret is how many octets a secret must have.
+// MinSecret is how many bytes a secret must have.
 const MinSecret = 16
 
 // ErrSecret says that the two ends have different secrets.
@@ -41,7 +41,7 @@ var ErrBusy = errors.New("the agent is busy")
 // ErrVersion says that the two ends speak different versions of the protocol.
 var ErrVersion = errors.New("the two ends speak different versions of the control protocol")
 
-// CheckSecret says whether a secret may protect an agent at addr: it must have [MinSecret] octets,
+// CheckSecret says whether a secret may protect an agent at addr: it must have [MinSecret] bytes,
 // and may be missing on a loopback address only.
 func CheckSecret(secret []byte, addr netip.Addr) error {
 	switch {
@@ -50,7 +50,7 @@ func CheckSecret(secret []byte, addr netip.Addr) error {
 	case len(secret) == 0:
 		return fmt.Errorf("%v is not a loopback address, so that a secret is needed", addr)
 	case len(secret) < MinSecret:
-		return fmt.Errorf("a secret of %d octets can be guessed; it needs at least %d",
+		return fmt.Errorf("a secret of %d bytes can be guessed; it needs at least %d",
 			len(secret), MinSecret)
 	}
 	return nil

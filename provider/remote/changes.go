@@ -6,10 +6,10 @@ import (
 )
 
 // Changes of memory cross the control connection as a list of records: a block of memory that is
-// to be made, or octets of a block. The client makes blocks; either end sends octets.
+// to be made, or bytes of a block. The client makes blocks; either end sends bytes.
 const (
 	recordBlock  = 1 // block, length, offset in a page
-	recordOctets = 2 // block, offset, length, and then the octets
+	recordOctets = 2 // block, offset, length, and then the bytes
 	recordRetire = 3 // block; no region is over it any more, and nothing may change there
 
 	recordHeader = 1 + 4 + 8 + 4
@@ -48,7 +48,7 @@ func nextRecord(b []byte) (r record, rest []byte, err error) {
 	case recordRetire:
 	case recordOctets:
 		if uint64(r.n) > uint64(len(rest)) {
-			return r, nil, fmt.Errorf("%w: %d octets of %d", errFrame, r.n, len(rest))
+			return r, nil, fmt.Errorf("%w: %d bytes of %d", errFrame, r.n, len(rest))
 		}
 		r.data, rest = rest[:r.n:r.n], rest[r.n:]
 	default:
@@ -64,8 +64,8 @@ const pageBytes = 4096
 // chunk is how much is compared at a time.
 const chunk = 4096
 
-// appendDifferences appends records of the octets of a block in which now differs from agreed, and
-// changes agreed accordingly. No record has an octet that is the same in both: the other end may
+// appendDifferences appends records of the bytes of a block in which now differs from agreed, and
+// changes agreed accordingly. No record has a byte that is the same in both: the other end may
 // have changed that. It stops when b has grown to limit, and says whether it was through.
 func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([]byte, bool) {
 	var buf [chunk]byte

@@ -32,7 +32,7 @@ func newConn(nc net.Conn, in, out []byte, patience time.Duration) *conn {
 		out: bufio.NewWriterSize(p, pieceOctets), outAuth: newAuthenticator(out), patience: patience}
 }
 
-// pieceOctets is how many octets have to go out within the patience.
+// pieceOctets is how many bytes have to go out within the patience.
 const pieceOctets = 1 << 16
 
 // patient is a connection on which nothing may happen for some time. A long message takes longer

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// TestSlowNetwork: a message that takes longer than the patience arrives as long as its octets do,
+// TestSlowNetwork: a message that takes longer than the patience arrives as long as its bytes do,
 // and what stops in the middle of a message has gone.
 func TestSlowNetwork(t *testing.T) {
 	const octets, piece = 1 << 20, 1 << 14
 	for what, c := range map[string]struct {
-		carried int // octets that the network carries
+		carried int // bytes that the network carries
 		want    error
 	}{"slow": {2 * octets, nil}, "stops": {octets / 2, os.ErrDeadlineExceeded}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestSlowNetwork(t *testing.T) {
 			}()
 			m, err := newConn(far, key, key, 0).read()
 			if !errors.Is(err, c.want) || err == nil && len(m.body) != octets {
-				t.Errorf("%s: %d octets, %v", what, len(m.body), err)
+				t.Errorf("%s: %d bytes, %v", what, len(m.body), err)
 			}
 			if err := <-sent; !errors.Is(err, c.want) {
 				t.Errorf("%s: sending: %v", what, err)

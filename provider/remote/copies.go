@@ -2,7 +2,7 @@ package remote
 
 import "fmt"
 
-// guard is the octet that stands beside a copy.
+// guard is the byte that stands beside a copy.
 const guard = 0xa5
 
 // twin is the agent's copy of a block of the program's memory: what its device uses.
@@ -17,7 +17,7 @@ type twin struct {
 	cost    uint64 // what it counts for
 }
 
-// newTwin makes the copy of n octets that begin at off in their page.
+// newTwin makes the copy of n bytes that begin at off in their page.
 func newTwin(n uint64, off uint32) *twin {
 	t := &twin{off: pageBytes + int(off)}
 	size := (t.off + int(n) + 2*pageBytes - 1) / pageBytes * pageBytes
@@ -33,12 +33,12 @@ func newTwin(n uint64, off uint32) *twin {
 	return t
 }
 
-// intact returns an error that says which octet beside the copy has changed, or in the copy after
+// intact returns an error that says which byte beside the copy has changed, or in the copy after
 // the end of its regions.
 func (t *twin) intact() error {
 	for i := range t.now {
 		if t.retired && t.now[i] != t.agreed[i] {
-			return fmt.Errorf("octet %d of %d that were a region was %#02x when that was deregistered, "+
+			return fmt.Errorf("byte %d of %d that were a region was %#02x when that was deregistered, "+
 				"and is %#02x: it was written to", i, len(t.now), t.agreed[i], t.now[i])
 		}
 	}
@@ -56,7 +56,7 @@ func (t *twin) intact() error {
 			if side.from > 0 {
 				distance = side.from - i
 			}
-			return fmt.Errorf("octet %d %s of a region of %d octets is %#02x: it was written to",
+			return fmt.Errorf("byte %d %s of a region of %d bytes is %#02x: it was written to",
 				distance, side.where, len(t.now), octet)
 		}
 	}

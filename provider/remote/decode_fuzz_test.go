@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// FuzzMessage: what is read is written to the same octets, and nothing else is taken for a message.
+// FuzzMessage: what is read is written to the same bytes, and nothing else is taken for a message.
 func FuzzMessage(f *testing.F) {
 	key := []byte("a key")
 	write := func(m message) []byte {
@@ -32,7 +32,7 @@ func FuzzMessage(f *testing.F) {
 		m, err := readMessage(bufio.NewReader(bytes.NewReader(octets)), newAuthenticator(key))
 		if err != nil {
 			if m.head != nil || m.body != nil {
-				t.Error("a failure returns octets")
+				t.Error("a failure returns bytes")
 			}
 			return
 		}
@@ -42,7 +42,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// TestMessageIsAuthentic: a message with another key, a changed octet or out of its turn is none.
+// TestMessageIsAuthentic: a message with another key, a changed byte or out of its turn is none.
 func TestMessageIsAuthentic(t *testing.T) {
 	var b bytes.Buffer
 	w, out := bufio.NewWriter(&b), newAuthenticator([]byte("key"))
@@ -70,7 +70,7 @@ func TestMessageIsAuthentic(t *testing.T) {
 		changed := slices.Clone(one)
 		changed[i] ^= 1
 		if read(changed, "key") == nil {
-			t.Errorf("octet %d may change", i)
+			t.Errorf("byte %d may change", i)
 		}
 	}
 	if err := read(one[:len(one)-1], "key"); !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -78,7 +78,7 @@ func TestMessageIsAuthentic(t *testing.T) {
 	}
 }
 
-// FuzzChanges: a list of changes puts octets into the copies that it made, and nowhere else.
+// FuzzChanges: a list of changes puts bytes into the copies that it made, and nowhere else.
 func FuzzChanges(f *testing.F) {
 	list := appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 10, n: 4090})
 	list = appendRecord(list, record{recordOctets, 1 << 16, 3, 4, []byte("abcd")})
@@ -101,7 +101,7 @@ func FuzzChanges(f *testing.F) {
 			defer twin.free()
 		}
 		if s.held > 1<<20 {
-			t.Errorf("%d octets are held", s.held)
+			t.Errorf("%d bytes are held", s.held)
 		}
 		if err == nil { // every record is whole
 			for rest := octets; len(rest) > 0; {
@@ -120,10 +120,10 @@ func FuzzChanges(f *testing.F) {
 	})
 }
 
-// FuzzDifferences: the records of differences make the old octets the new ones, and hold no octet
+// FuzzDifferences: the records of differences make the old bytes the new ones, and hold no byte
 // that was the same.
 func FuzzDifferences(f *testing.F) {
-	f.Add([]byte("the old octets"), []byte("the new octets"))
+	f.Add([]byte("the old bytes"), []byte("the new bytes"))
 	f.Add(make([]byte, 5000), append(make([]byte, 4095), 1, 2, 3))
 	f.Fuzz(func(t *testing.T, old, now []byte) {
 		n := min(len(old), len(now))
@@ -140,7 +140,7 @@ func FuzzDifferences(f *testing.F) {
 			}
 			for i, octet := range r.data {
 				if old[int(r.at)+i] == octet {
-					t.Errorf("octet %d is the same, and sent", int(r.at)+i)
+					t.Errorf("byte %d is the same, and sent", int(r.at)+i)
 				}
 			}
 			copy(far[r.at:], r.data)
@@ -152,7 +152,7 @@ func FuzzDifferences(f *testing.F) {
 	})
 }
 
-// FuzzHello: a hello that is read is written to the same octets.
+// FuzzHello: a hello that is read is written to the same bytes.
 func FuzzHello(f *testing.F) {
 	h := newHello("devel")
 	f.Add(h.append(nil))

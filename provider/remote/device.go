@@ -108,7 +108,7 @@ func (d *Device) Push() error { return d.part().plain(verbPull, none{}) }
 // Pull is Push, and has the memory be as the device has left the agent's copies.
 func (d *Device) Pull() error { return d.part().plain(verbPull, none{}) }
 
-// Intact returns an error that says which octet beside one of the agent's copies was changed, which
+// Intact returns an error that says which byte beside one of the agent's copies was changed, which
 // nothing may do.
 func (d *Device) Intact() error { return d.part().plain(verbIntact, none{}) }
 

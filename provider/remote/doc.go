@@ -14,14 +14,14 @@
 //
 // Memory that the program registers has a copy at the agent, at the same offset in a page, which
 // is what the agent's device uses. Both ends keep a third copy, of what they agreed on last, and
-// exchange the octets that differ from it, no others: so neither end undoes what the other has
+// exchange the bytes that differ from it, no others: so neither end undoes what the other has
 // changed meanwhile. What the program has changed goes with each request except queries, polls and
 // waits, and, if the provider of the near side is wrapped by [Session.Beside], before each of its
 // posts. What the device has changed comes with the answer of each call after which a program
 // looks: completions, events, and the end of regions, queue pairs and connections.
 // [Device.Push] and [Device.Pull] are for programs that have another reason.
 //
-// On either side of a copy is a page of octets that must not change; [Device.Intact] says if one
+// On either side of a copy is a page of bytes that must not change; [Device.Intact] says if one
 // has.
 //
 // # What it lacks

@@ -48,7 +48,7 @@ func parseHeader(b []byte) (m message, head, body int, err error) {
 	m.kind, m.number = kind(b[0]), binary.BigEndian.Uint64(b[1:])
 	h, n := binary.BigEndian.Uint32(b[9:]), binary.BigEndian.Uint32(b[13:])
 	if m.kind == 0 || m.kind >= kinds || h > maxHead || n > maxBody {
-		return m, 0, 0, fmt.Errorf("%w: kind %d, %d and %d octets", errFrame, m.kind, h, n)
+		return m, 0, 0, fmt.Errorf("%w: kind %d, %d and %d bytes", errFrame, m.kind, h, n)
 	}
 	return m, int(h), int(n), nil
 }
@@ -111,7 +111,7 @@ func readMessage(r *bufio.Reader, a *authenticator) (message, error) {
 // writeMessage writes one message.
 func writeMessage(w *bufio.Writer, a *authenticator, m *message) error {
 	if len(m.head) > maxHead || len(m.body) > maxBody {
-		return fmt.Errorf("a message of %d and %d octets is too long for the control connection",
+		return fmt.Errorf("a message of %d and %d bytes is too long for the control connection",
 			len(m.head), len(m.body))
 	}
 	h := m.header()

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// TestIntact: octets beside a region that the agent's device writes are found, and so are those of
+// TestIntact: bytes beside a region that the agent's device writes are found, and so are those of
 // a region that has ended. What it writes inside of one is not.
 func TestIntact(t *testing.T) {
 	at := func(b []byte, off int) *byte { return (*byte)(unsafe.Add(unsafe.Pointer(&b[0]), off)) }
@@ -23,9 +23,9 @@ func TestIntact(t *testing.T) {
 		reason string
 	}{
 		{"inside", func(b []byte) { b[99] = 7 }, false, ""},
-		{"after", func(b []byte) { *at(b, 100) = 7 }, false, "octet 1 after the end of a region of 100 octets is 0x07"},
-		{"before", func(b []byte) { *at(b, -1) = 8 }, false, "octet 1 before the start of a region of 100 octets is 0x08"},
-		{"ended", func(b []byte) { b[3] = 9 }, true, "octet 3 of 100 that were a region was 0x00 when that was deregistered"},
+		{"after", func(b []byte) { *at(b, 100) = 7 }, false, "byte 1 after the end of a region of 100 bytes is 0x07"},
+		{"before", func(b []byte) { *at(b, -1) = 8 }, false, "byte 1 before the start of a region of 100 bytes is 0x08"},
+		{"ended", func(b []byte) { b[3] = 9 }, true, "byte 3 of 100 that were a region was 0x00 when that was deregistered"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var region []byte
@@ -56,7 +56,7 @@ func TestIntact(t *testing.T) {
 }
 
 // TestPlaces: the copy of a buffer is at its offset in a page, and buffers that share memory show
-// each other's octets.
+// each other's bytes.
 func TestPlaces(t *testing.T) {
 	var regions [][]byte
 	p := &scribbler{engine.New(nil), func(b []byte) { regions = append(regions, b) }}

@@ -18,7 +18,7 @@ type block struct {
 	regions int    // how many are over it
 }
 
-// memory is what a device's regions are over. Its octets are exchanged under a lock, which is never
+// memory is what a device's regions are over. Its bytes are exchanged under a lock, which is never
 // held while something is sent.
 type memory struct {
 	slot   uint16 // the upper half of the numbers of its blocks
@@ -114,7 +114,7 @@ func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 	return body, more
 }
 
-// maxChanges is how many octets of changes are put into a message, about.
+// maxChanges is how many bytes of changes are put into a message, about.
 const maxChanges = 8 << 20
 
 func (c *Session) changesOf(body []byte, m *memory) ([]byte, bool) {
@@ -149,7 +149,7 @@ func (c *Session) take(body []byte) error {
 		case b == nil: // its device has been closed here
 			continue
 		case r.at > uint64(len(b.now)) || uint64(r.n) > uint64(len(b.now))-r.at:
-			return fmt.Errorf("%w: octets beyond a block", errFrame)
+			return fmt.Errorf("%w: bytes beyond a block", errFrame)
 		}
 		copy(b.agreed[r.at:], r.data)
 		store(b.now[r.at:], r.data)

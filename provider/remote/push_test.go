@@ -12,7 +12,7 @@ import (
 )
 
 // TestPushWaits: changes that another call has collected, and not sent yet, are at the agent when
-// push returns. Otherwise an RDMA Read that is posted here would find old octets there.
+// push returns. Otherwise an RDMA Read that is posted here would find old bytes there.
 func TestPushWaits(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	a := &Agent{Open: func(string, []string) (provider.Provider, error) { return engine.New(nil), nil }}

@@ -66,7 +66,7 @@ func TestBadAddresses(t *testing.T) {
 	} {
 		mem, err := p.Memory(x.addr, x.length, x.write)
 		if (err == nil) != x.ok || x.ok && uint64(len(mem)) != x.length {
-			t.Errorf("registering %s: %d octets, %v", x.what, len(mem), err)
+			t.Errorf("registering %s: %d bytes, %v", x.what, len(mem), err)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestTouch(t *testing.T) {
 	testkit.OK(t, p.touch(writable, 2, page, true))
 	for i, x := range at(writable, 8) {
 		if int(x) != i+100 {
-			t.Errorf("octet %d is %d, want %d", i, x, i+100)
+			t.Errorf("byte %d is %d, want %d", i, x, i+100)
 		}
 	}
 }
@@ -134,7 +134,7 @@ func TestWrite(t *testing.T) {
 	buf := make([]byte, 32)
 	if got := testing.AllocsPerRun(100, func() {
 		if n, err := p.write(object, unsafe.Pointer(&buf[0]), 32); n != 32 || err != nil {
-			t.Fatalf("%d octets taken, %v", n, err)
+			t.Fatalf("%d bytes taken, %v", n, err)
 		}
 	}); got != 0 {
 		t.Errorf("%v allocations for a command", got)
@@ -142,7 +142,7 @@ func TestWrite(t *testing.T) {
 	for what, want := range map[uint64]error{0: syscall.EINVAL, 7: syscall.EINVAL,
 		8: syscall.EFAULT} {
 		if _, err := p.write(object, nil, what); !errors.Is(err, want) {
-			t.Errorf("%d octets at NULL: %v, want %v", what, err, want)
+			t.Errorf("%d bytes at NULL: %v, want %v", what, err, want)
 		}
 	}
 	p.close(object)

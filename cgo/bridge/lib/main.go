@@ -59,7 +59,7 @@ type process struct {
 	find  C.govs_find
 	pid   int
 
-	// frames reports whether n octets at addr are in the stack frames of the caller of the bridge.
+	// frames reports whether n bytes at addr are in the stack frames of the caller of the bridge.
 	// Nil: it is not known.
 	frames func(addr uint64, n int) bool
 
@@ -163,7 +163,7 @@ func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) C.long 
 	return C.long(k)
 }
 
-// write executes the command of n octets at buf.
+// write executes the command of n bytes at buf.
 func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err error) {
 	f := p.use(object)
 	if f == nil {
@@ -183,7 +183,7 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 	return f.Write(octets)
 }
 
-// octets returns the n octets at buf of a program that has them: its own, or a copy.
+// bytes returns the n bytes at buf of a program that has them: its own, or a copy.
 func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
 	if p.inFrames(uint64(uintptr(buf)), int(n)) {
 		return unsafe.Slice((*byte)(buf), int(n)), nil
@@ -226,7 +226,7 @@ func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, ans
 	return C.long(len(out))
 }
 
-// netlink answers the request of n octets from the socket with an address. out, which has room and
+// netlink answers the request of n bytes from the socket with an address. out, which has room and
 // does not grow, gets the answers, with its length before each.
 func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []byte) (
 	answers []byte, err error) {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// at returns n octets of the program's memory.
+// at returns n bytes of the program's memory.
 func at(addr uint64, n int) []byte {
 	// The address is the program's; the runtime of Go knows nothing of that memory.
 	p := *(*unsafe.Pointer)(unsafe.Pointer(&addr))
@@ -34,7 +34,7 @@ func (p *process) WriteMemory(addr uint64, b []byte) error {
 	return p.transfer(unix.SYS_PROCESS_VM_WRITEV, addr, b)
 }
 
-// inFrames reports whether n octets at addr are in the stack frames of the C functions that have
+// inFrames reports whether n bytes at addr are in the stack frames of the C functions that have
 // called the bridge. That memory is there, and a doorbell of libsiw is: no system call is needed.
 func (p *process) inFrames(addr uint64, n int) bool {
 	return p.frames != nil && p.frames(addr, n)
@@ -87,7 +87,7 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 	return at(addr, int(length)), nil
 }
 
-// present makes n octets of pages at first present.
+// present makes n bytes of pages at first present.
 func (p *process) present(first, n, page uint64, write bool) error {
 	advice := unix.MADV_POPULATE_READ
 	if write {

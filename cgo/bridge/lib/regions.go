@@ -16,7 +16,7 @@ type regions struct {
 	taken C.int // no place from here on was used
 }
 
-// add puts length octets at addr into a place. Beyond the places there is none: a program that has
+// add puts length bytes at addr into a place. Beyond the places there is none: a program that has
 // so many regions and unmaps one of them ends.
 func (r *regions) add(addr, length uint64) {
 	r.mu.Lock()

@@ -280,7 +280,7 @@ func TestProgramsRunAboutAsLongAsTheRest(t *testing.T) {
 		want    int
 	}{{outside.UCXTagLat, 64, 75000}, {outside.UCXPutBW, mib, 572}, {outside.VerbsWrite, mib, 28}, {outside.UCXPutBW, 64 * mib, 20}} {
 		if got := c.program("x", tc.program, tc.size).Test.Iters; got != tc.want {
-			t.Errorf("%s of %d octets: %d messages, want %d", tc.program, tc.size, got, tc.want)
+			t.Errorf("%s of %d bytes: %d messages, want %d", tc.program, tc.size, got, tc.want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 // memory is the memory of a process.
 type memory struct {
-	Resident uint64 // RssAnon: octets of its own that are resident
+	Resident uint64 // RssAnon: bytes of its own that are resident
 }
 
 // memoryNow gives everything back to the system that can be, and counts the rest.

@@ -124,7 +124,7 @@ func hostMeasures(c Config) []measure {
 	lat := func(name string, d load.Device, op load.Op, poll load.Poll) measure {
 		m := measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: 64, Poll: poll, Duration: c.Time}}
 		if op == load.SendLat {
-			m.Spec.Inline = 64 // as ib_send_lat does, up to 236 octets or what the device takes
+			m.Spec.Inline = 64 // as ib_send_lat does, up to 236 bytes or what the device takes
 		}
 		return m
 	}

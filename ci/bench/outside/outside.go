@@ -26,7 +26,7 @@ import (
 // A Test is one run of a program.
 type Test struct {
 	Program string // one of those below
-	Size    int    // octets of a message
+	Size    int    // bytes of a message
 	Iters   int    // messages, or round trips
 	Warmup  int    `json:",omitempty"` // messages before them; of UCX only, the others have none that can be set
 	NoCRC   bool   `json:",omitempty"` // over the bridge: connections have no CRC
@@ -47,7 +47,7 @@ const (
 
 // A Result is what a program prints about a run. Values that it does not print are zero.
 type Result struct {
-	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
+	GBps float64       `json:",omitempty"` // 10^9 bytes of payload per second, in one direction
 	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
 }
 
@@ -133,7 +133,7 @@ func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
 		return Result{}, err
 	}
 	if t.Size < 1 || t.Iters < 1 || t.Warmup < 0 {
-		return Result{}, fmt.Errorf("%s: %d messages of %d octets after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
+		return Result{}, fmt.Errorf("%s: %d messages of %d bytes after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
 	}
 	prog := programs[t.Program]
 	if prog.bridged && len(p.Exec) == 0 {

@@ -90,7 +90,7 @@ func TestRowOfTheSize(t *testing.T) {
 			}
 		}
 		if r.RTT != want || want == 0 {
-			t.Errorf("%d octets: %v, want %v", tc.size, r.RTT, want)
+			t.Errorf("%d bytes: %v, want %v", tc.size, r.RTT, want)
 		}
 	}
 	if _, err := parsePingpong(Test{Size: 65}, all); !errors.Is(err, errNoResult) {
@@ -111,7 +111,7 @@ func TestCutAndStrangeOutputs(t *testing.T) {
 		row := strings.LastIndex(text, "\n"+strings.Fields(lastRow(text))[0])
 		for n := range row + 1 {
 			if r, err := parse(test, text[:n]); err == nil {
-				t.Errorf("%s: %d octets of it are %+v", file, n, r)
+				t.Errorf("%s: %d bytes of it are %+v", file, n, r)
 			}
 		}
 		for _, strange := range []string{
@@ -186,7 +186,7 @@ func TestImpossible(t *testing.T) {
 		t.Errorf("a server that ends: %v", err)
 	}
 	if _, err := local.Run(ctx, Test{Program: "test-false", Size: 0, Iters: 1}); err == nil {
-		t.Error("messages of no octets")
+		t.Error("messages of no bytes")
 	}
 }
 

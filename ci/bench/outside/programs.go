@@ -48,7 +48,7 @@ func ucx(test string, parse func(ucxRow) Result) program {
 }
 
 // ucxRow is a row of ucx_perftest -v by its headings. Latencies are in
-// microseconds, of a message in one direction; bandwidths in 2^20 octets per
+// microseconds, of a message in one direction; bandwidths in 2^20 bytes per
 // second.
 type ucxRow map[string]float64
 
@@ -107,7 +107,7 @@ func pingpong() program {
 	}
 }
 
-// parsePingpong reads the row of the test's size. MB are of 10^6 octets, and a
+// parsePingpong reads the row of the test's size. MB are of 10^6 bytes, and a
 // transfer is a message in one direction.
 func parsePingpong(t Test, stdout string) (Result, error) {
 	headings := strings.Fields("bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec")
@@ -232,7 +232,7 @@ func perftestHeadings(line string) []string {
 }
 
 // verbsBandwidth reads the average: the peak is of the moment between two
-// completions. perftest's MB are of 2^20 octets, its Gb of 10^9 bits.
+// completions. perftest's MB are of 2^20 bytes, its Gb of 10^9 bits.
 func verbsBandwidth(row map[string]string) (Result, error) {
 	for heading, unit := range map[string]float64{"BW average[MB/sec]": (1 << 20) / 1e9, "BW average[Gb/sec]": 1.0 / 8} {
 		if text, ok := row[heading]; ok {

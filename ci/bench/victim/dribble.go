@@ -6,14 +6,14 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 )
 
-// How long a Write is, and how much of its FPDU comes one octet at a time. At each of these
-// octets the server has to keep, or to copy, what came before.
+// How long a Write is, and how much of its FPDU comes one byte at a time. At each of these
+// bytes the server has to keep, or to copy, what came before.
 const (
 	dribbleSize = 32 << 10
 	dribbleTail = 4 << 10
 )
 
-// dribble sends an FPDU one octet at a time.
+// dribble sends an FPDU one byte at a time.
 func (h *hostile) dribble(l *link) error {
 	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, make([]byte, dribbleSize))
 	fpdu := f.Octets(true)
@@ -25,7 +25,7 @@ func (h *hostile) dribble(l *link) error {
 			if err := h.write(l, rest[:1], 0); err != nil {
 				return err
 			}
-			runtime.Gosched() // the octets of all peers take turns
+			runtime.Gosched() // the bytes of all peers take turns
 		}
 		h.counts.fpdus.Add(1)
 	}

@@ -24,7 +24,7 @@ type hostile struct {
 // counts counts what peers have done.
 type counts struct {
 	tcp, connections, cut  atomic.Uint64
-	writes, sent, received atomic.Uint64 // calls, octets, octets
+	writes, sent, received atomic.Uint64 // calls, bytes, bytes
 	fpdus, requests, reads atomic.Uint64
 	termSent, termSeen     atomic.Uint64
 }
@@ -188,7 +188,7 @@ func (h *hostile) idle(l *link) error {
 	return err
 }
 
-// write sends octets. fpdus says how many FPDUs end in them.
+// write sends bytes. fpdus says how many FPDUs end in them.
 func (h *hostile) write(l io.Writer, octets []byte, fpdus int) error {
 	n, err := l.Write(octets)
 	h.counts.writes.Add(1)

@@ -64,7 +64,7 @@ var did = map[Kind]func(c Counts) error{
 			"as many Reads requested as the IRD allows, and 10 KiB taken")
 	},
 	Dribble: func(c Counts) error {
-		return want(c.FPDUs > 0 && c.Writes >= c.FPDUs*dribbleTail, "a write for each of the last octets of each FPDU")
+		return want(c.FPDUs > 0 && c.Writes >= c.FPDUs*dribbleTail, "a write for each of the last bytes of each FPDU")
 	},
 	Connect: func(c Counts) error {
 		return want(c.Connections > 1 && c.TCP > 2*c.Connections, "a Reply to some of the connections")
@@ -75,7 +75,7 @@ var did = map[Kind]func(c Counts) error{
 	},
 	Zero: func(c Counts) error {
 		return want(c.FPDUs >= 300_000 && c.Sent >= 20*c.FPDUs && c.Sent <= 20*c.FPDUs+2*drainSize,
-			"FPDUs of 20 octets")
+			"FPDUs of 20 bytes")
 	},
 	Tiny: func(c Counts) error {
 		return want(c.FPDUs > c.Requests && c.Received > 1<<16, "Reads, and Writes besides")

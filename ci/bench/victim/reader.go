@@ -80,20 +80,20 @@ func (h *hostile) ask(a *asker, n int) error {
 	return h.write(a.l, a.requests(n), n)
 }
 
-// skimmer looks at the first octets of each FPDU of a stream without Markers, and at
+// skimmer looks at the first bytes of each FPDU of a stream without Markers, and at
 // nothing else. Its zero value is at the beginning of an FPDU.
 type skimmer struct {
 	head       [headLen]byte
-	have       int // octets in head
-	skip       int // octets of the FPDU that are still to come
+	have       int // bytes in head
+	skip       int // bytes of the FPDU that are still to come
 	terminated bool
 }
 
-// headLen is how many octets an FPDU has up to RDMAP's control field: ULPDU_Length, and one
-// control octet each of DDP and RDMAP.
+// headLen is how many bytes an FPDU has up to RDMAP's control field: ULPDU_Length, and one
+// control byte each of DDP and RDMAP.
 const headLen = mpa.HeaderLen + 2
 
-// lastFlag is L of DDP's control octet.
+// lastFlag is L of DDP's control byte.
 const lastFlag = 0x40
 
 // skim takes what came next, and returns how many of the FPDUs whose headers it has completed

@@ -11,7 +11,7 @@ import (
 )
 
 // zeroBuffer is the send buffer of a peer that sends FPDUs without payload. A system call that
-// sends is over, and counts, when its octets are in that buffer. Linux makes the buffer of a
+// sends is over, and counts, when its bytes are in that buffer. Linux makes the buffer of a
 // socket as long as 4 MiB, which is 200,000 such FPDUs: beside many peers no call would be over
 // within a measurement, however many FPDUs the server takes.
 const zeroBuffer = 128 << 10

@@ -36,7 +36,7 @@ func (g grant) appendTo(b []byte) []byte {
 
 func parseGrant(b []byte) (g grant, err error) {
 	if len(b) < grantLen {
-		return g, fmt.Errorf("the Reply has %d octets of private data, want %d: "+
+		return g, fmt.Errorf("the Reply has %d bytes of private data, want %d: "+
 			"it is not from the server of this measurement", len(b), grantLen)
 	}
 	g.source, g.sink = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])

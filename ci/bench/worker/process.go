@@ -143,7 +143,7 @@ func (p *Process[O, A]) Close() error {
 	return nil
 }
 
-// longestLine is the longest order or answer, in octets.
+// longestLine is the longest order or answer, in bytes.
 const longestLine = 1 << 20
 
 func scan(r io.Reader) *bufio.Scanner {

@@ -1,6 +1,6 @@
 // Package siwhang has tests go on where siw has let a connection hang. Only tests import it.
 //
-// siw may leave the first octets of a connection that it accepts in their socket until more come
+// siw may leave the first bytes of a connection that it accepts in their socket until more come
 // (kernel-notes/siw-first-fpdu.md). A peer that sends its first message as soon as it is connected,
 // and then waits for an answer, gets none, and the program at siw's end gets no message. A test of
 // such a pair asks Hung or Unread, and if that is what has happened, it ends both and tries again:
@@ -14,7 +14,7 @@
 //		client.kill()
 //	}
 //
-// Nothing else is taken for such a hang: the octets have to lie in a socket that no process has. So
+// Nothing else is taken for such a hang: the bytes have to lie in a socket that no process has. So
 // no failure of the peer, or of a program, is hidden. Each hang is logged, and the third of a run
 // fails its test.
 package siwhang
@@ -58,9 +58,9 @@ func Hung(t testing.TB, port uint16, done <-chan struct{}) bool {
 	}
 }
 
-// Unread reports whether siw has octets that it does not read, of a connection that it has accepted
+// Unread reports whether siw has bytes that it does not read, of a connection that it has accepted
 // at the port. With port 0, for programs that choose one themselves, any port counts. The caller
-// has waited for them for Limit, or about that. Unread looks for a second, as octets may lie in a
+// has waited for them for Limit, or about that. Unread looks for a second, as bytes may lie in a
 // busy socket for a moment. It counts the hang, and ends the test if it is the run's third.
 func Unread(t testing.TB, port uint16) bool {
 	t.Helper()
@@ -124,9 +124,9 @@ func countIn(dir, test string) (int, error) {
 	return len(all), err
 }
 
-// unread returns the connected sockets with a local port, or with any if it is 0, that have octets
+// unread returns the connected sockets with a local port, or with any if it is 0, that have bytes
 // in them, have not closed their side, and are no process's: siw's. Each is described by its
-// addresses and how many octets it has.
+// addresses and how many bytes it has.
 func unread(proc string, port uint16) (sockets []string, err error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	for _, file := range []string{"net/tcp", "net/tcp6"} {
@@ -153,7 +153,7 @@ func unread(proc string, port uint16) (sockets []string, err error) {
 				return nil, err
 			}
 			if !owned {
-				sockets = append(sockets, fmt.Sprintf("%s has 0x%s octets from %s", cells[1], octets, cells[2]))
+				sockets = append(sockets, fmt.Sprintf("%s has 0x%s bytes from %s", cells[1], octets, cells[2]))
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func socket(state, received string, inode int) string {
 		state, received, inode)
 }
 
-// TestUnread: only octets in a connected socket of the kernel's own are siw's.
+// TestUnread: only bytes in a connected socket of the kernel's own are siw's.
 func TestUnread(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -43,7 +43,7 @@ func TestUnread(t *testing.T) {
 		want  bool
 	}{
 		{"nothing", nil, false},
-		{"siw's, with octets", []string{socket("01", "0000001C", 99)}, true},
+		{"siw's, with bytes", []string{socket("01", "0000001C", 99)}, true},
 		{"siw's, whose peer has closed", []string{socket("08", "0000001C", 99)}, true},
 		{"siw's, read", []string{socket("01", "00000000", 99)}, false},
 		{"a listener's", []string{socket("0A", "00000001", 99)}, false},
@@ -70,7 +70,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestOrdinaryFailure: octets that a process does not read are no hang of siw's, and are not
+// TestOrdinaryFailure: bytes that a process does not read are no hang of siw's, and are not
 // counted.
 func TestOrdinaryFailure(t *testing.T) {
 	t.Setenv(dirVar, t.TempDir())

@@ -46,7 +46,7 @@ int main(int argc, char **argv)
 	struct ibv_wc wc;
 	must("completion", rdma_get_recv_comp(id, &wc) != 1);
 	if (wc.status == IBV_WC_SUCCESS)
-		printf("a message of %u octets; the word is %llu\n", wc.byte_len,
+		printf("a message of %u bytes; the word is %llu\n", wc.byte_len,
 			(unsigned long long)memory.word);
 	else
 		printf("ended: %s; the word is %llu\n", ibv_wc_status_str(wc.status), (unsigned long long)memory.word);

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// The memory that commands name is at a fixed address, so that they are the same octets each time.
+// The memory that commands name is at a fixed address, so that they are the same bytes each time.
 static unsigned char *const memory = (unsigned char *)0x10000000;
 enum { ANSWER = 0, REGION = 4096, SIZE = 3 * 4096 };
 
@@ -27,7 +27,7 @@ static void die(const char *what)
 
 static uint64_t answer(void) { return (uint64_t)(uintptr_t)(memory + ANSWER); }
 
-// send writes a command with a body of n octets, and returns whether it was taken.
+// send writes a command with a body of n bytes, and returns whether it was taken.
 static int send_to(int fd, uint32_t number, const void *body, size_t n, unsigned out_words)
 {
 	unsigned char buf[1024];
@@ -38,7 +38,7 @@ static int send_to(int fd, uint32_t number, const void *body, size_t n, unsigned
 	return write(fd, buf, sizeof h + n) >= 0;
 }
 
-// COMMAND writes a command whose struct is given, with room for an answer of so many octets, and for
+// COMMAND writes a command whose struct is given, with room for an answer of so many bytes, and for
 // what siw adds.
 #define COMMAND(number, body, out) send_to(device, IB_USER_VERBS_CMD_##number, &(body), sizeof(body), (out) / 4)
 

@@ -1,5 +1,5 @@
 // A program that unmaps what it has registered, while its peer, which is itself, writes there, and while its own Sends
-// read from it. The kernel has pinned the pages: nothing happens but that nobody sees the octets.
+// read from it. The kernel has pinned the pages: nothing happens but that nobody sees the bytes.
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -17,7 +17,7 @@ static char *map(void)
 	return memory;
 }
 
-// post posts a work request of n octets.
+// post posts a work request of n bytes.
 static void post(struct rdma_cm_id *id, enum ibv_wr_opcode op, struct ibv_mr *from, size_t n, struct ibv_mr *to)
 {
 	struct ibv_sge sge = {(uintptr_t)from->addr, (uint32_t)n, from->lkey};

@@ -45,7 +45,7 @@ import (
 type options struct {
 	listen, provider string
 	tcp, readOnly    bool
-	msize            int // octets in a message
+	msize            int // bytes in a message
 	depth            int // requests that a client may have under way
 	requests         int // of these, how many are served at a time
 	clients          int
@@ -65,7 +65,7 @@ func start() (err error) {
 	flag.StringVar(&o.provider, "provider", "auto", "engine, kernel or auto")
 	flag.BoolVar(&o.tcp, "tcp", false, "serve over TCP")
 	flag.BoolVar(&o.readOnly, "ro", false, "let nobody write")
-	flag.IntVar(&o.msize, "msize", 1<<20, "octets in a message at most; each client has room for --depth of them")
+	flag.IntVar(&o.msize, "msize", 1<<20, "bytes in a message at most; each client has room for --depth of them")
 	flag.IntVar(&o.depth, "depth", 32, "requests of a client under way; over RDMA no less than its options rq and sq")
 	flag.IntVar(&o.requests, "requests", 16, "requests of a client that are served at a time")
 	flag.IntVar(&o.clients, "clients", 64,

@@ -106,7 +106,7 @@ func use(t *testing.T, c *p9test.Client) {
 				}
 				var got []byte
 				if got, err = c.Read(1+k, at, len(data)); err == nil && !bytes.Equal(got, data) {
-					err = fmt.Errorf("read %d octets that are others", len(got))
+					err = fmt.Errorf("read %d bytes that are others", len(got))
 				}
 			}
 			if err = errors.Join(err, c.Call(p9.KindRemove, &p9.Tfid{Fid: 1 + k}, nil)); err != nil {

@@ -202,7 +202,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// random returns n octets.
+// random returns n bytes.
 func random(n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)})
@@ -261,7 +261,7 @@ func compare(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	for name, data := range want {
 		if have, ok := got[name]; !ok || have != data {
-			t.Errorf("%s: %d octets (there: %v), want %d", name, len(have), ok, len(data))
+			t.Errorf("%s: %d bytes (there: %v), want %d", name, len(have), ok, len(data))
 		}
 	}
 	if len(got) != len(want) {
@@ -292,14 +292,14 @@ func testBigFile(t *testing.T, s *served, size int) {
 	sum := sha256.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{f}, make([]byte, 1<<20))
 	if err := errors.Join(err, f.Close()); err != nil || n != int64(size) {
-		t.Fatalf("read %d octets: %v", n, err)
+		t.Fatalf("read %d bytes: %v", n, err)
 	}
 	took(t, start, "reading %d MiB", size>>20)
 	if want := sha256.Sum256(data); !bytes.Equal(sum.Sum(nil), want[:]) {
 		t.Error("the file that was read is another than was written")
 	}
 	if there, err := os.ReadFile(filepath.Join(s.dir, "big")); err != nil || !bytes.Equal(there, data) {
-		t.Errorf("the server's file has %d octets that are others, %v", len(there), err)
+		t.Errorf("the server's file has %d bytes that are others, %v", len(there), err)
 	}
 	if err := os.Remove(name); err != nil {
 		t.Error(err)
@@ -428,7 +428,7 @@ func fsx(t *testing.T, name string, mapped bool, r *rand.Rand, limit time.Durati
 			}
 			want := model[min(at, len(model)):min(at+length, len(model))]
 			if !bytes.Equal(got[:k], want) {
-				t.Errorf("operation %d: read of %d at %d: %d octets that are others, of a file of %d",
+				t.Errorf("operation %d: read of %d at %d: %d bytes that are others, of a file of %d",
 					n, length, at, k, len(model))
 			}
 		case what < 9:
@@ -459,7 +459,7 @@ func fsx(t *testing.T, name string, mapped bool, r *rand.Rand, limit time.Durati
 	}
 	got, err := os.ReadFile(name)
 	if err != nil || !bytes.Equal(got, model) {
-		t.Errorf("after %d operations the file has %d octets that are others, want %d: %v",
+		t.Errorf("after %d operations the file has %d bytes that are others, want %d: %v",
 			n, len(got), len(model), err)
 	}
 	return n
@@ -478,7 +478,7 @@ func testTwoMounts(t *testing.T, s *served) {
 					err := os.WriteFile(filepath.Join(mnt, name), data, 0o666)
 					got, failed := os.ReadFile(filepath.Join(mounts[1-k], name))
 					if !bytes.Equal(got, data) {
-						err = errors.Join(err, fmt.Errorf("the other mount has %d octets that are others", len(got)))
+						err = errors.Join(err, fmt.Errorf("the other mount has %d bytes that are others", len(got)))
 					}
 					if err := errors.Join(err, failed, os.Remove(filepath.Join(mounts[1-k], name))); err != nil {
 						t.Errorf("%s: %v", name, err)

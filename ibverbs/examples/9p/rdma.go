@@ -23,7 +23,7 @@ type rdma struct {
 	free    chan int // places in replies for a message each
 }
 
-// acceptRDMA accepts a client with room for o.depth requests of o.msize octets.
+// acceptRDMA accepts a client with room for o.depth requests of o.msize bytes.
 func acceptRDMA(ctx context.Context, req *rdmacm.Request, o *options) (_ *rdma, err error) {
 	t := &rdma{max: o.msize, free: make(chan int, o.requests)}
 	t.conn, err = req.Accept(ctx, &rdmacm.ConnConfig{

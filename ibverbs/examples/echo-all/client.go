@@ -11,7 +11,7 @@ import (
 // send connects to the server at address, sends message and prints the answer.
 func send(ctx context.Context, provider, address, message string) (err error) {
 	if len(message) > maxMessage {
-		return fmt.Errorf("the message has %d octets, the server takes %d", len(message), maxMessage)
+		return fmt.Errorf("the message has %d bytes, the server takes %d", len(message), maxMessage)
 	}
 	vctx, err := open(ctx, provider, address, false)
 	if err != nil {

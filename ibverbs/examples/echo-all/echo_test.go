@@ -12,7 +12,7 @@ func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 func TestEcho(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	exampletest.MustRun(t, "hello\n", server.Addr, "hello")
-	server.Line(": echoed 5 octets")
+	server.Line(": echoed 5 bytes")
 	longest := strings.Repeat("x", maxMessage)
 	exampletest.MustRun(t, longest+"\n", server.Addr, longest)
 }

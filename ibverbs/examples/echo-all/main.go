@@ -7,7 +7,7 @@
 // The server prints
 //
 //	listening on 127.0.0.1:7471
-//	127.0.0.1:41938: echoed 5 octets
+//	127.0.0.1:41938: echoed 5 bytes
 //
 // and the client
 //
@@ -41,7 +41,7 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// maxMessage is the length in octets of the longest message. Both ends post receives of
+// maxMessage is the length in bytes of the longest message. Both ends post receives of
 // this length, because a Send that is longer than its receive ends the connection.
 const maxMessage = 4096
 

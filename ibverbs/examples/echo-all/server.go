@@ -65,7 +65,7 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 		n, err := echo(ctx, conn, mr)
 		switch {
 		case err == nil:
-			fmt.Printf("%s: echoed %d octets\n", conn.RemoteAddr(), n)
+			fmt.Printf("%s: echoed %d bytes\n", conn.RemoteAddr(), n)
 		case ctx.Err() != nil:
 			// We are to stop. What was sent may take a second to arrive.
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

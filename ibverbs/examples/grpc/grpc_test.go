@@ -61,7 +61,7 @@ func TestParallel(t *testing.T) {
 				text := strings.Repeat("x", 1<<i)
 				answer, err := client.Say(t.Context(), &echopb.Message{Text: text})
 				if err != nil || answer.GetText() != text {
-					t.Errorf("Say of %d octets: %d octets, %v", len(text), len(answer.GetText()), err)
+					t.Errorf("Say of %d bytes: %d bytes, %v", len(text), len(answer.GetText()), err)
 				}
 			})
 			wg.Go(func() {

@@ -96,7 +96,7 @@ func (c *client) publish(ctx context.Context, i, body int, content []byte, old, 
 func (c *client) ask(ctx context.Context, key, value string) error {
 	message := request{key, value}.marshal()
 	if len(message) > maxRequest || len(key) > maxData {
-		return fmt.Errorf("key and value have %d octets together, there is room for %d", len(key)+len(value), maxData)
+		return fmt.Errorf("key and value have %d bytes together, there is room for %d", len(key)+len(value), maxData)
 	}
 	if err := c.conn.Send(ctx, c.sge(bodyAt, copy(c.mr.Bytes()[bodyAt:], message))); err != nil {
 		return err
@@ -120,12 +120,12 @@ func (c *client) swapWR(i int, old, new uint64) ibverbs.SendWR {
 	return ibverbs.NewCompareAndSwap(c.slot(i, 0, wordSize), old, new, c.sge(wordAt, wordSize))
 }
 
-// sge names n octets of our memory from at.
+// sge names n bytes of our memory from at.
 func (c *client) sge(at, n int) ibverbs.SGE {
 	return ibverbs.SGE{Addr: c.mr.Addr() + uint64(at), Length: uint32(n), LKey: c.mr.LKey()}
 }
 
-// slot names n octets of slot i from off.
+// slot names n bytes of slot i from off.
 func (c *client) slot(i, off, n int) ibverbs.RemoteRegion {
 	return ibverbs.RemoteRegion{
 		Addr: c.region.Addr + uint64(i*slotSize+off), Len: uint64(n), RKey: c.region.RKey,

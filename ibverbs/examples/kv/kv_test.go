@@ -155,7 +155,7 @@ func TestKVManyWriters(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDecodeTorn makes each octet that counts a wrong one.
+// TestDecodeTorn makes each byte that counts a wrong one.
 func TestDecodeTorn(t *testing.T) {
 	b := make([]byte, slotSize)
 	binary.NativeEndian.PutUint64(b, 1<<16)
@@ -171,7 +171,7 @@ func TestDecodeTorn(t *testing.T) {
 		at := wordSize + bodySize + i
 		b[at] ^= 0x40
 		if s, err := decode(b); !errors.Is(err, errTorn) {
-			t.Errorf("octet %d is wrong: %+v, %v, want %v", i, s, err, errTorn)
+			t.Errorf("byte %d is wrong: %+v, %v, want %v", i, s, err, errTorn)
 		}
 		b[at] ^= 0x40
 	}

@@ -87,7 +87,7 @@ func (t *table) get(ctx context.Context, key string) (string, error) {
 // put gives a key a value.
 func (t *table) put(ctx context.Context, key, value string) error {
 	if len(key) == 0 || len(key)+len(value) > maxData {
-		return fmt.Errorf("key and value have %d octets together, there is room for %d, and the key needs one", len(key)+len(value), maxData)
+		return fmt.Errorf("key and value have %d bytes together, there is room for %d, and the key needs one", len(key)+len(value), maxData)
 	}
 	for {
 		i, s, err := t.find(ctx, key)

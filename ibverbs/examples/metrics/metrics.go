@@ -101,7 +101,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.qps, prometheus.GaugeValue, float64(st.QPs))
 }
 
-// Observe has meter report the messages and octets of a device.
+// Observe has meter report the messages and bytes of a device.
 func Observe(meter metric.Meter, vctx *ibverbs.Context) error {
 	messages, err := meter.Int64ObservableCounter("rdma.messages", metric.WithDescription("RDMA messages"))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// TestExporters sends one message of five octets, and looks for it in each.
+// TestExporters sends one message of five bytes, and looks for it in each.
 func TestExporters(t *testing.T) {
 	vctx := oneMessage(t)
 	Publish("govs0", vctx)
@@ -51,7 +51,7 @@ rdma_qps{device="govs0"} 2
 		}
 	}
 	if octets != 10 { // sent and received on the same device
-		t.Errorf("OpenTelemetry: %d octets", octets)
+		t.Errorf("OpenTelemetry: %d bytes", octets)
 	}
 }
 

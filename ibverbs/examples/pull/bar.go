@@ -52,7 +52,7 @@ func (b *bar) end() {
 	}
 }
 
-// rate returns octets per time.
+// rate returns bytes per time.
 func rate(octets uint64, took time.Duration) string {
 	return fmt.Sprintf("%.1f MiB/s", float64(octets)/(1<<20)/max(took.Seconds(), 1e-9))
 }

@@ -39,7 +39,7 @@ func pull(ctx context.Context, provider, address, name string, o options) (err e
 		return fmt.Errorf("%s is not a server of pull: %w", address, err)
 	}
 	if source.Len == 0 || source.Len > math.MaxInt {
-		return fmt.Errorf("%s offers a file of %d octets", address, source.Len)
+		return fmt.Errorf("%s offers a file of %d bytes", address, source.Len)
 	}
 
 	part := name + ".part"
@@ -61,7 +61,7 @@ func pull(ctx context.Context, provider, address, name string, o options) (err e
 		return err
 	}
 	took := time.Since(begin)
-	fmt.Printf("%s: %d octets in %.3fs, %s\n", name, source.Len, took.Seconds(), rate(source.Len, took))
+	fmt.Printf("%s: %d bytes in %.3fs, %s\n", name, source.Len, took.Seconds(), rate(source.Len, took))
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	return conn.Shutdown(ctx)
@@ -129,7 +129,7 @@ func read(ctx context.Context, conn *rdmacm.Conn, source ibverbs.RemoteRegion, f
 	return nil
 }
 
-// readPart reads n octets from offset off of source to the same place in mr.
+// readPart reads n bytes from offset off of source to the same place in mr.
 func readPart(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, source ibverbs.RemoteRegion,
 	off, n int) error {
 	from, err := source.Part(off, n)

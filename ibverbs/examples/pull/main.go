@@ -1,6 +1,6 @@
 // Pull copies a file from a server with RDMA Reads. The server maps the file, registers it
 // and does nothing more: its program takes no part in the copying. The client maps the new
-// file, too, and the Reads put the octets there.
+// file, too, and the Reads put the bytes there.
 //
 //	go run ./ibverbs/examples/pull --listen 127.0.0.1:7471 /var/log/syslog     # one terminal
 //	go run ./ibverbs/examples/pull 127.0.0.1:7471 /tmp/syslog                  # another
@@ -14,7 +14,7 @@
 // and the client, with a bar before it if it runs in a terminal,
 //
 //	[==============>                         ]  36%   812.4 MiB/s
-//	/tmp/syslog: 734003200 octets in 0.874s, 800.9 MiB/s
+//	/tmp/syslog: 734003200 bytes in 0.874s, 800.9 MiB/s
 //
 // It shows:
 //   - a file as a memory region (PD.MapFile), for Reads of a peer and as the place where
@@ -53,7 +53,7 @@ func start() error {
 	listen := flag.String("listen", "", "serve the file at this `address`")
 	provider := flag.String("provider", "auto", "engine, kernel or auto")
 	var o options
-	flag.IntVar(&o.chunk, "chunk", 1<<20, "`octets` of each Read")
+	flag.IntVar(&o.chunk, "chunk", 1<<20, "`bytes` of each Read")
 	flag.IntVar(&o.depth, "depth", 8, "how many Reads are under way at a time")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Second, "for connecting, and for each wait")
 	flag.BoolVar(&o.progress, "progress", isTerminal(os.Stderr), "draw a bar")

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
-// offer starts a server with a file of n random octets.
+// offer starts a server with a file of n random bytes.
 func offer(t *testing.T, n int) (server *exampletest.Server, file string, content []byte) {
 	t.Helper()
 	content = make([]byte, n)
@@ -42,12 +42,12 @@ func testPull(t *testing.T, flags ...[]string) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "new")
 			stdout, stderr, err := exampletest.Run(t, append(args, server.Addr, name)...)
-			if err != nil || !strings.HasPrefix(stdout, name+": 5247201 octets in ") {
+			if err != nil || !strings.HasPrefix(stdout, name+": 5247201 bytes in ") {
 				t.Fatalf("%v, prints %q\n%s", err, stdout, stderr)
 			}
 			got, err := os.ReadFile(name)
 			if err != nil || !bytes.Equal(got, content) {
-				t.Errorf("%v, %d octets that are not those of the file", err, len(got))
+				t.Errorf("%v, %d bytes that are not those of the file", err, len(got))
 			}
 			if bar := strings.Contains(stderr, "["+strings.Repeat("=", barWidth)+"] 100%"); bar != (len(args) == 1) {
 				t.Errorf("a bar: %v, of %q", bar, stderr)

@@ -1,5 +1,5 @@
 // Rdma_client is a port of rdma-core's librdmacm/examples/rdma_client.c, call by call, for
-// those who come from C. It sends 16 octets to rdma_server, waits for 16 octets, and ends.
+// those who come from C. It sends 16 bytes to rdma_server, waits for 16 bytes, and ends.
 // Either end can be the C program, over a kernel device.
 //
 //	go run ./ibverbs/examples/rdma_server -s 127.0.0.1       # one terminal
@@ -48,7 +48,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-const messageLen = 16 // octets, as in the C program
+const messageLen = 16 // bytes, as in the C program
 
 var (
 	server   = flag.String("s", "127.0.0.1", "`address` or name of the server")

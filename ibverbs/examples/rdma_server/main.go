@@ -1,5 +1,5 @@
 // Rdma_server is a port of rdma-core's librdmacm/examples/rdma_server.c, call by call, for
-// those who come from C. It takes one connection, waits for 16 octets, sends 16 octets, and
+// those who come from C. It takes one connection, waits for 16 bytes, sends 16 bytes, and
 // ends. Either end can be the C program, over a kernel device.
 //
 //	go run ./ibverbs/examples/rdma_server -s 127.0.0.1       # one terminal
@@ -48,7 +48,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-const messageLen = 16 // octets, as in the C program
+const messageLen = 16 // bytes, as in the C program
 
 var (
 	server   = flag.String("s", "0.0.0.0", "`address` or name to listen at")

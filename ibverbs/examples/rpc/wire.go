@@ -9,11 +9,11 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// maxMessage is the length in octets of the longest request or answer, and of every
+// maxMessage is the length in bytes of the longest request or answer, and of every
 // receive.
 const maxMessage = 1024
 
-// request is a call: an id of the client's choice (8 octets), how long the client will wait
+// request is a call: an id of the client's choice (8 bytes), how long the client will wait
 // in microseconds (8), the length of the method's name (1), the name, and the payload. A
 // time and not a moment, as the clocks of two machines differ.
 type request struct {
@@ -49,7 +49,7 @@ func parseRequest(b []byte) (request, error) {
 // maxTimeout is how long a method may take, whatever the client says.
 const maxTimeout = time.Minute
 
-// answer is the id of the request (8 octets), whether it is an error (1), and the payload,
+// answer is the id of the request (8 bytes), whether it is an error (1), and the payload,
 // or the error's text.
 type answer struct {
 	id      uint64
@@ -81,7 +81,7 @@ type remoteError string
 
 func (e remoteError) Error() string { return "the server: " + string(e) }
 
-// buffers is a region of messages, each of maxMessage octets.
+// buffers is a region of messages, each of maxMessage bytes.
 type buffers struct{ mr *ibverbs.MR }
 
 func newBuffers(pd *ibverbs.PD, n int) (buffers, error) {
@@ -92,7 +92,7 @@ func newBuffers(pd *ibverbs.PD, n int) (buffers, error) {
 // at returns buffer i.
 func (b buffers) at(i int) []byte { return b.mr.Bytes()[i*maxMessage:][:maxMessage] }
 
-// sge names n octets of buffer i.
+// sge names n bytes of buffer i.
 func (b buffers) sge(i, n int) (ibverbs.SGE, error) { return b.mr.SGE(i*maxMessage, n) }
 
 // newCQ makes a CQ with a channel to wait on.
@@ -112,5 +112,5 @@ func newCQ(vctx *ibverbs.Context, n int) (*ibverbs.CQ, error) {
 func closeCQ(cq *ibverbs.CQ) error { return errors.Join(cq.Close(), cq.Channel().Close()) }
 
 func tooLong(what string, n, limit int) error {
-	return fmt.Errorf("the %s has %d octets, there is room for %d", what, n, limit)
+	return fmt.Errorf("the %s has %d bytes, there is room for %d", what, n, limit)
 }

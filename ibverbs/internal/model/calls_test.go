@@ -129,7 +129,7 @@ func (r *run) stepBadCall(d *dice) {
 	r.badBinds(s)
 	for _, g := range s.regions {
 		if _, err := g.mr.SGE(max(g.n-1, 0), 2); err == nil {
-			r.fail("an SGE beyond a region of %d octets", g.n)
+			r.fail("an SGE beyond a region of %d bytes", g.n)
 		}
 	}
 	for _, c := range r.conns {

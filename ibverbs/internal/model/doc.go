@@ -6,7 +6,7 @@
 // what is possible at the moment: registers memory, posts lists of work requests,
 // polls, connects, ends connections in all ways there are, breaks rules. The model
 // follows with two pieces of memory, the windows and registrations over them, and the
-// queues; it knows which octets work that is posted may still read or write, and which
+// queues; it knows which bytes work that is posted may still read or write, and which
 // keys it may still change, so that the run never asks for what has no definite outcome,
 // except where a connection ends.
 //

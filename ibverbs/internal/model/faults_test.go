@@ -115,7 +115,7 @@ func (r *run) stepFault(d *dice) {
 		return
 	}
 	wr.Opcode = j.op
-	r.note("connection %d, side %d posts %d, %s of %d octets: %s", c.n, l.s.e, j.id, j.op, j.n, name)
+	r.note("connection %d, side %d posts %d, %s of %d bytes: %s", c.n, l.s.e, j.id, j.op, j.n, name)
 	c.ending = true
 	r.faults = true
 	r.seen(name)
@@ -200,7 +200,7 @@ func (l *lane) localFailure() []ibverbs.WCStatus {
 	return []ibverbs.WCStatus{ibverbs.WCLocProtErr}
 }
 
-// badSGE names n octets of memory of side s that work of dom may not use.
+// badSGE names n bytes of memory of side s that work of dom may not use.
 func (s *side) badSGE(d *dice, dom *domain, n int, write bool) (string, ibverbs.SGE, bool) {
 	switch d.pick(5) {
 	case 4:

@@ -43,7 +43,7 @@ func (s *side) fitting(fits func(*window) bool) (list []*window) {
 	return list
 }
 
-// window picks a window of the peer, of which its first octets are named.
+// window picks a window of the peer, of which its first bytes are named.
 func (l *lane) window(d *dice, fits func(*window) bool) (uint64, uint32, bool) {
 	w := one(d, l.peer().s.fitting(fits))
 	if w == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-const arena = 128 << 10 // octets of memory of each side
+const arena = 128 << 10 // bytes of memory of each side
 
 // side is one of the two devices with what is made on it. mem is its memory, and
 // want what the model says is in it, but for what flux tells is on its way.
@@ -46,7 +46,7 @@ type ghost struct {
 	lkey, rkey uint32
 }
 
-// region is an MR over n octets of the side's memory from off on.
+// region is an MR over n bytes of the side's memory from off on.
 type region struct {
 	s      *side
 	d      *domain
@@ -179,7 +179,7 @@ func (u *use) done(what string) {
 		return
 	}
 	if u.kind.writes() && !bytes.Equal(s.mem[u.off:u.off+u.n], s.want[u.off:u.off+u.n]) {
-		s.r.fail("%s: octet %d of side %d is %#x, want %#x", what, u.off+differ(s.mem[u.off:u.off+u.n], s.want[u.off:]),
+		s.r.fail("%s: byte %d of side %d is %#x, want %#x", what, u.off+differ(s.mem[u.off:u.off+u.n], s.want[u.off:]),
 			s.e, s.mem[u.off+differ(s.mem[u.off:u.off+u.n], s.want[u.off:])], s.want[u.off+differ(s.mem[u.off:u.off+u.n], s.want[u.off:])])
 	}
 }
@@ -193,7 +193,7 @@ func (u *use) lost(what string) {
 	}
 	for i := range u.n {
 		if b := s.mem[u.off+i]; b != u.old[i] && b != u.new[i] {
-			s.r.fail("%s: octet %d of side %d is %#x, and was %#x or became %#x", what, u.off+i, s.e, b, u.old[i], u.new[i])
+			s.r.fail("%s: byte %d of side %d is %#x, and was %#x or became %#x", what, u.off+i, s.e, b, u.old[i], u.new[i])
 		}
 	}
 	copy(s.want[u.off:u.off+u.n], s.mem[u.off:])
@@ -228,7 +228,7 @@ func differ(a, b []byte) int {
 func (s *side) compare() {
 	if !bytes.Equal(s.mem, s.want) {
 		i := differ(s.mem, s.want)
-		s.r.fail("octet %d of side %d is %#x, want %#x, which no work that is posted accounts for", i, s.e, s.mem[i], s.want[i])
+		s.r.fail("byte %d of side %d is %#x, want %#x, which no work that is posted accounts for", i, s.e, s.mem[i], s.want[i])
 	}
 }
 
@@ -240,7 +240,7 @@ func (r *run) stepStore(d *dice) {
 	if !s.free(nil, off, n, localWrite, false) {
 		return
 	}
-	r.note("side %d stores %d octets at %d", s.e, n, off)
+	r.note("side %d stores %d bytes at %d", s.e, n, off)
 	copy(s.mem[off:], d.octets(n))
 	copy(s.want[off:off+n], s.mem[off:])
 }
@@ -290,9 +290,9 @@ func (s *side) register(d *dice, dom *domain, access ibverbs.Access) *region {
 		g.mr, err = dom.pd.RegMR(buf, access)
 	}
 	s.r.need("registering", err)
-	s.r.note("side %d registers %d octets at %d, rights %s, key %#x", s.e, g.n, g.off, access, g.mr.RKey())
+	s.r.note("side %d registers %d bytes at %d, rights %s, key %#x", s.e, g.n, g.off, access, g.mr.RKey())
 	if g.mr.Len() != uint64(g.n) || g.mr.PD() != dom.pd {
-		s.r.fail("a region of %d octets has %d", g.n, g.mr.Len())
+		s.r.fail("a region of %d bytes has %d", g.n, g.mr.Len())
 	}
 	s.regions = append(s.regions, g)
 	return g
@@ -362,8 +362,8 @@ func (r *run) stepReregister(d *dice) {
 		g.off = d.pick(arena-g.n) &^ 7
 	}
 	r.need("re-registering", g.mr.Rereg(flags, g.d.pd, s.mem[g.off:g.off+g.n], g.access))
-	r.note("side %d re-registers key %#x (%#x): now %d octets at %d, rights %s, key %#x", s.e, was, flags, g.n, g.off, g.access, g.mr.RKey())
+	r.note("side %d re-registers key %#x (%#x): now %d bytes at %d, rights %s, key %#x", s.e, was, flags, g.n, g.off, g.access, g.mr.RKey())
 	if g.mr.RKey() == was || g.mr.PD() != g.d.pd || g.mr.Len() != uint64(g.n) {
-		r.fail("a region that was re-registered: key %#x, %d octets", g.mr.RKey(), g.mr.Len())
+		r.fail("a region that was re-registered: key %#x, %d bytes", g.mr.RKey(), g.mr.Len())
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func (r *run) name(j *job) string {
-	return fmt.Sprintf("connection %d, side %d, work %d (%s of %d octets)", j.l.c.n, j.l.s.e, j.id, j.op, j.n)
+	return fmt.Sprintf("connection %d, side %d, work %d (%s of %d bytes)", j.l.c.n, j.l.s.e, j.id, j.op, j.n)
 }
 
 // outstanding reports what is posted.
@@ -50,7 +50,7 @@ func (l *lane) mostSGE(answered bool) int {
 	return l.cap.MaxSendSGE
 }
 
-// gather finds local memory of n octets for work of l, in up to most pieces. ok is
+// gather finds local memory of n bytes for work of l, in up to most pieces. ok is
 // false if there is none that is free.
 func (r *run) gather(d *dice, s *side, dom *domain, l *lane, n, most int, kind useKind, fence bool) (sges []ibverbs.SGE, uses []*use, ok bool) {
 	pieces := d.in(1, max(most, 1))
@@ -76,7 +76,7 @@ func (r *run) gather(d *dice, s *side, dom *domain, l *lane, n, most int, kind u
 	return sges, uses, true
 }
 
-// spot finds n octets of a region that may be used in that way.
+// spot finds n bytes of a region that may be used in that way.
 func (r *run) spot(d *dice, s *side, dom *domain, l *lane, n int, kind useKind, fence bool) (*region, int, bool) {
 	for range 8 {
 		g := one(d, s.regions)
@@ -207,7 +207,7 @@ func (r *run) work(d *dice, l *lane) (ibverbs.SendWR, bool) {
 	}
 	wr.Flags |= r.flags(d, j)
 	r.enter(j)
-	r.note("connection %d, side %d posts %d: %s of %d octets, flags %#x, %d SGEs, remote %#x of %#x", l.c.n, l.s.e, j.id, j.op, j.n, wr.Flags, len(wr.SGList), wr.RemoteAddr, wr.RKey|wr.InvalidateRKey)
+	r.note("connection %d, side %d posts %d: %s of %d bytes, flags %#x, %d SGEs, remote %#x of %#x", l.c.n, l.s.e, j.id, j.op, j.n, wr.Flags, len(wr.SGList), wr.RemoteAddr, wr.RKey|wr.InvalidateRKey)
 	if j.took != nil {
 		r.note("     for receive %d", j.took.id)
 	}
@@ -247,7 +247,7 @@ func (r *run) flags(d *dice, j *job) (flags ibverbs.SendFlags) {
 	return flags
 }
 
-// payload gives a Send or Write its octets: from memory, or inline.
+// payload gives a Send or Write its bytes: from memory, or inline.
 func (r *run) payload(d *dice, j *job, wr *ibverbs.SendWR) ([]byte, bool) {
 	l := j.l
 	if j.n <= l.cap.MaxInlineData && d.oneIn(3) && !(l.s.kernel && j.op == ibverbs.WRSendWithInv) {
@@ -266,7 +266,7 @@ func (r *run) payload(d *dice, j *job, wr *ibverbs.SendWR) ([]byte, bool) {
 	return contents(j.local), ok
 }
 
-// torn reports whether siw may send other octets than these: few, on both sides of a
+// torn reports whether siw may send other bytes than these: few, on both sides of a
 // page's end (kernel-notes/siw-short-page-crossing.md).
 func torn(addr uint64, n int) bool { return n > 0 && n <= 32 && addr>>12 != (addr+uint64(n)-1)>>12 }
 
@@ -458,7 +458,7 @@ func (r *run) stepReceive(d *dice) {
 		if rc, wr, ok := r.receive(d, l.s, l.d, l.cap.MaxRecvSGE); ok {
 			r.queueReceive(l, rc)
 			wrs = append(wrs, wr)
-			r.note("connection %d, side %d posts receive %d of %d octets, %d SGEs", c.n, l.s.e, rc.id, rc.length, len(wr.SGList))
+			r.note("connection %d, side %d posts receive %d of %d bytes, %d SGEs", c.n, l.s.e, rc.id, rc.length, len(wr.SGList))
 		}
 	}
 	r.need("posting receives", l.qp.PostRecv(wrs...))

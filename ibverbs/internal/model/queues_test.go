@@ -167,7 +167,7 @@ func (r *run) sent(j *job, wc *ibverbs.WC) {
 		r.fail("%s succeeds, and can't", r.name(j))
 	}
 	if wc.Opcode != j.wcop || j.answered && int(wc.ByteLen) != j.n || wc.Flags != 0 {
-		r.fail("connection %d, side %d: work %d: %+v, want opcode %s and %d octets", l.c.n, l.s.e, j.id, *wc, j.wcop, j.n)
+		r.fail("connection %d, side %d: work %d: %+v, want opcode %s and %d bytes", l.c.n, l.s.e, j.id, *wc, j.wcop, j.n)
 	}
 	for _, before := range l.sq {
 		if before == j {

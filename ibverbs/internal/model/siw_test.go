@@ -21,7 +21,7 @@ import (
 // The guest's machine is emulated, and so there are few plans, and other ones with each
 // run.
 //
-// The race detector doesn't see what goes through the kernel: octets that one side's
+// The race detector doesn't see what goes through the kernel: bytes that one side's
 // completion on siw accounts for are unordered, to it, with the engine's placing them
 // at the other. ci/test runs it without.
 func TestEngineWithSiw(t *testing.T) {
@@ -45,9 +45,9 @@ func TestEngineWithSiw(t *testing.T) {
 	})
 }
 
-// TestShortReadAcrossPages: of a Read of few octets, some at the end of a page and the
-// others in the next, siw answers with octets from elsewhere
-// (kernel-notes/siw-short-page-crossing.md). With 33 octets it doesn't. When this test
+// TestShortReadAcrossPages: of a Read of few bytes, some at the end of a page and the
+// others in the next, siw answers with bytes from elsewhere
+// (kernel-notes/siw-short-page-crossing.md). With 33 bytes it doesn't. When this test
 // fails siw has been put right, and what avoids it in the model can go.
 func TestShortReadAcrossPages(t *testing.T) {
 	if !vmtest.Inside() {
@@ -99,7 +99,7 @@ func TestShortReadAcrossPages(t *testing.T) {
 	sink, err := c.PD().AllocMR(64, ibverbs.AccessLocalWrite)
 	need(err)
 	for _, tc := range []struct {
-		n, before int  // octets, and how many of them are in the first page
+		n, before int  // bytes, and how many of them are in the first page
 		right     bool // of two halves it is, by luck
 	}{{19, 13, false}, {32, 31, false}, {32, 16, true}, {19, 19, true}, {33, 13, true}, {64, 13, true}} {
 		clear(sink.Bytes())
@@ -112,9 +112,9 @@ func TestShortReadAcrossPages(t *testing.T) {
 		need(err)
 		need(wc[0].Err())
 		got, want := sink.Bytes()[:tc.n], src.Bytes()[from:from+tc.n]
-		t.Logf("%d octets, %d of them before the page's end: % x, want % x", tc.n, tc.before, got, want)
+		t.Logf("%d bytes, %d of them before the page's end: % x, want % x", tc.n, tc.before, got, want)
 		if bytes.Equal(got, want) != tc.right {
-			t.Errorf("%d octets, %d of them before the page's end: right %v, which it isn't supposed to be", tc.n, tc.before, !tc.right)
+			t.Errorf("%d bytes, %d of them before the page's end: right %v, which it isn't supposed to be", tc.n, tc.before, !tc.right)
 		}
 	}
 	for _, f := range []func() error{c.Close, far.Close, src.Close, sink.Close, l.Close, w.close} {

@@ -137,7 +137,7 @@ func (r *run) shareReceives(d *dice, sh *shared) {
 		if rc, wr, ok := r.receive(d, sh.s, sh.d, sh.maxSGE); ok {
 			sh.add(rc)
 			wrs = append(wrs, wr)
-			r.note("side %d posts receive %d of %d octets to an SRQ, %d SGEs", sh.s.e, rc.id, rc.length, len(wr.SGList))
+			r.note("side %d posts receive %d of %d bytes to an SRQ, %d SGEs", sh.s.e, rc.id, rc.length, len(wr.SGList))
 		}
 	}
 	r.need("posting to an SRQ", sh.srq.PostRecv(wrs...))

@@ -97,12 +97,12 @@ type window struct {
 	l      *lane   // of type 2: for whose peer it is
 	g      *region // that it is bound to, once all that is posted is done
 	off, n int     // in the side's memory
-	base   uint64  // address of its first octet
+	base   uint64  // address of its first byte
 	access ibverbs.Access
 	uses   int // by work of peers that is posted
 }
 
-// lets reports whether the peer of l may use n octets through the window.
+// lets reports whether the peer of l may use n bytes through the window.
 func (w *window) lets(l *lane, n int, need ibverbs.Access) bool {
 	return w.seen(l) && n <= w.n && w.access&need != 0
 }
@@ -116,7 +116,7 @@ func (w *window) seen(l *lane) bool {
 type fast struct {
 	moving
 	max     int
-	address uint64 // of its first octet, unless a registration is zero-based
+	address uint64 // of its first byte, unless a registration is zero-based
 	base    uint64 // of the one that was posted last
 	posted  int    // registrations that are not known to be done
 }
@@ -127,7 +127,7 @@ func (s *side) allocFast(d *dice, dom *domain) {
 	g.mr, err = dom.pd.AllocFastRegMR(uint64(g.fast.max))
 	s.r.need("making a region for work requests", err)
 	g.fast.key, g.fast.address, g.fast.base = g.mr.RKey(), g.mr.Addr(), g.mr.Addr()
-	s.r.note("side %d makes a region for work requests, %d octets, key %#x", s.e, g.fast.max, g.fast.key)
+	s.r.note("side %d makes a region for work requests, %d bytes, key %#x", s.e, g.fast.max, g.fast.key)
 	s.regions = append(s.regions, g)
 }
 
@@ -173,7 +173,7 @@ func (s *side) closeWindow(w *window) {
 	s.windows = slices.DeleteFunc(s.windows, func(other *window) bool { return other == w })
 }
 
-// bind enters that the window is bound to n octets of g from off on, under another key.
+// bind enters that the window is bound to n bytes of g from off on, under another key.
 // It returns what is to be done when that has happened.
 func (w *window) bind(l *lane, key uint32, g *region, off, n int, access ibverbs.Access) *change {
 	was := ghost{w.d, w.base, w.key, w.key}
@@ -268,7 +268,7 @@ func (r *run) bindFirst(d *dice, w *window) {
 	j.change = w.bind(l, ibverbs.IncRKey(w.key), g, off, n, access)
 	flags := r.flags(d, j)
 	r.enter(j)
-	r.note("connection %d, side %d posts %d: bind of type 1 to %d octets at %#x of key %#x, rights %s, key %#x", l.c.n, l.s.e, j.id, info.Length, info.Addr, info.LKey, info.Access, w.key)
+	r.note("connection %d, side %d posts %d: bind of type 1 to %d bytes at %#x of key %#x, rights %s, key %#x", l.c.n, l.s.e, j.id, info.Length, info.Addr, info.LKey, info.Access, w.key)
 	r.need("binding", l.qp.BindMW(w.mw, ibverbs.MWBind{WRID: j.id, Flags: flags, Info: info}))
 	r.checkKeys(w.s)
 }
@@ -294,7 +294,7 @@ func (r *run) bindSecond(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	j.wcop = ibverbs.WCBindMW
 	wr.RKey, wr.Bind = w.another(d), &info
 	j.change = w.bind(l, wr.RKey, g, off, n, access)
-	r.note("     window: %d octets at %#x of key %#x, rights %s", n, info.Addr, info.LKey, access)
+	r.note("     window: %d bytes at %#x of key %#x, rights %s", n, info.Addr, info.LKey, access)
 	return true
 }
 
@@ -333,7 +333,7 @@ func (r *run) registration(d *dice, j *job, wr *ibverbs.SendWR) bool {
 		f.retire(l.s, was)
 		r.seen("registration")
 	})
-	r.note("     region: %d octets at %d, rights %s", g.n, g.off, wr.Access)
+	r.note("     region: %d bytes at %d, rights %s", g.n, g.off, wr.Access)
 	return true
 }
 
@@ -445,7 +445,7 @@ func (r *run) checkKeys(s *side) {
 	}
 	for _, g := range s.regions {
 		if g.fast != nil && (g.mr.RKey() != g.fast.key || g.mr.LKey() != g.fast.key || g.mr.Addr() != g.fast.base || g.mr.Len() != uint64(g.n)) {
-			r.fail("side %d: a region has key %#x and %d octets at %#x, want %#x and %d at %#x", s.e, g.mr.RKey(), g.mr.Len(), g.mr.Addr(), g.fast.key, g.n, g.fast.base)
+			r.fail("side %d: a region has key %#x and %d bytes at %#x, want %#x and %d at %#x", s.e, g.mr.RKey(), g.mr.Len(), g.mr.Addr(), g.fast.key, g.n, g.fast.base)
 		}
 	}
 }
@@ -503,7 +503,7 @@ var kindNames = map[useKind]string{remoteRead: "Read", remoteWrite: "Write", rem
 // rightOf are those that a peer needs.
 var rightOf = map[useKind]ibverbs.Access{remoteRead: ibverbs.AccessRemoteRead, remoteWrite: ibverbs.AccessRemoteWrite, remoteAtomic: ibverbs.AccessRemoteAtomic}
 
-// target finds n octets of the peer of l that its work may use in that way: of a window
+// target finds n bytes of the peer of l that its work may use in that way: of a window
 // or of a region.
 func (r *run) target(d *dice, l *lane, n int, kind useKind, fence bool) (target, bool) {
 	p := l.peer()

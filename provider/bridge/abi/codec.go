@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// ErrShort is in the error of a message that has fewer octets than its layout.
+// ErrShort is in the error of a message that has fewer bytes than its layout.
 var ErrShort = errors.New("message too short")
 
-// Size returns how many octets msg has, a struct of this package or a pointer to one.
+// Size returns how many bytes msg has, a struct of this package or a pointer to one.
 func Size(msg any) int {
 	n := binary.Size(msg)
 	if n < 0 {
@@ -20,7 +20,7 @@ func Size(msg any) int {
 	return n
 }
 
-// Append appends the octets of msg, a struct of this package or a pointer to one.
+// Append appends the bytes of msg, a struct of this package or a pointer to one.
 func Append(b []byte, msg any) []byte {
 	b, err := binary.Append(b, binary.NativeEndian, msg)
 	if err != nil {
@@ -30,11 +30,11 @@ func Append(b []byte, msg any) []byte {
 }
 
 // Decode fills msg, a pointer to a struct of this package, from the beginning of b. What follows in
-// b is rest. If b has fewer octets than msg, the error wraps ErrShort and msg stays as it is.
+// b is rest. If b has fewer bytes than msg, the error wraps ErrShort and msg stays as it is.
 func Decode(b []byte, msg any) (rest []byte, err error) {
 	n := Size(msg)
 	if len(b) < n {
-		return nil, fmt.Errorf("%w: %s has %d octets, and there are %d", ErrShort, name(msg), n, len(b))
+		return nil, fmt.Errorf("%w: %s has %d bytes, and there are %d", ErrShort, name(msg), n, len(b))
 	}
 	if _, err := binary.Decode(b[:n], binary.NativeEndian, msg); err != nil {
 		return nil, fmt.Errorf("%s: %w", name(msg), err)
@@ -65,8 +65,8 @@ func name(msg any) string {
 // A Field is a place in a message.
 type Field struct {
 	Name   string // in C, with the names of enclosing structs and dots before it
-	Offset int    // in octets
-	Size   int    // in octets
+	Offset int    // in bytes
+	Size   int    // in bytes
 	Value  reflect.Value
 }
 
@@ -126,7 +126,7 @@ func Format(msg any) string {
 	return b.String()
 }
 
-// octets returns the field if it is an array of octets, without the zeros at its end.
+// bytes returns the field if it is an array of bytes, without the zeros at its end.
 func (f *Field) octets() (octets []byte, ok bool) {
 	if f.Value.Kind() != reflect.Array || f.Value.Type().Elem().Kind() != reflect.Uint8 {
 		return nil, false

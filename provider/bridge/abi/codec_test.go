@@ -20,7 +20,7 @@ func TestDecodeShort(t *testing.T) {
 	for n := range whole {
 		m := abi.Listen{ID: 1, Backlog: 2}
 		if _, err := abi.Decode(whole[:n], &m); !errors.Is(err, abi.ErrShort) || m != (abi.Listen{ID: 1, Backlog: 2}) {
-			t.Errorf("%d of %d octets: %+v, error %v", n, len(whole), m, err)
+			t.Errorf("%d of %d bytes: %+v, error %v", n, len(whole), m, err)
 		}
 	}
 	var m abi.Listen
@@ -52,7 +52,7 @@ func TestFormat(t *testing.T) {
 
 var littleEndian = abi.Append(nil, &abi.AllocPDResp{PDHandle: 1})[0] == 1
 
-// TestSockaddr compares addresses with octets written by hand from struct sockaddr_in and
+// TestSockaddr compares addresses with bytes written by hand from struct sockaddr_in and
 // sockaddr_in6 of a little-endian machine.
 func TestSockaddr(t *testing.T) {
 	for addr, octets := range map[string]string{
@@ -71,7 +71,7 @@ func TestSockaddr(t *testing.T) {
 			size = abi.SizeofSockaddrIn
 		}
 		if n, m := a.Set(ap), s.Set(ap); n != size || m != size {
-			t.Errorf("%s: %d and %d octets, want %d", addr, n, m, size)
+			t.Errorf("%s: %d and %d bytes, want %d", addr, n, m, size)
 		}
 		if want := testkit.Must(hex.DecodeString(octets))(t); littleEndian &&
 			(!bytes.HasPrefix(a[:], want) || !bytes.Equal(a[:], s[:len(a)]) || bytes.ContainsFunc(a[len(want):], func(r rune) bool { return r != 0 })) {
@@ -93,7 +93,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever the octets are, decoding takes as many as the layout has, and what is
+// FuzzDecode: whatever the bytes are, decoding takes as many as the layout has, and what is
 // encoded of the result decodes to the same.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("octets"))
@@ -103,11 +103,11 @@ func FuzzDecode(f *testing.F) {
 			m, again := reflect.New(reflect.TypeOf(layout)), reflect.New(reflect.TypeOf(layout))
 			rest, err := abi.Decode(b, m.Interface())
 			if short := len(b) < abi.Size(layout); short != (err != nil) {
-				t.Fatalf("%s: %d octets: %v", name, len(b), err)
+				t.Fatalf("%s: %d bytes: %v", name, len(b), err)
 			} else if short {
 				testkit.Must(abi.DecodePadded(b, m.Interface()))(t)
 			} else if len(rest) != len(b)-abi.Size(layout) {
-				t.Fatalf("%s: %d octets of %d are left", name, len(rest), len(b))
+				t.Fatalf("%s: %d bytes of %d are left", name, len(rest), len(b))
 			}
 			testkit.Must(abi.Decode(abi.Append(nil, m.Interface()), again.Interface()))(t)
 			if !reflect.DeepEqual(m.Interface(), again.Interface()) {

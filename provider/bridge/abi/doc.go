@@ -1,5 +1,5 @@
 // Package abi has the messages between programs and the kernel's RDMA subsystem, as structs that
-// are encoded and decoded octet for octet: commands of uverbs and rdma_cm, what siw adds to them,
+// are encoded and decoded byte for byte: commands of uverbs and rdma_cm, what siw adds to them,
 // its queues, and addresses.
 //
 // Every struct is a struct of the kernel's headers (rdma/ib_user_verbs.h, rdma/rdma_user_cm.h,

@@ -90,7 +90,7 @@ type NLMessage struct {
 	Attrs []NLAttribute
 }
 
-// An NLAttribute is an attribute (nlattr). Value has the octets as they are in the message.
+// An NLAttribute is an attribute (nlattr). Value has the bytes as they are in the message.
 type NLAttribute struct {
 	Type  uint16
 	Value []byte
@@ -109,7 +109,7 @@ func NLU64(t uint16, v uint64) NLAttribute {
 	return NLAttribute{t, binary.NativeEndian.AppendUint64(nil, v)}
 }
 
-// NLString makes the attribute of a string, which ends with a zero octet.
+// NLString makes the attribute of a string, which ends with a zero byte.
 func NLString(t uint16, s string) NLAttribute { return NLAttribute{t, append([]byte(s), 0)} }
 
 // U32 returns the value of an attribute of 32 bits; ok is false if it has another length.
@@ -120,7 +120,7 @@ func (a NLAttribute) U32() (v uint32, ok bool) {
 	return binary.NativeEndian.Uint32(a.Value), true
 }
 
-// Text returns the string of an attribute, without the zero octet.
+// Text returns the string of an attribute, without the zero byte.
 func (a NLAttribute) Text() string {
 	s, _, _ := strings.Cut(string(a.Value), "\x00")
 	return s
@@ -165,10 +165,10 @@ func AppendNLError(b []byte, request *NLHeader, errno int32, pid uint32) []byte 
 	return Append(b, request)
 }
 
-// ErrNetlink is in the error of octets that are no netlink messages.
+// ErrNetlink is in the error of bytes that are no netlink messages.
 var ErrNetlink = errors.New("not a netlink message")
 
-// DecodeNL takes the first message from b, which has attributes, or those octets that NLMsgDone and
+// DecodeNL takes the first message from b, which has attributes, or those bytes that NLMsgDone and
 // NLMsgError have in their place. rest begins with the next message. Values are parts of b.
 func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	if _, err := Decode(b, &header); err != nil {
@@ -176,7 +176,7 @@ func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	}
 	n := header.Length
 	if n < nlHeader || uint64(n) > uint64(len(b)) {
-		return m, header, nil, fmt.Errorf("%w: its length is %d, and there are %d octets",
+		return m, header, nil, fmt.Errorf("%w: its length is %d, and there are %d bytes",
 			ErrNetlink, n, len(b))
 	}
 	m = NLMessage{Type: header.Type, Flags: header.Flags, Seq: header.Seq, PID: header.PID}
@@ -187,14 +187,14 @@ func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	for b = b[nlHeader:n]; len(b) >= nlAttr; {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < nlAttr || size > len(b) {
-			return m, header, nil, fmt.Errorf("%w: an attribute of %d octets where %d are left",
+			return m, header, nil, fmt.Errorf("%w: an attribute of %d bytes where %d are left",
 				ErrNetlink, size, len(b))
 		}
 		m.Attrs = append(m.Attrs, NLAttribute{binary.NativeEndian.Uint16(b[2:]), b[nlAttr:size]})
 		b = b[min(nlAlign(size), len(b)):]
 	}
 	if len(b) > 0 {
-		return m, header, nil, fmt.Errorf("%w: %d octets after the last attribute", ErrNetlink,
+		return m, header, nil, fmt.Errorf("%w: %d bytes after the last attribute", ErrNetlink,
 			len(b))
 	}
 	return m, header, rest, nil
@@ -218,7 +218,7 @@ var nlNames = map[uint16]string{
 var nlCommands = map[uint16]string{NLGet: "get", NLPortGet: "port_get", NLSysGet: "sys_get",
 	NLGetChardev: "get_chardev"}
 
-// FormatNL returns a message as strace would print it: the command, and name=octets of the
+// FormatNL returns a message as strace would print it: the command, and name=bytes of the
 // attributes.
 func FormatNL(m *NLMessage) string {
 	var b strings.Builder

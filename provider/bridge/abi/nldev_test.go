@@ -9,11 +9,11 @@ import (
 )
 
 // TestNetlinkBytes has a request as libibverbs sends it for the file of a device, written out by
-// hand from linux/netlink.h: 16 octets of header, and two attributes that begin at multiples of
+// hand from linux/netlink.h: 16 bytes of header, and two attributes that begin at multiples of
 // four.
 func TestNetlinkBytes(t *testing.T) {
 	if !bytes.Equal(abi.Append(nil, &abi.PostResp{BadWR: 1}), []byte{1, 0, 0, 0}) {
-		t.Skip("the octets are those of a little-endian machine")
+		t.Skip("the bytes are those of a little-endian machine")
 	}
 	want := []byte{
 		// Length, NLDEV_GET_CHARDEV, flags, seq, pid.
@@ -30,7 +30,7 @@ func TestNetlinkBytes(t *testing.T) {
 	}
 	got, _, rest, err := abi.DecodeNL(append(want, want...))
 	if err != nil || len(rest) != len(want) || abi.FormatNL(&got) != abi.FormatNL(&m) {
-		t.Errorf("decoded %s, %d octets left, %v", abi.FormatNL(&got), len(rest), err)
+		t.Errorf("decoded %s, %d bytes left, %v", abi.FormatNL(&got), len(rest), err)
 	}
 	if s := abi.FormatNL(&m); s != "get_chardev {flags=0x1, dev_index=00000000, "+
 		"chardev_type=75766572627300}" {
@@ -38,7 +38,7 @@ func TestNetlinkBytes(t *testing.T) {
 	}
 }
 
-// FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no octets do
+// FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no bytes do
 // harm.
 func FuzzDecodeNL(f *testing.F) {
 	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
@@ -53,7 +53,7 @@ func FuzzDecodeNL(f *testing.F) {
 			return
 		}
 		if len(rest) >= len(b) {
-			t.Errorf("%d of %d octets are left", len(rest), len(b))
+			t.Errorf("%d of %d bytes are left", len(rest), len(b))
 		}
 		again, _, _, err := abi.DecodeNL(abi.AppendNL(nil, &m))
 		if err != nil || abi.FormatNL(&again) != abi.FormatNL(&m) {

@@ -56,7 +56,7 @@ const (
 // MaxPrivateData is RDMA_MAX_PRIVATE_DATA.
 const MaxPrivateData = 256
 
-// CMHeader begins every command (rdma_ucm_cmd_hdr). In and Out count octets after the header.
+// CMHeader begins every command (rdma_ucm_cmd_hdr). In and Out count bytes after the header.
 type CMHeader struct {
 	Cmd uint32 `c:"cmd"`
 	In  uint16 `c:"in"`
@@ -272,7 +272,7 @@ type EventResp struct {
 	ECE    ECE `c:"ece"`
 }
 
-// EventParamSize is the size of the union of which EventResp.Param is a member, in octets.
+// EventParamSize is the size of the union of which EventResp.Param is a member, in bytes.
 const EventParamSize = 304
 
 const connParamSize = 272

@@ -14,7 +14,7 @@ import (
 func recorded(t *testing.T) map[string]*recording.Recording {
 	t.Helper()
 	if !bytes.Equal(abi.Append(nil, &abi.PostResp{BadWR: 1}), []byte{1, 0, 0, 0}) {
-		t.Skip("the octets are those of a little-endian machine")
+		t.Skip("the bytes are those of a little-endian machine")
 	}
 	files, err := filepath.Glob("testdata/siw/*.siw")
 	if err != nil || len(files) < 17 {
@@ -37,7 +37,7 @@ func recorded(t *testing.T) map[string]*recording.Recording {
 }
 
 // TestRecorded decodes what programs wrote to siw, and what it answered, and encodes it again to
-// the same octets. Every layout has all octets: none is left after it, and none is missing, but in
+// the same bytes. Every layout has all bytes: none is left after it, and none is missing, but in
 // what refusals writes, which is too short and too long.
 func TestRecorded(t *testing.T) {
 	commands := map[string]int{}
@@ -66,7 +66,7 @@ func TestRecorded(t *testing.T) {
 			}
 			for _, p := range parts {
 				if name != "refusals.siw" && e.Errno == 0 && (p.Value == nil || p.Missing > 0) {
-					t.Errorf("%s: entry %d, %s, %s: %d octets of no layout, %d missing: %x", name,
+					t.Errorf("%s: entry %d, %s, %s: %d bytes of no layout, %d missing: %x", name,
 						i+1, command, p.Name, len(p.Octets), p.Missing, p.Octets)
 				}
 			}

@@ -6,7 +6,7 @@ const SiwABI = 1
 // Limits of siw's queue elements.
 const (
 	SiwMaxSGE    = 6
-	SiwMaxInline = 16 * (SiwMaxSGE - 1) // in octets: in the place of the second SGE and those after it
+	SiwMaxInline = 16 * (SiwMaxSGE - 1) // in bytes: in the place of the second SGE and those after it
 )
 
 // SiwInvalidKey is the key of a queue that can't be mapped (SIW_INVAL_UOBJ_KEY).

@@ -15,7 +15,7 @@ const (
 	FamilyIB     = 27
 )
 
-// Sizes of addresses, in octets.
+// Sizes of addresses, in bytes.
 const (
 	SizeofSockaddrIn  = 16
 	SizeofSockaddrIn6 = 28

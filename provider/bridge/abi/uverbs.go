@@ -36,7 +36,7 @@ const (
 const UverbsExtended = 0x80000000
 
 // UverbsHeader begins every command (ib_uverbs_cmd_hdr). InWords and OutWords count words of four
-// octets, the header included; of an extended command words of eight, and neither header.
+// bytes, the header included; of an extended command words of eight, and neither header.
 type UverbsHeader struct {
 	Command  uint32 `c:"command"`
 	InWords  uint16 `c:"in_words"`

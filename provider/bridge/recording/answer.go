@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// Place returns where in the program's memory the answer to a command goes, and how many octets
+// Place returns where in the program's memory the answer to a command goes, and how many bytes
 // there is room for. n is 0 if the command has no answer. file is Uverbs or CM.
 func Place(file string, request []byte) (addr uint64, n int) {
 	switch file {
@@ -52,14 +52,14 @@ func cmPlace(request []byte) (addr uint64, n int) {
 	return 0, 0
 }
 
-// mark is an octet that is put where the answer goes, so that what the device has not written
+// mark is a byte that is put where the answer goes, so that what the device has not written
 // shows.
 const mark = 0xa5
 
-// leastMarks is how many octets must have been left for the end of an answer: fewer may be a value.
+// leastMarks is how many bytes must have been left for the end of an answer: fewer may be a value.
 const leastMarks = 4
 
-// Marked returns n octets to put where an answer goes.
+// Marked returns n bytes to put where an answer goes.
 func Marked(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -68,7 +68,7 @@ func Marked(n int) []byte {
 	return b
 }
 
-// Written returns that part of an answer's octets which the device has written where Marked was.
+// Written returns that part of an answer's bytes which the device has written where Marked was.
 func Written(answer []byte) []byte {
 	n := len(answer)
 	for n > 0 && answer[n-1] == mark {

@@ -16,7 +16,7 @@ type Message struct {
 	Name    string // request or answer, and of a netlink message its number
 	Value   any    // a pointer to a struct of package abi, or nil if no layout is known
 	Octets  []byte // of Value, or what no layout is known for
-	Missing int    // octets of Value that were not written, at its end, and are taken to be zero
+	Missing int    // bytes of Value that were not written, at its end, and are taken to be zero
 }
 
 // Decode returns what the call is called, and its parts. Of a netlink socket there are none:
@@ -85,7 +85,7 @@ func queryResponse(request []byte) any {
 	return layout
 }
 
-// appendParts decodes octets by layouts, one after the other, as far as they go.
+// appendParts decodes bytes by layouts, one after the other, as far as they go.
 func appendParts(parts []Message, name string, b []byte, layouts ...any) []Message {
 	for _, layout := range layouts {
 		if layout == nil || len(b) == 0 {
@@ -94,7 +94,7 @@ func appendParts(parts []Message, name string, b []byte, layouts ...any) []Messa
 		msg := reflect.New(reflect.TypeOf(layout)).Interface()
 		n := min(abi.Size(msg), len(b))
 		if _, err := abi.DecodePadded(b, msg); err != nil {
-			continue // it has no fixed size: the octets are left
+			continue // it has no fixed size: the bytes are left
 		}
 		parts = append(parts, Message{name, msg, b[:n], abi.Size(msg) - n})
 		b = b[n:]
@@ -140,7 +140,7 @@ func DecodeNetlink(b []byte) (messages []NetlinkMessage, err error) {
 	return messages, nil
 }
 
-// Encode returns the octets of the messages that Decode has returned: what was written, if the
+// Encode returns the bytes of the messages that Decode has returned: what was written, if the
 // layouts are right.
 func Encode(parts []Message, name string) []byte {
 	var b []byte
@@ -158,7 +158,7 @@ func Encode(parts []Message, name string) []byte {
 	return b
 }
 
-// EncodeNetlink returns the octets of messages that DecodeNetlink has returned.
+// EncodeNetlink returns the bytes of messages that DecodeNetlink has returned.
 func EncodeNetlink(messages []NetlinkMessage) []byte {
 	var b []byte
 	for _, m := range messages {

@@ -1,5 +1,5 @@
-// Package recording has what a program said to an RDMA device and what the device answered, octet
-// for octet: as a file, as values without what differs from run to run, and as a list of the
+// Package recording has what a program said to an RDMA device and what the device answered, byte
+// for byte: as a file, as values without what differs from run to run, and as a list of the
 // differences between two of them.
 //
 // Package tracer records a program over a device of the kernel. The library that govs-verbs-test

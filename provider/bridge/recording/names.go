@@ -123,7 +123,7 @@ func mayBeNone(kind string) bool {
 	return true
 }
 
-// Where struct sockaddr_ib has its GID and its service id, of whose octets the last two are a port.
+// Where struct sockaddr_ib has its GID and its service id, of whose bytes the last two are a port.
 const (
 	ibGID  = 8
 	ibSID  = 24

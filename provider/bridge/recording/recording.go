@@ -116,7 +116,7 @@ func (r *Recording) Write(w io.Writer) error {
 	return err
 }
 
-// longestLine is more than the octets of any command and its answer take.
+// longestLine is more than the bytes of any command and its answer take.
 const longestLine = 4 << 20
 
 // Read reads what Write has written, or AppendText.

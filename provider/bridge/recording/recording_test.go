@@ -85,7 +85,7 @@ func TestPlace(t *testing.T) {
 		{recording.Netlink, make([]byte, 40), 0, 0},
 	} {
 		if addr, n := recording.Place(x.file, x.b); addr != x.addr || n != x.n {
-			t.Errorf("%s %x: %d octets at %#x, want %d at %#x", x.file, x.b, n, addr, x.n, x.addr)
+			t.Errorf("%s %x: %d bytes at %#x, want %d at %#x", x.file, x.b, n, addr, x.n, x.addr)
 		}
 	}
 	for written := range 20 {
@@ -96,7 +96,7 @@ func TestPlace(t *testing.T) {
 			want = 20 // so few marks may be a value
 		}
 		if got := len(recording.Written(b)); got != want {
-			t.Errorf("%d octets of 20 were written, and %d are found", written, got)
+			t.Errorf("%d bytes of 20 were written, and %d are found", written, got)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Step struct {
 	Fields []Field
 }
 
-// A Field is a value of a step: a number, octets, or the name of an object, such as qp#1 for what
+// A Field is a value of a step: a number, bytes, or the name of an object, such as qp#1 for what
 // the program has as the handle of its first QP.
 type Field struct {
 	Name  string
@@ -185,7 +185,7 @@ func errnoName(e syscall.Errno) string {
 	return number(int(e))
 }
 
-// arrayOf returns octets as an array, which is what fields have.
+// arrayOf returns bytes as an array, which is what fields have.
 func arrayOf(b []byte) any {
 	v := reflect.New(reflect.ArrayOf(len(b), reflect.TypeFor[uint8]())).Elem()
 	reflect.Copy(v, reflect.ValueOf(b))

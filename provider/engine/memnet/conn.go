@@ -136,7 +136,7 @@ func (c *conn) sendSegments(data []byte) {
 	}
 }
 
-// gather copies the first n octets of bufs.
+// gather copies the first n bytes of bufs.
 func gather(bufs [][]byte, n int) []byte {
 	data := make([]byte, 0, n)
 	for _, b := range bufs {

@@ -34,11 +34,11 @@ func TestDelayIsKept(t *testing.T) {
 		p.Dialed.Send([]byte("y"))
 		p.Accepted.Receive(1)
 		if d := time.Since(start); d != 3*time.Second {
-			t.Errorf("the first octet took %s", d)
+			t.Errorf("the first byte took %s", d)
 		}
 		p.Accepted.Receive(1)
 		if d := time.Since(start); d != 4*time.Second {
-			t.Errorf("the second octet arrived after %s", d)
+			t.Errorf("the second byte arrived after %s", d)
 		}
 		_ = p.Dialed.Abort()
 		if err := p.Accepted.ReadError(); !errors.Is(err, syscall.ECONNRESET) || time.Since(start) != 7*time.Second {
@@ -57,7 +57,7 @@ func TestWindow(t *testing.T) {
 		}
 		p.Accepted.Receive(4)
 		if n, err := p.Dialed.Writev([][]byte{make([]byte, 9)}); n != 4 || err != nil {
-			t.Errorf("Writev after 4 octets were read: %d, %v", n, err)
+			t.Errorf("Writev after 4 bytes were read: %d, %v", n, err)
 		}
 	})
 }

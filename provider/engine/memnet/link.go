@@ -33,7 +33,7 @@ type pipe struct {
 	segs    []segment // sent and not read; the first arrived of them have arrived
 	arrived int
 	octets  int   // in segs
-	offset  int64 // of the next octet sent
+	offset  int64 // of the next byte sent
 	last    time.Time
 	timed   bool // a timer runs for segs[arrived]
 	fin     bool // FIN has arrived
@@ -66,7 +66,7 @@ func newLink(n *Network, serial uint64, src, dst netip.AddrPort) *link {
 	return lk
 }
 
-// take returns how many of want octets the pipe takes now.
+// take returns how many of want bytes the pipe takes now.
 func (p *pipe) take(want int, opts *Options) int {
 	n := min(want, opts.Window-p.octets)
 	if n > 1 && opts.Cut && p.rnd.IntN(2) == 0 {
@@ -75,7 +75,7 @@ func (p *pipe) take(want int, opts *Options) int {
 	return max(n, 0)
 }
 
-// segmentLen returns how long the next segment of left octets is.
+// segmentLen returns how long the next segment of left bytes is.
 func (p *pipe) segmentLen(left int, opts *Options) int {
 	n := opts.MSS
 	if opts.Cut {

@@ -5,7 +5,7 @@
 //
 // A [Network] is one host with several addresses. Its connections can be slowed
 // down ([Options].MinDelay), cut into other segments than were written
-// (Options.Cut), and, octet by octet, corrupted, reset or stalled
+// (Options.Cut), and, byte by byte, corrupted, reset or stalled
 // (Options.Filter). Handlers can be called late, in another order and without
 // cause (Options.MaxWake, Shuffle and Spurious), and every call can be interrupted
 // (Options.Yield). [Network.Reset] resets connections at once, as the end of a
@@ -43,8 +43,8 @@ type Options struct {
 	// 2001:db8::1 and 2001:db8::2 (RFC 3849).
 	Addrs []netip.Addr
 
-	MSS    int // octets per segment at most; default 1448
-	Window int // octets written and not yet read, for each direction; default 128 KiB
+	MSS    int // bytes per segment at most; default 1448
+	Window int // bytes written and not yet read, for each direction; default 128 KiB
 
 	// WriteRoom is how much of the window has to be free before a poller reports that an
 	// end can be written; writing itself takes what there is room for. Default 1. TCP on
@@ -56,7 +56,7 @@ type Options struct {
 	MinDelay, MaxDelay time.Duration
 
 	// Cut makes segments of random length, mostly short ones, and lets Writev
-	// take less than it could. Otherwise segments have MSS octets. A Readv
+	// take less than it could. Otherwise segments have MSS bytes. A Readv
 	// never returns more than one segment.
 	Cut bool
 
@@ -83,7 +83,7 @@ type Options struct {
 
 	// OnSpin is called, with the number of a connection, when a poller has called
 	// handlers thousands of times, other goroutines have run until all of them waited,
-	// and still no octet has moved: the handler does nothing about the readiness, and
+	// and still no byte has moved: the handler does nothing about the readiness, and
 	// does not ask the poller to stop reporting it. Poll waits a moment each time, so
 	// that the clock of a bubble goes on. Default: this is not checked.
 	OnSpin func(conn uint64)
@@ -97,7 +97,7 @@ type Segment struct {
 	Conn       uint64 // number of the connection in this Network, from 1
 	FromDialer bool
 	From, To   netip.AddrPort
-	Offset     int64  // of the first octet in its direction of the stream
+	Offset     int64  // of the first byte in its direction of the stream
 	Data       []byte // may be changed, for its length
 }
 

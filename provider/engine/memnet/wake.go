@@ -58,7 +58,7 @@ const (
 	spinTurns = 3
 )
 
-// spinning counts the calls of a poller's handlers since an octet last moved.
+// spinning counts the calls of a poller's handlers since a byte last moved.
 type spinning struct {
 	mu    sync.Mutex
 	moved uint64 // of the network, at the first of them

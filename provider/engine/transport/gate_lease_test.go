@@ -58,7 +58,7 @@ func TestLongPollsKeepTheLease(t *testing.T) {
 	}
 	lease(p, 0)
 	began := time.Since(epoch)
-	p.Poll() // the octet is still there
+	p.Poll() // the byte is still there
 	if at := time.Duration(p.polled.Load()); at < began+2*policy.LeaseTime {
 		t.Errorf("the lease is from %v after the beginning of a poll that took %v", at-began, 2*policy.LeaseTime)
 	}

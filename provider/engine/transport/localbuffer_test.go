@@ -71,7 +71,7 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 				want = 2 * octets
 			}
 			if got := c.buffer(t, b.option); got != want {
-				t.Errorf("%d and %d octets are permitted: %s buffer %d, want %d",
+				t.Errorf("%d and %d bytes are permitted: %s buffer %d, want %d",
 					tc.receive, tc.send, b.name, got, want)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // ioSync stands for everything that has gone through sockets. The race detector
-// does not see system calls: without it, octets that a peer in the same process
+// does not see system calls: without it, bytes that a peer in the same process
 // sent before a read returned them would seem unordered with that read.
 var ioSync int64
 

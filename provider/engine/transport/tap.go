@@ -11,7 +11,7 @@ type TapEvent uint8
 // What happens to a stream.
 const (
 	TapOpen  TapEvent = iota // the stream is connected
-	TapData                  // octets were sent or received
+	TapData                  // bytes were sent or received
 	TapFIN                   // the end of a direction was sent or received
 	TapReset                 // the connection was reset by us (sent) or lost (received)
 )
@@ -34,7 +34,7 @@ func (e TapEvent) String() string {
 // TapRecord is one thing that happened to one end of a stream. A stream whose
 // two ends are in one process gives two sets of records, which differ in Conn.
 type TapRecord struct {
-	// Time is taken before octets are sent and after they are received, so
+	// Time is taken before bytes are sent and after they are received, so
 	// that records sorted by it are in causal order.
 	Time time.Time
 

@@ -43,7 +43,7 @@ func (t *TapEnd) record(at time.Time, event TapEvent, sent bool, data []byte) {
 	t.tap.Tap(r)
 }
 
-// Before returns the time, to be taken before octets leave: a peer in the same
+// Before returns the time, to be taken before bytes leave: a peer in the same
 // process could receive them, and have that recorded, before the call that
 // sends them returns.
 func (t *TapEnd) Before() time.Time {
@@ -53,7 +53,7 @@ func (t *TapEnd) Before() time.Time {
 	return time.Now()
 }
 
-// Sent records the first n octets of bufs, whose sending began at the time
+// Sent records the first n bytes of bufs, whose sending began at the time
 // before.
 func (t *TapEnd) Sent(before time.Time, bufs [][]byte, n int) {
 	if t != nil && n > 0 {
@@ -75,7 +75,7 @@ func (t *TapEnd) SentEvent(before time.Time, event TapEvent) {
 	}
 }
 
-// Received records what a read gave: the first n octets of bufs, io.EOF once,
+// Received records what a read gave: the first n bytes of bufs, io.EOF once,
 // or another error as a loss, once.
 func (t *TapEnd) Received(bufs [][]byte, n int, err error) {
 	if t == nil {
@@ -103,7 +103,7 @@ func (t *TapEnd) Received(bufs [][]byte, n int, err error) {
 	}
 }
 
-// join returns the first n octets of bufs in one piece.
+// join returns the first n bytes of bufs in one piece.
 func join(bufs [][]byte, n int) []byte {
 	if len(bufs) == 1 {
 		return bufs[0][:n]

@@ -133,7 +133,7 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 	return c.wrote(before, bufs, n, errno)
 }
 
-// wrote ends a call that has written n octets of bufs.
+// wrote ends a call that has written n bytes of bufs.
 func (c *tcpConn) wrote(before time.Time, bufs [][]byte, n int, errno syscall.Errno) (int, error) {
 	c.ref.release()
 	switch errno {
@@ -147,7 +147,7 @@ func (c *tcpConn) wrote(before time.Time, bufs [][]byte, n int, errno syscall.Er
 }
 
 // write goes through sendto and sendmsg, because write and writev raise SIGPIPE.
-// Without octets it does nothing.
+// Without bytes it does nothing.
 func (c *tcpConn) write(bufs [][]byte, flags uintptr) (int, syscall.Errno) {
 	flags |= unix.MSG_NOSIGNAL
 	if len(bufs) == 1 && len(bufs[0]) > 0 {

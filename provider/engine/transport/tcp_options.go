@@ -16,7 +16,7 @@ type TCPOptions struct {
 	// which is bbr on some; that paces what is sent, over loopback to a third of the bandwidth.
 	CongestionControl string
 
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in octets of payload
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes of payload
 	// and its overhead, below 1 GiB, as setsockopt takes them; the kernel doubles them, and
 	// raises what is too small. Setting one turns the kernel's own tuning of it off; 0 leaves it
 	// on. More than net.core.wmem_max, or rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
@@ -43,9 +43,9 @@ type TCPOptions struct {
 	// in either.
 	LocalSendBuffer int
 
-	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many octets of payload and TCP options a segment
+	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many bytes of payload and TCP options a segment
 	// has at most. With time stamps, which Linux uses by default, 12 of these are options, so that
-	// 1460 gives segments of 1448 octets (TCPStats.SendMSS). Both ends keep to the lower of their
+	// 1460 gives segments of 1448 bytes (TCPStats.SendMSS). Both ends keep to the lower of their
 	// values. 0 leaves it to the path's MTU, but in engine.Options.TCP it means 32,576 if the
 	// engine asks for CRCs and places with PlaceVerified; that matters only on links like
 	// loopback, whose segments could be longer.
@@ -55,7 +55,7 @@ type TCPOptions struct {
 	// vanished is noticed. The zero value: as package net does it, after 150 s.
 	KeepAlive KeepAlive
 
-	// UserTimeout is TCP_USER_TIMEOUT: for how long octets may stay without
+	// UserTimeout is TCP_USER_TIMEOUT: for how long bytes may stay without
 	// acknowledgement before the connection ends with ETIMEDOUT. Whole
 	// milliseconds. 0 leaves it to the number of retransmissions, 15 minutes or so.
 	UserTimeout time.Duration
@@ -77,7 +77,7 @@ type TCPOptions struct {
 	// TIME_WAIT can be bound without.
 	ReuseAddr bool
 
-	Tap Tap // sees every octet; nil costs nothing
+	Tap Tap // sees every byte; nil costs nothing
 }
 
 // KeepAlive says when TCP probes a peer that is silent. There are probes
@@ -113,17 +113,17 @@ func (o *TCPOptions) validate() error {
 	}
 	switch {
 	case o.SendBuffer < 0 || o.SendBuffer > math.MaxInt32/2:
-		return badTCPOption("SendBuffer", o.SendBuffer, "0 to 2^30-1 octets")
+		return badTCPOption("SendBuffer", o.SendBuffer, "0 to 2^30-1 bytes")
 	case o.ReceiveBuffer < 0 || o.ReceiveBuffer > math.MaxInt32/2:
-		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "0 to 2^30-1 octets")
+		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "0 to 2^30-1 bytes")
 	case o.LocalReceiveBuffer < -1 || o.LocalReceiveBuffer > math.MaxInt32/2:
 		return badTCPOption("LocalReceiveBuffer", o.LocalReceiveBuffer,
-			"0 to 2^30-1 octets, or -1 to leave it to the kernel")
+			"0 to 2^30-1 bytes, or -1 to leave it to the kernel")
 	case o.LocalSendBuffer < -1 || o.LocalSendBuffer > math.MaxInt32/2:
 		return badTCPOption("LocalSendBuffer", o.LocalSendBuffer,
-			"0 to 2^30-1 octets, or -1 to leave it to the kernel")
+			"0 to 2^30-1 bytes, or -1 to leave it to the kernel")
 	case o.MaxSegment != 0 && (o.MaxSegment < leastSegment || o.MaxSegment > maxSegment):
-		return badTCPOption("MaxSegment", o.MaxSegment, "88 to 32767 octets, or 0 for the default")
+		return badTCPOption("MaxSegment", o.MaxSegment, "88 to 32767 bytes, or 0 for the default")
 	case !wholeUnits(keep.Idle, time.Second, maxKeepSeconds):
 		return badTCPOption("KeepAlive.Idle", keep.Idle, "whole seconds, 1 to 32767")
 	case !wholeUnits(keep.Interval, time.Second, maxKeepSeconds):
@@ -135,7 +135,7 @@ func (o *TCPOptions) validate() error {
 	case o.DSCP < 0 || o.DSCP > maxDSCP:
 		return badTCPOption("DSCP", o.DSCP, "0 to 63")
 	case len(o.Device) > maxDeviceName:
-		return badTCPOption("Device", o.Device, "a name of an interface, at most 15 octets")
+		return badTCPOption("Device", o.Device, "a name of an interface, at most 15 bytes")
 	}
 	return nil
 }

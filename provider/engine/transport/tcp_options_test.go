@@ -220,7 +220,7 @@ func TestMaxSegment(t *testing.T) {
 		for _, c := range []transport.Conn{dialed, accepted} {
 			const timestamps = 12
 			if got := c.MSS(); got != 1000 && got != 1000-timestamps {
-				t.Errorf("segments of %d octets, want 1000 or %d", got, 1000-timestamps)
+				t.Errorf("segments of %d bytes, want 1000 or %d", got, 1000-timestamps)
 			}
 			_ = c.Close()
 		}

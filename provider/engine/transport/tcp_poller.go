@@ -275,7 +275,7 @@ func (r *registration) ready(events uint32, turn int) (used int, more bool) {
 	return 4 * policy.CallCost, false // it wakes a goroutine
 }
 
-// sigsetSize is the size of the kernel's signal set in octets.
+// sigsetSize is the size of the kernel's signal set in bytes.
 const sigsetSize = 8
 
 // epollNow is epoll_pwait without waiting and without a signal mask. Linux has

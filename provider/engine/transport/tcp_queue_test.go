@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// laborer is a Sharer with work that needs turns and no octets of its stream, which stay unread.
+// laborer is a Sharer with work that needs turns and no bytes of its stream, which stay unread.
 type laborer struct {
 	work     int
 	turns    int
@@ -45,7 +45,7 @@ const much = 1 << 30
 // patience is how long a test waits for what must happen, however slow and busy the machine is.
 const patience = 2 * time.Minute
 
-// crew is a poller with streams that all have an octet to read, and the peers of these streams.
+// crew is a poller with streams that all have a byte to read, and the peers of these streams.
 type crew struct {
 	t       *testing.T
 	p       *tcpPoller
@@ -73,7 +73,7 @@ func newCrew(t *testing.T, streams int) *crew {
 	for _, conn := range c.conns {
 		fds := []unix.PollFd{{Fd: int32(conn.(*tcpConn).ref.fd), Events: unix.POLLIN}}
 		if n, err := unix.Poll(fds, int(patience.Milliseconds())); n != 1 {
-			t.Fatal("the octet has not come: ", err)
+			t.Fatal("the byte has not come: ", err)
 		}
 	}
 	return c
@@ -131,7 +131,7 @@ func TestQueueGoesRound(t *testing.T) {
 			t.Fatal("a Poll has served no stream")
 		}
 		if used := before - c.left(); used > policy.TurnLong*5/4 {
-			t.Fatalf("a Poll has given turns of %d octets", used)
+			t.Fatalf("a Poll has given turns of %d bytes", used)
 		}
 	}
 	for i, w := range c.workers {
@@ -167,7 +167,7 @@ func TestQueueLetsShortStreamsPass(t *testing.T) {
 		}
 		long := before - c.left() - 100
 		if most := poll % 2 * policy.TurnLong * 5 / 4; long > most || long < most/2 {
-			t.Fatalf("Poll %d has given turns of %d octets to those that have much to do", poll, long)
+			t.Fatalf("Poll %d has given turns of %d bytes to those that have much to do", poll, long)
 		}
 	}
 }
@@ -343,13 +343,13 @@ func TestQueueCloses(t *testing.T) {
 	}
 }
 
-// eater reads what arrives, a few octets in each turn.
+// eater reads what arrives, a few bytes in each turn.
 type eater struct {
 	c    Conn
 	p    Poller
 	mu   sync.Mutex
 	rnd  *rand.Rand
-	want uint64 // the next octets, as a number
+	want uint64 // the next bytes, as a number
 	got  atomic.Int64
 	bad  atomic.Bool
 }
@@ -382,7 +382,7 @@ func (e *eater) ReadyTurn(readable, _ bool, turn int) (used int, more bool) {
 }
 
 // TestQueueLosesNothing has goroutines poll at once, some of which stop to, while streams have
-// more and less to do. All octets are read, and then nothing is left to report.
+// more and less to do. All bytes are read, and then nothing is left to report.
 func TestQueueLosesNothing(t *testing.T) {
 	const streams, messages, pollers = 60, 200, 3
 	network := NewTCP(nil)

@@ -193,7 +193,7 @@ func TestQueueAsksAgain(t *testing.T) {
 	}
 	c.p.Poll()
 	if n := c.queued(streams); n != 0 || c.left() != before {
-		t.Errorf("%d streams that are not ready are in the queue, and had turns of %d octets", n, before-c.left())
+		t.Errorf("%d streams that are not ready are in the queue, and had turns of %d bytes", n, before-c.left())
 	}
 	testkit.Must(c.peers[0].Writev([][]byte{{1}}))(t)
 	for had := c.workers[0].turns; c.workers[0].turns == had; {

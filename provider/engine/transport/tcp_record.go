@@ -94,7 +94,7 @@ func (v *recordVec) clear() {
 	v.used, v.nmsgs = 0, 0
 }
 
-// writeRecords returns how many octets the kernel took. It stops at the first
+// writeRecords returns how many bytes the kernel took. It stops at the first
 // record that it does not take as a whole.
 func (c *tcpConn) writeRecords(v *recordVec) (int, syscall.Errno) {
 	if v.nmsgs == 0 {

@@ -137,7 +137,7 @@ func setBuffer(fd int, name, limit string, option, force, octets int) error {
 		return nil
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, octets); err != nil {
-		return fmt.Errorf("%s of %d octets: the system allows %d; raise %s: %w", name, octets, got/2, limit, err)
+		return fmt.Errorf("%s of %d bytes: the system allows %d; raise %s: %w", name, octets, got/2, limit, err)
 	}
 	return nil
 }

@@ -239,7 +239,7 @@ func TestLimitUnsent(t *testing.T) {
 		n, err := p.Dialed.Conn.(transport.RecordWriter).WriteRecords([][]byte{record}, []int{len(record)})
 		sent += n
 		if err != nil && !errors.Is(err, transport.ErrWouldBlock) || sent > 4<<20 {
-			t.Fatalf("after %d octets: %v", sent, err)
+			t.Fatalf("after %d bytes: %v", sent, err)
 		}
 		if err == nil {
 			continue
@@ -250,7 +250,7 @@ func TestLimitUnsent(t *testing.T) {
 		}
 		// TCP may have sent more since, for which there is room now.
 		if unsent >= limit || time.Since(began) > patience {
-			t.Fatalf("%d octets are unsent; the limit is %d", unsent, limit)
+			t.Fatalf("%d bytes are unsent; the limit is %d", unsent, limit)
 		}
 	}
 	p.Accepted.Receive(sent)

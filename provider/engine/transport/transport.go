@@ -17,11 +17,11 @@ import (
 // at this moment. Nothing was transferred.
 var ErrWouldBlock = errors.New("transport: operation would block")
 
-// Conn is a connected octet stream. One goroutine at a time may call Readv and
+// Conn is a connected byte stream. One goroutine at a time may call Readv and
 // one at a time Writev; both may run at once, and with every other method.
 type Conn interface {
 	// Readv fills bufs in order with what has arrived and returns how many
-	// octets it stored; it never waits. n > 0 comes with a nil error. With
+	// bytes it stored; it never waits. n > 0 comes with a nil error. With
 	// n == 0 the error is ErrWouldBlock, io.EOF when the peer has sent its FIN
 	// and everything before it has been read, a syscall.Errno (ECONNRESET,
 	// ETIMEDOUT, ...) when the connection is lost, or os.ErrClosed. bufs and
@@ -29,7 +29,7 @@ type Conn interface {
 	// reads nothing and returns 0, nil.
 	Readv(bufs [][]byte) (n int, err error)
 
-	// Writev queues octets of bufs in order and returns how many it took,
+	// Writev queues bytes of bufs in order and returns how many it took,
 	// which may end anywhere inside a buffer; it never waits. n > 0 comes with
 	// a nil error. With n == 0 the error is ErrWouldBlock, a syscall.Errno
 	// (EPIPE after the connection was lost or CloseWrite, ECONNRESET, ...), or
@@ -40,14 +40,14 @@ type Conn interface {
 	CloseWrite() error
 
 	// Close gives the stream up: what Writev took is still sent, then FIN. If
-	// octets of the peer are unread, TCP sends RST instead. It is idempotent.
+	// bytes of the peer are unread, TCP sends RST instead. It is idempotent.
 	// The Poller forgets the stream by itself.
 	Close() error
 
-	// Abort is Close with RST at once; octets not yet sent are lost.
+	// Abort is Close with RST at once; bytes not yet sent are lost.
 	Abort() error
 
-	// MSS is the sender's maximum segment size at this moment, in octets of
+	// MSS is the sender's maximum segment size at this moment, in bytes of
 	// TCP payload (the EMSS of RFC 5044 section 2).
 	MSS() int
 
@@ -56,12 +56,12 @@ type Conn interface {
 }
 
 // RecordWriter is a Conn that keeps the limits of records: no TCP segment has
-// octets of two, but where TCP itself cuts a record that is longer than a segment
-// into such of MSS octets, counted from the record's first. A Conn without it is
+// bytes of two, but where TCP itself cuts a record that is longer than a segment
+// into such of MSS bytes, counted from the record's first. A Conn without it is
 // written with Writev.
 type RecordWriter interface {
-	// WriteRecords is Writev of octets that are records of these lengths, one
-	// after the other; the lengths add up to the octets of bufs. When it took
+	// WriteRecords is Writev of bytes that are records of these lengths, one
+	// after the other; the lengths add up to the bytes of bufs. When it took
 	// part of a record only, the next call begins with the rest of it as a
 	// record. Of more than the system's limit of buffers it takes what fits.
 	// records is the caller's again when it returns.
@@ -70,7 +70,7 @@ type RecordWriter interface {
 
 // UnsentLimiter is a Conn that can bound what it holds for TCP to send later.
 type UnsentLimiter interface {
-	// LimitUnsent has the Conn take no more octets while it holds this many that TCP can't
+	// LimitUnsent has the Conn take no more bytes while it holds this many that TCP can't
 	// send yet, because of the peer's window or of the congestion window. The last record
 	// or write that it takes may exceed the limit. 0 restores what the system allows. What
 	// is sent and not acknowledged does not count.
@@ -91,8 +91,8 @@ type Handler interface {
 type Sharer interface {
 	Handler
 
-	// Poll calls ReadyTurn in place of Ready. It moves about turn octets at most, in both
-	// directions together; work that costs more than its octets counts as the octets that
+	// Poll calls ReadyTurn in place of Ready. It moves about turn bytes at most, in both
+	// directions together; work that costs more than its bytes counts as the bytes that
 	// take as long. It returns what it has used of the turn, and whether the turn ended
 	// before the work did.
 	ReadyTurn(readable, writable bool, turn int) (used int, more bool)

@@ -97,7 +97,7 @@ func TestParsePrefixes(t *testing.T) {
 		name  string
 		wire  string
 		parse func([]byte) error
-		needs int // octets until the last attribute that must be there
+		needs int // bytes until the last attribute that must be there
 	}{
 		{"link", wireGetReply, func(b []byte) error { _, err := parseLink(b); return err }, 20},
 		{"port", wirePortGetReply, func(b []byte) error { _, err := parsePort(b); return err }, 28},
@@ -107,13 +107,13 @@ func TestParsePrefixes(t *testing.T) {
 			b := bytes.Clone(whole[:n])
 			err := c.parse(b[:n:n])
 			if legal := n+3 >= c.needs && endsAttribute(whole, n); legal != (err == nil) {
-				t.Errorf("%s: first %d octets: error %v, want one: %v", c.name, n, err, !legal)
+				t.Errorf("%s: first %d bytes: error %v, want one: %v", c.name, n, err, !legal)
 			}
 		}
 	}
 }
 
-// endsAttribute reports whether an attribute of b ends with octet n, its padding or part
+// endsAttribute reports whether an attribute of b ends with byte n, its padding or part
 // of that included.
 func endsAttribute(b []byte, n int) bool {
 	for at := 0; at <= n; {
@@ -134,13 +134,13 @@ func TestParseWrongSize(t *testing.T) {
 	for _, attr := range []uint16{attrDevIndex, attrNodeGUID, attrDevNodeType} {
 		wrong := marshal(t, netlink.Attribute{Type: attr, Data: make([]byte, 3)})
 		if link, err := parseLink(append(testkit.Unhex(t, wireGetReply), wrong...)); err == nil {
-			t.Errorf("attribute %d of a link with 3 octets gave %+v", attr, link)
+			t.Errorf("attribute %d of a link with 3 bytes gave %+v", attr, link)
 		}
 	}
 	for _, attr := range []uint16{attrPortIndex, attrPortState, attrPortPhysState, attrNetdevIndex} {
 		wrong := marshal(t, netlink.Attribute{Type: attr, Data: make([]byte, 3)})
 		if port, err := parsePort(append(testkit.Unhex(t, wirePortGetReply), wrong...)); err == nil {
-			t.Errorf("attribute %d of a port with 3 octets gave %+v", attr, port)
+			t.Errorf("attribute %d of a port with 3 bytes gave %+v", attr, port)
 		}
 	}
 }

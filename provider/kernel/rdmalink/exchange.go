@@ -101,7 +101,7 @@ func misread(name, linkType, netdev string) string {
 		case arg.value == "":
 			return "the " + arg.what + " is empty"
 		case len(arg.value) >= arg.limit:
-			return fmt.Sprintf("the %s is longer than %d octets", arg.what, arg.limit-1)
+			return fmt.Sprintf("the %s is longer than %d bytes", arg.what, arg.limit-1)
 		case strings.ContainsAny(arg.value, "\x00/%"):
 			return fmt.Sprintf("the %s may not contain NUL, / or %%", arg.what)
 		}

@@ -51,9 +51,9 @@ func TestHostileClient(t *testing.T) {
 		name, want string
 		messages   [][]byte
 	}{
-		{"no octets of 9P", "there may be 7 to", [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}},
+		{"no bytes of 9P", "there may be 7 to", [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}},
 		{"too short", "there may be 7 to", [][]byte{sized(make([]byte, 7), 6)}},
-		{"too long", "a message of 4294967295 octets", [][]byte{sized(make([]byte, 7), math.MaxUint32)}},
+		{"too long", "a message of 4294967295 bytes", [][]byte{sized(make([]byte, 7), math.MaxUint32)}},
 		{"cut off", "unexpected EOF", [][]byte{version, sized(append([]byte(nil), stat...), 100)}},
 		{"before Tversion", "type 104 before Tversion", [][]byte{attach}},
 		{"msize", "msize 4095", [][]byte{
@@ -385,16 +385,16 @@ func TestClientThatStops(t *testing.T) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("after %d octets, Serve returns %v", n, err)
+				t.Errorf("after %d bytes, Serve returns %v", n, err)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("after %d octets, the server waits on", n)
+			t.Errorf("after %d bytes, the server waits on", n)
 		}
 	}
 }
 
-// FuzzServe has a server read octets, which are cut into messages as a transport does, over files
-// in memory and over a directory. What is a request decodes and encodes to the same octets.
+// FuzzServe has a server read bytes, which are cut into messages as a transport does, over files
+// in memory and over a directory. What is a request decodes and encodes to the same bytes.
 func FuzzServe(f *testing.F) {
 	version := encode(f, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})
 	start := append(version, encode(f, p9.KindAttach, 1, &p9.Tattach{AFid: p9.NoFid})...)

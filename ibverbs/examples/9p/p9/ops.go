@@ -191,7 +191,7 @@ func (c *session) read(buf []byte, m *Tread) (any, error) {
 	if f.flags&accMode == syscall.O_WRONLY {
 		return nil, syscall.EBADF
 	}
-	const before = headSize + 4 // of the octets in Rread
+	const before = headSize + 4 // of the bytes in Rread
 	if uint64(m.Count) > uint64(len(buf)-before) {
 		return nil, syscall.EINVAL
 	}

@@ -436,7 +436,7 @@ func TestReadOnly(t *testing.T) {
 				got, err := c.Read(1, uint64(at), 1000)
 				want := data[min(at, len(data)):min(at+1000, len(data))]
 				if err != nil || !bytes.Equal(got, want) {
-					t.Errorf("read at %d: %d octets, %v, want %d", at, len(got), err, len(want))
+					t.Errorf("read at %d: %d bytes, %v, want %d", at, len(got), err, len(want))
 				}
 			}
 			a, err := c.Attr(1)
@@ -484,7 +484,7 @@ func TestManyCallers(t *testing.T) {
 				}
 				got, failed := c.Read(fid, 0, 10_000)
 				if !bytes.Equal(got, text) {
-					failed = errors.Join(failed, fmt.Errorf("read %d octets that are others", len(got)))
+					failed = errors.Join(failed, fmt.Errorf("read %d bytes that are others", len(got)))
 				}
 				if err := errors.Join(err, failed, c.Call(p9.KindRemove, &p9.Tfid{Fid: fid}, nil)); err != nil {
 					t.Errorf("%s: %v", name, err)

@@ -16,12 +16,12 @@ import (
 type Transport interface {
 	// Receive waits for the next message until ctx ends. io.EOF: the client has left.
 	Receive(ctx context.Context) (Message, error)
-	// Send waits for a buffer of MaxMessage octets, has fill write a message there, and sends as
-	// many octets as fill returns, or nothing if that is negative. Messages whose Send begins later
+	// Send waits for a buffer of MaxMessage bytes, has fill write a message there, and sends as
+	// many bytes as fill returns, or nothing if that is negative. Messages whose Send begins later
 	// arrive later. It fails when ctx ends, or if the client does not take the message within a
 	// time that is the transport's. io.EOF: the client has left.
 	Send(ctx context.Context, fill func(buf []byte) int) error
-	// MaxMessage returns how many octets a message has at most, either way.
+	// MaxMessage returns how many bytes a message has at most, either way.
 	MaxMessage() int
 }
 
@@ -160,7 +160,7 @@ func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	case c.msize == 0:
 		return false, fmt.Errorf("type %d before Tversion: %w", kind, errNotMessage)
 	case len(m.Data) > c.msize:
-		return false, fmt.Errorf("a message of %d octets, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
+		return false, fmt.Errorf("a message of %d bytes, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
 	}
 	body := NewRequest(kind)
 	if body != nil {

@@ -22,7 +22,7 @@ type stream struct {
 }
 
 // NewStream returns a Transport over a TCP connection or the like, nil over a nil connection.
-// Messages have up to max octets, and up to replies of them, one at least, are made and sent at a
+// Messages have up to max bytes, and up to replies of them, one at least, are made and sent at a
 // time. timeout is how long the rest of a message may take to come or go, once it has begun; 0
 // means no limit. The connection remains the caller's to close.
 func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
@@ -68,7 +68,7 @@ func (s *stream) Receive(ctx context.Context) (Message, error) {
 	}
 	size := binary.LittleEndian.Uint32(head[:])
 	if size < headSize || uint64(size) > uint64(s.max) {
-		return Message{}, fmt.Errorf("a message of %d octets, there may be %d to %d: %w",
+		return Message{}, fmt.Errorf("a message of %d bytes, there may be %d to %d: %w",
 			size, headSize, s.max, errNotMessage)
 	}
 	data := make([]byte, size)

@@ -10,11 +10,11 @@ import (
 )
 
 // A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go,
-// in order: integers are little-endian, a string has a length of 2 octets before it, a list a count
-// of 2, and octets ([]byte) a length of 4.
+// in order: integers are little-endian, a string has a length of 2 bytes before it, a list a count
+// of 2, and bytes ([]byte) a length of 4.
 const headSize = 7
 
-// errNotMessage is the error of octets that are no 9P message: their sender speaks something else.
+// errNotMessage is the error of bytes that are no 9P message: their sender speaks something else.
 var errNotMessage = errors.New("not a 9P2000.L message")
 
 // errTooLong is the error of a message that does not fit the buffer it is written into.
@@ -32,7 +32,7 @@ func Encode(buf []byte, kind uint8, tag uint16, m any) (int, error) {
 		e.put(v)
 	}
 	if e.n > len(buf) {
-		return 0, fmt.Errorf("type %d, %d octets, room for %d: %w", kind, e.n, len(buf), errTooLong)
+		return 0, fmt.Errorf("type %d, %d bytes, room for %d: %w", kind, e.n, len(buf), errTooLong)
 	}
 	binary.LittleEndian.PutUint32(buf, uint32(e.n))
 	buf[4] = kind
@@ -52,10 +52,10 @@ func fields(m any) (reflect.Value, error) {
 // Header reads the header of a message, which b is to hold in full.
 func Header(b []byte) (kind uint8, tag uint16, err error) {
 	if len(b) < headSize {
-		return 0, 0, fmt.Errorf("%d octets, the header has %d: %w", len(b), headSize, errNotMessage)
+		return 0, 0, fmt.Errorf("%d bytes, the header has %d: %w", len(b), headSize, errNotMessage)
 	}
 	if size := binary.LittleEndian.Uint32(b); uint64(size) != uint64(len(b)) {
-		return 0, 0, fmt.Errorf("the size field says %d octets, there are %d: %w", size, len(b), errNotMessage)
+		return 0, 0, fmt.Errorf("the size field says %d bytes, there are %d: %w", size, len(b), errNotMessage)
 	}
 	return b[4], binary.LittleEndian.Uint16(b[5:]), nil
 }
@@ -76,7 +76,7 @@ func Decode(b []byte, m any) error {
 		d.get(v)
 	}
 	if d.bad || len(d.b) > 0 {
-		return fmt.Errorf("type %d, %d octets: the fields end elsewhere: %w", b[4], len(b), errNotMessage)
+		return fmt.Errorf("type %d, %d bytes: the fields end elsewhere: %w", b[4], len(b), errNotMessage)
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (d *decoder) get(v reflect.Value) {
 	}
 }
 
-// take returns the next n octets, nil if there are not so many.
+// take returns the next n bytes, nil if there are not so many.
 func (d *decoder) take(n uint64) []byte {
 	if d.bad || n > uint64(len(d.b)) {
 		d.bad = true
@@ -147,7 +147,7 @@ func (e *encoder) put(v reflect.Value) {
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			e.uint(4, uint64(v.Len()))
-			// Nothing is copied that is where it belongs: a read puts octets there.
+			// Nothing is copied that is where it belongs: a read puts bytes there.
 			copy(e.room(v.Len()), v.Bytes())
 			return
 		}
@@ -160,7 +160,7 @@ func (e *encoder) put(v reflect.Value) {
 	}
 }
 
-// room returns the next k octets of b, nil if they have no place.
+// room returns the next k bytes of b, nil if they have no place.
 func (e *encoder) room(k int) []byte {
 	e.n += k
 	if e.n > len(e.b) {

@@ -41,7 +41,7 @@ func TestNilAndZeroValues(t *testing.T) {
 	}
 	for n := range 7 {
 		if p9.Decode(make([]byte, n), nil) == nil {
-			t.Errorf("%d octets are a message", n)
+			t.Errorf("%d bytes are a message", n)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 // caller gives it what arrived, and posts what it returns.
 //
 // A stream has two directions with a ring of memory each, at the end that receives. The peer of a
-// ring places octets in it by RDMA Write, and a Send of four octets after each Write says how many
+// ring places bytes in it by RDMA Write, and a Send of four bytes after each Write says how many
 // they are. The owner of the ring grants it in halves: it writes the address of a half into an
 // array in the memory of the peer (the target SGL), and sends a credit message after it. The first
 // half is granted in the private data of the connection.

@@ -154,7 +154,7 @@ func (s *State) replay(t *testing.T, want, write step, msg []byte) {
 // TestMessages: how messages read.
 func TestMessages(t *testing.T) {
 	for text, m := range map[string]Message{
-		"data of 65536 octets":      message(KindData, MaxTransfer),
+		"data of 65536 bytes":       message(KindData, MaxTransfer),
 		"credits up to 384":         0x80000180,
 		"iomap entry 3":             0xc0000003,
 		"disconnect":                0xe0000000,

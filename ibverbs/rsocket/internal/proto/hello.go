@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// HelloLen is the length of the private data in request and reply, in octets.
+// HelloLen is the length of the private data in request and reply, in bytes.
 const HelloLen = 40
 
 // Version is the only version of the protocol that there is.
@@ -14,7 +14,7 @@ const Version = 1
 // SGLEntries is how many grants the target SGL of this end has room for. C's peers have as many.
 const SGLEntries = 2
 
-// EntryLen is the length of an entry of the target SGL in octets.
+// EntryLen is the length of an entry of the target SGL in bytes.
 const EntryLen = 16
 
 const (
@@ -26,7 +26,7 @@ const (
 type Region struct {
 	Addr uint64
 	Key  uint32
-	Len  uint32 // octets, or entries of an SGL
+	Len  uint32 // bytes, or entries of an SGL
 }
 
 // Hello is the private data of a connection (struct rs_conn_data).
@@ -64,7 +64,7 @@ func ParseHello(b []byte) (Hello, error) {
 		return Hello{}, broken("speaks version %d; this end has only version %d", b[0], Version)
 	}
 	if len(b) != HelloLen {
-		return Hello{}, broken("sent private data of %d octets; rsocket's has %d", len(b), HelloLen)
+		return Hello{}, broken("sent private data of %d bytes; rsocket's has %d", len(b), HelloLen)
 	}
 	region := func(at int) Region {
 		return Region{
@@ -101,11 +101,11 @@ func (h *Hello) check() error {
 	case h.Data.Addr == 0:
 		return broken("has its ring at address 0")
 	case h.Data.Len == 0:
-		return broken("has a ring of no octets")
+		return broken("has a ring of no bytes")
 	case h.Data.Len > maxHalf:
-		return broken("has a ring of twice %d octets; twice %d is the most", h.Data.Len, uint32(maxHalf))
+		return broken("has a ring of twice %d bytes; twice %d is the most", h.Data.Len, uint32(maxHalf))
 	case 2*uint64(h.Data.Len) > math.MaxUint64-h.Data.Addr:
-		return broken("has a ring of twice %d octets at %#x, which ends beyond the last address",
+		return broken("has a ring of twice %d bytes at %#x, which ends beyond the last address",
 			h.Data.Len, h.Data.Addr)
 	}
 	return nil

@@ -5,29 +5,29 @@ import (
 	"fmt"
 )
 
-// MessageLen is the length of a message in octets.
+// MessageLen is the length of a message in bytes.
 const MessageLen = 4
 
-// MaxTransfer is how many octets one Write has at most.
+// MaxTransfer is how many bytes one Write has at most.
 const MaxTransfer = 65536
 
-// FirstTransfer is how many octets the first Write of a call has at most; each that follows has
+// FirstTransfer is how many bytes the first Write of a call has at most; each that follows has
 // twice as many as the one before.
 const FirstTransfer = 2048
 
-// LowWater is how many octets of the send buffer have to be free before anything is sent.
+// LowWater is how many bytes of the send buffer have to be free before anything is sent.
 const LowWater = 2048
 
 // ControlSlots is how many places of the send queue are for credits and keepalive.
 const ControlSlots = 4
 
-// Message is what a Send of four octets has: a kind in the upper three bits, and a number.
+// Message is what a Send of four bytes has: a kind in the upper three bits, and a number.
 type Message uint32
 
 // Kinds of messages. C's receivers take the reserved kinds 1 and 3 for data and drop 2; C never
 // sends one of them.
 const (
-	KindData    = 0 // so many octets were written
+	KindData    = 0 // so many bytes were written
 	KindCredits = 4 // a new limit of messages, and perhaps an entry of the SGL
 	KindIOMap   = 6 // an entry of the iomap was written
 	KindControl = 7
@@ -36,7 +36,7 @@ const (
 // Values of control messages.
 const (
 	ControlDisconnect = 0 // neither reads nor writes any more
-	ControlKeepalive  = 1 // is the name of a Write of no octets, and never sent
+	ControlKeepalive  = 1 // is the name of a Write of no bytes, and never sent
 	ControlShutdown   = 2 // writes no more
 )
 
@@ -63,7 +63,7 @@ func (m Message) Value() uint32 { return uint32(m & valueMask) }
 func (m Message) String() string {
 	switch m.Kind() {
 	case KindData:
-		return fmt.Sprintf("data of %d octets", m.Value())
+		return fmt.Sprintf("data of %d bytes", m.Value())
 	case KindCredits:
 		return fmt.Sprintf("credits up to %d", uint16(m.Value()))
 	case KindIOMap:

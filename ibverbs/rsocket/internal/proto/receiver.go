@@ -7,7 +7,7 @@ type receiver struct {
 	ring Region // both halves
 	half uint32
 
-	// Messages whose octets are not all read, as a queue of lengths. At most limit-seq come.
+	// Messages whose bytes are not all read, as a queue of lengths. At most limit-seq come.
 	lens        []uint32
 	first, have int
 	seq         uint16 // messages received
@@ -15,13 +15,13 @@ type receiver struct {
 	limit       uint16 // the first one that the peer may not send
 	due         uint16 // value of read with which credits are due
 
-	left    uint32 // octets that the peer may still write in its half
+	left    uint32 // bytes that the peer may still write in its half
 	pending bool   // whether the other half is granted, too
 
-	unread int // octets
+	unread int // bytes
 	at     int // where the next one to be read is in the ring
 
-	free    uint32 // octets that have been read and are not granted
+	free    uint32 // bytes that have been read and are not granted
 	granted int    // the half that is granted next
 	sgl     Region // of the peer
 	entry   uint32 // of it that the next grant goes to
@@ -35,13 +35,13 @@ func (r *receiver) init(c Config, hello Hello) {
 	}
 }
 
-// data takes a data message of n octets.
+// data takes a data message of n bytes.
 func (r *receiver) data(n uint32) error {
 	switch {
 	case n == 0:
-		return broken("sent data of 0 octets")
+		return broken("sent data of 0 bytes")
 	case n > r.left:
-		return broken("sent data of %d octets; the half of the ring that it writes has room for %d", n, r.left)
+		return broken("sent data of %d bytes; the half of the ring that it writes has room for %d", n, r.left)
 	case r.seq == r.limit:
 		return broken("sent more data messages than it has credits for: %d are not read", r.have)
 	}
@@ -59,16 +59,16 @@ func (r *receiver) data(n uint32) error {
 	return nil
 }
 
-// Unread returns how many octets can be read.
+// Unread returns how many bytes can be read.
 func (s *State) Unread() int { return s.in.unread }
 
-// Readable returns where the next octets to read are in the ring, and how many follow each other
+// Readable returns where the next bytes to read are in the ring, and how many follow each other
 // there.
 func (s *State) Readable() (offset, n int) {
 	return s.in.at, min(s.in.unread, int(s.in.ring.Len)-s.in.at)
 }
 
-// Consume says that the program has read n octets, at most those of Readable.
+// Consume says that the program has read n bytes, at most those of Readable.
 func (s *State) Consume(n int) {
 	r := &s.in
 	r.unread -= n

@@ -13,8 +13,8 @@ type sender struct {
 	// The peer's ring. A grant names the half that is not in use, so that everything but its time
 	// is known before.
 	ring  Region // the first half; the second one is after it
-	half  int    // in which the next octet goes
-	used  uint32 // octets of that half
+	half  int    // in which the next byte goes
+	used  uint32 // bytes of that half
 	ready [2]bool
 	ends  [2]uint16 // messages sent when the half was full
 
@@ -24,9 +24,9 @@ type sender struct {
 	suspect bool   // the entry was odd when it was last looked at
 
 	places int // of the send queue that are free for data
-	room   int // octets of the send buffer that are free
-	size   int // octets of the send buffer
-	head   int // where the next octet goes in it
+	room   int // bytes of the send buffer that are free
+	size   int // bytes of the send buffer
+	head   int // where the next byte goes in it
 }
 
 // mostSpare is how many credits are not used. A peer in C posts as many receives as it gives
@@ -81,7 +81,7 @@ func (s *sender) grant() (granted bool, err error) {
 		s.suspect = true
 		return false, nil
 	default:
-		return false, broken("grants %d octets at %#x with key %#x; "+
+		return false, broken("grants %d bytes at %#x with key %#x; "+
 			"the half of its ring that is free has %d at %#x with key %#x",
 			got.Len, got.Addr, got.Key, want.Len, want.Addr, want.Key)
 	}
@@ -105,14 +105,14 @@ func (s *sender) region(half int, used uint32) Region {
 
 // Transfer is one Write and the message after it.
 type Transfer struct {
-	Len    int    // octets
+	Len    int    // bytes
 	Offset int    // where they are in the send buffer; the second part is at its beginning
 	Addr   uint64 // at the peer
 	Key    uint32
 	Msg    Message
 }
 
-// CanSend returns how many octets one transfer may have at present, 0 if there can be none.
+// CanSend returns how many bytes one transfer may have at present, 0 if there can be none.
 func (s *State) CanSend() int {
 	o := &s.out
 	if s.silent || o.places < placesOfData || o.room < min(LowWater, o.size) ||
@@ -122,11 +122,11 @@ func (s *State) CanSend() int {
 	return min(o.room, int(o.ring.Len-o.used), MaxTransfer)
 }
 
-// Contiguous returns how many octets there are in the send buffer from where the next one goes to
+// Contiguous returns how many bytes there are in the send buffer from where the next one goes to
 // its end.
 func (s *State) Contiguous() (offset, n int) { return s.out.head, s.out.size - s.out.head }
 
-// Send makes a transfer of n octets, at most CanSend. With inline it has no place in the send
+// Send makes a transfer of n bytes, at most CanSend. With inline it has no place in the send
 // buffer.
 func (s *State) Send(n int, inline bool) Transfer {
 	o := &s.out
@@ -148,7 +148,7 @@ func (s *State) Send(n int, inline bool) Transfer {
 	return t
 }
 
-// Sent takes the completion of a transfer that has n octets in the send buffer.
+// Sent takes the completion of a transfer that has n bytes in the send buffer.
 func (s *State) Sent(n int) {
 	s.out.places += placesOfData
 	s.out.room += n
@@ -160,8 +160,8 @@ func (s *State) PutMessage(b []byte, m Message) { putUint32In(s.out.big, b, uint
 // OutStats are numbers of the direction to the peer.
 type OutStats struct {
 	Credits int // messages that may be sent
-	Room    int // octets of the peer's ring that may be written
-	Buffer  int // octets of the send buffer that are free
+	Room    int // bytes of the peer's ring that may be written
+	Buffer  int // bytes of the send buffer that are free
 	Places  int // free places of the send queue
 }
 

@@ -7,7 +7,7 @@ type Config struct {
 	Ring      Region // the ring, of both halves; Len is even
 	SGL       []byte // the memory that the peer writes its grants into: SGLEntries of EntryLen
 	SendQueue int    // places for data and credits; more than ControlSlots
-	SendRing  int    // octets of the send buffer
+	SendRing  int    // bytes of the send buffer
 	Silent    bool   // nothing may be sent before the first message of the peer (RFC 5044, 7.1.2)
 }
 
@@ -40,7 +40,7 @@ func New(c Config, hello Hello) *State {
 // has been placed.
 func (s *State) Receive(b []byte) (Message, error) {
 	if len(b) != MessageLen {
-		return 0, broken("sent a message of %d octets; each has %d", len(b), MessageLen)
+		return 0, broken("sent a message of %d bytes; each has %d", len(b), MessageLen)
 	}
 	m := Message(uint32In(s.out.peerBig, b))
 	s.silent = false

@@ -21,7 +21,7 @@ type end struct {
 	buf       []byte // the send buffer
 
 	wire         []op  // on the way to the peer
-	data         []int // octets of transfers that are not complete
+	data         []int // bytes of transfers that are not complete
 	slots        []int // control slots of messages that are not complete
 	wrote, read  uint64
 	sent, grants int
@@ -55,10 +55,10 @@ func newEnds(a, b Config) (x, y *end) {
 	return x, y
 }
 
-// octet is what the stream has at offset n.
+// byte is what the stream has at offset n.
 func octet(n uint64) byte { return byte(n * 0x9e3779b1 >> 13) }
 
-// write sends n octets, if they can be sent.
+// write sends n bytes, if they can be sent.
 func (e *end) write(n int, inline bool) {
 	n = min(n, e.st.CanSend())
 	if n == 0 {
@@ -134,13 +134,13 @@ func (e *end) deliver(t testing.TB, from *end) {
 	}
 }
 
-// consume reads up to n octets, and looks at them.
+// consume reads up to n bytes, and looks at them.
 func (e *end) consume(t testing.TB, n int) {
 	off, have := e.st.Readable()
 	n = min(n, have)
 	for i, b := range e.ring[off : off+n] {
 		if want := octet(e.read + uint64(i)); b != want {
-			t.Fatalf("octet %d of the stream is %#x, and not %#x", e.read+uint64(i), b, want)
+			t.Fatalf("byte %d of the stream is %#x, and not %#x", e.read+uint64(i), b, want)
 		}
 	}
 	e.read += uint64(n)
@@ -193,7 +193,7 @@ func TestStreams(t *testing.T) {
 		for _, e := range []*end{x, y} {
 			peer := map[*end]*end{x: y, y: x}[e]
 			if e.read != peer.wrote || e.sent < 100 {
-				t.Errorf("seed %d: of %d octets in %d transfers %d were read", seed, peer.wrote, peer.sent, e.read)
+				t.Errorf("seed %d: of %d bytes in %d transfers %d were read", seed, peer.wrote, peer.sent, e.read)
 			}
 			e.complete()
 			if out := e.st.Out(); out.Buffer != e.cfg.SendRing || out.Places != e.cfg.SendQueue-ControlSlots {
@@ -219,7 +219,7 @@ func TestSilence(t *testing.T) {
 	y.deliver(t, x)
 	y.deliver(t, x)
 	if y.st.CanSend() != 32 || !y.st.Grant(&g) || !g.Write {
-		t.Errorf("after the first message it may send %d octets, and %+v", y.st.CanSend(), g)
+		t.Errorf("after the first message it may send %d bytes, and %+v", y.st.CanSend(), g)
 	}
 	// The grant has taken two of the control slots.
 	for i, want := range []bool{true, true, false} {
@@ -249,7 +249,7 @@ func TestLimits(t *testing.T) {
 	}
 	x.complete()
 	if x.st.CanSend() != 29 {
-		t.Errorf("with a place again, %d octets can be sent, and not the 29 of the half", x.st.CanSend())
+		t.Errorf("with a place again, %d bytes can be sent, and not the 29 of the half", x.st.CanSend())
 	}
 	x.write(100, false)
 	x.complete()
@@ -260,7 +260,7 @@ func TestLimits(t *testing.T) {
 	x.deliver(t, y)
 	x.deliver(t, y)
 	if x.st.CanSend() != 32 {
-		t.Errorf("in the second half there is room for 32 octets, and not %d", x.st.CanSend())
+		t.Errorf("in the second half there is room for 32 bytes, and not %d", x.st.CanSend())
 	}
 	for i := range 12 - 4 { // of 16 credits a quarter is kept
 		if x.st.CanSend() == 0 {
@@ -281,7 +281,7 @@ func TestLimits(t *testing.T) {
 	x.deliver(t, y)
 	x.deliver(t, y)
 	if x.st.CanSend() != 24 || x.st.Out().Credits != 16 {
-		t.Errorf("after all was read, %d octets can be sent, with %d credits", x.st.CanSend(), x.st.Out().Credits)
+		t.Errorf("after all was read, %d bytes can be sent, with %d credits", x.st.CanSend(), x.st.Out().Credits)
 	}
 	low := newLow()
 	low.write(2049, false)
@@ -319,15 +319,15 @@ func TestHellos(t *testing.T) {
 		"none":            {nil, "no private data"},
 		"text":            {[]byte("please"), "version 112"},
 		"version":         {set(0, 2), "version 2"},
-		"short":           {good[:39], "39 octets; rsocket's has 40"},
-		"long":            {append(bytes.Clone(good), 0), "41 octets"},
+		"short":           {good[:39], "39 bytes; rsocket's has 40"},
+		"long":            {append(bytes.Clone(good), 0), "41 bytes"},
 		"no credits":      {set(2, 0, 0), "posted no receives"},
 		"SGL at 0":        {set(8, make([]byte, 8)...), "SGL at address 0"},
 		"SGL of nothing":  {set(20, 0, 0, 0, 0), "SGL of 0 entries"},
 		"SGL of one":      {set(20, 0, 0, 0, 1), "SGL of 1 entries"},
 		"SGL at the end":  {set(8, 255, 255, 255, 255, 255, 255, 255, 240), "beyond the last address"},
 		"ring at 0":       {set(24, make([]byte, 8)...), "ring at address 0"},
-		"ring of nothing": {set(36, 0, 0, 0, 0), "ring of no octets"},
+		"ring of nothing": {set(36, 0, 0, 0, 0), "ring of no bytes"},
 		"ring too long":   {set(36, 128, 0, 0, 0), "twice 2147483648"},
 		"ring at the end": {set(24, 255, 255, 255, 255, 255, 255, 255, 0), "beyond the last address"},
 	} {
@@ -352,11 +352,11 @@ func TestBroken(t *testing.T) {
 		send   []Message
 		say    string
 	}{
-		"no octets": {nil, []Message{data(0)}, "data of 0 octets"},
+		"no bytes": {nil, []Message{data(0)}, "data of 0 bytes"},
 		"more than the half": {nil, []Message{data(33)},
-			"33 octets; the half of the ring that it writes has room for 32"},
+			"33 bytes; the half of the ring that it writes has room for 32"},
 		"across the half": {nil, []Message{data(20), data(13)},
-			"13 octets; the half of the ring that it writes has room for 12"},
+			"13 bytes; the half of the ring that it writes has room for 12"},
 		"in a half not granted":  {nil, []Message{data(32), data(1)}, "has room for 0"},
 		"across the second half": {func(x, _ *end) { x.grant() }, []Message{data(32), data(33)}, "has room for 32"},
 		"the largest number":     {nil, []Message{data(1<<29 - 1)}, "has room for 32"},
@@ -380,11 +380,11 @@ func TestBroken(t *testing.T) {
 		"many shutdowns":   {nil, repeat(maxIdle+2, Shutdown), "change nothing, of which the last is shutdown"},
 		"a wrong grant": {func(x, _ *end) { putEntry(false, x.sgl[EntryLen:], Region{ringAt, 0x1234, 32}) },
 			repeat(2, credits(16)),
-			"grants 32 octets at 0x10000 with key 0x1234; the half of its ring that is free has 32 at 0x10020"},
+			"grants 32 bytes at 0x10000 with key 0x1234; the half of its ring that is free has 32 at 0x10020"},
 		"a grant that is too long": {func(x, _ *end) {
 			putEntry(false, x.sgl[EntryLen:], Region{ringAt + 32, 0x1234, math.MaxUint32})
 		},
-			repeat(2, credits(16)), "grants 4294967295 octets"},
+			repeat(2, credits(16)), "grants 4294967295 bytes"},
 		"a grant with another key": {func(x, _ *end) { putEntry(false, x.sgl[EntryLen:], Region{ringAt + 32, 0x1235, 32}) },
 			repeat(2, credits(16)), "with key 0x1235"},
 	} {
@@ -404,7 +404,7 @@ func TestBroken(t *testing.T) {
 	}
 	x, _ := newEnds(plain(), plain())
 	_, err := x.st.Receive([]byte{1, 0, 0})
-	wantBroken(t, "short", err, "a message of 3 octets")
+	wantBroken(t, "short", err, "a message of 3 bytes")
 }
 
 func repeat(n int, m Message) []Message {
@@ -484,7 +484,7 @@ func TestGrantOfUnreadHalf(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := x.st.Out().Room; got != room {
-			t.Errorf("when %d messages are read, there is room for %d octets, and not %d", read, got, room)
+			t.Errorf("when %d messages are read, there is room for %d bytes, and not %d", read, got, room)
 		}
 	}
 	putEntry(false, x.sgl, Region{ringAt, 0x1234, 32})
@@ -519,7 +519,7 @@ func FuzzReceive(f *testing.F) {
 			case 4:
 				off, n := x.st.Readable()
 				if off+n > len(x.ring) {
-					t.Fatalf("%d octets at %d of a ring of %d", n, off, len(x.ring))
+					t.Fatalf("%d bytes at %d of a ring of %d", n, off, len(x.ring))
 				}
 				x.st.Consume(min(n, int(next(1)[0])))
 			case 5:
@@ -527,7 +527,7 @@ func FuzzReceive(f *testing.F) {
 				x.complete()
 			}
 			if u := x.st.Unread(); u < 0 || u > len(x.ring) {
-				t.Fatalf("%d octets in a ring of %d", u, len(x.ring))
+				t.Fatalf("%d bytes in a ring of %d", u, len(x.ring))
 			}
 			if out := x.st.Out(); out.Room < 0 || out.Room > len(x.ring) || out.Credits > math.MaxUint16 {
 				t.Fatalf("%+v", out)

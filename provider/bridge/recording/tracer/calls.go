@@ -33,7 +33,7 @@ type syscallInfo struct {
 	_      [3]uint8
 	arch   uint32
 	ip, sp uint64
-	// Of an entry, the number and the arguments; of an exit, the result and an octet that says
+	// Of an entry, the number and the arguments; of an exit, the result and a byte that says
 	// whether it is an errno.
 	values [8]uint64
 }

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how many octets of a call are read at most: more than any command has.
+// most is how many bytes of a call are read at most: more than any command has.
 const most = 1 << 22
 
-// memory returns n octets of the program's memory.
+// memory returns n bytes of the program's memory.
 func (l *loop) memory(addr, n uint64) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
@@ -26,12 +26,12 @@ func (l *loop) memory(addr, n uint64) ([]byte, error) {
 		err = unix.EFAULT
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %d octets at %#x: %w", n, addr, err)
+		return nil, fmt.Errorf("reading %d bytes at %#x: %w", n, addr, err)
 	}
 	return b, nil
 }
 
-// store writes octets to the program's memory.
+// store writes bytes to the program's memory.
 func (l *loop) store(addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -43,7 +43,7 @@ func (l *loop) store(addr uint64, b []byte) error {
 		err = unix.EFAULT
 	}
 	if err != nil {
-		return fmt.Errorf("writing %d octets at %#x: %w", len(b), addr, err)
+		return fmt.Errorf("writing %d bytes at %#x: %w", len(b), addr, err)
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (l *loop) text(addr uint64) string {
 	return string(text)
 }
 
-// message returns what a message of sendmsg or recvmsg has, n octets at most.
+// message returns what a message of sendmsg or recvmsg has, n bytes at most.
 func (l *loop) message(addr, n uint64) ([]byte, error) {
 	// struct msghdr has the address of the vector at 16 and its length at 24.
 	const header, vectorAt, element = 56, 16, 16

@@ -67,12 +67,12 @@ func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
 	case m.access&need != need:
 		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
 	case s.Addr < m.base:
-		return fmt.Sprintf("its address is %d octets before the region with lkey %#x", m.base-s.Addr, s.LKey)
+		return fmt.Sprintf("its address is %d bytes before the region with lkey %#x", m.base-s.Addr, s.LKey)
 	case off > size:
 		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
 	case uint64(s.Length) > size-off:
-		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, "+
-			"which has %d octets",
+		return fmt.Sprintf("%d bytes from offset %d reach beyond the end of the region with lkey %#x, "+
+			"which has %d bytes",
 			s.Length, off, s.LKey, size)
 	}
 	return ""

@@ -39,7 +39,7 @@ type fastReg struct {
 // AllocFastRegMR implements provider.PD.
 func (p *Domain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 	const op = "ib_alloc_mr"
-	object := fmt.Sprintf("%d octets", maxLen)
+	object := fmt.Sprintf("%d bytes", maxLen)
 	if maxLen == 0 || maxLen > MaxRegion {
 		return nil, fail(op, object, syscall.EINVAL)
 	}
@@ -58,12 +58,12 @@ func (p *Domain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 // Map implements provider.FastRegMR.
 func (f *FastRegion) Map(buf []byte) error {
 	const op = "ib_map_mr_sg"
-	object := fmt.Sprintf("%s, %d octets", f.name(), len(buf))
+	object := fmt.Sprintf("%s, %d bytes", f.name(), len(buf))
 	if f.windows.Closed() {
 		return fail(op, f.name(), os.ErrClosed)
 	}
 	if n := uint64(len(buf)); n == 0 || n > f.maxLen {
-		return fail(op, object, fmt.Errorf("the region is for 1 to %d octets: %w", f.maxLen, syscall.EINVAL))
+		return fail(op, object, fmt.Errorf("the region is for 1 to %d bytes: %w", f.maxLen, syscall.EINVAL))
 	}
 	if err := probe(buf, false); err != nil {
 		return fail(op, object, err)

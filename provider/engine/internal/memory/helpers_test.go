@@ -48,7 +48,7 @@ func testPD(t testing.TB, d *Table) *Domain {
 // ofPD is the peer of a queue pair of p.
 func ofPD(p *Domain) *Peer { return &Peer{Domain: p} }
 
-// testMR registers n octets until the test ends.
+// testMR registers n bytes until the test ends.
 func testMR(t testing.TB, p *Domain, n int, access provider.Access) *Region {
 	t.Helper()
 	m := testkit.Must(p.RegMR(make([]byte, n), access))(t).(*Region)

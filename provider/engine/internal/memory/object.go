@@ -9,14 +9,14 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// A region need not be memory: it may be anything whose octets can be read and
+// A region need not be memory: it may be anything whose bytes can be read and
 // written by their offset, say a file (provider.PD.RegObject). What the object does
 // may take long. So a goroutine of its own waits for it, never one that holds a lock of
 // a stream or serves other streams. Meanwhile that side of that stream stops: the receive
 // side reads no further, so that TCP holds the peer back, or the transmit side sends no
 // further. Everything else goes on.
 //
-// The region of an object has no octets in memory (Region.buf is empty), so that Slice
+// The region of an object has no bytes in memory (Region.buf is empty), so that Slice
 // finds nothing in it. Therefore the paths for memory, the short ones above all, fail at
 // Slice and leave the segment or work request to the general path, which finds the object.
 
@@ -27,13 +27,13 @@ const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | pr
 // RegObject implements provider.PD.
 func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr"
-	name := fmt.Sprintf("object of %d octets", size)
+	name := fmt.Sprintf("object of %d bytes", size)
 	writable := access&provider.AccessLocalWrite != 0
 	switch {
 	case o == nil:
 		return nil, fail(op, name, fmt.Errorf("the object is nil: %w", syscall.EINVAL))
 	case size == 0 || size > math.MaxInt64:
-		return nil, fail(op, name, fmt.Errorf("the size has to be 1 to 2^63-1 octets: %w", syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("the size has to be 1 to 2^63-1 bytes: %w", syscall.EINVAL))
 	case !writable && access&provider.AccessRemoteWrite != 0:
 		return nil, fail(op, name, fmt.Errorf("AccessRemoteWrite needs AccessLocalWrite: %w", syscall.EINVAL))
 	case access&^objectRights != 0:

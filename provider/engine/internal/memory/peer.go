@@ -23,7 +23,7 @@ type Peer struct {
 // for, in their order, and return the error whose Terminate they ask for. Their errors are the
 // package variables of ddp and rdmap, so that nothing is allocated.
 
-// WriteTarget checks the n octets that a tagged segment of a Write names.
+// WriteTarget checks the n bytes that a tagged segment of a Write names.
 // With a nil error they are in use until m.ReleaseRemote. For n = 0
 // nothing is checked and m is nil. Where the region is an object b is nil.
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Piece is N octets, from Off on, of a region that is in use until ReleasePieces: by the peer if
-// Remote, otherwise by a work request of ours. They belong to the octets of a payload from at on.
+// Piece is N bytes, from Off on, of a region that is in use until ReleasePieces: by the peer if
+// Remote, otherwise by a work request of ours. They belong to the bytes of a payload from at on.
 type Piece struct {
 	Region *Region
 	Remote bool
@@ -18,7 +18,7 @@ type Piece struct {
 	at     uint64
 }
 
-// Piece is the n octets at address addr of a region that is an object, in use for the peer.
+// Piece is the n bytes at address addr of a region that is an object, in use for the peer.
 func (m *Region) Piece(addr, n uint64) Piece {
 	return Piece{Region: m, Remote: true, Off: addr - m.base, N: n}
 }
@@ -32,7 +32,7 @@ func (p *Piece) VectorWriter() (provider.VectorWriterAt, bool) {
 // of returns the part of the payload b that belongs to the piece.
 func (p *Piece) of(b []byte) []byte { return b[p.at : p.at+p.N] }
 
-// memory is the piece's octets in its region, nil for an object.
+// memory is the piece's bytes in its region, nil for an object.
 func (p *Piece) memory() []byte {
 	if p.Region.src != nil {
 		return nil
@@ -75,7 +75,7 @@ func ReleasePieces(pieces []Piece) {
 	}
 }
 
-// Pieces are the n octets at offset off of what the SGEs of a work request of
+// Pieces are the n bytes at offset off of what the SGEs of a work request of
 // ours name, in use until ReleasePieces. It is what Resolve is for memory, and
 // reports false for what that refuses: what can't be used, and what needs no object. A
 // region that work requests register can't be beside an object: its end would have to
@@ -124,7 +124,7 @@ func ReadPieces(pieces []Piece, b []byte) error {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return fmt.Errorf("reading %d octets at %d of the object of %s: %w", p.N, p.Off, p.Region.name(), err)
+			return fmt.Errorf("reading %d bytes at %d of the object of %s: %w", p.N, p.Off, p.Region.name(), err)
 		}
 	}
 	return nil
@@ -146,6 +146,6 @@ func (p *Piece) WriteError(err error) error {
 	if err == nil {
 		err = io.ErrShortWrite
 	}
-	return fmt.Errorf("writing %d octets at %d of the object of %s: %w",
+	return fmt.Errorf("writing %d bytes at %d of the object of %s: %w",
 		p.N, p.Off, p.Region.name(), err)
 }

@@ -28,7 +28,7 @@ var populates = sync.OnceValue(func() bool {
 
 // probe reports EFAULT, which ibv_reg_mr gives as well, if buf is memory that can't be
 // read, or not written if write says that it is going to be. Otherwise the first
-// octet that is placed there would end the process.
+// byte that is placed there would end the process.
 //
 // It is about this moment. A program that unmaps or protects the memory of a region later ends
 // the process all the same: the engine's region, unlike one that the kernel has

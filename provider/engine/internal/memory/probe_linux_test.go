@@ -69,7 +69,7 @@ func TestProbeLeavesLongRegionsUntouched(t *testing.T) {
 	p := testPD(t, testTable(t))
 	m := testkit.Must(p.RegMR(b, provider.AccessLocalWrite))(t)
 	if grown := resident(t) - before; grown > 64<<20 {
-		t.Errorf("registering 1 GiB of untouched memory took %d octets", grown)
+		t.Errorf("registering 1 GiB of untouched memory took %d bytes", grown)
 	}
 	testkit.OK(t, m.Close())
 }

@@ -16,7 +16,7 @@ import (
 
 // Region is a memory region.
 //
-// Its octets are touched between acquire and Release only, by what never waits for a peer: a
+// Its bytes are touched between acquire and Release only, by what never waits for a peer: a
 // non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040
 // section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
 // Close ends when the calls of the object's methods that are under way have returned.
@@ -65,7 +65,7 @@ func (p *Domain) RegMR(buf []byte, access provider.Access) (provider.MR, error) 
 func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
-		return nil, fail(op, fmt.Sprintf("%d octets", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
+		return nil, fail(op, fmt.Sprintf("%d bytes", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
 	}
 	return asMR(p.regMR(op, buf, iova, access))
 }
@@ -81,7 +81,7 @@ func asMR(m *Region, err error) (provider.MR, error) {
 // regMR registers buf at address base, or 0 with AccessZeroBased.
 func (p *Domain) regMR(op string, buf []byte, base uint64, access provider.Access) (
 	*Region, error) {
-	object := fmt.Sprintf("%d octets", len(buf))
+	object := fmt.Sprintf("%d bytes", len(buf))
 	writable := access&provider.AccessLocalWrite != 0
 	if err := checkRegion(len(buf), access); err != nil {
 		return nil, fail(op, object, err)
@@ -105,7 +105,7 @@ func checkRegion(n int, access provider.Access) error {
 	case n == 0:
 		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
 	case uint64(n) > MaxRegion:
-		return fmt.Errorf("a region has at most %d octets: %w", uint64(MaxRegion), syscall.EINVAL)
+		return fmt.Errorf("a region has at most %d bytes: %w", uint64(MaxRegion), syscall.EINVAL)
 	case unknown != 0:
 		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
 	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
@@ -158,7 +158,7 @@ func (m *Region) acquireRemote() bool { return m.remote.Enter() }
 // ReleaseRemote ends a use by the peer.
 func (m *Region) ReleaseRemote() { m.remote.Leave() }
 
-// Slice returns the n octets at address addr, to be touched between acquire
+// Slice returns the n bytes at address addr, to be touched between acquire
 // and Release only. It reports false if not all of them are in the region.
 // With n = 0 addr may be one past the end.
 //
@@ -178,9 +178,9 @@ func (m *Region) allows(p *Domain, need provider.Access) bool {
 	return m.pd == p && m.access&need == need
 }
 
-// Octets returns the octets that an SGE of a work request of p names, to be touched between
+// Octets returns the bytes that an SGE of a work request of p names, to be touched between
 // acquire and Release only. It reports false if the region is of another protection domain,
-// lacks one of the rights need, or does not have all of the octets.
+// lacks one of the rights need, or does not have all of the bytes.
 func (m *Region) Octets(p *Domain, s *provider.SGE, need provider.Access) ([]byte, bool) {
 	b, ok := m.Slice(s.Addr, uint64(s.Length))
 	return b, ok && m.allows(p, need)
@@ -197,7 +197,7 @@ func (m *Region) Len() uint64 {
 	return uint64(len(m.buf))
 }
 
-// holds reports whether the n octets at address addr are in the region. It is Slice
+// holds reports whether the n bytes at address addr are in the region. It is Slice
 // for regions of either kind.
 func (m *Region) holds(addr, n uint64) bool {
 	off := addr - m.base

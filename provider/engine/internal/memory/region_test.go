@@ -23,13 +23,13 @@ func TestRegMRArguments(t *testing.T) {
 		want   syscall.Errno // 0: success
 		grants provider.Access
 	}{
-		{"no octets", nil, 0, syscall.EINVAL, 0},
-		{"no octets, not nil", []byte{}, 0, syscall.EINVAL, 0},
+		{"no bytes", nil, 0, syscall.EINVAL, 0},
+		{"no bytes, not nil", []byte{}, 0, syscall.EINVAL, 0},
 		{"remote write without local write", page, provider.AccessRemoteWrite, syscall.EINVAL, 0},
 		{"remote atomic without local write", page, provider.AccessRemoteAtomic, syscall.EINVAL, 0},
 		{"unknown right", page, 1 << 20, syscall.EINVAL, 0},
 		{"local read", page, 0, 0, 0},
-		{"one octet", page[:1], allRights, 0, allRights},
+		{"one byte", page[:1], allRights, 0, allRights},
 		{"remote read only", page, provider.AccessRemoteRead, 0, provider.AccessRemoteRead},
 		{"atomic is dropped", page, provider.AccessLocalWrite | provider.AccessRemoteAtomic | provider.AccessMWBind, 0, provider.AccessLocalWrite | provider.AccessMWBind},
 	} {
@@ -45,7 +45,7 @@ func TestRegMRArguments(t *testing.T) {
 			testkit.OK(t, err)
 			defer m.Close()
 			if m.Len() != uint64(len(c.buf)) || m.Access() != c.grants {
-				t.Errorf("%d octets with rights %s, want %d with %s", m.Len(), m.Access(), len(c.buf), c.grants)
+				t.Errorf("%d bytes with rights %s, want %d with %s", m.Len(), m.Access(), len(c.buf), c.grants)
 			}
 			if m.LKey() == 0 || m.LKey() != m.RKey() {
 				t.Errorf("LKey %#x, RKey %#x: want the STag in both", m.LKey(), m.RKey())
@@ -73,7 +73,7 @@ func TestMRSlice(t *testing.T) {
 		want    bool
 	}{
 		{"all", base, 100, true},
-		{"last octet", base + 99, 1, true},
+		{"last byte", base + 99, 1, true},
 		{"nothing at the start", base, 0, true},
 		{"nothing at the end", base + 100, 0, true},
 		{"nothing before", base - 1, 0, false},
@@ -92,10 +92,10 @@ func TestMRSlice(t *testing.T) {
 	} {
 		b, ok := m.Slice(c.addr, c.n)
 		if ok != c.want || ok && uint64(len(b)) != c.n {
-			t.Errorf("%s: slice(base%+d, %d) = %d octets, %v, want %v", c.name, int64(c.addr-base), c.n, len(b), ok, c.want)
+			t.Errorf("%s: slice(base%+d, %d) = %d bytes, %v, want %v", c.name, int64(c.addr-base), c.n, len(b), ok, c.want)
 		}
 		if cap(b) != len(b) {
-			t.Errorf("%s: a slice of %d octets can grow to %d", c.name, len(b), cap(b))
+			t.Errorf("%s: a slice of %d bytes can grow to %d", c.name, len(b), cap(b))
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestMRCloseWaits(t *testing.T) {
 }
 
 // TestMRBarrier writes to a region through a peer's eyes on several goroutines
-// and closes it meanwhile: not an octet changes after Close has returned.
+// and closes it meanwhile: not a byte changes after Close has returned.
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func TestMRBarrier(t *testing.T) {
@@ -197,7 +197,7 @@ func TestMRBarrier(t *testing.T) {
 		before := string(memory) // races with a late writer, which -race reports
 		wg.Wait()
 		if before != string(memory) {
-			t.Fatal("octets changed after the barrier")
+			t.Fatal("bytes changed after the barrier")
 		}
 		testkit.OK(t, m.Close())
 	}

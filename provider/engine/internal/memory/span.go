@@ -5,7 +5,7 @@ import "github.com/govs-rdma/govs/provider"
 // MaxSGE is how many SGEs a work request has at most.
 const MaxSGE = 16
 
-// Span is an SGE after it was checked: octets of a region, to be touched
+// Span is an SGE after it was checked: bytes of a region, to be touched
 // between acquire and Release of the region only.
 type Span struct {
 	Region *Region
@@ -47,7 +47,7 @@ func ReleaseSpans(spans []Span) {
 	}
 }
 
-// AppendSpans appends to out the pieces that make up the n octets at offset
+// AppendSpans appends to out the pieces that make up the n bytes at offset
 // off of the message that spans make up. All of them must be there.
 func AppendSpans(out [][]byte, spans []Span, off, n uint64) [][]byte {
 	for i := range spans {
@@ -66,7 +66,7 @@ func AppendSpans(out [][]byte, spans []Span, off, n uint64) [][]byte {
 		out = append(out, b)
 	}
 	if n != 0 {
-		panic("engine: octets asked for beyond the end of a message")
+		panic("engine: bytes asked for beyond the end of a message")
 	}
 	return out
 }

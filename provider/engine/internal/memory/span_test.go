@@ -58,7 +58,7 @@ func TestResolveLocal(t *testing.T) {
 			n -= uint64(len(s.Bytes))
 		}
 		if n != 0 {
-			t.Errorf("%s: %d octets too few", c.name, int64(n))
+			t.Errorf("%s: %d bytes too few", c.name, int64(n))
 		}
 	}
 }
@@ -93,11 +93,11 @@ func TestAppendSpans(t *testing.T) {
 		for n := range len(message) - off + 1 {
 			pieces := AppendSpans(nil, spans, uint64(off), uint64(n))
 			if got := bytes.Join(pieces, nil); !bytes.Equal(got, message[off:off+n]) {
-				t.Fatalf("%d octets at %d are %v, want %v", n, off, got, message[off:off+n])
+				t.Fatalf("%d bytes at %d are %v, want %v", n, off, got, message[off:off+n])
 			}
 			for _, b := range pieces {
 				if len(b) == 0 {
-					t.Fatalf("%d octets at %d: an empty piece", n, off)
+					t.Fatalf("%d bytes at %d: an empty piece", n, off)
 				}
 			}
 		}
@@ -156,7 +156,7 @@ func checkAccess(t *testing.T, name string, m *Region, b []byte, n int, err, wan
 		t.Errorf("%s: error %v, want %v", name, err, want)
 	}
 	if (m != nil) != (want == nil && n > 0) || len(b) != 0 && len(b) != n {
-		t.Errorf("%s: region %v, %d octets", name, m != nil, len(b))
+		t.Errorf("%s: region %v, %d bytes", name, m != nil, len(b))
 	}
 	if m != nil {
 		m.ReleaseRemote()

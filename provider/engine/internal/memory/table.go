@@ -28,7 +28,7 @@ const (
 // Entries are compared in full, and each registration has a Region of its own that is
 // never used again, so that no stale STag ever finds another region.
 //
-// Windows, and regions that work requests register, are other: the lowest octet of
+// Windows, and regions that work requests register, are other: the lowest byte of
 // their STags, the key, changes from one registration to the next, and is the
 // program's to choose (RFC 5040 calls an STag an index and a key). They are in a table
 // of their own by the index, which is random as well, and which no other STag has.
@@ -91,7 +91,7 @@ func NewTable(c Config) *Table {
 	return t
 }
 
-// stagIndex is the part of an STag that stays while its key octet changes.
+// stagIndex is the part of an STag that stays while its key byte changes.
 func stagIndex(stag uint32) uint32 { return stag >> 8 }
 
 // lookup returns the region that stag names, nil if there is none. The region

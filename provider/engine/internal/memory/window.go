@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Window is a memory window. What peers find under its STag is the view: a Region whose octets
+// Window is a memory window. What peers find under its STag is the view: a Region whose bytes
 // are those of the region. No work request of ours can use it, as its local gate is never opened;
 // its remote gate is open while the window is bound. The region can't go before the
 // window lets go of it, so that a peer's use of the view is none of the region's.
@@ -87,7 +87,7 @@ var (
 	errBindBounds = rdmap.LocalCatastrophe("a bind reaches out of the region")
 )
 
-// bind binds the window on behalf of the queue pair of p, or unbinds it if o has no octets. After
+// bind binds the window on behalf of the queue pair of p, or unbinds it if o has no bytes. After
 // an error it is as it was. A window of type 1 may be bound to something else before.
 //
 // A window of type 2 is for p only from here on, and bound once: as with

@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// part is what binds a window to n octets of m.
+// part is what binds a window to n bytes of m.
 func part(m *Region, off, n int, access provider.Access) *Work {
 	return &Work{lkey: m.stag, addr: m.base + uint64(off), length: uint64(n), access: access}
 }
@@ -65,15 +65,15 @@ func TestBindChecks(t *testing.T) {
 		want error
 	}{
 		{"all of it", part(rw, 0, 100, write|read), nil},
-		{"the last octet", part(rw, 99, 1, write), nil},
+		{"the last byte", part(rw, 99, 1, write), nil},
 		{"reading what may not be written", part(ro, 0, 100, read), nil},
 		{"no right at all", part(ro, 0, 100, 0), nil},
 		{"writing what may not be written", part(ro, 0, 100, write), errBindRights},
 		{"atomics on what may not be written", part(ro, 0, 8, provider.AccessRemoteAtomic), errBindRights},
 		{"a region without the right to bind", part(plain, 0, 100, read), errBindRights},
-		{"one octet more", part(rw, 0, 101, read), errBindBounds},
-		{"one octet after", part(rw, 100, 1, read), errBindBounds},
-		{"one octet before", part(rw, -1, 2, read), errBindBounds},
+		{"one byte more", part(rw, 0, 101, read), errBindBounds},
+		{"one byte after", part(rw, 100, 1, read), errBindBounds},
+		{"one byte before", part(rw, -1, 2, read), errBindBounds},
 		{"around the end", &Work{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
 		{"a region of another PD", part(foreign, 0, 100, read), errBindRegion},
 		{"a closed region", part(closed, 0, 100, read), errBindRegion},
@@ -158,8 +158,8 @@ func TestWindowAccess(t *testing.T) {
 		{"type 2, another PD", foreign, two.RKey(), at, 20, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
 		{"reading only", q, ro.RKey(), at, 1, ddp.ErrTaggedAccess, nil},
 		{"writing only", q, wo.RKey(), at, 1, nil, rdmap.ErrReadAccess},
-		{"the octet before, which the region has", q, one.RKey(), at - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
-		{"the octet after", q, one.RKey(), at + 20, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"the byte before, which the region has", q, one.RKey(), at - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"the byte after", q, one.RKey(), at + 20, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"one too many", q, two.RKey(), at, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"zero-based", q, zero.RKey(), 0, 20, nil, nil},
 		{"zero-based, one too many", q, zero.RKey(), 0, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
@@ -179,7 +179,7 @@ func TestWindowAccess(t *testing.T) {
 	w, b, err := q.WriteTarget(zero.RKey(), 19, 1)
 	testkit.OK(t, err)
 	if &b[0] != &m.buf[59] {
-		t.Error("the last octet of the window is not octet 59 of the region")
+		t.Error("the last byte of the window is not byte 59 of the region")
 	}
 	w.ReleaseRemote()
 }
@@ -383,11 +383,11 @@ func playWindows(t *rapid.T, d *Table) {
 			m, b, err := q.ReadSource(x.stag, base+uint64(off), 1)
 			may := x.live && x.right == provider.AccessRemoteRead && off >= x.off && off < x.off+x.n && !(type2 && x.qp != i)
 			if (err == nil) != may {
-				t.Fatalf("octet %d read by QP %d: %v, while %+v", off, i, err, *x)
+				t.Fatalf("byte %d read by QP %d: %v, while %+v", off, i, err, *x)
 			}
 			if err == nil {
 				if x.w != nil && &b[0] != &regions[x.on].buf[off] {
-					t.Fatalf("octet %d is another one", off)
+					t.Fatalf("byte %d is another one", off)
 				}
 				m.ReleaseRemote()
 			}
@@ -453,7 +453,7 @@ func playWindows(t *rapid.T, d *Table) {
 }
 
 // TestWindowBarrier: once a window is unbound, invalidated or bound to something else,
-// no octet of what it was bound to changes, and the region can go.
+// no byte of what it was bound to changes, and the region can go.
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 //rfc:5041 DDP-8.3.1-6-01 After revoke the network can no longer modify the buffer
@@ -484,7 +484,7 @@ func TestWindowBarrier(t *testing.T) {
 						if err != nil {
 							continue
 						}
-						for i := first; i < len(b); i += writers { // each has octets of its own
+						for i := first; i < len(b); i += writers { // each has bytes of its own
 							b[i]++
 						}
 						use.ReleaseRemote()
@@ -517,7 +517,7 @@ func TestWindowBarrier(t *testing.T) {
 			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race reports
 			runtime.Gosched()
 			if before != string(memory[0])+string(memory[1]) {
-				t.Fatal("octets changed after the barrier")
+				t.Fatal("bytes changed after the barrier")
 			}
 			testkit.OK(t, m.Close())
 		}

@@ -31,7 +31,7 @@ var (
 	errBindNothing  = fmt.Errorf("a bind of no region, but with an address or a length: %w", syscall.EINVAL)
 	errBindZero     = fmt.Errorf("a window of type 2 is not unbound by a length of zero, but by "+
 		"invalidation: %w", syscall.EINVAL)
-	errSameKey = fmt.Errorf("the key's lowest octet is that of the old key: a peer that has kept that "+
+	errSameKey = fmt.Errorf("the key's lowest byte is that of the old key: a peer that has kept that "+
 		"one would be back in: %w", syscall.EINVAL)
 	errNotMapped = fmt.Errorf("no memory was mapped for the registration: %w", syscall.EINVAL)
 	errRegRights = fmt.Errorf("rights that a region can't have, or remote writing without local "+

@@ -35,7 +35,7 @@ func TurnOfLong(left int) int {
 // TurnOfBatch is what a batch may cost, with left of a turn.
 func TurnOfBatch(left int) int { return max(left, BatchLeast) }
 
-// A Batch decides how many octets go out with one call. Each call costs much more than its octets.
+// A Batch decides how many bytes go out with one call. Each call costs much more than its bytes.
 // But what a socket doesn't take has to be copied, so that it must have shown for a while that it
 // takes everything. FPDUs that it doesn't take may have been built for nothing, so that a socket
 // that was full gets at first little more than it took before that.
@@ -48,7 +48,7 @@ type Batch struct {
 // NewBatch is that of a socket that has not been full.
 func NewBatch() Batch { return Batch{apt: BatchOctets} }
 
-// Took notes that the socket took n octets, and whether that was all of the batch.
+// Took notes that the socket took n bytes, and whether that was all of the batch.
 func (b *Batch) Took(n int, whole bool) {
 	b.since = int32(min(int(b.since)+n, BatchOctets))
 	if n >= int(b.apt) {
@@ -68,7 +68,7 @@ func (b *Batch) Full() {
 	b.whole, b.since = 0, 0
 }
 
-// Limit is how many octets the next batch may have.
+// Limit is how many bytes the next batch may have.
 func (b *Batch) Limit() uint64 {
 	if b.whole < WholeBatches {
 		return uint64(b.apt)
@@ -76,16 +76,16 @@ func (b *Batch) Limit() uint64 {
 	return BatchMost
 }
 
-// Dense is how short the FPDUs of a stream are: the binary logarithm of what an octet of them
-// costs, counted in octets.
+// Dense is how short the FPDUs of a stream are: the binary logarithm of what a byte of them
+// costs, counted in bytes.
 type Dense uint8
 
-// DenseFirst is Dense before anything was received: FPDUs without payload, of 20 octets.
+// DenseFirst is Dense before anything was received: FPDUs without payload, of 20 bytes.
 const DenseFirst = 5
 
-// ReadLimit is how many octets the next read takes, when turn is left and rest is missing of an
+// ReadLimit is how many bytes the next read takes, when turn is left and rest is missing of an
 // FPDU whose length is known: few while FPDUs are short, so that what they cost stays within the
-// turn. The rest costs no more than its octets.
+// turn. The rest costs no more than its bytes.
 func (d Dense) ReadLimit(rest, turn int) int {
 	most := max(ReadLeast, min(ReadMost, turn>>d))
 	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
@@ -93,8 +93,8 @@ func (d Dense) ReadLimit(rest, turn int) int {
 	return max(rest+ReadAhead, min(rest+most, max(turn-turn/4, ReadLeast)))
 }
 
-// Spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has
-// cost. full says that as many octets came as were asked for.
+// Spent returns what a read of n bytes, in which as many FPDUs ended as fpdus says, has
+// cost. full says that as many bytes came as were asked for.
 //
 // It records in d how short the FPDUs were. d decreases slowly, and only after reads that were as
 // long as it permitted. A short read with the rest of an FPDU, and perhaps one more, does not

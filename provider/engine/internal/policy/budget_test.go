@@ -21,7 +21,7 @@ func TestReadLimit(t *testing.T) {
 	}
 }
 
-// TestSpent: a read costs its octets and its FPDUs. Dense increases at once, but not for the end of
+// TestSpent: a read costs its bytes and its FPDUs. Dense increases at once, but not for the end of
 // a turn, and decreases by one, after full reads only.
 func TestSpent(t *testing.T) {
 	for before := range Dense(11) {
@@ -30,11 +30,11 @@ func TestSpent(t *testing.T) {
 				for _, full := range []bool{false, true} {
 					d := before
 					if cost := d.Spent(n, fpdus, full); cost != n+fpdus*FPDUCost {
-						t.Fatalf("%d octets and %d FPDUs cost %d", n, fpdus, cost)
+						t.Fatalf("%d bytes and %d FPDUs cost %d", n, fpdus, cost)
 					}
 					rest := n < TurnEnd && fpdus <= 2
 					if d > before && rest || d < before && (!full || d != before-1) {
-						t.Fatalf("%d octets and %d FPDUs, full %t: dense %d after %d", n, fpdus, full, d, before)
+						t.Fatalf("%d bytes and %d FPDUs, full %t: dense %d after %d", n, fpdus, full, d, before)
 					}
 				}
 			}
@@ -59,7 +59,7 @@ func TestBatch(t *testing.T) {
 	check := func(b Batch, row int) {
 		limit := b.Limit()
 		if row >= WholeBatches && limit != BatchMost || row < WholeBatches && (limit < BatchSlow || limit > BatchOctets) {
-			t.Fatalf("%d octets after %d whole batches: %+v", limit, row, b)
+			t.Fatalf("%d bytes after %d whole batches: %+v", limit, row, b)
 		}
 	}
 	play = func(b Batch, left, row, since int) {
@@ -74,7 +74,7 @@ func TestBatch(t *testing.T) {
 					again = row + 1
 				}
 				if next.apt < b.apt || n < int(b.apt) && next.apt > b.apt && row+1 < WholeBatches {
-					t.Fatalf("%d octets of %+v: %+v", n, b, next)
+					t.Fatalf("%d bytes of %+v: %+v", n, b, next)
 				}
 				play(next, left-1, again, since+n)
 			}
@@ -82,7 +82,7 @@ func TestBatch(t *testing.T) {
 		next := b
 		next.Full()
 		if want := min(max(2*min(since, BatchOctets), BatchSlow), BatchOctets); next.Limit() != uint64(want) {
-			t.Fatalf("full after %d octets: %d, want %d", since, next.Limit(), want)
+			t.Fatalf("full after %d bytes: %d, want %d", since, next.Limit(), want)
 		}
 		play(next, left-1, 0, 0)
 	}

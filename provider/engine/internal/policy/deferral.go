@@ -39,7 +39,7 @@ const (
 	Next             // with those that wait already, and others
 )
 
-// A Post is a list of work requests: how many of them are signalled, and their octets, counted as
+// A Post is a list of work requests: how many of them are signalled, and their bytes, counted as
 // in a turn.
 type Post struct{ Signaled, Octets uint32 }
 

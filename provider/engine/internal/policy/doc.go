@@ -48,7 +48,7 @@
 //
 // A Poll is a look at all streams of the lane, but for the looks of a program whose CQ is armed,
 // which is about to sleep. A program with few QPs looks at their streams, and at all after as many
-// looks or octets as [Looks] says. One that polls rarely, because each Poll moves a MiB or because
+// looks or bytes as [Looks] says. One that polls rarely, because each Poll moves a MiB or because
 // it answers 64 messages after each, keeps the lease: its Polls are long, and the time between them
 // is short. One that pauses for LeaseTime, or that sleeps between events, has none.
 //
@@ -68,8 +68,8 @@
 // How many short records a socket may hold that TCP can't send yet is bounded by [Unsent], from
 // how long records are on average.
 //
-// Short FPDUs cost more than their octets, so a read takes fewer of them: a turn is divided by what
-// an octet has cost in the reads before. [Dense] has the logarithm of that.
+// Short FPDUs cost more than their bytes, so a read takes fewer of them: a turn is divided by what
+// a byte has cost in the reads before. [Dense] has the logarithm of that.
 //
 //	             a read whose FPDUs were shorter, but not the end of a turn
 //	       -----------------------------------------------------------------> as dense as

@@ -24,13 +24,13 @@ func TestLeased(t *testing.T) {
 	}
 }
 
-// TestLooks: SomeMost looks that find nothing, and TurnLong octets, count the same.
+// TestLooks: SomeMost looks that find nothing, and TurnLong bytes, count the same.
 func TestLooks(t *testing.T) {
 	for moved, want := range map[int]uint64{
 		0: 1, 1: 1, TurnLong/SomeMost - 1: 1, TurnLong / SomeMost: 2, TurnLong: SomeMost + 1, 4 * TurnLong: 4*SomeMost + 1,
 	} {
 		if got := Looks(moved); got != want {
-			t.Errorf("%d octets: %d, want %d", moved, got, want)
+			t.Errorf("%d bytes: %d, want %d", moved, got, want)
 		}
 	}
 }

@@ -93,7 +93,7 @@ const (
 
 // # How much at once
 //
-// In octets of a turn (see Dense): longer is cheaper for an octet, and other streams wait for
+// In bytes of a turn (see Dense): longer is cheaper for a byte, and other streams wait for
 // longer. Not measured, where nothing else is said.
 const (
 	// TurnSole is the turn of a stream that is the only one of the CQ that the program polls, of
@@ -118,7 +118,7 @@ const (
 
 	// BatchOctets is what one call usually sends, the most that it sends of copies, the length of
 	// its records where the path has long segments, and what goes to an object at once. Longer ones
-	// are hardly cheaper for an octet.
+	// are hardly cheaper for a byte.
 	BatchOctets = 256 << 10
 
 	// TurnsShort is what the short turns of a round may use together: about 0.2 ms.
@@ -152,7 +152,7 @@ const (
 	BatchFPDUs = 512
 
 	// FPDUCost, RecordCost and EndCost are what an FPDU, a record, and the end of a stream with all
-	// that follows count as, in addition to their octets. Measured: 50 to 80 ns, 600 to 850 ns in
+	// that follows count as, in addition to their bytes. Measured: 50 to 80 ns, 600 to 850 ns in
 	// the engine with 2,300 ns in all (BenchmarkReceived, BenchmarkSent), 40 us.
 	FPDUCost   = 512
 	RecordCost = 8 << 10

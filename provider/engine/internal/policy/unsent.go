@@ -4,7 +4,7 @@ import "math/bits"
 
 const unsentSample = 2 * UnsentRecords // records that the average length is taken of
 
-// Unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
+// Unsent is what bounds the bytes that a socket holds and TCP can't send yet. It is small,
 // because each stream has one.
 //
 // The kernel sends what a socket holds when acknowledgements make room for it. Those that
@@ -20,7 +20,7 @@ type Unsent struct {
 	power   uint8 // the limit is 2 to this power; 0: what the system allows
 }
 
-// Limit is the limit in octets, 0 for what the system allows.
+// Limit is the limit in bytes, 0 for what the system allows.
 func (u *Unsent) Limit() int {
 	if u.power == 0 {
 		return 0

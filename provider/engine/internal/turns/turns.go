@@ -1,9 +1,9 @@
 // Package turns shares the time of a poller among the streams that are ready at the same
 // time, so that a stream with little to do does not wait for those with much.
 //
-// A turn is what a stream may do in one call of its handler. It is counted in octets, so
+// A turn is what a stream may do in one call of its handler. It is counted in bytes, so
 // that it needs no clock and is the same on every run; work that costs more than its
-// octets counts as the octets that take as long (about 0.35 ns each over loopback, with
+// bytes counts as the bytes that take as long (about 0.35 ns each over loopback, with
 // CRC). A stream is long if its last turn ended before its work did, otherwise short. A
 // round is one Poll. In each round the short streams come first, with short turns, until
 // they have used policy.TurnsShort together. Then the long streams come, until they have used one
@@ -78,7 +78,7 @@ func (r *Round) Add(s *State) {
 	r.n++
 }
 
-// Next returns the number of the stream whose turn it is, and how many octets that turn
+// Next returns the number of the stream whose turn it is, and how many bytes that turn
 // has; -1 when the round is over. Call Done before the next call of Next.
 func (r *Round) Next() (number, turn int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
@@ -159,7 +159,7 @@ func (r *Round) serve(s *State) {
 	}
 }
 
-// Done records how many octets the turn of a stream has used, and whether the turn ended
+// Done records how many bytes the turn of a stream has used, and whether the turn ended
 // before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
 	r.left -= max(spent, policy.CallCost)

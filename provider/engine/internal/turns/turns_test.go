@@ -87,7 +87,7 @@ func TestRoundIsBounded(t *testing.T) {
 				before -= work[i]
 			}
 			if before > policy.TurnsShort+policy.TurnLong+policy.TurnLong/4 {
-				t.Fatalf("%d streams: round %d came to %d octets", ready, round, before)
+				t.Fatalf("%d streams: round %d came to %d bytes", ready, round, before)
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func TestQueuedComeLast(t *testing.T) {
 			least, most = 0, 0
 		}
 		if all < least || all > most {
-			t.Errorf("round %d has given %d turns of %d octets", round, turns, all)
+			t.Errorf("round %d has given %d turns of %d bytes", round, turns, all)
 		}
 		if !queued.Long() {
 			t.Errorf("after round %d the stream is not long", round)

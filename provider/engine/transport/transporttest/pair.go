@@ -153,14 +153,14 @@ func (e *End) Send(b []byte) {
 	}
 }
 
-// Receive reads exactly n octets.
+// Receive reads exactly n bytes.
 func (e *End) Receive(n int) []byte {
 	e.t.Helper()
 	b := make([]byte, n)
 	for done := 0; done < n; {
 		m, err := e.Read(b[done:])
 		if err != nil {
-			e.t.Fatalf("Readv after %d of %d octets: %v", done, n, err)
+			e.t.Fatalf("Readv after %d of %d bytes: %v", done, n, err)
 		}
 		done += m
 	}
@@ -172,18 +172,18 @@ func (e *End) WantEOF(why string) {
 	e.t.Helper()
 	var b [1]byte
 	if n, err := e.Read(b[:]); n != 0 || !errors.Is(err, io.EOF) {
-		e.t.Errorf("%s: read %d octets, %v; want EOF", why, n, err)
+		e.t.Errorf("%s: read %d bytes, %v; want EOF", why, n, err)
 	}
 }
 
 // ReadError returns what the first read that has something to say gives, without an
-// octet being expected.
+// byte being expected.
 func (e *End) ReadError() error {
 	e.t.Helper()
 	var b [1]byte
 	n, err := e.Read(b[:])
 	if n != 0 {
-		e.t.Errorf("read octet %#x, want an error", b[0])
+		e.t.Errorf("read byte %#x, want an error", b[0])
 	}
 	return err
 }

@@ -33,12 +33,12 @@ func Run(t *testing.T, run func(t *testing.T, test func(t *testing.T, h Harness)
 		name string
 		test func(t *testing.T, h Harness)
 	}{
-		{"octets arrive in order through any cut", testStream},
-		{"octets arrive in order in any records", testRecords},
+		{"bytes arrive in order through any cut", testStream},
+		{"bytes arrive in order in any records", testRecords},
 		{"an idle stream would block", testIdle},
 		{"CloseWrite ends one direction", testCloseWrite},
 		{"Close ends both", testClose},
-		{"Close with octets unread resets", testCloseUnread},
+		{"Close with bytes unread resets", testCloseUnread},
 		{"Abort resets", testAbort},
 		{"methods of a closed stream", testClosedStream},
 		{"a full stream becomes writable", testFull},
@@ -87,7 +87,7 @@ func testStream(t *testing.T, h Harness) {
 		got = append(got, bytes.Join(bufs, nil)[:n]...)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("the octets received are not those sent")
+		t.Error("the bytes received are not those sent")
 	}
 }
 
@@ -110,7 +110,7 @@ func testRecords(t *testing.T, h Harness) {
 		for rest := want; len(got) < len(want); {
 			if len(rest) > 0 {
 				offer := rest
-				if rnd.IntN(50) > 0 { // a full window takes few octets, and cutting all of them takes long
+				if rnd.IntN(50) > 0 { // a full window takes few bytes, and cutting all of them takes long
 					offer = rest[:min(len(rest), 500)]
 				}
 				n, err := w.WriteRecords(cutAll(offer, rnd), lengths(len(offer), longest, rnd))
@@ -126,7 +126,7 @@ func testRecords(t *testing.T, h Harness) {
 			got = append(got, buf[:n]...)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("round %d: the octets received are not those sent", round)
+			t.Errorf("round %d: the bytes received are not those sent", round)
 		}
 	}
 	if n, err := w.WriteRecords(nil, nil); n != 0 || err != nil {
@@ -152,7 +152,7 @@ func cutAll(b []byte, rnd *rand.Rand) [][]byte {
 	return bufs
 }
 
-// lengths cuts n octets into records of at most longest.
+// lengths cuts n bytes into records of at most longest.
 func lengths(n, longest int, rnd *rand.Rand) []int {
 	var records []int
 	for n > 0 {
@@ -205,7 +205,7 @@ func testCloseWrite(t *testing.T, h Harness) {
 	if got := p.Accepted.Receive(10); string(got) != "last words" {
 		t.Errorf("received %q", got)
 	}
-	p.Accepted.WantEOF("after the last octet")
+	p.Accepted.WantEOF("after the last byte")
 	p.Accepted.WantEOF("for ever after")
 	p.Accepted.Send([]byte("answer"))
 	if got := p.Dialed.Receive(6); string(got) != "answer" {

@@ -108,7 +108,7 @@ func (e *end) received(l *lane, octets int) error {
 	case octets == creditLen(e.spec.Size):
 		l.granted += uint64(window(&e.spec) / 4)
 	default:
-		return fmt.Errorf("the peer sent %d octets, which is neither a message nor a note", octets)
+		return fmt.Errorf("the peer sent %d bytes, which is neither a message nor a note", octets)
 	}
 	return because(l.qp, l.qp.PostRecv(l.recv...))
 }
@@ -192,13 +192,13 @@ const peakDepths = 4
 
 // A Peak finds the fastest stretch of a transfer. Its zero value is an empty transfer.
 type Peak struct {
-	Least  uint64 // octets that a stretch has at least
+	Least  uint64 // bytes that a stretch has at least
 	from   time.Duration
 	octets int
 	best   float64
 }
 
-// Add says that so many more octets have gone by now, which counts from the
+// Add says that so many more bytes have gone by now, which counts from the
 // transfer's beginning.
 func (p *Peak) Add(now time.Duration, octets int) {
 	p.octets += octets
@@ -208,5 +208,5 @@ func (p *Peak) Add(now time.Duration, octets int) {
 	}
 }
 
-// Best is in octets per second, 0 if the transfer was too short.
+// Best is in bytes per second, 0 if the transfer was too short.
 func (p *Peak) Best() float64 { return p.best }

@@ -55,7 +55,7 @@ type table struct {
 }
 
 const (
-	controlSize  = 4096 // octets of a message at most
+	controlSize  = 4096 // bytes of a message at most
 	controlDepth = 4
 )
 
@@ -143,7 +143,7 @@ func (c *control) tell(ctx context.Context, m message) error {
 		return err
 	}
 	if len(text) > controlSize {
-		return fmt.Errorf("a message of %d octets", len(text))
+		return fmt.Errorf("a message of %d bytes", len(text))
 	}
 	sge, err := c.send.SGE(0, copy(c.send.Bytes(), text))
 	if err != nil {
@@ -216,7 +216,7 @@ func because(qp *ibverbs.QP, err error) error {
 // readTable reads the peer's list of regions.
 func (c *control) readTable(ctx context.Context, pd *ibverbs.PD, t table, regions int, octets uint64) (_ []ibverbs.RemoteRegion, err error) {
 	if t.Len != uint64(regions*ibverbs.RemoteRegionSize) {
-		return nil, fmt.Errorf("the peer lists its regions in %d octets, %d have %d", t.Len, regions, regions*ibverbs.RemoteRegionSize)
+		return nil, fmt.Errorf("the peer lists its regions in %d bytes, %d have %d", t.Len, regions, regions*ibverbs.RemoteRegionSize)
 	}
 	// The sink of a Read has to be writable for the peer on iWARP.
 	mr, err := pd.AllocMR(int(t.Len), ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
@@ -238,7 +238,7 @@ func (c *control) readTable(ctx context.Context, pd *ibverbs.PD, t table, region
 			return nil, err
 		}
 		if list[i].Len != octets {
-			return nil, fmt.Errorf("a region of the peer has %d octets, want %d", list[i].Len, octets)
+			return nil, fmt.Errorf("a region of the peer has %d bytes, want %d", list[i].Len, octets)
 		}
 	}
 	return list, nil

@@ -13,9 +13,9 @@ import (
 // Beside the workload's own messages the ends send each other notes, in Sends
 // whose length says what they are:
 //
-//   - the end, 0 octets: "this was all from me on this connection", and from the
+//   - the end, 0 bytes: "this was all from me on this connection", and from the
 //     server after the client's: "and I have all of yours";
-//   - a credit, of creditLen octets: "I have posted another quarter of the
+//   - a credit, of creditLen bytes: "I have posted another quarter of the
 //     window's receives". iWARP ends a connection whose Send finds none.
 const (
 	maxNote    = 2
@@ -117,7 +117,7 @@ func inlineFits(vctx *ibverbs.Context, octets int) error {
 		return err
 	}
 	if most := attr.MaxInline; most > 0 && octets > most {
-		return fmt.Errorf("%d octets inline: %s takes at most %d", octets, vctx.Name(), most)
+		return fmt.Errorf("%d bytes inline: %s takes at most %d", octets, vctx.Name(), most)
 	}
 	return nil
 }

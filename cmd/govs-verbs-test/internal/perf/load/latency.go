@@ -150,7 +150,7 @@ func (e *end) watch(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// turnOctet is the last octet of the n-th Write, from 1 on: never 0, which is
+// turnOctet is the last byte of the n-th Write, from 1 on: never 0, which is
 // what a cleared sink has, and never that of the one before.
 func turnOctet(n uint64) byte { return byte((n-1)%255) + 1 }
 

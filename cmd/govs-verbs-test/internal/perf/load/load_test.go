@@ -127,7 +127,7 @@ func TestShapes(t *testing.T) {
 		"both ways, by time": func(s *Spec) {
 			s.Bidirectional, s.Iters, s.Duration = true, 0, 3*time.Millisecond
 		},
-		"both ways, octets":   func(s *Spec) { s.Bidirectional, s.Size = true, 1 },
+		"both ways, bytes":    func(s *Spec) { s.Bidirectional, s.Size = true, 1 },
 		"both ways, spinning": func(s *Spec) { s.Bidirectional, s.Poll = true, Spin },
 		"one Read":            func(s *Spec) { s.Outstanding = 1 },
 		"many Reads":          func(s *Spec) { s.Outstanding = MaxOutstanding },
@@ -159,7 +159,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 	for _, op := range Ops() {
 		for _, size := range []int{64, 4096, 200_000} {
-			t.Run(fmt.Sprintf("%s, %d octets", op, size), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, %d bytes", op, size), func(t *testing.T) {
 				c := pair(t, engine.Options{})
 				s := Spec{Op: op, Size: size, Iters: 4000}
 				if op.Latency() {

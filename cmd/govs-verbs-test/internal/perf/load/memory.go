@@ -117,7 +117,7 @@ func (m *memory) table() table {
 	return table{Addr: m.list.Addr(), Len: m.list.Len(), RKey: m.list.RKey()}
 }
 
-// slot is the octet at which the message of a QP begins.
+// slot is the byte at which the message of a QP begins.
 func (m *memory) slot(lane int) int { return lane % m.slots * m.stride }
 
 // prepare fills the sources and clears the sinks.
@@ -129,11 +129,11 @@ func (m *memory) prepare(seed uint64) {
 	clear(m.dst.Bytes())
 }
 
-// verify compares the sinks' first n octets with the peer's pattern.
+// verify compares the sinks' first n bytes with the peer's pattern.
 func (m *memory) verify(n int) error {
 	for i := range m.slots {
 		if at := hasPattern(m.dst.Bytes()[i*m.stride:][:n], ^m.seed); at >= 0 {
-			return fmt.Errorf("what came is not what was sent, from octet %d of message %d on", at, i)
+			return fmt.Errorf("what came is not what was sent, from byte %d of message %d on", at, i)
 		}
 	}
 	return nil

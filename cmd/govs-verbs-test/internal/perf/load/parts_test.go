@@ -67,12 +67,12 @@ func TestPattern(t *testing.T) {
 		b := make([]byte, n)
 		fillPattern(b, 5)
 		if at := hasPattern(b, 5); at >= 0 {
-			t.Errorf("%d octets differ at %d", n, at)
+			t.Errorf("%d bytes differ at %d", n, at)
 		}
 		for at := range b {
 			b[at] ^= 0x10
 			if got := hasPattern(b, 5); got != at {
-				t.Errorf("%d octets, %d is wrong: found %d", n, at, got)
+				t.Errorf("%d bytes, %d is wrong: found %d", n, at, got)
 			}
 			b[at] ^= 0x10
 		}
@@ -93,7 +93,7 @@ func TestPeak(t *testing.T) {
 	p.Add(20*time.Millisecond, 1e6) // 1.001e9 in 20 ms
 	p.Add(30*time.Millisecond, 1e6) // 1e6 in 10 ms
 	if got := p.Best(); got < 5.004e10 || got > 5.006e10 {
-		t.Errorf("best %v, want 1.001e9 octets in 20 ms", got)
+		t.Errorf("best %v, want 1.001e9 bytes in 20 ms", got)
 	}
 	// Completions that come all at once, after others were posted for long, are no peak.
 	p = Peak{Least: 4e6}
@@ -104,7 +104,7 @@ func TestPeak(t *testing.T) {
 	}
 	p.Add(1500*time.Millisecond, 3e6)
 	if got := p.Best(); got < 2.6e6 || got > 2.7e6 {
-		t.Errorf("best %v, want 4e6 octets in 1.5 s", got)
+		t.Errorf("best %v, want 4e6 bytes in 1.5 s", got)
 	}
 }
 
@@ -115,12 +115,12 @@ func TestDataPrivate(t *testing.T) {
 	}
 	for n := range b {
 		if _, _, ok := parseDataPrivate(b[:n]); ok {
-			t.Errorf("%d octets of %d are taken", n, len(b))
+			t.Errorf("%d bytes of %d are taken", n, len(b))
 		}
 	}
 }
 
-// TestRefusal shows that the text of another program's refusal is printed, and other octets
+// TestRefusal shows that the text of another program's refusal is printed, and other bytes
 // are not.
 func TestRefusal(t *testing.T) {
 	for data, want := range map[string]string{

@@ -2,7 +2,7 @@ package load
 
 import "encoding/binary"
 
-// fillPattern fills b with octets that depend on seed and position.
+// fillPattern fills b with bytes that depend on seed and position.
 func fillPattern(b []byte, seed uint64) {
 	x := seed
 	for len(b) >= 8 {
@@ -16,7 +16,7 @@ func fillPattern(b []byte, seed uint64) {
 	}
 }
 
-// hasPattern returns the offset of the first octet that is not what fillPattern
+// hasPattern returns the offset of the first byte that is not what fillPattern
 // puts there, -1 if there is none.
 func hasPattern(b []byte, seed uint64) int {
 	x := seed
@@ -34,7 +34,7 @@ func hasPattern(b []byte, seed uint64) int {
 }
 
 // mix is SplitMix64's step: a bijection, so that no two positions of less than
-// 2^64 have the same eight octets.
+// 2^64 have the same eight bytes.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -9,7 +9,7 @@
 // # What is measured
 //
 // Bandwidth counts from the first post until the peer has said that it has
-// everything: the last octet is placed, not just taken by a socket. Latency is
+// everything: the last byte is placed, not just taken by a socket. Latency is
 // the round trip as the client sees it, never half of it.
 //
 // All QPs of an end use the same memory as long as that is at most 1 MiB or one
@@ -35,7 +35,7 @@ type Op string
 // The workloads over RDMA.
 const (
 	WriteBW  Op = "write-bw"
-	WriteLat Op = "write-lat" // a Write each way; the ends watch the last octet
+	WriteLat Op = "write-lat" // a Write each way; the ends watch the last byte
 	ReadBW   Op = "read-bw"
 	ReadLat  Op = "read-lat"
 	SendBW   Op = "send-bw"
@@ -60,7 +60,7 @@ const (
 // Spec is a run. The zero value of a field that has a default means that.
 type Spec struct {
 	Op   Op
-	Size int // octets of a message, at least 1
+	Size int // bytes of a message, at least 1
 
 	// How long: so many operations, of each QP and direction, or so much time.
 	// One of the two is 0.
@@ -74,7 +74,7 @@ type Spec struct {
 	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
 	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
 	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD, 1 to 128), default 16
-	Inline        int  `json:",omitempty"` // messages of up to so many octets are posted inline; default 0
+	Inline        int  `json:",omitempty"` // messages of up to so many bytes are posted inline; default 0
 	Bidirectional bool `json:",omitempty"` // bandwidth: the server sends to the client, too
 	Poll          Poll `json:",omitempty"` // of both ends, default Spin
 }
@@ -123,7 +123,7 @@ func (s *Spec) Complete() error {
 	case s.PostList > s.TxDepth:
 		return fmt.Errorf("lists of %d work requests with %d outstanding", s.PostList, s.TxDepth)
 	case s.Size > 0 && s.SGEs > s.Size:
-		return fmt.Errorf("%d scatter/gather entries for %d octets", s.SGEs, s.Size)
+		return fmt.Errorf("%d scatter/gather entries for %d bytes", s.SGEs, s.Size)
 	case s.Inline > 0 && (s.Op == ReadBW || s.Op == ReadLat):
 		return fmt.Errorf("%s: what is read can't be inline", s.Op)
 	}
@@ -160,7 +160,7 @@ type Result struct {
 	Octets  uint64        // of payload
 	Elapsed time.Duration // the client's
 
-	Peak float64  `json:",omitempty"` // bandwidth: octets per second in the fastest 10 ms, 0 if it was shorter
+	Peak float64  `json:",omitempty"` // bandwidth: bytes per second in the fastest 10 ms, 0 if it was shorter
 	Lat  *Latency `json:",omitempty"` // latency: of the round trip
 
 	Client, Server Usage
@@ -175,7 +175,7 @@ type Usage struct {
 // CPU is the time that the process had a CPU.
 func (u Usage) CPU() time.Duration { return u.User + u.Sys }
 
-// CPUPerGiB is the CPU time of both ends for 2^30 octets of payload, 0 if there were none.
+// CPUPerGiB is the CPU time of both ends for 2^30 bytes of payload, 0 if there were none.
 func (r Result) CPUPerGiB() time.Duration { return r.cpuPer(float64(r.Octets) / (1 << 30)) }
 
 // CPUPerOp is the CPU time of both ends for a message, or a round trip; 0 if there was none.
@@ -188,7 +188,7 @@ func (r Result) cpuPer(n float64) time.Duration {
 	return time.Duration(float64(r.Client.CPU()+r.Server.CPU()) / n)
 }
 
-// GBps is the bandwidth in 10^9 octets per second.
+// GBps is the bandwidth in 10^9 bytes per second.
 func (r Result) GBps() float64 { return r.perSecond(r.Octets) / 1e9 }
 
 // Mops is how many million messages went through per second.

@@ -3,9 +3,9 @@
 //
 // A test is a number of iterations. In each, the end that has connected sends so many transfers of
 // one size, and then the other end sends as many back. Each end has to know the test: nothing about
-// it is exchanged. Before each test 16 octets go each way, outside of the time that counts.
+// it is exchanged. Before each test 16 bytes go each way, outside of the time that counts.
 //
-// All octets that an end sends count up from 0, modulo 256, through all tests and connections. That
+// All bytes that an end sends count up from 0, modulo 256, through all tests and connections. That
 // is what rstream -T v sends and expects; without it rstream sends whatever its memory has.
 package rstream
 
@@ -23,7 +23,7 @@ import (
 
 // A Test is what both ends agree on.
 type Test struct {
-	Size       int // octets of a transfer
+	Size       int // bytes of a transfer
 	Transfers  int // that follow each other in one direction
 	Iterations int
 }
@@ -41,7 +41,7 @@ const (
 	DefaultIterations = 1
 )
 
-// syncSize is how many octets go each way before a test.
+// syncSize is how many bytes go each way before a test.
 const syncSize = 16
 
 // Latency reports whether each iteration is a round trip.
@@ -94,10 +94,10 @@ type End struct {
 	Verify   bool          // compare what comes with the pattern
 	Patience time.Duration // how long nothing may move; 0: for ever
 
-	moved    atomic.Uint64 // octets of both directions
-	sent     byte          // the next octet of the pattern to send
+	moved    atomic.Uint64 // bytes of both directions
+	sent     byte          // the next byte of the pattern to send
 	received byte          // and to receive
-	pattern  []byte        // one transfer and 256 octets
+	pattern  []byte        // one transfer and 256 bytes
 	buf      []byte
 }
 
@@ -177,7 +177,7 @@ func (e *End) run(c Conn, t Test) (r load.Result, err error) {
 	return r, nil
 }
 
-// grow has room for transfers of n octets.
+// grow has room for transfers of n bytes.
 func (e *End) grow(n int) {
 	if len(e.buf) >= n {
 		return
@@ -212,11 +212,11 @@ func (e *End) receive(c Conn, n int) error {
 	return nil
 }
 
-// differs says which octet is not that of the pattern.
+// differs says which byte is not that of the pattern.
 func (e *End) differs(got []byte) error {
 	for i, b := range got {
 		if want := e.received + byte(i); b != want {
-			return fmt.Errorf("an octet is %#02x, and not %#02x: what came is not what is sent for "+
+			return fmt.Errorf("a byte is %#02x, and not %#02x: what came is not what is sent for "+
 				"verification (rstream sends it with -T v only)", b, want)
 		}
 	}

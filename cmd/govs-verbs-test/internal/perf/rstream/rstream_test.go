@@ -57,7 +57,7 @@ func TestBothEnds(t *testing.T) {
 	}
 }
 
-// scripted is the other end's octets, and takes what is sent to it.
+// scripted is the other end's bytes, and takes what is sent to it.
 type scripted struct {
 	in   io.Reader
 	sent []byte
@@ -72,7 +72,7 @@ func (s *scripted) Write(b []byte) (int, error) {
 
 func (*scripted) SetDeadline(time.Time) error { return nil }
 
-// counting are n octets that count up.
+// counting are n bytes that count up.
 func counting(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -81,7 +81,7 @@ func counting(n int) []byte {
 	return b
 }
 
-// TestPattern: the octets count up from 0 and go on after 255, in sync messages, too.
+// TestPattern: the bytes count up from 0 and go on after 255, in sync messages, too.
 func TestPattern(t *testing.T) {
 	in := counting(2*16 + 300 + 40)
 	s := &scripted{in: strings.NewReader(string(in))}
@@ -97,12 +97,12 @@ func TestPattern(t *testing.T) {
 	in[200]++
 	s = &scripted{in: strings.NewReader(string(in))}
 	_, err := (&End{Verify: true}).Run(t.Context(), s, Test{100, 3, 1})
-	if err == nil || !strings.Contains(err.Error(), "an octet is 0xc9, and not 0xc8") {
-		t.Errorf("an octet that is wrong: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "a byte is 0xc9, and not 0xc8") {
+		t.Errorf("a byte that is wrong: %v", err)
 	}
 	s = &scripted{in: strings.NewReader(string(in))}
 	if _, err := new(End).Run(t.Context(), s, Test{100, 3, 1}); err != nil {
-		t.Errorf("an octet that is wrong, and not verified: %v", err)
+		t.Errorf("a byte that is wrong, and not verified: %v", err)
 	}
 }
 

@@ -52,7 +52,7 @@ type Client struct {
 	err     error // the connection's end
 }
 
-// New starts a session with messages of msize octets at most.
+// New starts a session with messages of msize bytes at most.
 func New(conn Conn, msize int) (*Client, error) {
 	c := &Client{conn: conn, msize: msize, replies: make(map[uint16]chan []byte)}
 	go c.receive()
@@ -121,7 +121,7 @@ func (c *Client) Start(tag uint16, kind uint8, request any) func(reply any) erro
 	return c.Raw(tag, kind, buf[:n])
 }
 
-// Raw is Start with the octets of a message.
+// Raw is Start with the bytes of a message.
 func (c *Client) Raw(tag uint16, kind uint8, message []byte) func(reply any) error {
 	answer := make(chan []byte, 1)
 	c.mu.Lock()
@@ -218,7 +218,7 @@ type Entry struct {
 	Name   string
 }
 
-// ReadDir reads entries of an open directory from an offset on, count octets of them.
+// ReadDir reads entries of an open directory from an offset on, count bytes of them.
 func (c *Client) ReadDir(fid uint32, offset uint64, count int) (entries []Entry, err error) {
 	var r p9.Rreaddir
 	if err := c.Call(p9.KindReaddir, &p9.Treaddir{Fid: fid, Offset: offset, Count: uint32(count)}, &r); err != nil {
