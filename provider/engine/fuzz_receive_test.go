@@ -40,7 +40,7 @@ func TestReceiveModel(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(*receiveSeed, 2))
 	n := *receivePrograms
 	if raceEnabled { // a device here has one goroutine; ci/test runs all of them without it, too
-		n /= 8
+		n = (n + 7) / 8
 	}
 	for range n {
 		rigs.run(t, drawProgram(rnd))

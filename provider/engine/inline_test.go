@@ -62,10 +62,10 @@ var inlined = map[string][]string{
 // TestInlined compares the compiler's report with that list. It compiles for amd64, wherever it
 // runs, because what the compiler knows as an instruction, and so the costs, differ.
 func TestInlined(t *testing.T) {
-	rooms := []string{"memory", "frames"}
+	packages := []string{"memory", "frames"}
 	args := []string{"build", "-gcflags=-m", "-o", os.DevNull, "."}
-	for _, room := range rooms {
-		args = append(args, "./internal/"+room)
+	for _, name := range packages {
+		args = append(args, "./internal/"+name)
 	}
 	build := exec.Command("go", args...)
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")
@@ -75,8 +75,8 @@ func TestInlined(t *testing.T) {
 	}
 	at := map[string]string{}
 	functions(t, at, "", "")
-	for _, room := range rooms {
-		functions(t, at, "internal/"+room+"/", room+".")
+	for _, name := range packages {
+		functions(t, at, "internal/"+name+"/", name+".")
 	}
 	found := map[[2]string]bool{} // callee, caller
 	call := regexp.MustCompile(`(?m)^(?:\./)?(\S+\.go:\d+):\d+: inlining call to (\S+)$`)

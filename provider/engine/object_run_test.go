@@ -232,4 +232,13 @@ func TestGivenBackIdle(t *testing.T) {
 		dirty(c)
 		panics("a context with "+what, func() { contexts.Put(c) })
 	}
+	s := &stream{dev: p.dev}
+	s.tx.format = frames.NewFormat(true, false, false)
+	s.tx.format.SetEMSS(100)
+	s.tx.b = p.dev.prog.batches.Get()
+	s.tx.b.Prepare(&s.tx.format, policy.BatchOctets, policy.TurnMost)
+	h := rdmap.WriteHeader(0, 0, true)
+	s.tx.b.Add(&h, nil, 0, true)
+	panics("a batch that is not sent", s.putBatch)
+	s.dropBatch()
 }

@@ -56,6 +56,7 @@ func (s *stream) undoMemory() {
 	sq.done.Lock()
 	head := sq.head
 	sq.done.Unlock()
+	// head is at most next. With != instead, a fault that breaks this would cost 2^32 rounds.
 	for i := s.tx.next; int32(i-head) > 0; {
 		i--
 		w := sq.at(i)

@@ -52,8 +52,17 @@ func (s *stream) unsent() bool {
 	return t.task != taskNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
 }
 
-// putBatch gives back the batch with what is in it, which is not sent then. txMu is held.
+// putBatch gives back the batch, all of which is sent. txMu is held.
 func (s *stream) putBatch() {
+	if b := s.tx.b; b != nil && !b.Empty() {
+		panic("engine: a batch is given back with bytes that are not sent")
+	}
+	s.dropBatch()
+}
+
+// dropBatch gives back the batch without sending what is left in it, because that has been copied
+// (Hold, Remainder), or because the connection is broken. txMu is held.
+func (s *stream) dropBatch() {
 	t := &s.tx
 	if t.b != nil {
 		t.b.Reset()

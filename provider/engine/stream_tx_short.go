@@ -5,8 +5,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
-// Short messages come in lists, and what one costs in calls and copied structs is
-// more than its bytes do. So a run of them is built in one loop. It does nothing
+// A run of short messages is built in one loop (see frames.Batch.AddShort). It does nothing
 // that the general path (nextMessage, fillWork) doesn't, and leaves to that
 // whatever is not plain: what waits for a Read, what has several SGEs, what can't
 // be sent.

@@ -76,7 +76,7 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 		if !dead {
 			rest = t.b.Remainder()
 		}
-		s.putBatch()
+		s.dropBatch()
 	}
 	if dead {
 		return nil
@@ -86,7 +86,7 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 		out = append(out, rest)
 	}
 	if e.ulpdu != nil && s.maySend.Load() {
-		fpdu, err := t.format.Framer.AppendFPDU(nil, e.ulpdu)
+		fpdu, err := t.format.FPDU(e.ulpdu)
 		if err != nil {
 			panic("engine: " + err.Error()) // a Terminate is short
 		}
@@ -113,7 +113,7 @@ func (s *stream) holdBatch() {
 		return
 	}
 	if t.held = t.b.Hold(); t.held != nil {
-		s.putBatch()
+		s.dropBatch()
 	}
 }
 

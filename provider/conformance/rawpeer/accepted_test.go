@@ -52,6 +52,7 @@ func TestReadAcceptQueue(t *testing.T) {
 		{head, 0, true},
 		{head + listen + other + open, 0x13, true},
 		{head + listen + listen, 0x26, true},
+		{head + listen + open + listen, 0x13, true}, // sockets that listen come first
 		{head + broken, 0, false},
 	} {
 		got, err := readAcceptQueue(strings.NewReader(tc.text), 20001)

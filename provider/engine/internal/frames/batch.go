@@ -18,13 +18,12 @@ const fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + m
 type Chunk [policy.Chunk]byte
 
 // Batch is what one vectored write sends: FPDUs as a vector of slices, which lie in the arena,
-// in chunks, and on streams without CRC in registered regions. It is lent to a stream while bytes
-// are in flight, whose txMu guards it. New returns an idle one.
+// in chunks, and on streams without CRC in registered regions. While bytes are in flight it is lent
+// to a stream, and the stream's txMu guards it. New returns an idle one.
 //
-// Regions are in use from when they are put into the vector until Release, which
-// is before anybody waits for the socket: what the socket did not take is copied
-// first (see CopyPending). So a region can be deregistered at any time without tearing
-// an FPDU in two.
+// Regions are in use from Region, Resolve or AddResponse until Release, which is before anybody
+// waits for the socket: what the socket did not take is copied first (see CopyPending). So a region
+// can be deregistered at any time without tearing an FPDU in two.
 type Batch struct {
 	pool   *freelist.List[Chunk]
 	format *Format // of the stream that the batch is lent to, nil while it is idle
@@ -92,7 +91,8 @@ type regionUse struct {
 func New(pool *freelist.List[Chunk]) *Batch { return &Batch{pool: pool} }
 
 // Prepare begins to fill the idle batch with FPDUs as f lays them out. Room reports true until they
-// have about limit bytes, or have cost what is left of the turn. The batch refers to f until Reset.
+// have about limit bytes, or cost what is left of the stream's turn; a batch may cost
+// policy.BatchLeast in any case. The batch refers to f until Reset.
 func (b *Batch) Prepare(f *Format, limit uint64, turn int) {
 	b.format = f
 	b.limit = limit
@@ -106,7 +106,7 @@ func (b *Batch) Empty() bool { return b.first == b.last }
 // Idle reports whether the batch is as Reset leaves it, which it must be while it is not lent.
 func (b *Batch) Idle() bool {
 	return b.format == nil && b.nuses == 0 && b.nspans == 0 && b.last == 0 && b.built == 0 &&
-		b.used == 0 && b.nfpdus == 0 && b.nrecs == 0 && len(b.chunks) == 0
+		b.used == 0 && b.nfpdus == 0 && b.nrecs == 0 && len(b.chunks) == 0 && b.run == shortRun{}
 }
 
 // Built returns how many bytes the FPDUs of the batch have.
@@ -149,6 +149,7 @@ func (b *Batch) Reset() {
 	b.rec0, b.nrecs = 0, 0
 	b.used, b.from = 0, 0
 	b.inPlace = false
+	b.run = shortRun{}
 }
 
 // use notes that m is in use until Release: remote for a Read of the peer's.
@@ -174,8 +175,8 @@ func (b *Batch) Release() {
 	b.nspans = 0
 }
 
-// Advance notes that the socket took n bytes of Pending. If the last byte of a message was
-// among them, it returns the WQE after the last such and true.
+// Advance notes that the socket took n bytes of Pending. If an operation of a WQE is over with
+// them, it returns the WQE after the last such, and true.
 func (b *Batch) Advance(n int) (out uint32, finished bool) {
 	b.written += uint64(n)
 	b.advanceRecords(n)

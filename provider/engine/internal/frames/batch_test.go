@@ -65,6 +65,7 @@ func TestIdle(t *testing.T) {
 		"a chunk":  func(b *Batch) { b.chunkRoom(1) },
 		"an FPDU":  func(b *Batch) { b.nfpdus = 1 },
 		"a record": func(b *Batch) { b.nrecs = 1 },
+		"a run":    func(b *Batch) { b.run.size = 24 },
 	} {
 		b := newBatch()
 		if dirty(b); b.Idle() {
@@ -76,6 +77,32 @@ func TestIdle(t *testing.T) {
 	}
 	if n, _ := region.Uses(); n != 0 {
 		t.Errorf("the region is in use %d times", n)
+	}
+}
+
+// TestIdleRefersToNothing: no span of a message stays in an idle batch, also if a message of fewer
+// SGEs came after it.
+func TestIdleRefersToNothing(t *testing.T) {
+	d := &memory.Domain{Table: memory.NewTable(memory.Config{MaxMR: 1})}
+	m := testkit.Must(d.RegMR(make([]byte, 10), provider.AccessLocalWrite))(t)
+	t.Cleanup(func() { testkit.OK(t, m.Close()) })
+	region := m.(*memory.Region)
+	f := NewFormat(true, false, false)
+	b := prepared(&f, 100)
+	sge := provider.SGE{Addr: region.Addr(), Length: 5, LKey: region.STag()}
+	for sges := 2; sges > 0; sges-- {
+		b.BeginMessage(ddp.Segmenter{})
+		if !b.Resolve(d, []provider.SGE{sge, sge}[:sges]) {
+			t.Fatal("the memory is not found")
+		}
+		h := rdmap.WriteHeader(0, 0, true)
+		b.AddResolved(&h, 0, uint64(sges*5), 0, true)
+	}
+	b.Reset()
+	for i, s := range b.spans {
+		if s.Region != nil || s.Bytes != nil {
+			t.Errorf("span %d of an idle batch is of %v", i, s.Region)
+		}
 	}
 }
 
@@ -96,7 +123,7 @@ func TestHeldGoesOn(t *testing.T) {
 		want.Advance(n)
 		held := want.Hold()
 		got.Restore(held, &f)
-		if uint64(held.Len()) != want.Left() || got.Left() != want.Left() {
+		if uint64(cap(held.b)) != want.Left() || uint64(held.Len()) != want.Left() || got.Left() != want.Left() {
 			t.Fatalf("%d bytes are out, %d left, but %d held and %d restored",
 				n, want.Left(), held.Len(), got.Left())
 		}

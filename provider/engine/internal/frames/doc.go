@@ -17,23 +17,27 @@
 // # A batch's life
 //
 // An idle Batch is lent to a stream that has something to send. Prepare gives it the connection's
-// [Format]. Until Room reports false, the engine adds FPDUs: AddShort for runs of short messages,
-// AddLong for many FPDUs of a message in one region, AddResolved for any other message from memory,
-// AddResponse for RDMA Read Responses, and Add for everything else. The engine writes Pending, and
-// calls Advance, which returns the Sends and Writes that are over.
+// [Format]. The engine adds FPDUs for as long as Room reports true, which each Add requires, and
+// calls BeginMessage before each message that Undo may take back or that Resolve finds in memory:
+// AddShort for runs of short messages, which EndRun ends; AddLong for many FPDUs of a resolved
+// message in one region; AddResolved for any other resolved message; AddResponse for RDMA Read
+// Responses; and Add for everything else. The engine writes Pending, and calls Advance, which
+// returns which WQEs are over.
 //
-// A socket that takes no more ends the fill. Undo removes those FPDUs that can be built again, and
-// CopyPending copies the others, because no region may be in use while a stream waits for its peer.
-// If the socket stays full, Hold moves what is left into a [Held] of its size, and the batch goes
-// to another stream. At the end of the stream Remainder is what must still be sent.
+// If the socket takes no more, Undo removes those FPDUs that can be built again, and CopyPending
+// copies the others, because no region may be in use while a stream waits for its peer. If the
+// socket stays full, Hold returns a copy of what is left, as a [Held] of its size. Then the batch
+// goes to another stream, and Restore fills one from the Held later. At the end of a stream
+// Remainder returns what must still be sent.
 //
 // Whoever fills a batch calls Reset before the batch goes back to the free list.
 //
 // # Another LLP
 //
-// The engine passes DDP headers and payload, and learns how many segments fit by Format.MULPDU
-// alone. What belongs to MPA is in this package: lengths, pad, CRC, Markers and records. Over
-// SCTP a DDP segment is a message (RFC 5043), without any of them, so it would be another Format.
+// The engine passes DDP headers and payload. Format.MULPDU says how long a segment may be. What
+// belongs to MPA on the transmit side is in this package: lengths, pad, CRC, Markers and records.
+// Over SCTP (RFC 5043) a DDP segment is a message without any of these, so SCTP would have another
+// Format.
 //
 // # Locks
 //

@@ -4,20 +4,24 @@ import "github.com/govs-rdma/govs/provider/iwarp/mpa"
 
 // Format is how the FPDUs of a connection are laid out, and how TCP cuts them. The stream owns it,
 // and the batch that is lent to the stream refers to it: both are guarded by the stream's txMu.
-//
-// Its fields other than EMSS and MULPDU stay as NewFormat has set them.
+// SetEMSS changes EMSS and MULPDU, each FPDU with Markers changes framer, and nothing changes the
+// other fields.
 type Format struct {
 	CRC, Markers bool
 	RDMAC        bool       // version 0 of DDP and RDMAP, which is on streams with Markers only
 	EMSS         int        // bytes of a full TCP segment
 	MULPDU       int        // bytes of the longest ULPDU whose FPDU fits into one
-	Framer       mpa.Framer // knows where the next Marker is
+	framer       mpa.Framer // knows where the next Marker is
 }
 
 // NewFormat returns the Format of a connection without its EMSS, which SetEMSS sets.
 func NewFormat(crc, markers, rdmac bool) Format {
-	return Format{CRC: crc, Markers: markers, RDMAC: rdmac, Framer: mpa.NewFramer(markers, crc)}
+	return Format{CRC: crc, Markers: markers, RDMAC: rdmac, framer: mpa.NewFramer(markers, crc)}
 }
+
+// FPDU returns an FPDU of ulpdu that is sent after those of all batches. It fails if ulpdu is
+// longer than an FPDU can be.
+func (f *Format) FPDU(ulpdu []byte) ([]byte, error) { return f.framer.AppendFPDU(nil, ulpdu) }
 
 // SetEMSS notes that TCP's segments have emss bytes, and calculates the MULPDU from that.
 func (f *Format) SetEMSS(emss int) { f.EMSS, f.MULPDU = emss, mpa.MULPDU(emss, f.Markers) }

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Add makes an FPDU of the DDP header h and of a copy of payload. If completes is true, the
-// operation of WQE wqe is over when the last byte of the FPDU is out.
+// Add makes an FPDU of the DDP header h and of a copy of payload, at most MULPDU bytes together. If
+// completes is true, the operation of WQE wqe is over when the last byte of the FPDU is out.
 func (b *Batch) Add(h *ddp.Header, payload []byte, wqe uint32, completes bool) {
 	b.begin(h, len(payload))
 	switch {
@@ -26,7 +26,7 @@ func (b *Batch) Add(h *ddp.Header, payload []byte, wqe uint32, completes bool) {
 }
 
 // AddResponse makes an FPDU of the DDP header h of an RDMA Read Response and of payload. payload
-// lies in m, which is in use by the peer, or is empty, and m is nil. The batch ends that use.
+// lies in m, of which the peer has a use that the batch ends. If payload is empty, m is nil.
 func (b *Batch) AddResponse(h *ddp.Header, payload []byte, m *memory.Region) {
 	f := b.format
 	switch {
@@ -52,7 +52,7 @@ func (b *Batch) begin(h *ddp.Header, payloadLen int) {
 	b.open = h.Len() + payloadLen
 	at := b.used
 	if f := b.format; f.Markers {
-		if f.RDMAC { // there are Markers on every such stream, so that the short paths know nothing of it
+		if f.RDMAC { // every such stream has Markers, so the short paths need not do this
 			rdmap.SetRDMAC(h)
 		}
 		b.npart = 0
@@ -172,8 +172,8 @@ func (b *Batch) end(wqe uint32, completes bool) {
 // endMarked lays the FPDU out with markers, in a chunk. That it is not too long
 // has been seen to by the MULPDU.
 func (b *Batch) endMarked() {
-	room := b.chunkRoom(b.format.Framer.Len(b.open))
-	fpdu, err := b.format.Framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
+	room := b.chunkRoom(b.format.framer.Len(b.open))
+	fpdu, err := b.format.framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
 	if err != nil {
 		panic("frames: " + err.Error())
 	}

@@ -11,11 +11,12 @@ import (
 
 // On a network a long message is hundreds of FPDUs, each as long as a TCP segment,
 // and what one of them costs beside its CRC counts. So those of a message that
-// lies in one region are built in one loop, which does nothing that AddResolved doesn't.
+// lies in one region are built in one loop. They have the bytes that AddResolved would give them.
 
 // AddLong adds FPDUs of the resolved message of WQE wqe that seg divides, for as long as there is
-// room and their payload is too long for the arena. It reports false if it added none, because the
-// message is not of this kind. completes is as with Add, for the last segment.
+// room and their payload is too long for the arena. It reports false if the message is not of this
+// kind: it lies in several regions, its rest or the MULPDU is too short, or there are Markers.
+// completes is as with Add, for the last segment.
 func (b *Batch) AddLong(head rdmap.Head, seg *ddp.Segmenter, wqe uint32, completes bool) bool {
 	f := b.format
 	if b.nspans != 1 || f.Markers || f.MULPDU-head.Len() <= policy.CopyMost ||

@@ -8,9 +8,9 @@ import (
 )
 
 // Resolve makes the memory of d that the SGEs of a work request of ours name the payload of the
-// message, for AddLong and AddResolved, until Release or the next message. It does nothing if it
-// is resolved already. It reports false if an SGE can't be used; some of their regions may be in
-// use all the same, until Release.
+// message, for AddLong and AddResolved, until Release or the next message. It does nothing if the
+// message is resolved already. It reports false if an SGE can't be used; some of their regions may
+// be in use all the same, until Release.
 func (b *Batch) Resolve(d *memory.Domain, sges []provider.SGE) bool {
 	if b.nspans > 0 {
 		return true
@@ -35,7 +35,8 @@ func (b *Batch) Resolve(d *memory.Domain, sges []provider.SGE) bool {
 }
 
 // Region returns the region that lkey names in the table of d, in use until Release, or nil. The
-// caller checks whether it is of d. Work requests that follow each other often name the same.
+// caller checks whether the region is of d. Work requests that follow each other often name the
+// same.
 func (b *Batch) Region(d *memory.Domain, lkey uint32) *memory.Region {
 	if b.nuses > 0 {
 		if u := &b.uses[b.nuses-1]; !u.remote && u.m.STag() == lkey {

@@ -20,12 +20,13 @@ type messageStart struct {
 // SGEs are not resolved.
 func (b *Batch) BeginMessage(seg ddp.Segmenter) {
 	b.message = messageStart{fpdu: b.nfpdus, seg: seg}
+	clear(b.spans[:b.nspans]) // an idle batch refers to no region
 	b.nspans = 0
 }
 
 // Undo removes the FPDUs of the message under way of which the socket has taken nothing. It sets
-// seg to the segment of the first of them. With Markers, whose positions are settled, it does
-// nothing.
+// seg back, so that its Next returns the segment of the first of them. With Markers, whose
+// positions are settled, it does nothing.
 func (b *Batch) Undo(seg *ddp.Segmenter) {
 	first := b.fpdu0
 	if b.written > b.startOf(first) {
