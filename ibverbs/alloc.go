@@ -12,27 +12,26 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// AllocOption says which pages the memory of a region is to have.
+// AllocOption selects the kind of pages for a region's memory.
 type AllocOption uint8
 
 const (
-	// HugePages maps pages of the system's default huge size (MAP_HUGETLB), which
-	// the administrator has set aside (vm.nr_hugepages). Without enough of them it is
-	// ENOMEM, and the error says how many there are.
+	// HugePages maps pages of the system's default huge size (MAP_HUGETLB), which the administrator
+	// has reserved (vm.nr_hugepages). If there are too few, AllocMR returns ENOMEM and the number
+	// of pages.
 	HugePages AllocOption = iota + 1
 
-	// TransparentHugePages asks for huge pages where the kernel can make some
-	// (MADV_HUGEPAGE), and is content with small ones. A kernel that has none of them
-	// at all refuses it with EINVAL.
+	// TransparentHugePages requests huge pages where the kernel can make them (MADV_HUGEPAGE), and
+	// accepts small ones elsewhere. A kernel without transparent huge pages returns EINVAL.
 	TransparentHugePages
 )
 
-// AllocMR maps n bytes of fresh zeroed memory and registers them (mmap and
-// ibv_reg_mr). The memory starts on a page, is off the Go heap, so that the
-// garbage collector neither scans nor accounts it, and is unmapped by Close.
+// AllocMR maps n bytes of zeroed memory and registers them (mmap and ibv_reg_mr). The memory starts
+// on a page boundary. It is outside the Go heap, so the garbage collector neither scans nor
+// accounts it. Close unmaps it.
 //
-// Huge pages save address translations, of the device and of the CPU when it copies.
-// HugePages and TransparentHugePages together are EINVAL.
+// Huge pages save address translations in the device, and in the CPU when it copies. HugePages and
+// TransparentHugePages together are EINVAL.
 func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -54,7 +53,7 @@ func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error)
 	return mr, nil
 }
 
-// mapPages maps at least n bytes, which is above 0, in whole pages.
+// mapPages maps at least n bytes in whole pages. n must be above 0.
 func mapPages(n int, options []AllocOption) ([]byte, error) {
 	var huge, transparent bool
 	for _, o := range options {
@@ -103,17 +102,17 @@ func mapError(n int, err error) error {
 	return &Error{Op: "mmap", Object: fmt.Sprintf("%d bytes", n), Err: err}
 }
 
-// hugePageSize is that of MAP_HUGETLB in bytes, 0 without any.
+// hugePageSize returns the page size of MAP_HUGETLB in bytes, 0 if there are no huge pages.
 func hugePageSize() int {
 	fields := strings.Fields(memInfo("Hugepagesize:"))
 	if len(fields) == 0 {
 		return 0
 	}
-	kib, _ := strconv.Atoi(fields[0]) // 0 if it is no number
+	kib, _ := strconv.Atoi(fields[0]) // 0 if it is not a number
 	return kib << 10
 }
 
-// freeHugePages says how many there are for an error: "8, 3".
+// freeHugePages returns the total and free numbers of huge pages for an error: "8, 3".
 func freeHugePages() string {
 	return fmt.Sprintf("%s, %s", memInfo("HugePages_Total:"), memInfo("HugePages_Free:"))
 }

@@ -7,19 +7,17 @@ import (
 	"unsafe"
 )
 
-// wordLen is what an atomic operation works on, in bytes.
+// wordLen is the size of an atomic operation's word in bytes.
 const wordLen = 8
 
-// Load returns the 64-bit word at offset off of the region, in host order. Load,
-// Store, FetchAdd and CompareAndSwap are the CPU's atomic operations. With the engine
-// those of peers are, too, so that all of them are atomic against each other; with a
-// device whose DeviceAttr.AtomicCap is AtomicHCA and that performs the peer's
-// operations itself they need not be.
+// Load returns the 64-bit word at offset off of the region, in host order. Load, Store, FetchAdd
+// and CompareAndSwap are the CPU's atomic operations. The engine performs the peers' operations the
+// same way, so all of them are atomic with each other. A device that performs the peers' operations
+// itself and has AtomicHCA as its DeviceAttr.AtomicCap does not guarantee that.
 //
-// Errors of all four: EINVAL if the eight bytes are not in the region, or are not on
-// a 64-bit boundary of memory (regions of AllocMR begin on one), os.ErrClosed of a
-// closed region. They wait for nothing, may be called concurrently with everything,
-// and do not allocate. The region needs no rights for them.
+// All four return EINVAL if the eight bytes are not in the region or not on a 64-bit boundary of
+// memory (regions of AllocMR begin on one), and os.ErrClosed for a closed region. They do not block
+// or allocate, may be called concurrently with everything, and need no rights.
 func (mr *MR) Load(off int) (uint64, error) {
 	w, err := mr.word("MR.Load", off)
 	if err != nil {
@@ -40,9 +38,8 @@ func (mr *MR) Store(off int, value uint64) error {
 	return nil
 }
 
-// FetchAdd adds to the word at offset off and returns what was there before, as
-// WRAtomicFetchAdd does for a peer. The sum wraps; to subtract add the complement. See
-// Load.
+// FetchAdd adds to the word at offset off and returns the former value, as WRAtomicFetchAdd does
+// for a peer. The sum wraps; to subtract, add the two's complement. See Load.
 func (mr *MR) FetchAdd(off int, add uint64) (uint64, error) {
 	w, err := mr.word("MR.FetchAdd", off)
 	if err != nil {
@@ -52,9 +49,9 @@ func (mr *MR) FetchAdd(off int, add uint64) (uint64, error) {
 	return atomic.AddUint64(w, add) - add, nil
 }
 
-// CompareAndSwap puts swap into the word at offset off if compare is there, and
-// returns what was there before, as WRAtomicCmpAndSwp does for a peer: it has swapped
-// if that is compare. See Load.
+// CompareAndSwap stores swap in the word at offset off if the word equals compare. It returns the
+// former value, which equals compare if it has swapped, as WRAtomicCmpAndSwp does for a peer. See
+// Load.
 func (mr *MR) CompareAndSwap(off int, compare, swap uint64) (uint64, error) {
 	w, err := mr.word("MR.CompareAndSwap", off)
 	if err != nil {
@@ -71,8 +68,8 @@ func (mr *MR) CompareAndSwap(off int, compare, swap uint64) (uint64, error) {
 	}
 }
 
-// word returns the word at offset off, with mr.words held, so that Close does not
-// unmap it: the caller gives that back unless there is an error.
+// word returns the word at offset off. Unless there is an error, it leaves mr.words read-locked, so
+// that Close does not unmap the word; the caller unlocks it.
 func (mr *MR) word(op string, off int) (*uint64, error) {
 	if mr == nil || mr.p() == nil {
 		return nil, errNil(op, "mr")
@@ -90,7 +87,7 @@ func (mr *MR) wordLocked(op string, off int) (*uint64, error) {
 		return nil, err
 	}
 	mem := mr.mem.Load()
-	if mem == nil { // Close is at it
+	if mem == nil { // Close is under way
 		return nil, &Error{Op: op, Object: mr.obj.Name(), Err: os.ErrClosed}
 	}
 	b := *mem

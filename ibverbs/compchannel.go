@@ -12,17 +12,16 @@ import (
 // CompChannel is a completion channel (struct ibv_comp_channel): it reports that CQs have
 // completions. Several CQs may share one.
 //
-// Any number of goroutines may wait on a channel at a time, in Next and in
-// CQ.PollWait of any of its CQs. One of them reads the device's events and
-// passes on those of the others.
+// Any number of goroutines may wait on a channel at once, in Next and in CQ.PollWait of any of its
+// CQs. One of them reads the device's events and passes on the events of the others.
 type CompChannel struct {
 	obj object.Object
 	ctx *Context
 	p   provider.CompChannel
 
 	mu      sync.Mutex
-	reading bool        // somebody is in p.Next
-	rctx    readContext // of that p.Next, or of the last
+	reading bool        // a goroutine is in p.Next
+	rctx    readContext // of the current or last p.Next
 	waiters []*waiter   // the other calls that wait
 	pending []*CQ       // events for Next
 }
@@ -61,10 +60,10 @@ func (ch *CompChannel) Context() *Context {
 	return ch.ctx
 }
 
-// Next waits for a CQ that CQ.ReqNotify armed to have a completion and returns
-// it (ibv_get_cq_event). The event is acknowledged (ibv_ack_cq_events). Poll
-// the CQ until it is empty, arm it again, and poll it once more before the next
-// call. Next may return a CQ that somebody else has emptied in the meantime.
+// Next waits for a completion in a CQ that CQ.ReqNotify armed, and returns the CQ
+// (ibv_get_cq_event). It acknowledges the event (ibv_ack_cq_events). Before the next call, poll the
+// CQ until it is empty, arm it again, and poll it once more. Next may return a CQ that another
+// goroutine has emptied.
 func (ch *CompChannel) Next(ctx context.Context) (*CQ, error) {
 	const op = "ibv_get_cq_event"
 	if ch == nil || ch.p == nil {
@@ -85,8 +84,8 @@ func (ch *CompChannel) Next(ctx context.Context) (*CQ, error) {
 	return cq, object.GaveUp(ctx, op, ch.obj.Name(), err, "a CQ had an event")
 }
 
-// Close frees the channel (ibv_destroy_comp_channel). While a CQ uses it it is
-// EBUSY and says so.
+// Close frees the channel (ibv_destroy_comp_channel). While a CQ uses it, Close returns EBUSY and
+// says so.
 func (ch *CompChannel) Close() error {
 	if ch == nil || ch.p == nil {
 		return nil
@@ -100,16 +99,16 @@ func (ch *CompChannel) Close() error {
 	return nil
 }
 
-// A readContext is the context of a reader with a means to interrupt it. Whoever
-// waits again and again mostly does so under one context, and a derived one
-// costs several allocations: so it stays for the next call that waits under the same.
+// A readContext is the context of a reader, and can interrupt the reader. A derived context costs
+// several allocations, and a program mostly waits under one context again and again. So a
+// readContext is kept, and the next call that waits under the same parent reuses it.
 type readContext struct {
 	context.Context // nil for none
 	cancel          context.CancelFunc
-	done            <-chan struct{} // of the parent. Contexts that end together are as good as one
+	done            <-chan struct{} // the parent's; parents with the same one are equivalent
 }
 
-// under makes c one that ends with parent.
+// under makes c end when parent ends.
 func (c *readContext) under(parent context.Context) {
 	if c.Context != nil && c.done == parent.Done() && c.Err() == nil {
 		return
@@ -127,12 +126,12 @@ func (c *readContext) end() {
 	*c = readContext{}
 }
 
-// wait returns when done, which is called with ch.mu held, says true. cq is
-// whose events done depends on, nil for Next.
+// wait returns when done, which it calls with ch.mu held, returns true. cq is the CQ whose events
+// done depends on, nil for Next.
 func (ch *CompChannel) wait(ctx context.Context, cq *CQ, done func() bool) error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	// Whoever leaves while nobody reads makes another waiter the reader.
+	// A caller that leaves while nobody reads makes another waiter the reader.
 	defer ch.appoint()
 	for !done() {
 		if err := ctx.Err(); err != nil {
@@ -151,8 +150,8 @@ func (ch *CompChannel) wait(ctx context.Context, cq *CQ, done func() bool) error
 	return nil
 }
 
-// read waits for one event of the device and gives it to whom it concerns.
-// It is called and returns with ch.mu held.
+// read waits for one event of the device and dispatches it. It is called and returns with ch.mu
+// held.
 func (ch *CompChannel) read(ctx context.Context) error {
 	ch.rctx.under(ctx)
 	rctx := ch.rctx.Context
@@ -170,7 +169,7 @@ func (ch *CompChannel) read(ctx context.Context) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case interrupted: // by forget: look again
+	case interrupted: // by forget or wake: the caller checks again
 		return nil
 	}
 	return err
@@ -193,8 +192,8 @@ func (ch *CompChannel) follow(ctx context.Context, cq *CQ) error {
 	}
 }
 
-// dispatch passes an event of cq to those in PollWait, and to Next if the user
-// armed the CQ.
+// dispatch passes an event of cq to the calls of its PollWait, and to Next if the program armed the
+// CQ.
 func (ch *CompChannel) dispatch(cq *CQ) {
 	cq.events++
 	if cq.armed.Swap(false) && !slices.Contains(ch.pending, cq) {
@@ -210,7 +209,7 @@ func (ch *CompChannel) dispatch(cq *CQ) {
 	})
 }
 
-// appoint wakes one waiter if nobody reads: it will.
+// appoint wakes one waiter if nobody reads; that waiter becomes the reader.
 func (ch *CompChannel) appoint() {
 	if ch.reading || len(ch.waiters) == 0 {
 		return
@@ -219,7 +218,7 @@ func (ch *CompChannel) appoint() {
 	ch.waiters = slices.Delete(ch.waiters, 0, 1)
 }
 
-// wake makes the calls that wait for cq look again.
+// wake makes all calls that wait for cq check their condition again.
 func (ch *CompChannel) wake(cq *CQ) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -233,8 +232,8 @@ func (ch *CompChannel) wake(cq *CQ) {
 	ch.rctx.end() // the reader may be one of them
 }
 
-// forget makes all calls that wait look again because cq is closed, and drops
-// its events.
+// forget drops the events of cq, which is closed, and makes all waiting calls check their condition
+// again.
 func (ch *CompChannel) forget(cq *CQ) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

@@ -15,12 +15,12 @@ const (
 	WRBindMW           = provider.WRBindMW
 	WRSendWithInv      = provider.WRSendWithInv
 
-	// Atomic operations on fields of the word, as enum ib_wr_opcode of the kernel
-	// has them; libibverbs lacks them.
+	// Atomic operations on fields of the word, from the kernel's enum ib_wr_opcode; libibverbs
+	// lacks them.
 	WRMaskedAtomicCmpAndSwp = provider.WRMaskedAtomicCmpAndSwp
 	WRMaskedAtomicFetchAdd  = provider.WRMaskedAtomicFetchAdd
 
-	// WRRegMR registers what MR.Map has mapped (IB_WR_REG_MR of the kernel's verbs;
+	// WRRegMR registers the memory that MR.Map mapped (IB_WR_REG_MR of the kernel's verbs;
 	// libibverbs lacks it).
 	WRRegMR = provider.WRRegMR
 )
@@ -28,7 +28,7 @@ const (
 // Flags of a send work request.
 const (
 	SendFence     = provider.SendFence     // wait for earlier RDMA Reads and atomics
-	SendSignaled  = provider.SendSignaled  // a success is reported, too
+	SendSignaled  = provider.SendSignaled  // report a success as well
 	SendSolicited = provider.SendSolicited // Send: solicited event at the peer
 	SendInline    = provider.SendInline    // the payload is SendWR.Inline
 )
@@ -79,7 +79,7 @@ const (
 	WCWithInv = provider.WCWithInv
 )
 
-// QPTypeRC is reliable connected, the only type that iWARP has.
+// QPTypeRC is the reliable connected type, the only one of iWARP.
 const QPTypeRC = provider.QPTypeRC
 
 // States of a QP.
@@ -142,15 +142,15 @@ const (
 	SRQAttrLimit = provider.SRQAttrLimit // IBV_SRQ_LIMIT: arm, or disarm with 0
 )
 
-// DeviceSRQResize is the bit of DeviceAttr.DeviceCapFlags that says that SRQ.Modify
-// can resize (IBV_DEVICE_SRQ_RESIZE).
+// DeviceSRQResize is the bit of DeviceAttr.DeviceCapFlags that a device sets if SRQ.Modify can
+// resize (IBV_DEVICE_SRQ_RESIZE).
 const DeviceSRQResize = provider.DeviceSRQResize
 
 // Values of DeviceAttr.AtomicCap.
 const (
-	AtomicNone = provider.AtomicNone // there are no atomic operations
-	AtomicHCA  = provider.AtomicHCA  // among those of one device
-	AtomicGlob = provider.AtomicGlob // with those of the CPU as well
+	AtomicNone = provider.AtomicNone // no atomic operations
+	AtomicHCA  = provider.AtomicHCA  // atomic among operations of this device
+	AtomicGlob = provider.AtomicGlob // atomic with operations of the CPU, too
 )
 
 // Rights of an MR. Local read is always allowed.
@@ -162,25 +162,24 @@ const (
 	AccessMWBind       = provider.AccessMWBind // windows may be bound to it
 	AccessZeroBased    = provider.AccessZeroBased
 
-	// AccessReadSink has the rights that the sink of an RDMA Read, the memory that it reads into,
-	// needs on every device. iWARP answers a Read with a tagged message to the key that the request
-	// named (RFC 5040 section 5.2), for which RNICs want the right of the remote write. With the
-	// engine, siw and RoCE AccessLocalWrite is enough. The peer learns the key from the request and
-	// can use the region until it is closed: give the right to the sink alone, not to memory around
-	// it. engine.Options.Logger gets a warning at the first Read without it.
+	// AccessReadSink has the rights that the sink of an RDMA Read (the memory that it reads into)
+	// needs on every device. iWARP answers a Read with a tagged message to the sink's key (RFC 5040
+	// section 5.2), for which RNICs require the remote write right. On the engine, siw and RoCE
+	// AccessLocalWrite is enough. The peer learns the key from the request and can use the region
+	// until it is closed, so give the right to the sink alone, not to memory around it. At the
+	// first Read without it the engine logs a warning to engine.Options.Logger.
 	AccessReadSink = AccessLocalWrite | AccessRemoteWrite
 
-	// AccessRemoteInvalidate lets the peer end the region's remote use with a
-	// Send with Invalidate. It is govs' own (libibverbs has no such flag): the
-	// engine requires it (RFC 5040 section 8.1.1 asks for control over who may
-	// invalidate), the kernel provider drops it.
+	// AccessRemoteInvalidate lets the peer invalidate the region's key with a Send with Invalidate.
+	// It is govs' own flag; libibverbs has none. The engine requires it, because RFC 5040 section
+	// 8.1.1 asks for control over who may invalidate. The kernel provider drops it.
 	AccessRemoteInvalidate = provider.AccessRemoteInvalidate
 )
 
 // Kinds of memory windows.
 const (
 	MWType1 = provider.MWType1 // bound with QP.BindMW, for all QPs of its PD
-	MWType2 = provider.MWType2 // bound with WRBindMW, for the peer of the QP that did it
+	MWType2 = provider.MWType2 // bound with WRBindMW, for the peer of that QP
 )
 
 // Bits of DeviceAttr.DeviceCapFlags that are about windows and registration by work

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Context is an open device (struct ibv_context). Everything else is made from
-// it, and it can be closed only when all of that is closed.
+// Context is an open device (struct ibv_context). All other objects are made from it, and it can be
+// closed only after them.
 type Context struct {
 	obj      object.Object
 	dev      provider.Device
@@ -26,8 +26,8 @@ func Devices(p provider.Provider) ([]DeviceInfo, error) {
 	return p.Devices()
 }
 
-// Open opens a device of p by its name (ibv_open_device). The empty name opens
-// the first device; a name that p does not have is ENODEV.
+// Open opens a device of p by its name (ibv_open_device). The empty name opens the first device; an
+// unknown name is ENODEV.
 func Open(p provider.Provider, name string) (*Context, error) {
 	if p == nil {
 		return nil, errNil("ibv_open_device", "provider")
@@ -42,7 +42,7 @@ func Open(p provider.Provider, name string) (*Context, error) {
 	return c, nil
 }
 
-// ok reports whether c can be called, and is what every method asks first.
+// ok returns an error if c is nil or closed. Every method calls it first.
 func (c *Context) ok(op string) error {
 	if c == nil || c.dev == nil {
 		return errNil(op, "context")
@@ -58,7 +58,7 @@ func (c *Context) Name() string {
 	return c.dev.Name()
 }
 
-// Provider returns the name of the provider underneath: "engine" or "kernel".
+// Provider returns the provider's name: "engine" or "kernel".
 func (c *Context) Provider() string {
 	if c == nil {
 		return ""
@@ -66,8 +66,8 @@ func (c *Context) Provider() string {
 	return c.provider
 }
 
-// Transport returns the family of the device: TransportIWARP, or TransportIB for
-// InfiniBand and RoCE (ibv_device.transport_type). It can be asked for after Close.
+// Transport returns the family of the device: TransportIWARP, or TransportIB for InfiniBand and
+// RoCE (ibv_device.transport_type). It may be called after Close.
 func (c *Context) Transport() TransportType {
 	if c == nil || c.dev == nil {
 		return TransportUnknown
@@ -108,10 +108,9 @@ func (c *Context) QueryGIDTable() ([]GIDEntry, error) {
 	return c.dev.QueryGIDTable()
 }
 
-// QueryPkey returns an entry of a port's P_Key table, in host order
-// (ibv_query_pkey). iWARP has no partitions, and thereby no P_Keys: on such a
-// device PortAttr.PkeyTblLen is 0 and the error of every index is
-// errors.ErrUnsupported, with the errno that libibverbs gives.
+// QueryPkey returns an entry of a port's P_Key table, in host order (ibv_query_pkey). iWARP has no
+// partitions, so it has no P_Keys: on such a device PortAttr.PkeyTblLen is 0, and the error for
+// every index is errors.ErrUnsupported, with the errno that libibverbs gives.
 func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 	if err := c.ok("ibv_query_pkey"); err != nil {
 		return 0, err
@@ -119,8 +118,8 @@ func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
 	return c.dev.QueryPkey(port, index)
 }
 
-// AsyncEvent is something that happened to an object outside any call (struct
-// ibv_async_event). Which of the fields beside Type is set depends on the type.
+// AsyncEvent is something that happened to an object outside any call (struct ibv_async_event). The
+// type decides which other field is set.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
@@ -129,8 +128,8 @@ type AsyncEvent struct {
 	Port uint8
 }
 
-// String returns the C name of the type and what the event is about:
-// "IBV_EVENT_QP_FATAL of qp 17", "IBV_EVENT_PORT_ERR of port 1".
+// String returns the type's C name and the object of the event: "IBV_EVENT_QP_FATAL of qp 17",
+// "IBV_EVENT_PORT_ERR of port 1".
 func (e AsyncEvent) String() string {
 	s := e.Type.String()
 	switch {
@@ -146,23 +145,26 @@ func (e AsyncEvent) String() string {
 	return s
 }
 
-// AsyncEvent waits for the device's next asynchronous event
-// (ibv_get_async_event). It is acknowledged before it is returned, so that an
-// event nobody looks at never holds up a Close (ibv_ack_async_event). Events
-// are kept until somebody asks, or their object is closed; each is given to one
-// caller. A device keeps a few hundred events and drops those that come when it is full: the
-// call after the last one that was kept returns ENOBUFS, with how many were dropped. When ctx
-// ends the error is an [*Error] that wraps ctx.Err(), and when the context is closed
-// os.ErrClosed.
+// AsyncEvent waits for the device's next asynchronous event (ibv_get_async_event). It acknowledges
+// the event before it returns (ibv_ack_async_event), so an event never delays a Close. The device
+// keeps each event until a caller takes it or its object is closed, and gives it to one caller. A
+// device keeps a few hundred events and drops further ones. The call after the last kept event then
+// returns ENOBUFS, which says how many were dropped. When ctx ends, the error is an [*Error] that
+// wraps ctx.Err(); when the context is closed, it is os.ErrClosed.
 //
-// Over either provider: EventQPFatal for a WR that names memory which it may not use
-// and a message that does not fit its queue, EventQPAccessErr for what the peer may not
-// write, EventQPReqErr for what it may not read, EventCQErr for a CQ that overflows,
-// EventSQDrained for a send queue that was flushed, EventSRQLimitReached. Only the engine:
-// EventSQDrained as QPAttr.EnSQDAsyncNotify asks for it, EventQPLastWQEReached when a QP with an
-// SRQ has come to QPErr and takes no more receives, EventDeviceFatal when it can't wait for its
-// sockets any more, which ends all its connections. Only the kernel: EventPortActive,
-// EventPortErr, EventLIDChange.
+// Both providers raise these events:
+//
+//   - EventQPFatal: a WR names memory that it may not use, or a message does not fit its queue.
+//   - EventQPAccessErr: the peer wrote where it may not.
+//   - EventQPReqErr: the peer read where it may not.
+//   - EventCQErr: a CQ has overflowed.
+//   - EventSQDrained: a send queue was flushed.
+//   - EventSRQLimitReached.
+//
+// Only the engine raises EventSQDrained for QPAttr.EnSQDAsyncNotify. Only the engine raises
+// EventQPLastWQEReached, when a QP with an SRQ is in QPErr and takes no more receives. Only the
+// engine raises EventDeviceFatal, when it can no longer wait for its sockets, which ends all its
+// connections. Only the kernel raises EventPortActive, EventPortErr and EventLIDChange.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "ibv_get_async_event"
 	if err := c.ok(op); err != nil {
@@ -188,9 +190,9 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	return ev, nil
 }
 
-// Close closes the device (ibv_close_device). While a PD, CQ, completion
-// channel or CM event channel of it is open it is EBUSY and says so, and counts rdmacm's Conns,
-// Listeners and Requests, each of which has such a channel, by these names.
+// Close closes the device (ibv_close_device). While a PD, CQ, completion channel or CM event
+// channel of it is open, Close returns EBUSY and names what is open. rdmacm's Conns, Listeners and
+// Requests each have such a channel, so the error counts them by these names.
 func (c *Context) Close() error {
 	if c == nil || c.dev == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// CQ is a completion queue (struct ibv_cq). It may serve any number of send and
-// receive queues of its context.
+// CQ is a completion queue (struct ibv_cq). Any number of send and receive queues of its context
+// may complete to it.
 type CQ struct {
 	obj    object.Object
 	ctx    *Context
@@ -21,39 +21,39 @@ type CQ struct {
 	cookie any
 	sink   bool // the completions go to CQOptions.Sink
 
-	armed  atomic.Bool // by ReqNotify; CompChannel.Next owes an event
+	armed  atomic.Bool // by ReqNotify: CompChannel.Next has to return the CQ once
 	events uint64      // seen on the channel, under ch.mu
 
-	// drain.go: while aside is set poll takes the long way.
+	// For drain.go: while aside is set, completions pass through pollAside.
 	mu      sync.RWMutex
 	aside   bool
 	markers []*marker
 	held    []WC
 
 	// cqtaken.go, under mu.
-	taken func() string          // why the program may not poll, nil if it may
-	owns  func(wrid uint64) bool // whether a WRID is of a taker, present or past; nil: no taker
-	long  bool                   // aside is set, or taken is: Poll takes the long way
+	taken func() string          // says why the program may not poll; nil if it may
+	owns  func(wrid uint64) bool // whether a taker, present or past, posted the WRID; or nil
+	long  bool                   // aside or taken is set: Poll cannot just poll the device
 }
 
-// CQOptions are the arguments of ibv_create_cq that have a default. Nil is the
-// zero value.
+// CQOptions are the optional arguments of ibv_create_cq. Nil is the zero value.
 type CQOptions struct {
-	Channel    *CompChannel // nil: none, the CQ can only be polled
-	CompVector int          // on which of the device's vectors events are raised
+	Channel    *CompChannel // nil: the CQ can only be polled
+	CompVector int          // which of the device's vectors raises the events
 	Cookie     any          // for CQ.Cookie
 
-	// Sink takes the completions in place of Poll, on the engine. Poll then returns none, and only
-	// moves the data of the QPs that complete here. What needs completions of its own is EINVAL:
-	// QP.Drain, a rdmacm.Conn that sends there, a rdmacm.Receiver. Not with a Channel.
+	// Sink receives the completions instead of Poll, on the engine. Poll then returns none, and
+	// only moves the data of the QPs that complete here. Calls that need completions of their own
+	// return EINVAL: QP.Drain, a rdmacm.Conn that sends there, a rdmacm.Receiver. Not with a
+	// Channel.
 	Sink CompletionSink
 }
 
-// CreateCQ makes a completion queue for at least cqe completions (ibv_create_cq).
-// A CQ that overflows loses completions and raises EventCQErr, so that cqe must
-// cover what may be posted, signalled or not, to the queues that complete here;
-// Resize makes it larger. What overflows is lost as a report only: the work is done,
-// its places in the queues are free again, and the CQ can be used.
+// CreateCQ makes a completion queue for at least cqe completions (ibv_create_cq). A CQ that
+// overflows loses completions and raises EventCQErr, so cqe must cover everything that may be
+// posted, signalled or not, to the queues that complete here. Resize makes it larger. Overflow
+// loses only the report: the work is done, its places in the queues are free again, and the CQ can
+// still be used.
 func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	const op = "ibv_create_cq"
 	if err := c.ok(op); err != nil {
@@ -88,8 +88,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
-// polled returns EINVAL if Poll returns no completions, because they go to a Sink: op would wait
-// for ever.
+// polled returns EINVAL if a Sink receives the completions, because op would wait for them forever.
 func (cq *CQ) polled(op string) error {
 	if cq.sink {
 		return cq.obj.Errorf(op, syscall.EINVAL,
@@ -105,16 +104,18 @@ func (cq *CQ) ok(op string) error {
 	return cq.obj.Check(op)
 }
 
-// Poll moves up to len(wc) completions into wc, oldest first, and returns how many
-// (ibv_poll_cq). It returns at once, with 0 if there are none, and does not
-// allocate. On the engine it also moves data of the QPs that complete here. Oldest first
-// is the order in which the device has completed them: that of the posts of one queue, but
-// between QPs not always that in which peers have sent. Fewer than len(wc) mean that the CQ
-// was empty, unless a Drain is under way; more may have come since, or wait in sockets.
-// Goroutines may poll one CQ at the same time: each gets its completions in order, and some
-// that belong between them may go to another. A completion that reports a failure is
-// not an error of Poll: see WC.Err. EBUSY: the calls of an rdmacm.Conn or an
-// rdmacm.Receiver take the completions.
+// Poll moves up to len(wc) completions into wc, oldest first, and returns how many (ibv_poll_cq).
+// It returns at once, with 0 if there are none, and does not allocate. On the engine it also moves
+// data of the QPs that complete here. A completion that reports a failure is not an error of Poll:
+// see WC.Err. EBUSY says that the calls of an rdmacm.Conn or an rdmacm.Receiver take the
+// completions.
+//
+// Completions of one queue come in the order of the posts. Between QPs the order is the device's,
+// which may differ from the order in which peers sent. Goroutines may poll one CQ concurrently:
+// each gets its completions in order, but another may get some that belong between them.
+//
+// If Poll returns fewer than len(wc), the CQ was empty, unless a Drain is under way. More
+// completions may have come since, or their data may still be in sockets.
 func (cq *CQ) Poll(wc []WC) (int, error) {
 	if cq == nil || cq.p == nil {
 		return 0, errNil("ibv_poll_cq", "cq")
@@ -131,9 +132,9 @@ func (cq *CQ) Poll(wc []WC) (int, error) {
 	return cq.pollDevice(wc)
 }
 
-// pollDevice polls with mu held for reading, and releases it, also if the poll does not return: it
-// runs the handlers of the engine, and objects that a program has mapped may panic or end the
-// goroutine.
+// pollDevice polls the provider's CQ. The caller has read-locked mu, and pollDevice unlocks it. The
+// unlock is deferred because a poll of the engine may not return: it calls methods of a program's
+// objects (RegObject), which may panic or end the goroutine.
 func (cq *CQ) pollDevice(wc []WC) (int, error) {
 	defer cq.mu.RUnlock()
 	n, err := cq.p.Poll(wc)
@@ -143,13 +144,12 @@ func (cq *CQ) pollDevice(wc []WC) (int, error) {
 	return n, err
 }
 
-// called names the CQ in an error of the provider, nil for nil.
+// called adds the CQ's name to an error of the provider.
 func (cq *CQ) called(err error) error { return called(err, &cq.obj, "cq") }
 
-// ReqNotify asks for one event on the CQ's channel when the next completion
-// comes, or with solicitedOnly the next one that is solicited or failed
-// (ibv_req_notify_cq). Completions that are already in the CQ give none: poll
-// once more afterwards. PollWait does all of this.
+// ReqNotify requests one event on the CQ's channel for the next completion, or with solicitedOnly
+// for the next one that is solicited or failed (ibv_req_notify_cq). Completions that are already in
+// the CQ raise no event, so poll once more after ReqNotify. PollWait does all of this.
 func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 	if err := cq.ok("ibv_req_notify_cq"); err != nil {
 		return err
@@ -158,21 +158,20 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 	return cq.called(cq.p.ReqNotify(solicitedOnly))
 }
 
-// PollWait is Poll that waits until there is a completion: it polls, arms the
-// CQ, polls again, and sleeps on the CQ's channel, which it must have been made
-// with. It returns as soon as it has one, with no more than are there. When ctx
-// ends the error is an [*Error] that wraps ctx.Err(), and when the CQ is closed os.ErrClosed.
-// On the engine it goes on polling for up to engine.Options.BusyWait before it arms the CQ,
-// if the last wait was that short.
+// PollWait polls, and waits until there is at least one completion. It returns what is there, up to
+// len(wc), as soon as there is one. It polls, arms the CQ, polls again, and sleeps on the CQ's
+// channel, which is required. When ctx ends, the error is an [*Error] that wraps ctx.Err(); when
+// the CQ is closed, it is os.ErrClosed. On the engine PollWait keeps polling for up to
+// engine.Options.BusyWait before it arms the CQ, if the last wait was that short.
 //
-// Any number of goroutines may wait on a CQ and its channel, each completion
-// going to one of them. Don't arm the same CQ with ReqNotify(true) in the
-// meantime: some devices then forget that PollWait armed it for all.
+// Any number of goroutines may wait on a CQ and its channel; each completion goes to one of them.
+// Do not arm the same CQ with ReqNotify(true) while they wait, because some devices then forget
+// that PollWait armed it for all completions.
 func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 	return cq.pollWait(ctx, wc, (*CQ).Poll)
 }
 
-// pollWait is PollWait with poll for Poll.
+// pollWait implements PollWait. It calls poll for completions: Poll, or the taker's poll.
 func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, error)) (int, error) {
 	const op = "ibv_poll_cq"
 	if err := cq.ok(op); err != nil {
@@ -193,7 +192,7 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		if n > 0 || err != nil {
 			return n, err
 		}
-		// Counting before arming: an event from here on ends the wait, whoever
+		// Read the counter before arming: then any later event ends the wait, whichever goroutine
 		// reads it from the channel.
 		cq.ch.mu.Lock()
 		seen := cq.events
@@ -214,8 +213,8 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 	}
 }
 
-// overflow says what the CQ has lost, which may be what a waiter waits for; "" if it has lost
-// nothing or does not count.
+// overflow returns a text about the completions that the CQ has lost, because a caller may wait for
+// one of them. It returns "" if the CQ has lost none or does not count.
 func (cq *CQ) overflow() string {
 	st, err := cq.Stats()
 	if err != nil || st.Lost == 0 {
@@ -225,11 +224,10 @@ func (cq *CQ) overflow() string {
 		object.Count(st.Lost, "completion"), st.CQE)
 }
 
-// Resize changes the CQ to hold cqe completions, at least (ibv_resize_cq). It may
-// grow and shrink while QPs complete to it, and none of its completions is lost. It is
-// EINVAL, and nothing changes, if cqe is less than 1, more than the device's MaxCQE,
-// or less than the completions that are in the CQ. Drivers that can't, as siw's, make
-// it errors.ErrUnsupported.
+// Resize changes the CQ to hold at least cqe completions (ibv_resize_cq). It may grow and shrink
+// while QPs complete to it, and loses no completions. If cqe is less than 1, more than the device's
+// MaxCQE, or less than the completions in the CQ, Resize returns EINVAL and changes nothing.
+// Drivers that cannot resize, such as siw's, return errors.ErrUnsupported.
 func (cq *CQ) Resize(cqe int) error {
 	if err := cq.ok("ibv_resize_cq"); err != nil {
 		return err
@@ -237,7 +235,7 @@ func (cq *CQ) Resize(cqe int) error {
 	return cq.called(cq.p.Resize(cqe))
 }
 
-// CQE returns how many completions the CQ holds, at least what was asked for.
+// CQE returns how many completions the CQ has room for, at least the number that was requested.
 func (cq *CQ) CQE() int {
 	if cq == nil || cq.p == nil {
 		return 0
@@ -245,7 +243,7 @@ func (cq *CQ) CQE() int {
 	return cq.p.CQE()
 }
 
-// Channel returns the channel that the CQ was made with, nil if none.
+// Channel returns the CQ's channel, nil if it has none.
 func (cq *CQ) Channel() *CompChannel {
 	if cq == nil {
 		return nil
@@ -269,8 +267,8 @@ func (cq *CQ) Cookie() any {
 	return cq.cookie
 }
 
-// Close destroys the CQ with what is in it (ibv_destroy_cq). While a QP completes to it, Close
-// is EBUSY and says so. Calls of PollWait that are waiting return os.ErrClosed.
+// Close destroys the CQ and the completions in it (ibv_destroy_cq). While a QP completes to it,
+// Close returns EBUSY and says so. Waiting calls of PollWait return os.ErrClosed.
 func (cq *CQ) Close() error {
 	if cq == nil || cq.p == nil {
 		return nil

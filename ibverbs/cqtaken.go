@@ -8,16 +8,16 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// takenCQ polls a CQ whose completions package rdmacm takes for the program. It implements
+// takenCQ polls a CQ whose completions package rdmacm takes instead of the program. It implements
 // object.CQTaker.
 type takenCQ struct {
 	cq       *CQ
 	released bool // under cq.mu
 }
 
-// take keeps the program from polling the CQ, because it would get completions that calls of
-// package rdmacm wait for. why is for the error of Poll, and owns reports which WRIDs are of work
-// that package rdmacm posts.
+// take makes the program's polls of the CQ fail, because they could return completions that calls
+// of package rdmacm wait for. why returns the text of Poll's error. owns reports which WRIDs are of
+// work that package rdmacm posts.
 func (cq *CQ) take(why func() string, owns func(wrid uint64) bool) (object.CQTaker, error) {
 	if err := cq.polled("taking completions"); err != nil {
 		return nil, err
@@ -33,12 +33,12 @@ func (cq *CQ) take(why func() string, owns func(wrid uint64) bool) (object.CQTak
 		return nil, err
 	}
 	if cq.ch != nil {
-		cq.ch.wake(cq) // a PollWait of the program fails now, and not with the next completion
+		cq.ch.wake(cq) // a waiting PollWait of the program fails now, not at the next completion
 	}
 	return &takenCQ{cq: cq}, nil
 }
 
-// busy returns the error of a Poll of the program, nil if it may poll. mu is held.
+// busy returns the error of the program's Poll, nil if the program may poll. The caller holds mu.
 func (cq *CQ) busy() error {
 	if cq.taken == nil {
 		return nil
@@ -59,14 +59,14 @@ func (t *takenCQ) Release() {
 	t.cq.mu.Lock()
 	defer t.cq.mu.Unlock()
 	if t.released {
-		return // somebody else may have taken the CQ since
+		return // the CQ may have another taker by now
 	}
 	t.released = true
 	t.cq.taken = nil
 	t.cq.settle()
 }
 
-// poll is Poll for the taker of the CQ.
+// poll polls the CQ on behalf of its taker.
 func (cq *CQ) poll(wc []WC) (int, error) {
 	cq.mu.RLock()
 	if cq.aside {
@@ -76,8 +76,8 @@ func (cq *CQ) poll(wc []WC) (int, error) {
 	return cq.pollDevice(wc)
 }
 
-// nameWork returns err, the cause of the end of qp, without the WRID of a work request that package
-// rdmacm has posted: the program does not know it.
+// nameWork returns err, the cause of qp's end. If err names a work request that package rdmacm
+// posted, nameWork removes the WRID, which the program does not know.
 func (qp *QP) nameWork(err error) error {
 	var term *TerminateError
 	var work *WorkError

@@ -1,10 +1,9 @@
-// Package ibverbs is the verbs API: devices, protection domains, memory
-// regions, completion queues, queue pairs and work requests with the meaning
-// that libibverbs gives them, for iWARP. Connections are made with its
-// subpackage rdmacm.
+// Package ibverbs is the verbs API: devices, protection domains, memory regions, completion queues,
+// queue pairs and work requests. They have the meaning that libibverbs gives them, for iWARP. The
+// subpackage rdmacm makes connections.
 //
-// A program names the provider that does the work in the line that opens the
-// device, and is otherwise the same for all of them:
+// A program names its provider only in the line that opens the device. The rest of the program is
+// the same for every provider:
 //
 //	vctx, err := ibverbs.Open(engine.New(nil), "")       // iWARP in Go over TCP
 //	vctx, err := ibverbs.Open(kernel.New(), "siw0")      // the kernel's devices
@@ -25,43 +24,40 @@
 //
 // # Objects
 //
-// A [Context] is an open device; [PD], [CompChannel] and [CQ] are made from it,
-// [MR], [MW], [SRQ] and [QP] from a PD. A parent does not close before its children: Close
-// is then EBUSY, names what is open, and changes nothing. Close of an object
-// that is closed returns nil, and other methods of it return os.ErrClosed.
-// Nothing is closed by the garbage collector. A nil object, and one that
-// belongs to another context, is EINVAL. Whatever is not said here the device
-// decides, and returns the errno of the C call.
+// A [Context] is an open device. It makes [PD], [CompChannel] and [CQ]; a PD makes [MR], [MW],
+// [SRQ] and [QP]. A parent cannot close before its children: its Close then returns EBUSY, names
+// what is open, and changes nothing. Close of a closed object returns nil, and its other methods
+// return os.ErrClosed. The garbage collector closes nothing. A nil object, and an object of another
+// context, is EINVAL. The device decides everything else, and its errors are the errnos of the C
+// calls.
 //
 // # Concurrency
 //
-// All methods of all objects may be called concurrently, also with Close.
-// Those that wait take a context and occupy no thread while they wait. Posts to
-// one queue take effect in some order; a program that cares makes them from one
-// goroutine.
+// All methods of all objects may be called concurrently, even during Close. Methods that wait take
+// a context and occupy no thread while they wait. Concurrent posts to one queue take effect in some
+// order; to fix the order, post from one goroutine.
 //
 // # Errors
 //
-// There are four kinds, and they don't mix:
-//   - A failed call is an [*Error] that unwraps to an errno, the same from
-//     every provider (or to os.ErrClosed). A post adds a [*PostError] that
-//     says how many work requests were accepted.
-//   - What the provider does not offer is an [*UnsupportedError], which is
-//     errors.ErrUnsupported.
-//   - How a work request ended is data: [WC] has a Status, and WC.Err makes a
-//     [*WCError] of it. After the end of a connection the work that was still
-//     posted is [ErrFlushed].
-//   - A protocol failure is a [*TerminateError], from [QP.Cause].
+// There are four kinds of errors:
+//   - A failed call returns an [*Error] that unwraps to an errno, the same from every provider, or
+//     to os.ErrClosed. A post returns a [*PostError], which also says how many work requests were
+//     accepted.
+//   - A feature that the provider does not offer is an [*UnsupportedError]; errors.Is finds
+//     errors.ErrUnsupported in it.
+//   - The outcome of a work request is data: [WC] has a Status, from which WC.Err makes a
+//     [*WCError]. If the connection ends first, the error is [ErrFlushed].
+//   - A protocol failure is a [*TerminateError], which [QP.Cause] returns.
 //
 // # Limitations
 //
-// QPs are reliable connected ones (IBV_QPT_RC); other types are EINVAL. The families ibv_wr_* and
-// ibv_start_poll are not bound.
+// All QPs are reliable connected (IBV_QPT_RC); other types are EINVAL. The ibv_wr_* and
+// ibv_start_poll families are not bound.
 //
-// What else there is depends on the device; the call for what it lacks returns an error in which
-// errors.Is finds errors.ErrUnsupported. The engine has memory windows and registration by work
-// request (MW, PD.AllocFastRegMR). With its option Extensions (RFC 7306) it has atomics and
-// immediate data: in a Write as in libibverbs, in a Send without payload only. siw has none of
-// these. It does not report which key a Send with Invalidate ended, either, and does not enforce
-// AccessRemoteRead.
+// Other features depend on the device. A call that the device does not support returns an error in
+// which errors.Is finds errors.ErrUnsupported. The engine has memory windows and registration by
+// work request (MW, PD.AllocFastRegMR). With its option Extensions (RFC 7306) it also has atomics
+// and immediate data: with a Write as in libibverbs, with a Send only if the Send has no payload.
+// siw has none of these. siw also does not report which key a Send with Invalidate ended, and does
+// not enforce AccessRemoteRead.
 package ibverbs

@@ -14,10 +14,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// marker is a work request that Drain posts after all others, or rdmacm.Dial before them. Its
-// completion, recognised by QPN and WRID, is not for the user.
+// marker is a work request that Drain posts after all others, or rdmacm.Dial before them. The
+// program does not see its completion, which is recognised by QPN and WRID.
 type marker struct {
-	qp   *QP // a new QP may have the number of one that is being closed
+	qp   *QP // identifies the QP: a new one may reuse the number of one that is being closed
 	qpn  uint32
 	wrid uint64
 	done chan struct{}
@@ -25,7 +25,7 @@ type marker struct {
 	lost error // instead of wc: the marker will not complete
 }
 
-// result says how the marker ended. done is closed.
+// result returns the marker's error, nil if it succeeded. done must be closed.
 func (m *marker) result() error {
 	if m.lost != nil {
 		return m.lost
@@ -33,23 +33,26 @@ func (m *marker) result() error {
 	return m.wc.Err()
 }
 
-// Drain waits until everything that was posted to the send queue before is
-// complete, unsignalled work included (compare ib_drain_sq of the kernel's
-// verbs). The connection goes on. Nothing may be posted to the send queue in
-// the meantime.
+// Drain waits until all work that was posted to the send queue is complete, unsignalled work
+// included (compare ib_drain_sq of the kernel's verbs). The connection goes on. Until Drain
+// returns, nothing may be posted to the send queue.
 //
-// The completions remain the program's: it may go on polling, and the next Poll returns those that
-// Drain has taken. To learn when all is complete, Drain posts a zero-length RDMA Write of its own,
-// which the peer's program doesn't see (RFC 5041 section 5.2: nothing is checked, nothing placed);
-// for it the send CQ needs room for one completion more.
+// The completions still go to the program: it may go on polling, and Poll also returns the
+// completions that Drain has taken. To learn when all work is complete, Drain posts its own
+// zero-length RDMA Write. The peer's program does not see it: nothing is checked, nothing placed
+// (RFC 5041 section 5.2). The send CQ needs room for its completion.
 //
-// The error is nil if all is complete, whatever its status; an [*Error] with a [*WCError] that is
-// ErrFlushed if the connection ended first; [*PostError] if the QP is not
-// connected, unless nothing was ever posted to it, or if it has no place for the
-// marker and never will ([ErrNoneSignaled]); EOVERFLOW if the marker's completion found no room in
-// the CQ, on the engine, which counts those; os.ErrClosed if the QP or the CQ is closed meanwhile;
-// or when ctx ends an [*Error] that wraps ctx.Err(), and says if the work is
-// held until the peer's first message. There is no C call for it.
+// If all work is complete, the error is nil, whatever the statuses. Other errors:
+//
+//   - An [*Error] with a [*WCError] that is ErrFlushed: the connection ended first.
+//   - A [*PostError]: the QP is not connected (nil if nothing was ever posted), or its queue has no
+//     place for the marker and never will ([ErrNoneSignaled]).
+//   - EOVERFLOW: the marker's completion found no room in the CQ. Only the engine counts those.
+//   - os.ErrClosed: the QP or the CQ was closed.
+//   - An [*Error] that wraps ctx.Err(): ctx ended. It says so if the work is held until the peer's
+//     first message.
+//
+// There is no C call for it.
 func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
 		return err
@@ -62,11 +65,11 @@ func (qp *QP) Drain(ctx context.Context) error {
 	}
 	placed, err := true, qp.awaitReads(ctx)
 	if err == nil {
-		// The fence has the marker wait for RDMA Reads, too.
+		// The fence makes the marker wait for RDMA Reads, too.
 		placed, err = qp.mark(ctx, SendFence)
 	}
 	switch flushed := (*WCError)(nil); {
-	case err != nil && ctx.Err() != nil: // the text is made only then
+	case err != nil && ctx.Err() != nil: // check ctx first: the text costs calls of Stats
 		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err,
 			"everything that was posted had completed"+qp.whyNotDrained(placed))
 	case errors.As(err, &flushed):
@@ -75,7 +78,7 @@ func (qp *QP) Drain(ctx context.Context) error {
 	return err
 }
 
-// undrained says that the connection ended during Drain. The text leaves out the marker's WRID,
+// undrained is the error of a Drain whose connection ended. The text leaves out the marker's WRID,
 // which the program does not know.
 type undrained struct {
 	marker *WCError
@@ -91,7 +94,7 @@ func (e *undrained) Error() string {
 	return text
 }
 
-// Unwrap returns the [*WCError], and why the connection ended.
+// Unwrap returns the [*WCError], and the cause of the connection's end if that is known.
 func (e *undrained) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.marker}
@@ -99,14 +102,15 @@ func (e *undrained) Unwrap() []error {
 	return []error{e.marker, e.cause}
 }
 
-// awaitReads waits for the Reads before the marker on a device where it may not wait in the queue.
+// awaitReads waits for outstanding Reads on a device where a queued work request that waits for
+// them keeps the peer's Reads from being answered (provider.ReadCounter).
 func (qp *QP) awaitReads(ctx context.Context) error {
 	reads, ok := qp.p.(provider.ReadCounter)
 	if !ok || reads.ReadsUnderWay() == 0 {
 		return nil
 	}
 	cq := qp.sendCQ
-	m := cq.expect(qp) // is never posted; QP.Close ends it
+	m := cq.expect(qp) // not posted; QP.Close closes its done
 	defer cq.release(m)
 	pause := newBackoff()
 	defer pause.stop()
@@ -129,22 +133,23 @@ func (qp *QP) awaitReads(ctx context.Context) error {
 const lostOrNotTaken = "the peer does not take the data, or completions were lost in a full CQ, " +
 	"which EventCQErr reports"
 
-// whyNotDrained says what Drain waits for, if that is known. placed says that its marker is posted.
+// whyNotDrained says what Drain waits for, "" if that is not known. placed reports whether the
+// marker is posted.
 func (qp *QP) whyNotDrained(placed bool) string {
 	switch st, err := qp.Stats(); {
 	case err == nil && st.HeldForPeer:
 		return " (sends are held until the peer's first message: the side that dialled has to send first)"
 	case !placed:
 		return " (the send queue stays full: " + lostOrNotTaken + ")"
-	case err != nil: // siw does not go on after it has lost completions
+	case err != nil: // siw stops after it has lost completions
 		return " (" + lostOrNotTaken + ")"
 	}
 	return ""
 }
 
-// openStream sends the empty RDMA Write that rdmacm.Dial opens a stream with, and waits until
-// it is complete, so that its places in send queue and CQ are free for the program. For Drain
-// nothing has been posted by it.
+// openStream sends the empty RDMA Write with which rdmacm.Dial opens a stream. It waits for the
+// completion, so that the program finds send queue and CQ empty. Drain does not count this Write as
+// posted work.
 func (qp *QP) openStream(ctx context.Context) error {
 	if err := qp.ok("ibv_post_send"); err != nil {
 		return err
@@ -154,7 +159,7 @@ func (qp *QP) openStream(ctx context.Context) error {
 }
 
 // mark posts an RDMA Write of length 0, whose completion Poll does not return, and waits for it.
-// placed says that there was a place for it.
+// placed reports whether the queue had a place for it.
 func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error) {
 	cq := qp.sendCQ
 	m := cq.expect(qp)
@@ -169,7 +174,7 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error
 		}
 		err = &PostError{Posted: n, Err: err}
 		if n > 0 {
-			return true, err // siw took it all the same: it is sifted out when it comes
+			return true, err // siw posted it nevertheless; its completion is still removed
 		}
 		// A full queue has to make progress first, if it can.
 		if !errors.Is(err, syscall.ENOMEM) || errors.Is(err, ErrNoneSignaled) {
@@ -200,28 +205,28 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error
 			return true, overflow
 		}
 		if err := pause.wait(ctx, m.done); err != nil {
-			return true, err // the marker is still sifted out when it comes
+			return true, err // the marker's completion is still removed when it comes
 		}
 	}
 }
 
-// overflow returns an error if the send CQ has lost completions and everything that was posted is
-// complete: what is not in the CQ then is lost, and will not come.
+// overflow returns an error if the send CQ has lost completions and all posted work is complete.
+// Then a completion that is not in the CQ is lost.
 func (qp *QP) overflow() error {
 	cq, err := qp.sendCQ.Stats()
 	if err != nil || cq.Lost == 0 {
-		return nil // or the device does not count
+		return nil // none lost, or the device does not count
 	}
 	if st, err := qp.Stats(); err != nil || st.SendsPosted > 0 {
-		return nil // after an error the QP is being closed, which ends the marker
+		return nil // after an error of Stats the QP is being closed, which ends the marker
 	}
 	return qp.sendCQ.obj.Errorf("ibv_poll_cq", syscall.EOVERFLOW,
 		"it has room for %d completions and has lost %s, that of Drain among them: make it larger",
 		cq.CQE, object.Count(cq.Lost, "completion"))
 }
 
-// expect makes Poll look for a marker from now on. Taking the lock waits for
-// the Polls that don't.
+// expect adds a marker, which Poll removes from now on. Taking the lock waits for running Polls
+// that do not know the marker.
 func (cq *CQ) expect(qp *QP) *marker {
 	m := &marker{qp: qp, qpn: qp.QPN(), wrid: rand.Uint64(), done: make(chan struct{})}
 	cq.mu.Lock()
@@ -231,7 +236,7 @@ func (cq *CQ) expect(qp *QP) *marker {
 	return m
 }
 
-// release forgets a marker that was not posted.
+// release removes a marker that was not posted.
 func (cq *CQ) release(m *marker) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -239,8 +244,8 @@ func (cq *CQ) release(m *marker) {
 	cq.settle()
 }
 
-// abandon ends the wait for the markers of a QP that is closed. Those that have
-// completed are taken out of the CQ, so that Poll does not come across them.
+// abandon ends the wait for the markers of a closed QP. It removes markers that have completed from
+// the CQ, so that Poll does not return them.
 func (cq *CQ) abandon(qp *QP) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -259,7 +264,7 @@ func (cq *CQ) abandon(qp *QP) {
 	cq.settle()
 }
 
-// lookFor polls the CQ for m, and keeps what is not a marker for Poll.
+// lookFor polls the CQ for m. It keeps the completions of other work for Poll.
 func (cq *CQ) lookFor(m *marker) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -267,8 +272,8 @@ func (cq *CQ) lookFor(m *marker) error {
 	return cq.setAside(m.done)
 }
 
-// setAside moves what is in the CQ to held, markers left out, until enough is
-// closed or the CQ empty. The caller has cq.mu.
+// setAside polls the CQ into held, without markers, until enough is closed or the CQ is empty. The
+// caller holds cq.mu.
 func (cq *CQ) setAside(enough <-chan struct{}) error {
 	var wc [16]WC
 	for {
@@ -285,7 +290,7 @@ func (cq *CQ) setAside(enough <-chan struct{}) error {
 	}
 }
 
-// pollAside is Poll while there are markers to find or completions held back.
+// pollAside implements Poll while there are markers to find or completions in held.
 func (cq *CQ) pollAside(wc []WC) (int, error) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -293,7 +298,7 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 	if len(cq.held) > 0 {
 		n := copy(wc, cq.held)
 		if cq.held = cq.held[n:]; len(cq.held) == 0 {
-			cq.held = nil // and its memory
+			cq.held = nil // free its memory
 		}
 		return n, nil
 	}
@@ -302,14 +307,14 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 		if err != nil || n == 0 {
 			return n, cq.called(err)
 		}
-		// 0 would say that the CQ is empty. After markers only, there may be more.
+		// Do not return 0, which means that the CQ is empty: there may be more after markers.
 		if n = cq.sift(wc[:n]); n > 0 {
 			return n, nil
 		}
 	}
 }
 
-// sift takes the completions of markers out of wc and says how many are left.
+// sift removes the completions of markers from wc and returns how many are left.
 func (cq *CQ) sift(wc []WC) int {
 	return len(slices.DeleteFunc(wc, func(c WC) bool {
 		for i, m := range cq.markers {
@@ -324,13 +329,13 @@ func (cq *CQ) sift(wc []WC) int {
 	}))
 }
 
-// settle lets Poll take the short way again if it can.
+// settle recomputes aside and long after a change: without either, Poll polls the device directly.
 func (cq *CQ) settle() {
 	cq.aside = len(cq.markers) > 0 || len(cq.held) > 0
 	cq.long = cq.aside || cq.taken != nil
 }
 
-// backoff spaces out looks at a CQ that may have no channel: from 20 us to 1 ms.
+// backoff is the delay between polls of a CQ that may have no channel: from 20 us to 1 ms.
 type backoff struct {
 	timer *time.Timer
 	next  time.Duration
@@ -346,7 +351,7 @@ func newBackoff() *backoff { return &backoff{time.NewTimer(backoffMin), backoffM
 func (b *backoff) reset() { b.next = backoffMin }
 func (b *backoff) stop()  { b.timer.Stop() }
 
-// wait sleeps, until early is closed at most.
+// wait sleeps for the next delay, or until early is closed or ctx ends.
 func (b *backoff) wait(ctx context.Context, early <-chan struct{}) error {
 	b.timer.Reset(b.next)
 	b.next = min(2*b.next, backoffMax)

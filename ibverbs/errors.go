@@ -9,21 +9,21 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The errors of both providers. They come as pointers: errors.As finds a
-// *Error, *UnsupportedError, *WCError, *TerminateError, *WorkError, *PostError.
+// The errors of both providers. They are pointers: errors.As finds an *Error, *UnsupportedError,
+// *WCError, *TerminateError, *WorkError or *PostError.
 type (
 	// Error is a failed call: Op is the C call, Object what it was called on,
 	// and Err unwraps to the errno that the C call gives, or to os.ErrClosed. The fields
 	// and methods are in [provider.Error].
 	Error = provider.Error
 
-	// UnsupportedError says that a provider does not offer something: Feature,
-	// and Reason. It is errors.ErrUnsupported. See [provider.UnsupportedError].
+	// UnsupportedError says that a provider lacks a Feature, and the Reason. errors.Is finds
+	// errors.ErrUnsupported in it. See [provider.UnsupportedError].
 	UnsupportedError = provider.UnsupportedError
 
-	// WCError is what WC.Err returns for a completion that is not a success:
-	// Status, WRID, QPN and VendorErr. Flushed ones are ErrFlushed. The fields and methods
-	// are in [provider.WCError].
+	// WCError is what WC.Err returns for a completion that is not a success: Status, WRID, QPN and
+	// VendorErr. errors.Is finds ErrFlushed if the WR was flushed. The fields and methods are in
+	// [provider.WCError].
 	WCError = provider.WCError
 
 	// TerminateError is a protocol failure that ended a connection (RFC 5040
@@ -32,32 +32,31 @@ type (
 	// [provider.TerminateError].
 	TerminateError = provider.TerminateError
 
-	// WorkError is a fault of a work request of this side, in the Err of a *TerminateError: WRID,
-	// Opcode or Recv, and Text. The fields and methods are in [provider.WorkError].
+	// WorkError is the fault of one of our own work requests, in the Err of a *TerminateError:
+	// WRID, Opcode or Recv, and Text. The fields and methods are in [provider.WorkError].
 	WorkError = provider.WorkError
 )
 
-// ErrFlushed is what errors.Is finds in the error of a completion with status
-// WCWRFlushErr: its work request was still posted when the connection ended.
+// ErrFlushed is in the error of a completion with status WCWRFlushErr (errors.Is): its work request
+// was still posted when the connection ended.
 var ErrFlushed = provider.ErrFlushed
 
-// ErrNoneSignaled is what errors.Is finds in the ENOMEM of PostSend, and in the error of
-// Drain, if the send queue is full of unsignalled work and the device, unlike the engine,
-// siw and rxe, gives back a place only when signalled work that was posted later is reported.
+// ErrNoneSignaled is in the ENOMEM of PostSend and in the error of Drain (errors.Is) if the send
+// queue is full of unsignalled work. It comes from devices that free a place only when a later
+// signalled work request completes; the engine, siw and rxe are not among them.
 var ErrNoneSignaled = provider.ErrNoneSignaled
 
 // Errno returns the errno inside err, 0 if there is none.
 func Errno(err error) syscall.Errno { return provider.Errno(err) }
 
-// PostError says that PostSend or PostRecv refused a work request, the one after
-// those that are Posted. A QP that has no connection yet refuses the first send:
-// EINVAL. If all are Posted, none was refused, but the driver couldn't notify the
-// device of them: siw does so, with ENOTCONN, when its connection is ending at
-// that moment. They may then never complete; see the limitations of package
+// PostError says that PostSend or PostRecv refused the work request after the Posted ones. A QP
+// that is not connected yet refuses the first send with EINVAL. If all were posted, none was
+// refused, but the driver could not notify the device: siw does this, with ENOTCONN, while its
+// connection is ending. The posted work may then never complete; see the limitations of package
 // provider/kernel.
 type PostError struct {
-	Posted int   // how many of the call's WRs are posted
-	Err    error // why, unwrapping to an errno
+	Posted int   // how many of the call's WRs were posted
+	Err    error // the cause; unwraps to an errno
 }
 
 // Error implements error.
@@ -68,10 +67,10 @@ func (e *PostError) Error() string {
 // Unwrap returns Err.
 func (e *PostError) Unwrap() error { return e.Err }
 
-// called returns err, a provider's error about o, with the name that o has here: providers know of
-// a CQ or SRQ only that it is one, which they call noun.
+// called returns err, a provider's error about o, with the name of o in this package. Providers do
+// not know the names of CQs and SRQs, and write only the noun.
 func called(err error, o *object.Object, noun string) error {
-	e, ok := err.(*Error) // what wraps one names another object
+	e, ok := err.(*Error) // an error that wraps an *Error names another object
 	if !ok {
 		return err
 	}

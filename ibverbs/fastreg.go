@@ -6,10 +6,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// AllocFastRegMR makes a region without memory, which work requests register and
-// invalidate, any number of times and at no more cost than a post (ib_alloc_mr of the
-// kernel's verbs, Allocate Non-Shared Memory Region STag of the RDMA Consortium's;
-// libibverbs has none). It can hold up to maxLen bytes at a time.
+// AllocFastRegMR makes a region without memory. Work requests register and invalidate it, any
+// number of times, at the cost of a post. It holds up to maxLen bytes at a time. It is ib_alloc_mr
+// of the kernel's verbs and Allocate Non-Shared Memory Region STag of the RDMA Consortium's verbs;
+// libibverbs has no such call.
 //
 //	err = mr.Map(buf)
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRegMR, RKey: ibverbs.IncRKey(mr.RKey()),
@@ -17,23 +17,21 @@ import (
 //	sge, err := mr.SGE(0, len(buf)) // for work that is posted after it
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRLocalInv, Flags: ibverbs.SendFence, InvalidateRKey: mr.RKey()})
 //
-// Its methods describe the registration that was posted last. It is over when a
-// WRLocalInv is done, or when the peer has sent a Send with Invalidate, for which it
-// needs AccessRemoteInvalidate: nobody can use the region then, neither the program nor
-// peers. Only then can it be registered again, and must be with a key that differs in its
-// lowest byte. A Read that is under way when its sink is invalidated ends the
-// connection: SendFence has the invalidation wait for it.
+// The region's methods describe the registration that was posted last. A registration ends when a
+// WRLocalInv is done, or when the peer has sent a Send with Invalidate, which needs
+// AccessRemoteInvalidate. Then neither the program nor peers can use the region. Only then can it
+// be registered again, with a key that differs in its lowest byte. Invalidating the sink of an
+// outstanding Read ends the connection: SendFence makes the invalidation wait for the Read.
 //
-// Rereg is for other regions. The kernel provider has none of this
+// Rereg does not work on such a region. The kernel provider does not have them
 // (errors.ErrUnsupported).
 func (pd *PD) AllocFastRegMR(maxLen uint64) (*MR, error) {
 	return pd.register("ib_alloc_mr", nil, nil, func() (provider.MR, error) { return pd.p.AllocFastRegMR(maxLen) })
 }
 
-// Map says what the next WRRegMR that is posted registers (ib_map_mr_sg), for a region
-// of AllocFastRegMR; others are EINVAL. An empty buf, and one beyond what the region was
-// made for, are EINVAL, memory that is not there is EFAULT. Bytes returns buf from then
-// on. The region that is registered at the moment stays what it is.
+// Map sets the memory that the next posted WRRegMR registers (ib_map_mr_sg). EINVAL: the region is
+// not of AllocFastRegMR, or buf is empty or longer than the region's maxLen. EFAULT: buf is not
+// mapped. From then on Bytes returns buf. The current registration does not change.
 func (mr *MR) Map(buf []byte) error {
 	const op = "ib_map_mr_sg"
 	p := mr.p()
@@ -52,7 +50,7 @@ func (mr *MR) Map(buf []byte) error {
 	if err := fast.Map(buf); err != nil {
 		return err
 	}
-	if mr.mem.Load() != nil { // it has not been closed
+	if mr.mem.Load() != nil { // not closed
 		mr.mem.Store(&buf)
 	}
 	return nil

@@ -11,40 +11,42 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// RegObject registers size bytes of something that need not be memory: peers and
-// work requests read its bytes with ReadAt, from offset 0 on, and write them with
-// WriteAt if the rights ask for writing. So a peer can RDMA Read and Write a file, or
-// whatever a program makes up, without the program taking part.
+// RegObject registers size bytes of an object that need not be memory. Peers and work requests read
+// its bytes with ReadAt, from offset 0 on, and write them with WriteAt if the rights permit
+// writing. So a peer can RDMA Read and Write a file, or generated data, while the program does
+// nothing.
 //
-// The methods are called from any goroutine and at the same time, as their interfaces
-// permit: ReadAt up to four times at once for each connection, as a message that is longer than 64
-// KiB is read ahead in such pieces, and WriteAt once for each, with up to 64 KiB: segments that
-// come together and follow each other are written together. If the object is a
-// provider.VectorWriterAt, more than 64 KiB of these go to its WriteVectorAt instead, in one call
-// with up to 256 KiB. Overlapping writes of different peers are theirs to order. They may block:
-// only the connection in question waits. A method that blocks in a system call holds a thread, and
-// with 10,000 of these a Go program ends (debug.SetMaxThreads): bound the calls if so many
-// connections may come. MR.Close waits for calls that are under way, so that they must not call
-// it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
-// RemoteRead and ZeroBased are EINVAL, and so is RemoteWrite without LocalWrite.
+// The engine calls the methods from any goroutine, and concurrently, as their interfaces permit:
 //
-// When a method fails, or reads or writes less than it was asked for, the connection ends, with
-// reads when what is before that byte has been sent: the peer gets a Terminate, work of our own
-// that names the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
-// wraps the method's error, or io.ErrUnexpectedEOF or io.ErrShortWrite if there was none. A panic
-// of a method ends the program. A Write of the peer is complete there before it has reached the
-// object here, as with memory; a Read or a Send that the peer posts after the Write takes effect
-// after it.
+//   - ReadAt: up to four calls at once for each connection, because a message that is longer than
+//     64 KiB is read ahead in pieces of 64 KiB.
+//   - WriteAt: one call at a time for each connection, with up to 64 KiB. Consecutive segments that
+//     arrive together are written together.
+//   - WriteVectorAt, if the object is a provider.VectorWriterAt: it replaces WriteAt for more than
+//     64 KiB of such segments, one call for up to 256 KiB.
 //
-// The end of a connection in order, by Conn.Shutdown of package rdmacm or by
-// Disconnect, waits for the calls under way and those that what is posted still needs,
-// however long they take; QP.Close and Conn.Close don't. A peer that ends the
-// connection waits for its own timeout only, engine.Options.CloseTimeout with the engine,
-// and resets it then: with objects that take longer its program should wait until it
-// knows that all is done.
+// The object orders overlapping writes of different peers. The methods may block; only their
+// connection waits. A method that blocks in a system call holds a thread, and a Go program ends at
+// 10,000 threads (debug.SetMaxThreads), so limit the calls if that many connections may come.
+// MR.Close waits for running calls, so a method must not call it. EACCES: the right LocalWrite for
+// an object without WriteAt. EINVAL: rights other than LocalWrite, RemoteWrite, RemoteRead and
+// ZeroBased, or RemoteWrite without LocalWrite.
 //
-// Bytes of the region is nil. It needs the engine: errors.ErrUnsupported with a
-// kernel device. MapFile is for files with either.
+// A method that fails, or reads or writes less than requested, ends the connection. For a read, the
+// bytes before that place are sent first. The peer receives a Terminate. Our own work that names
+// the region completes with WCLocProtErr, the peer's Read with WCRemOpErr. QP.Cause wraps the
+// method's error, or io.ErrUnexpectedEOF or io.ErrShortWrite if the method returned none. A panic
+// in a method ends the program. As with memory, a Write completes at the peer before it has reached
+// the object here. A Read or a Send that the peer posts after the Write takes effect after it.
+//
+// An orderly end of a connection, by Conn.Shutdown of package rdmacm or by Disconnect, waits for
+// the running calls and the calls that posted work still needs, however long they take. QP.Close
+// and Conn.Close do not. A peer that ends the connection waits only for its own timeout
+// (engine.Options.CloseTimeout on the engine), and then resets the connection. If objects may take
+// longer, the peer's program should first wait until it knows that all is done.
+//
+// The region's Bytes is nil. RegObject needs the engine; a kernel device returns
+// errors.ErrUnsupported. MapFile works with either, for files.
 func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -59,35 +61,34 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 	return pd.register(op, nil, nil, func() (provider.MR, error) { return pd.p.RegObject(object, uint64(size), access) })
 }
 
-// MapFile maps n bytes of a file from offset off and registers them (mmap with
-// MAP_SHARED, and ibv_reg_mr): what the peer writes is in the file, for everybody to
-// read; File.Sync brings it to the disk. The file may be closed, the mapping stays
-// until MR.Close. off need not be at a page.
+// MapFile maps n bytes of a file from offset off and registers them (mmap with MAP_SHARED, and
+// ibv_reg_mr). Every reader of the file sees what the peer writes; File.Sync brings it to the disk.
+// The file may be closed: the mapping stays until MR.Close. off need not be a multiple of the page
+// size.
 //
 // With LocalWrite the file must be open for reading and writing, without it for reading; otherwise
-// MapFile is EACCES. siw wants it open for both in any case; otherwise it is EFAULT there. Octets
-// beyond the end of the file are EINVAL.
+// MapFile returns EACCES. siw always needs both, and otherwise returns EFAULT. Bytes beyond the end
+// of the file are EINVAL.
 //
-// On the engine a file that is cut short later, or a disk that fails, ends the
-// connection that runs into it, as a failing object does (see RegObject). With a
-// kernel device the pages are pinned. The program's own access to Bytes beyond the end
-// of a file that was cut short is a fault that ends it, as with every mapped file.
+// On the engine, if the file is truncated later or its disk fails, a connection that accesses the
+// missing bytes ends, as with a failing object (see RegObject). A kernel device pins the pages. If
+// the program itself accesses Bytes beyond the end of a truncated file, the fault ends the program,
+// as with every mapped file.
 //
-// Pages that are not in memory are brought from the disk when a peer or a work request
-// comes to them: on the engine in a system call, so that only the connection waits, and at
-// most 4096 calls of the process at a time, because each holds a thread. The program's own
-// access to such a page of Bytes is a page fault, and so is the engine's on kernels before
-// 5.14: it holds one of the GOMAXPROCS threads that run Go code for as long as the disk
-// takes, and the garbage collector waits for it, too. RegObject with the file itself has no
-// page faults, and copies once more.
+// Pages that are not in memory are read from the disk when a peer or a work request accesses them.
+// The engine does this in a system call, so only the connection waits. It runs at most 4096 such
+// calls of the process at a time, because each holds a thread. The program's own access to such a
+// page of Bytes is a page fault, and so is the engine's access on kernels before 5.14. A page fault
+// holds one of the GOMAXPROCS threads that run Go code for as long as the disk takes, and the
+// garbage collector waits for it, too. RegObject with the file itself causes no page faults, but
+// copies once more.
 //
-// On the engine, what peers and work requests write goes to the file in system calls while
-// f is open, because these need no page faults: so keep f open until MR.Close if speed
-// matters. Holes are filled where something is written, and nowhere else. After f was
-// closed, with O_APPEND, O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, bytes are
-// copied to the mapped pages, which is slower. The kernel does one call after the other for
-// a file, also where several peers write to it. A file that is cut short at the same moment
-// as such a call may be longer again after it.
+// On the engine, while f is open, writes of peers and work requests reach the file by system calls,
+// because these cause no page faults. So keep f open until MR.Close if speed matters. The calls
+// allocate blocks of a sparse file only where something is written. Bytes are copied to the mapped
+// pages instead, which is slower, after f was closed, with O_APPEND, O_DIRECT, O_SYNC or O_DSYNC,
+// and beyond RLIMIT_FSIZE. The kernel serialises the calls for one file, even if several peers
+// write to it. If the file is truncated while such a call runs, the call may extend it again.
 func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -156,7 +157,7 @@ func mapFile(f *os.File, off int64, n int, write bool) (pages []byte, err error)
 	return pages, nil
 }
 
-// unmappable returns what a file of mode is that has no pages to map, or "".
+// unmappable returns the kind of a file that has no pages to map, "" for other files.
 func unmappable(mode os.FileMode) string {
 	switch {
 	case mode.IsDir():

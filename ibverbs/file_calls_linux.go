@@ -8,18 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxVectors is how many slices one call takes: UIO_MAXIOV of Linux.
+// maxVectors is the number of slices that one call accepts: UIO_MAXIOV of Linux.
 const maxVectors = 1024
 
-// writeCalls writes the bytes of b to an open file from off on, with system calls. It returns how
-// many: fewer, and perhaps no error, where bytes have to be copied to the mapped pages instead.
+// writeCalls writes b to an open file at off with system calls, and returns how many bytes it
+// wrote. If these are fewer than b has, even without an error, the caller copies the rest to the
+// mapped pages.
 func writeCalls(conn syscall.RawConn, b [][]byte, off int64) (n int, err error) {
 	end := off
 	for _, s := range b {
 		end += int64(len(s))
 	}
-	// While Control runs the function, the descriptor is that of the file. If the program has
-	// closed the file, it doesn't.
+	// While Control runs the function, the descriptor stays open. If the program has closed the
+	// file, Control does not run it.
 	_ = conn.Control(func(fd uintptr) {
 		if takesCalls(int(fd), end) {
 			n, err = writeVectors(b, off, func(b [][]byte, off int64) (int, error) {
@@ -30,8 +31,8 @@ func writeCalls(conn syscall.RawConn, b [][]byte, off int64) (n int, err error) 
 	return n, err
 }
 
-// writeVectors writes the bytes of b, with as many calls of pwritev as that takes. It returns how
-// many were written before an error, or before a call that wrote nothing.
+// writeVectors writes b at off with as many calls of pwritev as that takes. It returns how many
+// bytes were written before an error, or before a call that wrote nothing.
 func writeVectors(b [][]byte, off int64,
 	pwritev func([][]byte, int64) (int, error)) (n int, err error) {
 	for b = after(b, 0); len(b) > 0; {
@@ -48,8 +49,8 @@ func writeVectors(b [][]byte, off int64,
 	return n, nil
 }
 
-// after returns what follows the first n bytes of b, which it doesn't change, from the first slice
-// with bytes on.
+// after returns the bytes of b after the first n, without leading empty slices. It does not change
+// b.
 func after(b [][]byte, n int) [][]byte {
 	for len(b) > 0 && n >= len(b[0]) {
 		n -= len(b[0])
@@ -62,10 +63,10 @@ func after(b [][]byte, n int) [][]byte {
 	return b
 }
 
-// takesCalls reports whether a call that writes to a file up to end does what a copy to its mapped
-// pages does, and not more: the file is not cut short before end, so that the call doesn't
-// make it longer. The call doesn't append, and goes neither past the page cache nor on to the disk;
-// whoever shares the open file may change that at any time.
+// takesCalls reports whether a call that writes to a file up to end has the effect of a copy to its
+// mapped pages, and no other. The file must reach to end, so that the call does not extend it. The
+// call must not append, and must neither bypass the page cache nor wait for the disk. Others that
+// share the open file may change all of this at any time.
 func takesCalls(fd int, end int64) bool {
 	var st unix.Stat_t
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)

@@ -10,21 +10,21 @@ import (
 	"unsafe"
 )
 
-// fileCalls bounds how many calls for mapped files are under way in the process. Each holds a
-// thread while a disk does not answer, and with 10,000 threads a Go program ends
-// (debug.SetMaxThreads), so that peers with as many connections could end it. A goroutine that
-// waits for its turn holds none.
+// fileCalls bounds the concurrent calls for mapped files in the process. A call holds a thread
+// while a disk does not answer, and a Go program ends at 10,000 threads (debug.SetMaxThreads).
+// Without a bound peers with as many connections could end it. A goroutine that waits for its turn
+// holds no thread.
 var fileCalls = make(chan struct{}, 4096)
 
-// mappedFile is a mapped file as an object. A page that has to come from the disk keeps an object
-// waiting, and nobody else.
+// mappedFile is a mapped file as an object of RegObject, so that a page that has to come from the
+// disk blocks only the connection that needs it.
 type mappedFile struct {
 	mapping
-	conn syscall.RawConn // of the file, which is written to while the program has it open; or nil
-	at   int64           // where in the file the mapping begins
+	conn syscall.RawConn // for writing while the program has the file open; or nil
+	at   int64           // the mapping's offset in the file
 }
 
-// newMappedFile is for buf, which is mapped from offset off of f.
+// newMappedFile returns the object for buf, which is mapped from offset off of f.
 func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -33,7 +33,7 @@ func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 	return &mappedFile{buf, conn, off}
 }
 
-// ReadAt implements io.ReaderAt. The caller of RegObject has said that the bytes are there.
+// ReadAt implements io.ReaderAt. The engine reads only inside the size given to RegObject.
 func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 	fileCalls <- struct{}{}
 	defer func() { <-fileCalls }()
@@ -46,10 +46,10 @@ func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
 	return f.WriteVectorAt([][]byte{b}, off)
 }
 
-// WriteVectorAt implements provider.VectorWriterAt. It is a system call: file and mapping are the
-// same pages, and the call has no page faults, and puts no zeros into pages that it fills. What it
-// doesn't write is copied to the mapped pages: the program may have closed the file, or a memory
-// file may be sealed.
+// WriteVectorAt implements provider.VectorWriterAt. It writes with a system call, because file and
+// mapping share their pages, and the call causes no page faults and does not zero pages that it
+// fills. Bytes that the call does not write are copied to the mapped pages: the program may have
+// closed the file, or a memory file may be sealed.
 func (f *mappedFile) WriteVectorAt(b [][]byte, off int64) (n int, err error) {
 	fileCalls <- struct{}{}
 	defer func() { <-fileCalls }()
@@ -77,23 +77,22 @@ func (f *mappedFile) WriteVectorAt(b [][]byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// mapping is the bytes of a mapped file. What can't be had of them is an error and not the
-// end of the program.
+// mapping is the bytes of a mapped file. Access to bytes that cannot be had returns an error
+// instead of ending the program.
 type mapping []byte
 
-// populate has the kernel bring the pages of n bytes in a system call. A page fault
-// would do it as well, but Go doesn't know of it: for as long as the disk takes, the
-// goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
-// doesn't bring, because the file was cut short or it is older than 5.14, is left to
-// the fault.
+// populate makes the kernel read the pages of n bytes in a system call. A page fault would also do
+// it, but the Go scheduler does not see the fault: while the disk is read, the goroutine keeps its
+// P, and stopping the world has to wait. Pages that the kernel does not read, because the file was
+// truncated or the kernel is older than 5.14, are left to the page fault.
 func (m mapping) populate(off int64, n int, write bool) {
 	page := uintptr(os.Getpagesize())
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(m))) + uintptr(off)
-	first := from &^ (page - 1) // where the mapping begins is a page
+	first := from &^ (page - 1) // the page of the first byte is mapped, too
 	populate(first, (from+uintptr(n)-first+page-1)&^(page-1), write)
 }
 
-// copy is the built-in one, but for a fault inside the mapping.
+// copy copies as the built-in copy does, and returns EIO for a fault inside the mapping.
 func (m mapping) copy(dst, src []byte) (n int, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -114,8 +113,8 @@ func (m mapping) copy(dst, src []byte) (n int, err error) {
 	return copy(dst, src), nil
 }
 
-// holds reports whether a fault at addr may be one inside the mapping. s390x reports the
-// address of the page, which begins before a mapping that begins inside it.
+// holds reports whether a fault at addr may be inside the mapping. s390x reports the address of the
+// page, which is before the mapping if the mapping begins inside the page.
 func (m mapping) holds(addr uintptr) bool {
 	begin := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
 	page := begin &^ uintptr(os.Getpagesize()-1)

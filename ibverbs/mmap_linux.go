@@ -2,7 +2,7 @@ package ibverbs
 
 import "golang.org/x/sys/unix"
 
-// mapAnonymous maps n bytes, whole pages, of fresh zeroed memory.
+// mapAnonymous maps n bytes of zeroed memory. n is a multiple of the page size.
 func mapAnonymous(n int, huge bool) ([]byte, error) {
 	flags := unix.MAP_ANON | unix.MAP_PRIVATE
 	if huge {
@@ -11,7 +11,7 @@ func mapAnonymous(n int, huge bool) ([]byte, error) {
 	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, flags)
 }
 
-// mapShared maps n bytes of an open file from offset off, which is at a page.
+// mapShared maps n bytes of an open file from offset off, a multiple of the page size.
 func mapShared(fd uintptr, off int64, n int, write bool) ([]byte, error) {
 	prot := unix.PROT_READ
 	if write {
@@ -20,14 +20,14 @@ func mapShared(fd uintptr, off int64, n int, write bool) ([]byte, error) {
 	return unix.Mmap(int(fd), off, n, prot, unix.MAP_SHARED)
 }
 
-// unmap ends what mapAnonymous or mapShared has mapped.
+// unmap unmaps the pages that mapAnonymous or mapShared mapped.
 func unmap(pages []byte) error { return unix.Munmap(pages) }
 
 // adviseHuge asks for transparent huge pages.
 func adviseHuge(pages []byte) error { return unix.Madvise(pages, unix.MADV_HUGEPAGE) }
 
-// populate has the kernel bring the pages of n bytes from address first on. The
-// kernel refuses that before Linux 5.14.
+// populate makes the kernel read the pages of n bytes from address first on. Linux before 5.14 does
+// not support that.
 func populate(first, n uintptr, write bool) {
 	advice := unix.MADV_POPULATE_READ
 	if write {

@@ -11,9 +11,9 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// mapAnonymous allocates n bytes of zeroed memory that begin on a page, as they do on
-// Linux. They are on the Go heap: of the devices only the engine with a network in memory
-// can be opened here, and it needs no more.
+// mapAnonymous allocates n bytes of zeroed memory on a page boundary, as on Linux. They are on the
+// Go heap, because only the engine with a network in memory can be opened here, and it needs
+// nothing else.
 func mapAnonymous(n int, huge bool) ([]byte, error) {
 	if huge {
 		return nil, needsLinux("huge pages")
@@ -24,22 +24,22 @@ func mapAnonymous(n int, huge bool) ([]byte, error) {
 	return b[skip : skip+n : skip+n], nil
 }
 
-// mapShared would map a file.
+// mapShared fails, because files are mapped on Linux only.
 func mapShared(uintptr, int64, int, bool) ([]byte, error) { return nil, needsLinux("a mapped file") }
 
 // unmap leaves the memory to the garbage collector.
 func unmap([]byte) error { return nil }
 
-// adviseHuge would ask for transparent huge pages.
+// adviseHuge fails, because transparent huge pages are for Linux only.
 func adviseHuge([]byte) error { return needsLinux("transparent huge pages") }
 
-// populate is for mapped files, which are not here.
+// populate does nothing, because there are no mapped files here.
 func populate(uintptr, uintptr, bool) {}
 
-// writeCalls is for mapped files, too.
+// writeCalls does nothing, because there are no mapped files here.
 func writeCalls(syscall.RawConn, [][]byte, int64) (int, error) { return 0, nil }
 
-// needsLinux makes the error of what this package does on Linux only.
+// needsLinux returns the error for a feature that this package has on Linux only.
 func needsLinux(feature string) error {
 	return &provider.UnsupportedError{Feature: feature, Reason: "package ibverbs has it on Linux only, this is " + runtime.GOOS}
 }

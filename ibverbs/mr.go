@@ -10,18 +10,18 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// MR is a memory region: memory that work requests and, with the rights for it,
-// the peer may name (struct ibv_mr).
+// MR is a memory region: memory that work requests may name, and peers if its rights permit it
+// (struct ibv_mr).
 type MR struct {
 	obj   object.Object
 	pd    atomic.Pointer[PD]
 	now   atomic.Pointer[provider.MR] // nil in a zero MR
 	mem   atomic.Pointer[[]byte]      // nil once closed
-	pages []byte                      // what Close has to unmap
-	words sync.RWMutex                // held while a word of mem is used (atomic.go)
+	pages []byte                      // mapped memory that Close unmaps
+	words sync.RWMutex                // read-locked while atomic.go uses a word of mem
 }
 
-// p returns the provider's region as it is at present, nil of a zero MR.
+// p returns the provider's current region, nil for a zero MR.
 func (mr *MR) p() provider.MR {
 	if mr == nil {
 		return nil
@@ -32,34 +32,35 @@ func (mr *MR) p() provider.MR {
 	return nil
 }
 
-// RegMR registers buf (ibv_reg_mr). The MR keeps buf alive and in place until
-// it is closed; in the meantime the caller may read and write it, but a byte
-// that a work request or the peer is using has no defined value.
+// RegMR registers buf (ibv_reg_mr). The MR keeps buf alive and in place until Close. Until then the
+// caller may read and write buf, but a byte that a work request or the peer is using has no defined
+// value.
 //
-// buf may be Go memory or memory from mmap. An empty buf, and RemoteWrite or
-// RemoteAtomic without LocalWrite, are EINVAL. The sink of an RDMA Read needs
-// LocalWrite and, for programs that are to run on every iWARP device,
-// RemoteWrite: the response comes in as a write (RFC 5040 section 5.2).
+// buf may be Go memory or memory from mmap. An empty buf is EINVAL, and so is RemoteWrite or
+// RemoteAtomic without LocalWrite. The sink of an RDMA Read needs LocalWrite. A program for all
+// iWARP devices also needs RemoteWrite there, because the response arrives as a write (RFC 5040
+// section 5.2); AccessReadSink has both.
 //
-// Memory that is not mapped, or may not be written although LocalWrite is asked
-// for, is EFAULT. The engine finds that out when it registers, and not what is
-// unmapped or protected later: that would end the program.
+// Memory that is not mapped is EFAULT, and so is read-only memory with LocalWrite. The engine
+// checks this only when it registers: it cannot detect memory that is unmapped or protected later,
+// which ends the program.
 //
-// With AccessZeroBased the region's addresses count from 0; siw has no such
-// regions (errors.ErrUnsupported).
+// With AccessZeroBased the region's addresses count from 0; siw has no such regions
+// (errors.ErrUnsupported).
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register("ibv_reg_mr", buf, nil, func() (provider.MR, error) { return pd.p.RegMR(buf, access) })
 }
 
-// RegMRIova is RegMR of a region whose first byte has the address iova in SGEs and
-// for the peer (ibv_reg_mr_iova). The region must not reach beyond 2^64. Kernel
-// devices want iova and the address of buf to be alike within a page, otherwise it
-// is EINVAL; siw can't do it at all (errors.ErrUnsupported).
+// RegMRIova registers buf as RegMR does, but its first byte has the address iova in SGEs and for
+// the peer (ibv_reg_mr_iova). The region must not reach beyond 2^64. Kernel devices return EINVAL
+// unless iova and the address of buf are at the same offset in a page; siw cannot do it at all
+// (errors.ErrUnsupported).
 func (pd *PD) RegMRIova(buf []byte, iova uint64, access Access) (*MR, error) {
 	return pd.register("ibv_reg_mr_iova", buf, nil, func() (provider.MR, error) { return pd.p.RegMRIova(buf, iova, access) })
 }
 
-// register enters a region that reg makes of buf.
+// register makes an MR of the region that reg registers. buf is the region's memory, and pages is
+// what Close unmaps.
 func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, error)) (*MR, error) {
 	if err := pd.ok(op); err != nil {
 		return nil, err
@@ -82,18 +83,16 @@ func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, er
 	return mr, nil
 }
 
-// Rereg changes what flags name (ibv_rereg_mr): ReregTranslation has the region be
-// over buf from now on, ReregPD moves it to pd, ReregAccess gives it the rights
-// access; the other arguments are ignored. Keys and address may change: SGEs and
-// what the peer was given have to be made anew. Posted work that names the old key
-// completes with an error. When Rereg returns nil the device does not touch memory
-// that the region is not over any more. After an error the region is as it was.
+// Rereg changes what flags name (ibv_rereg_mr): ReregTranslation makes buf the region's memory,
+// ReregPD moves the region to pd, ReregAccess gives it the rights access. Other arguments are
+// ignored. Keys and address may change, so make SGEs anew, and what the peer was given. Posted work
+// that names the old key completes with an error. After Rereg returns nil, the device does not
+// access memory that has left the region. After an error the region is unchanged.
 //
-// Errors: EINVAL without a flag, and those of RegMR. siw has no re-registration
-// (errors.ErrUnsupported); closing the region and registering anew does the same.
+// Errors: EINVAL without a flag, and the errors of RegMR. siw has no re-registration
+// (errors.ErrUnsupported); close the region and register a new one instead.
 //
-// The memory of an AllocMR region stays mapped until Close, whatever the region is
-// over.
+// The memory of an AllocMR region stays mapped until Close, even if Rereg has replaced it.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	const op = "ibv_rereg_mr"
 	old := mr.p()
@@ -126,9 +125,8 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	})
 }
 
-// Bytes returns the region's memory, nil after Close. The slice of an AllocMR
-// region must not be touched after Close: the memory is gone, and the access
-// would be a fault that Go can't recover from.
+// Bytes returns the region's memory, nil after Close. Do not touch the slice of an AllocMR region
+// after Close: the memory is unmapped, and the access is a fault from which Go cannot recover.
 func (mr *MR) Bytes() []byte {
 	if mr == nil {
 		return nil
@@ -139,8 +137,8 @@ func (mr *MR) Bytes() []byte {
 	return nil
 }
 
-// Addr returns the address of the first byte as SGE.Addr and
-// SendWR.RemoteAddr count it. It is not necessarily an address in this process.
+// Addr returns the address of the first byte for SGE.Addr and SendWR.RemoteAddr. It is not
+// necessarily an address in this process.
 func (mr *MR) Addr() uint64 {
 	if p := mr.p(); p != nil {
 		return p.Addr()
@@ -172,7 +170,7 @@ func (mr *MR) RKey() uint32 {
 	return 0
 }
 
-// Access returns the rights that the region has.
+// Access returns the region's rights.
 func (mr *MR) Access() Access {
 	if p := mr.p(); p != nil {
 		return p.Access()
@@ -188,10 +186,9 @@ func (mr *MR) PD() *PD {
 	return mr.pd.Load()
 }
 
-// SGE names n bytes of the region from offset off. Octets outside the region,
-// n above 2^32-1 and a closed region are an error here; an SGE put together by
-// hand is checked only when it is used, which costs the connection. It does
-// not allocate.
+// SGE returns an SGE of n bytes of the region from offset off. Bytes outside the region, n above
+// 2^32-1 and a closed region are errors here. An SGE that a program fills in itself is checked only
+// when it is used, and its error ends the connection. SGE does not allocate.
 func (mr *MR) SGE(off, n int) (SGE, error) {
 	p, err := mr.inside("SGE", off, n)
 	if err != nil {
@@ -203,11 +200,11 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
 
-// Remote names n bytes of the region from offset off for the peer. The region's rights decide what
-// the peer can do with it: an access for which it lacks the right ends the connection. A region
-// with none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. After a Rereg
-// that gives it one, call Remote then, because its key changes. For a window, name the memory with
-// MR.BindInfo and MW.RKey.
+// Remote names n bytes of the region from offset off for the peer. The peer's access needs the
+// right for it, because an access without the right ends the connection. A region with none of
+// AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. If Rereg adds a right, call
+// Remote after it, because the key changes. For a window, name the memory with MR.BindInfo and
+// MW.RKey.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	const op = "remote region"
 	p, err := mr.inside(op, off, n)
@@ -222,7 +219,8 @@ func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }
 
-// inside returns the provider's region if the n bytes from off are in it. op is for errors.
+// inside returns the provider's region if the n bytes from off are in it. op names the call in
+// errors.
 func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 	p := mr.p()
 	if p == nil {
@@ -237,11 +235,10 @@ func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 	return p, nil
 }
 
-// Close deregisters the region (ibv_dereg_mr) and unmaps it if AllocMR mapped
-// it. When it returns nil the device does not touch the memory any more; work
-// that still names it completes with an error, and a peer that names it gets a
-// Terminate. The slice given to RegMR is the caller's again. While a window is bound to
-// it, it is EBUSY.
+// Close deregisters the region (ibv_dereg_mr) and unmaps it if AllocMR or MapFile mapped it. After
+// Close returns nil, the device does not access the memory, and the slice given to RegMR is the
+// caller's again. Posted work that names the region completes with an error, and a peer that names
+// it receives a Terminate. While a window is bound to the region, Close returns EBUSY.
 func (mr *MR) Close() error {
 	if mr.p() == nil {
 		return nil

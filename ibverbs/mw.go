@@ -7,29 +7,27 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// MW is a memory window (struct ibv_mw). It gives peers access to part of a region, under a key
-// and with rights of its own, and takes the access back, without a registration. Work requests
-// in a send queue do both, in the order of posting: a Send that is posted after a bind may carry
-// the new key to the peer, and work that is posted before an invalidation is done before it. Only
-// peers use windows; an SGE can't name one.
+// MW is a memory window (struct ibv_mw). It gives peers access to part of a region, with its own
+// key and rights, and ends the access again, without registering memory. Work requests do both, in
+// the order of posting: a Send after a bind may carry the new key to the peer, and work before an
+// invalidation is done before it. Only peers use windows; an SGE cannot name one.
 //
-// A window of type 1 is bound with QP.BindMW, on any QP of its PD and any number of
-// times. Each bind ends the access that the one before gave. The peers of all QPs of the PD can
-// use the window.
+// QP.BindMW binds a window of type 1, on any QP of its PD and any number of times. Each bind ends
+// the access that the previous bind gave. The peers of all QPs of the PD can use the window.
 //
-// A window of type 2 is bound with a work request:
+// A work request binds a window of type 2:
 //
 //	info, err := mr.BindInfo(off, n, ibverbs.AccessRemoteWrite)
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRBindMW, RKey: ibverbs.IncRKey(mw.RKey()), Bind: &info})
 //
-// Only the peer of that QP can use it (type 2B in InfiniBand's words; iWARP has no
-// other). It is over with WRLocalInv on that QP, or with the peer's Send with
-// Invalidate, whose completion has the key (WC.InvalidatedRKey); only then can it be
-// bound again, and it must be with a key that differs in its lowest byte.
+// Only the peer of that QP can use it (type 2B in InfiniBand's terms; iWARP has no other). The
+// access ends with WRLocalInv on that QP, or with the peer's Send with Invalidate, whose completion
+// has the key (WC.InvalidatedRKey). Only then can the window be bound again, with a key that
+// differs in its lowest byte.
 //
-// A peer that names a window which is not bound, or which is bound for another peer, ends its
-// connection with a Terminate, as with a key that names nothing. A bind or invalidation that fails
-// when its turn comes has the status WCMWBindErr, and ends its own connection.
+// A peer that names an unbound window, or a window that is bound for another peer, ends its
+// connection with a Terminate, as with an unknown key. A bind or invalidation that fails in the
+// queue completes with WCMWBindErr, and ends its own connection.
 //
 // siw has no windows (errors.ErrUnsupported).
 type MW struct {
@@ -38,8 +36,8 @@ type MW struct {
 	p   provider.MW
 }
 
-// AllocMW makes a memory window (ibv_alloc_mw). It is not bound, and its key names
-// nothing. Another type than MWType1 and MWType2 is EINVAL.
+// AllocMW makes a memory window (ibv_alloc_mw). It is not bound, so peers cannot use its key. A
+// type other than MWType1 and MWType2 is EINVAL.
 func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	const op = "ibv_alloc_mw"
 	if err := pd.ok(op); err != nil {
@@ -68,13 +66,13 @@ type MWBind struct {
 	Info  MWBindInfo
 }
 
-// BindMW posts the bind of a window of type 1 (ibv_bind_mw); its completion has the
-// opcode WCBindMW. MW.RKey is the new key when it returns. A program that brings the key
-// to the peer in another way than with a Send after the bind waits for the completion
-// first. One that needs the old key, should the bind fail, has kept it.
+// BindMW posts the bind of a window of type 1 (ibv_bind_mw); its completion has the opcode
+// WCBindMW. When BindMW returns, MW.RKey is the new key. Send the key to the peer with a Send that
+// is posted after the bind; to bring it there in another way, wait for the completion first. A
+// program that needs the old key in case the bind fails must save it before.
 //
-// A length of 0 unbinds. A nil window and one of another context are EINVAL, as is one
-// of type 2; another PD is EPERM; a full queue is ENOMEM. It does not allocate.
+// A length of 0 unbinds. EINVAL: the window is nil, of another context, or of type 2. EPERM: it is
+// of another PD. ENOMEM: the queue is full. BindMW does not allocate.
 func (qp *QP) BindMW(mw *MW, bind MWBind) error {
 	const op = "ibv_bind_mw"
 	if err := qp.ok(op); err != nil {
@@ -103,7 +101,7 @@ func (mw *MW) Type() MWType {
 	return mw.p.Type()
 }
 
-// RKey returns the key for the peer, as the bind that was posted last makes it.
+// RKey returns the key for the peer, which the last posted bind has set.
 func (mw *MW) RKey() uint32 {
 	if mw == nil || mw.p == nil {
 		return 0
@@ -119,8 +117,8 @@ func (mw *MW) PD() *PD {
 	return mw.pd
 }
 
-// Close frees the window, and unbinds it before that (ibv_dealloc_mw). When it returns
-// nil no peer reads or writes through it any more.
+// Close unbinds and frees the window (ibv_dealloc_mw). After Close returns nil, no peer reads or
+// writes through it.
 func (mw *MW) Close() error {
 	if mw == nil || mw.p == nil {
 		return nil
@@ -128,14 +126,14 @@ func (mw *MW) Close() error {
 	return mw.obj.Close(mw.p.Close)
 }
 
-// IncRKey returns rkey with another lowest byte (ibv_inc_rkey): a key for the next bind
-// of a window of type 2, or the next registration of a region of AllocFastRegMR.
+// IncRKey returns rkey with its lowest byte incremented (ibv_inc_rkey): a key for the next bind of
+// a window of type 2, or the next registration of a region of AllocFastRegMR.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindInfo names n bytes of the region from offset off for a window with the rights access, with
-// the checks of SGE. The region must have AccessMWBind for it, and AccessLocalWrite if the window
-// is to have AccessRemoteWrite or AccessRemoteAtomic; it needs no remote rights itself. With n = 0
-// a window of type 1 is unbound.
+// BindInfo names n bytes of the region from offset off for a window with the rights access. It
+// checks off and n as SGE does. The region must have AccessMWBind, and also AccessLocalWrite if the
+// window is to have AccessRemoteWrite or AccessRemoteAtomic; it needs no remote rights itself. n =
+// 0 unbinds a window of type 1.
 func (mr *MR) BindInfo(off, n int, access Access) (MWBindInfo, error) {
 	p, err := mr.inside("bind info", off, n)
 	if err != nil {

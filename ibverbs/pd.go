@@ -5,8 +5,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// PD is a protection domain (struct ibv_pd). A QP reaches the MRs of its own PD
-// and no others, whatever key it is given.
+// PD is a protection domain (struct ibv_pd). A QP can access only MRs of its own PD, whatever key
+// it is given.
 type PD struct {
 	obj object.Object
 	ctx *Context
@@ -48,7 +48,7 @@ func (pd *PD) Context() *Context {
 	return pd.ctx
 }
 
-// Close frees the PD (ibv_dealloc_pd). While an MR, MW, QP or SRQ of it is open it is
+// Close frees the PD (ibv_dealloc_pd). While an MR, MW, QP or SRQ of it is open, Close returns
 // EBUSY and says so.
 func (pd *PD) Close() error {
 	if pd == nil || pd.p == nil {

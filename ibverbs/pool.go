@@ -12,22 +12,21 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// PoolClass is a kind of buffers of a Pool: Count of them, of Size bytes each.
+// PoolClass is a size class of a Pool: Count buffers of Size bytes each.
 type PoolClass struct{ Size, Count int }
 
-// Pool hands out registered buffers: slices of one memory region, which is mapped
-// off the Go heap. It saves a program from registering for each message, which is
-// slow with kernel devices, and from putting together SGEs by hand.
+// Pool hands out registered buffers, which are slices of one memory region outside the Go heap. So
+// a program need not register memory for each message, which is slow on kernel devices, or compute
+// SGEs.
 //
-// It is safe for concurrent use. Get and Release allocate nothing and take about as
-// long as a channel operation. A buffer that lies idle keeps the bytes that it had
-// when it was released.
+// Pool is safe for concurrent use. Get and Release allocate nothing and take about as long as a
+// channel operation. A free buffer keeps the bytes that it had when it was released.
 type Pool struct {
 	mr      *MR
 	classes []poolClass   // by rising size
 	slots   []poolSlot    // all buffers
 	out     atomic.Int64  // buffers handed out, and calls that wait for one; below 0 once closed
-	close   chan struct{} // a lock for Close: one place
+	close   chan struct{} // Close's lock: a channel of capacity 1
 	_       [0]func()     // not comparable
 }
 
@@ -36,16 +35,16 @@ type poolClass struct {
 	free chan *poolSlot
 }
 
-// poolSlot is one buffer. turn is even while it is in the pool and odd while it is
-// out: it says of a PoolBuf that was kept too long that the buffer is somebody else's.
+// poolSlot is one buffer. turn is even while the buffer is in the pool and odd while it is handed
+// out. A PoolBuf with another turn was released: its buffer may have another user.
 type poolSlot struct {
 	class  *poolClass
 	offset int
 	turn   atomic.Uint64
 }
 
-// PoolBuf is a buffer from a Pool, to be given back by Release. It is a handle that
-// may be copied; all copies end with the first Release. The zero PoolBuf is of no use.
+// PoolBuf is a buffer from a Pool; give it back with Release. It is a handle that may be copied:
+// the first Release ends all copies. The zero PoolBuf is not usable.
 type PoolBuf struct {
 	pool *Pool
 	slot *poolSlot
@@ -54,12 +53,12 @@ type PoolBuf struct {
 
 const poolClosed = math.MinInt64
 
-// poolAlign is where buffers begin: no two share a cache line.
+// poolAlign is the alignment of buffers, so that no two share a cache line.
 const poolAlign = 64
 
-// NewPool maps and registers the memory for a pool of these classes, with the rights
-// access for all of it. Errors: EINVAL for no class, a size or count below 1 or two
-// classes of one size; those of AllocMR.
+// NewPool maps and registers the memory for a pool of these classes, with the rights access for all
+// of it. EINVAL: there is no class, a size or count is below 1, or two classes have the same size.
+// Other errors are those of AllocMR.
 func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption) (*Pool, error) {
 	const op = "new pool"
 	if err := pd.ok(op); err != nil {
@@ -102,7 +101,7 @@ func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption
 	return p, nil
 }
 
-// MR returns the region that all buffers are part of.
+// MR returns the region that contains all buffers.
 func (p *Pool) MR() *MR {
 	if p == nil {
 		return nil
@@ -110,13 +109,12 @@ func (p *Pool) MR() *MR {
 	return p.mr
 }
 
-// errPoolEmpty is a value so that an empty pool, which programs may run into on
-// purpose, costs little.
+// errPoolEmpty is allocated once, so that Get is cheap for programs that use up a pool on purpose.
 var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("%w: all buffers of the size are handed "+
 	"out; release one, or call Wait", syscall.ENOBUFS)}
 
-// Get hands out the smallest buffer with room for n bytes. It is ENOBUFS if there
-// is none at the moment, and EINVAL if the pool has none of that size at all.
+// Get hands out the smallest free buffer with room for n bytes. It returns ENOBUFS if none is free,
+// and EINVAL if the pool has no buffers of that size.
 func (p *Pool) Get(n int) (PoolBuf, error) {
 	first, err := p.begin(n)
 	if err != nil {
@@ -133,8 +131,8 @@ func (p *Pool) Get(n int) (PoolBuf, error) {
 	return PoolBuf{}, errPoolEmpty
 }
 
-// Wait is Get that waits for a buffer of the smallest size that n bytes fit into,
-// until ctx is done.
+// Wait hands out a buffer of the smallest class with room for n bytes. It waits until one is free
+// or ctx is done.
 func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 	first, err := p.begin(n)
 	if err != nil {
@@ -155,8 +153,8 @@ func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 	}
 }
 
-// begin keeps the pool open for a buffer of n bytes, and says which class is the
-// smallest for it.
+// begin counts a buffer of n bytes as handed out, so that the pool stays open, and returns the
+// smallest class for it.
 func (p *Pool) begin(n int) (int, error) {
 	if p == nil || p.mr == nil {
 		return 0, errNil("pool get", "pool")
@@ -183,8 +181,8 @@ func (p *Pool) hand(slot *poolSlot) PoolBuf {
 	return PoolBuf{pool: p, slot: slot, turn: slot.turn.Add(1)}
 }
 
-// Close deregisters and unmaps the pool's memory. While a buffer is handed out, or
-// somebody waits for one, it is EBUSY and says how many; the pool stays as it is.
+// Close deregisters and unmaps the pool's memory. While a buffer is handed out, or a call waits for
+// one, Close returns EBUSY with the number of these, and changes nothing.
 func (p *Pool) Close() error {
 	if p == nil || p.mr == nil {
 		return nil
@@ -205,10 +203,10 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// errReleased is the error of all uses of a PoolBuf after its Release.
+// errReleased is the error of a PoolBuf that was released.
 var errReleased = &Error{Op: "pool buffer", Err: fmt.Errorf("it was released before: %w (%w)", os.ErrClosed, syscall.EINVAL)}
 
-// ok returns an error if the buffer was released.
+// ok returns an error if b is zero or was released.
 func (b PoolBuf) ok() error {
 	switch {
 	case b.slot == nil:
@@ -219,8 +217,8 @@ func (b PoolBuf) ok() error {
 	return nil
 }
 
-// Bytes returns the buffer's memory, of the size of its class; nil once it is
-// released. The slice must not be used after Release, as somebody else gets it.
+// Bytes returns the buffer's memory, as long as its class; nil after Release. Do not use the slice
+// after Release, because the buffer goes to another user.
 func (b PoolBuf) Bytes() []byte {
 	if b.ok() != nil {
 		return nil
@@ -229,7 +227,7 @@ func (b PoolBuf) Bytes() []byte {
 	return mem[b.slot.offset : b.slot.offset+b.slot.class.size : b.slot.offset+b.slot.class.size]
 }
 
-// SGE names n bytes of the buffer from offset off, as MR.SGE does.
+// SGE returns an SGE of n bytes of the buffer from offset off, as MR.SGE does.
 func (b PoolBuf) SGE(off, n int) (SGE, error) {
 	if err := b.inside("SGE", off, n); err != nil {
 		return SGE{}, err
@@ -237,9 +235,8 @@ func (b PoolBuf) SGE(off, n int) (SGE, error) {
 	return b.pool.mr.SGE(b.slot.offset+off, n)
 }
 
-// Remote names n bytes of the buffer from offset off for the peer, as MR.Remote
-// does. The key is that of all the pool: a peer that guesses can reach the other
-// buffers, too.
+// Remote names n bytes of the buffer from offset off for the peer, as MR.Remote does. The key is
+// valid for the whole pool, so a peer that guesses addresses can access the other buffers, too.
 func (b PoolBuf) Remote(off, n int) (RemoteRegion, error) {
 	if err := b.inside("remote", off, n); err != nil {
 		return RemoteRegion{}, err
@@ -257,9 +254,9 @@ func (b PoolBuf) inside(op string, off, n int) error {
 	return nil
 }
 
-// Release gives the buffer back. Work requests that name it must have completed. A
-// second Release, of whichever copy of the PoolBuf, is an error that is os.ErrClosed
-// and EINVAL, and does nothing, also when the buffer is somebody else's by now.
+// Release gives the buffer back. Work requests that name it must have completed. A second Release,
+// of any copy of the PoolBuf, returns an error that is os.ErrClosed and EINVAL. It does nothing
+// else, even if the buffer has another user.
 func (b PoolBuf) Release() error {
 	if b.slot == nil {
 		return b.ok()
@@ -267,7 +264,7 @@ func (b PoolBuf) Release() error {
 	if !b.slot.turn.CompareAndSwap(b.turn, b.turn+1) {
 		return errReleased
 	}
-	b.pool.out.Add(-1) // first: the call that waits for the buffer may close the pool next
+	b.pool.out.Add(-1) // first: the call that waits for the buffer may then close the pool
 	b.slot.class.free <- b.slot
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// QP is a queue pair (struct ibv_qp): a send queue and a receive queue, and on
-// iWARP one connection at a time, which package rdmacm makes. On the engine, Modify
-// takes a QP whose connection has ended from ERR to RESET, and it can then be used for
-// another connection. On siw a QP is used for one connection only.
+// QP is a queue pair (struct ibv_qp): a send queue and a receive queue. On iWARP it has one
+// connection at a time, which package rdmacm makes. On the engine, Modify moves a QP whose
+// connection has ended from ERR to RESET, and the QP can then have another connection. On siw a QP
+// has only one connection in its life.
 type QP struct {
 	obj            object.Object
 	pd             *PD
@@ -28,20 +28,20 @@ type QPInitAttr struct {
 	SendCQ   *CQ        // required
 	RecvCQ   *CQ        // required; may be SendCQ
 	SRQ      *SRQ       // where receives are posted; nil for a queue of the QP's own
-	Recvs    RecvSource // has the receives in place of PostRecv, on the engine; not with an SRQ
-	Cap      QPCap      // sizes, at least; with an SRQ those of receives are ignored
+	Recvs    RecvSource // supplies receives instead of PostRecv, on the engine; not with an SRQ
+	Cap      QPCap      // minimum sizes; with an SRQ receive sizes are ignored
 	Type     QPType     // the zero value means QPTypeRC
 	SQSigAll bool       // every send WR is signalled
 	Cookie   any        // for QP.Cookie
 }
 
-// CreateQP makes a QP (ibv_create_qp). It is not connected; rdmacm.ConnParam
-// takes it to a connection. Most programs let rdmacm make the QP instead.
+// CreateQP makes a QP (ibv_create_qp). It is not connected; rdmacm.ConnParam takes it to a
+// connection. Most programs let rdmacm make the QP.
 func (pd *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 	return createQP("ibv_create_qp", pd, init, nil, provider.PD.CreateQP)
 }
 
-// createQP makes a QP through create. owner is the CM id that it belongs to.
+// createQP makes a QP by calling create. owner is the CM id that the QP belongs to, or nil.
 func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 	create func(provider.PD, provider.QPInitAttr) (provider.QP, error),
 ) (*QP, error) {
@@ -105,34 +105,33 @@ func (qp *QP) ok(op string) error {
 	return qp.obj.Check(op)
 }
 
-// PostSend posts work requests to the send queue, in order (ibv_post_send). If
-// one is refused those before it are posted all the same and those after it are
-// not: the error is a [*PostError] and says how many. Usual reasons are ENOMEM,
-// the queue is full, and EINVAL, an opcode, flag or number of SGEs that the QP
-// doesn't have, or a QP without a connection. Once the connection has ended, what
-// is posted completes as flushed.
+// PostSend posts work requests to the send queue, in order (ibv_post_send). If one is refused, the
+// earlier ones are posted, and the later ones are not. The error is then a [*PostError] that says
+// how many were posted. Usual reasons are ENOMEM, because the queue is full, and EINVAL: the QP is
+// not connected, or does not have the opcode, a flag or the number of SGEs. After the connection
+// has ended, posted work completes as flushed.
 //
-// The WRs with their SGLists and Inline are the caller's again when it returns;
-// the memory that they name is not until the completion. PostSend does not
-// allocate, but a variadic call does: hot paths pass a slice that they keep, as
-// in qp.PostSend(wrs...).
+// When PostSend returns, the caller may reuse the WRs with their SGLists and Inline; the memory
+// that the SGLists name is in use until the completion. PostSend does not allocate, but a variadic
+// call does, so hot paths pass a slice that they keep: qp.PostSend(wrs...).
 //
-// The engine transmits in the call, unless the program has taken completions from the QP's send CQ
-// within the last 100 us, has not found that CQ empty twice since, and is expected to post more: as
-// many as have completed, or as it posted before. Then the last of these posts transmits all. So
-// does, before it,
+// PostSend on the engine normally transmits before it returns. It defers transmission if all of
+// this holds: the program has taken completions from the QP's send CQ within the last 100 us, has
+// not found that CQ empty twice since, and is expected to post more (as many as have completed, or
+// as it posted before). The last of the expected posts then transmits everything. These transmit
+// everything earlier:
 //
-//   - a post that makes 256 KiB wait, or that is refused;
-//   - a poll, after the post, that finds the QP's send CQ empty;
+//   - a post that is refused, or that brings the deferred data to 256 KiB;
+//   - a later poll that finds the QP's send CQ empty;
 //   - arming the send or the receive CQ, before or after the post (ReqNotify, PollWait);
-//   - Drain, Disconnect, Close, and whatever else ends the connection;
-//   - time: the program's next post, or poll that takes completions, if the wait has taken 100 us
-//     by then, or a timer after 0.5 to 0.75 ms; later if no P or CPU is free for it, which with one
-//     P and a goroutine that computes takes 10 to 30 ms.
+//   - Drain, Disconnect, Close, and anything else that ends the connection;
+//   - time: after 100 us the program's next post, or its next poll that takes completions,
+//     transmits; after 0.5 to 0.75 ms a timer does. The timer is later if no P or CPU is free, for
+//     example by 10 to 30 ms with one P and a goroutine that computes.
 //
-// After time has ended the wait of a QP's posts twice within a second, none of them wait for a
-// second. A process that ends before the wait does loses what waits. With
-// engine.Options.TransmitAtOnce nothing waits.
+// When time has ended the deferral of a QP's posts twice within a second, the QP defers no posts
+// for a second. A process that exits first loses its deferred posts. With
+// engine.Options.TransmitAtOnce nothing is deferred.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_send", "qp")}
@@ -152,7 +151,8 @@ func (qp *QP) PostSend(wrs ...SendWR) error {
 	return nil
 }
 
-// bindsNothing posts the work requests before number i, which has a Bind that nobody would look at.
+// bindsNothing posts the work requests before number i and refuses number i, whose Bind would be
+// ignored.
 func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
 	n, err := qp.p.PostSend(wrs[:i])
 	if err == nil {
@@ -162,11 +162,10 @@ func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
 	return &PostError{Posted: n, Err: err}
 }
 
-// PostRecv posts work requests to the receive queue (ibv_post_recv), with the
-// rules of PostSend. Sends of the peer consume them in order, one each; a Send
-// that finds none, or one that is too small, ends the connection: iWARP leaves
-// it to the program that there are always enough (RFC 5041 section 7.1). For a QP
-// with an SRQ it is EINVAL: see SRQ.PostRecv.
+// PostRecv posts work requests to the receive queue (ibv_post_recv), with the rules of PostSend.
+// The peer's Sends consume them in order, one each. A Send that finds none, or one that is too
+// small, ends the connection, because iWARP leaves it to the program that there are always enough
+// (RFC 5041 section 7.1). For a QP with an SRQ PostRecv returns EINVAL: see SRQ.PostRecv.
 func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_recv", "qp")}
@@ -178,9 +177,8 @@ func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	return nil
 }
 
-// Modify sets the attributes that mask names (ibv_modify_qp). A program that
-// connects through rdmacm needs it only to move a QP to QPErr, which ends the
-// connection and flushes both queues.
+// Modify sets the attributes that mask names (ibv_modify_qp). A program that connects through
+// rdmacm needs it only to move a QP to QPErr, which ends the connection and flushes both queues.
 func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err := qp.ok("ibv_modify_qp"); err != nil {
 		return err
@@ -188,10 +186,10 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	return qp.p.Modify(attr, mask)
 }
 
-// Query returns the QP's attributes, and what it was made with, the capacities
-// being those granted (ibv_query_qp). Linux before 6.8 doesn't report the state
-// of a siw QP: State is then QPUnknown. What is in the queues, and whether it is held until the
-// peer's first message, is in Stats.
+// Query returns the QP's attributes and its QPInitAttr, with the capacities that were granted
+// (ibv_query_qp). Linux before 6.8 does not report the state of a siw QP: State is then QPUnknown.
+// Stats returns what is in the queues, and whether the sends are held until the peer's first
+// message.
 func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	if err := qp.ok("ibv_query_qp"); err != nil {
 		return QPAttr{}, QPInitAttr{}, err
@@ -234,7 +232,7 @@ func (qp *QP) PD() *PD {
 	return qp.pd
 }
 
-// SendCQ returns where sends complete.
+// SendCQ returns the CQ of the send queue.
 func (qp *QP) SendCQ() *CQ {
 	if qp == nil {
 		return nil
@@ -242,7 +240,7 @@ func (qp *QP) SendCQ() *CQ {
 	return qp.sendCQ
 }
 
-// RecvCQ returns where receives complete.
+// RecvCQ returns the CQ of the receive queue.
 func (qp *QP) RecvCQ() *CQ {
 	if qp == nil {
 		return nil
@@ -250,8 +248,7 @@ func (qp *QP) RecvCQ() *CQ {
 	return qp.recvCQ
 }
 
-// SRQ returns the SRQ that the QP takes receives from, nil if it has a queue of its
-// own.
+// SRQ returns the SRQ that the QP takes receives from, or nil if it has its own receive queue.
 func (qp *QP) SRQ() *SRQ {
 	if qp == nil {
 		return nil
@@ -267,8 +264,8 @@ func (qp *QP) Cookie() any {
 	return qp.cookie
 }
 
-// Close destroys the QP (ibv_destroy_qp), ending its connection if it has one.
-// Work that is still posted gives no completions.
+// Close destroys the QP (ibv_destroy_qp) and ends its connection if it has one. Work that is still
+// posted gives no completions.
 func (qp *QP) Close() error {
 	if qp == nil || qp.p == nil {
 		return nil

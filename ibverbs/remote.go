@@ -9,13 +9,12 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// RemoteRegion names memory of the peer, or our own for the peer: what an
-// RDMA Write or Read needs to know. MR.Remote makes one, and the program brings
-// it to the other side, in private data or a Send.
+// RemoteRegion names memory of the peer, or our own memory for the peer, for an RDMA Write or Read.
+// MR.Remote makes one, and the program sends it to the other side, in private data or a Send.
 //
-// Its wire form is govs' own: RemoteRegionSize bytes, in network order Addr
-// (8), Len (8) and RKey (4). Other programs have others: rping sends the same
-// in the order address, key, length with a length of four bytes.
+// The wire form is govs' own: RemoteRegionSize bytes, in network order Addr (8), Len (8) and RKey
+// (4). Other programs have other forms: rping sends address, key and length in this order, with a
+// length of four bytes.
 type RemoteRegion struct {
 	Addr uint64 // for SendWR.RemoteAddr
 	Len  uint64 // bytes
@@ -25,8 +24,7 @@ type RemoteRegion struct {
 // RemoteRegionSize is the length of a RemoteRegion's wire form in bytes.
 const RemoteRegionSize = 20
 
-// Part returns n bytes of the region from offset off, and an error if they
-// are not in it.
+// Part returns n bytes of the region from offset off. Bytes outside the region are EINVAL.
 func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 	if off < 0 || n < 0 || uint64(off) > r.Len || uint64(n) > r.Len-uint64(off) {
 		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from offset %d of a region of %d", n, off, r.Len)
@@ -34,8 +32,8 @@ func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
 }
 
-// String says where the region is, with the key in the form that errors have:
-// "4096 bytes at 0x7f0000001000, rkey 0x41fd52e1".
+// String returns the region's length, address and key, with the key formatted as in errors: "4096
+// bytes at 0x7f0000001000, rkey 0x41fd52e1".
 func (r RemoteRegion) String() string {
 	return fmt.Sprintf("%d bytes at %#x, rkey %#x", r.Len, r.Addr, r.RKey)
 }
@@ -54,9 +52,9 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 	return r.AppendBinary(make([]byte, 0, RemoteRegionSize))
 }
 
-// UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). After its RemoteRegionSize
-// bytes b may have zeros only, which InfiniBand and RoCE add to private data. The region must not
-// reach beyond the last address. b is the caller's again when UnmarshalBinary returns.
+// UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). After RemoteRegionSize bytes b
+// may contain only zeros, because InfiniBand and RoCE pad private data. The region must not reach
+// beyond the last address. UnmarshalBinary does not keep b.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	if r == nil {
 		return errNil("remote region", "RemoteRegion")

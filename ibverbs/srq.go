@@ -5,18 +5,17 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// SRQ is a shared receive queue (struct ibv_srq). QPs that are made with it have no
-// receive queue of their own: each takes the oldest receive of the SRQ when a message
-// begins to arrive. The receive completes on the CQ of the QP that took it, whose
-// number is in WC.QPN. So a server with many connections has buffers for the messages
-// that come, and not for each connection.
+// SRQ is a shared receive queue (struct ibv_srq). A QP that is made with it has no receive queue of
+// its own: it takes the oldest receive of the SRQ when a message begins to arrive. The receive
+// completes on that QP's CQ, with the QP's number in WC.QPN. So a server with many connections
+// needs buffers for the messages that come, instead of buffers for each connection.
 //
-// A message that finds the SRQ empty ends its connection, as with a queue of the
-// QP's own (RFC 5041 section 7.1): iWARP has nothing to make a peer wait with. Arm a
-// limit with [SRQ.Modify] for an event in time.
+// A message that finds the SRQ empty ends its connection, as with a QP's own queue (RFC 5041
+// section 7.1), because iWARP cannot make a peer wait. Arm a limit with [SRQ.Modify] to get an
+// event in time.
 //
-// When a QP ends, only the receive that it was just filling is flushed with it. What
-// else is in the SRQ stays there for the other QPs.
+// When a QP ends, only the receive that it was filling is flushed. The other receives stay in the
+// SRQ for the other QPs.
 type SRQ struct {
 	obj    object.Object
 	pd     *PD
@@ -26,14 +25,14 @@ type SRQ struct {
 
 // SRQInitAttr says how to make an SRQ (struct ibv_srq_init_attr).
 type SRQInitAttr struct {
-	Attr   SRQAttr    // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C
-	Recvs  RecvSource // has the receives in place of PostRecv, on the engine
+	Attr   SRQAttr    // MaxWR and MaxSGE are minimums; Limit is ignored, as in C
+	Recvs  RecvSource // supplies the receives instead of PostRecv, on the engine
 	Cookie any        // for SRQ.Cookie
 }
 
-// CreateSRQ makes a shared receive queue (ibv_create_srq). Its receives name regions
-// of pd, also if a QP that takes them is of another PD. Sizes beyond those that
-// Context.Query reports, or no receives at all, are EINVAL.
+// CreateSRQ makes a shared receive queue (ibv_create_srq). Its receives name regions of pd, even if
+// a QP that takes them is of another PD. No receives, or sizes above the limits that Context.Query
+// reports, are EINVAL.
 func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 	const op = "ibv_create_srq"
 	if err := pd.ok(op); err != nil {
@@ -64,10 +63,9 @@ func (srq *SRQ) ok(op string) error {
 	return srq.obj.Check(op)
 }
 
-// PostRecv posts work requests to the shared receive queue (ibv_post_srq_recv), with
-// the rules of QP.PostRecv: ENOMEM when it is full, EINVAL for more SGEs than it was
-// made for. A place is free again when a QP takes the receive, not only when that
-// completes.
+// PostRecv posts work requests to the shared receive queue (ibv_post_srq_recv), with the rules of
+// QP.PostRecv. A full queue is ENOMEM; more SGEs than MaxSGE are EINVAL. A place is free again as
+// soon as a QP takes the receive, before the receive completes.
 func (srq *SRQ) PostRecv(wrs ...RecvWR) error {
 	if srq == nil || srq.p == nil {
 		return &PostError{Err: errNil("ibv_post_srq_recv", "srq")}
@@ -79,14 +77,15 @@ func (srq *SRQ) PostRecv(wrs ...RecvWR) error {
 	return nil
 }
 
-// Modify sets the attributes that mask names, or none of them (ibv_modify_srq).
+// Modify sets the attributes that mask names; after an error none of them has changed
+// (ibv_modify_srq).
 //
-// SRQAttrLimit arms the SRQ for one EventSRQLimitReached (Context.AsyncEvent): it is
-// raised when a QP takes a receive and fewer than attr.Limit are left. 0 disarms; more
-// than the SRQ holds is EINVAL.
+// SRQAttrLimit arms the SRQ for one EventSRQLimitReached (Context.AsyncEvent). The event is raised
+// when a QP takes a receive and fewer than attr.Limit are left. 0 disarms; a limit above MaxWR is
+// EINVAL.
 //
-// SRQAttrMaxWR resizes, where DeviceAttr.DeviceCapFlags has DeviceSRQResize (siw has
-// not, which is an [*UnsupportedError]). Fewer than are posted is EINVAL.
+// SRQAttrMaxWR resizes the SRQ if DeviceAttr.DeviceCapFlags has DeviceSRQResize. siw does not have
+// it, and returns an [*UnsupportedError]. A size below the number of posted receives is EINVAL.
 func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	if err := srq.ok("ibv_modify_srq"); err != nil {
 		return err
@@ -94,8 +93,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	return called(srq.p.Modify(attr, mask), &srq.obj, "srq")
 }
 
-// Query returns the sizes granted, and the limit if it is armed, otherwise 0
-// (ibv_query_srq).
+// Query returns the granted sizes and the limit, 0 if the limit is not armed (ibv_query_srq).
 func (srq *SRQ) Query() (SRQAttr, error) {
 	if err := srq.ok("ibv_query_srq"); err != nil {
 		return SRQAttr{}, err
@@ -120,8 +118,8 @@ func (srq *SRQ) Cookie() any {
 	return srq.cookie
 }
 
-// Close destroys the SRQ (ibv_destroy_srq). While a QP has it, it is EBUSY and says
-// so. Receives that are still posted give no completions.
+// Close destroys the SRQ (ibv_destroy_srq). While a QP uses it, Close returns EBUSY and says so.
+// Receives that are still posted give no completions.
 func (srq *SRQ) Close() error {
 	if srq == nil || srq.p == nil {
 		return nil

@@ -10,21 +10,21 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// TraceObjects has all contexts keep, for each object that is made from now on, the stack
-// of the goroutine that made it; WriteState then prints these. It is for finding objects
-// that nobody closes, and costs some microseconds and KiB per object.
+// TraceObjects makes all contexts record, for each new object, the stack of the goroutine that made
+// it; WriteState then prints the stacks. Use it to find objects that are never closed. It costs
+// some microseconds and KiB per object.
 func TraceObjects(on bool) { object.Stacks.Store(on) }
 
-// WriteState writes what is open on c, for a person to read: a line for the device, and one
-// for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them), ordered
-// by kind and text. A QP's line has its state, how full its queues are, its peer, and "held until
-// the peer's first message" if that is what posted work waits for. rdmacm's Conn.Shutdown puts
-// its QP into IBV_QPS_SQD while it waits for what is posted. After TraceObjects(true) a number
-// after an object says which of the stacks at the end has made it. The format may change.
+// WriteState writes what is open on c, for a human reader: a line for the device, and a line for
+// each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them), ordered by
+// kind and text. A QP's line has its state, how full its queues are, its peer, and "held until the
+// peer's first message" if posted work waits for that. The QP of a rdmacm Conn.Shutdown is in
+// IBV_QPS_SQD while the Shutdown waits for posted work. After TraceObjects(true) a number after an
+// object refers to one of the stacks at the end, which made the object. The format may change.
 //
-// The text has the keys of regions (STags). A peer that knows a key can use the region over any
-// connection of its PD, so don't send the text to peers. Objects may be made and closed
-// meanwhile. WriteState calls w without a lock.
+// The text contains the keys of regions (STags). A peer that knows a key can use the region over
+// any connection of its PD, so do not send the text to peers. Other goroutines may make and close
+// objects during the call. WriteState holds no lock when it calls w.
 func (c *Context) WriteState(w io.Writer) error {
 	if err := c.ok("state"); err != nil {
 		return err

@@ -2,14 +2,14 @@ package ibverbs
 
 import "github.com/govs-rdma/govs/provider"
 
-// What is counted. The engine counts all of it. A kernel device has the counters of its driver,
-// if that has any (rxe and drivers of hardware do, siw does not); its QPs and CQs count nothing,
-// and TCP_INFO of siw's sockets can't be had, because they belong to the kernel.
+// The counters. The engine has all of them. A kernel device has the counters of its driver, if the
+// driver counts (rxe and drivers of hardware do, siw does not); its QPs and CQs have none. TCP_INFO
+// of siw's sockets is not available, because the sockets belong to the kernel.
 type (
-	// DeviceStats are the sums of a device: Sent, Received, FlushedSends, FlushedRecvs,
-	// CRCErrors, CQLost, Terminates by code and direction, Refused by limit, Connections,
-	// Failures; what is open; and for kernel devices Counters, those of the driver. The
-	// fields are in [provider.DeviceStats].
+	// DeviceStats are a device's totals: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors,
+	// CQLost, Terminates by code and direction, Refused by limit, Connections, Failures; what is
+	// open; and for kernel devices Counters, from the driver. The fields are in
+	// [provider.DeviceStats].
 	DeviceStats = provider.DeviceStats
 
 	// QPStats are of one QP: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors;
@@ -17,8 +17,8 @@ type (
 	// Remote and TCP of its connection. The fields are in [provider.QPStats].
 	QPStats = provider.QPStats
 
-	// CQStats are of one CQ: Completions, Errors, Lost; CQE, Waiting, MostWaiting. Its
-	// method LowestFree is the least number of places that were free. The fields are in
+	// CQStats are of one CQ: Completions, Errors, Lost; CQE, Waiting, MostWaiting. Its method
+	// LowestFree returns the lowest number of free places so far. The fields are in
 	// [provider.CQStats].
 	CQStats = provider.CQStats
 
@@ -35,7 +35,7 @@ type (
 	// [provider.Traffic].
 	Traffic = provider.Traffic
 
-	// OpCount is a number of messages, and the bytes in them: see [provider.OpCount].
+	// OpCount is a number of messages and of their bytes: see [provider.OpCount].
 	OpCount = provider.OpCount
 
 	// TerminateCount counts Terminates of one code: Remote (received), Layer, EType,
@@ -51,10 +51,10 @@ func noStats(what string) error {
 	return &UnsupportedError{Feature: "counters of a " + what, Reason: "the provider doesn't count"}
 }
 
-// Stats returns what the device has counted since it was opened. It takes time in
-// proportion to the number of open QPs: it is for every few seconds. It holds up the data
-// path of one QP at a time, for as long as copying its counts takes. A device that doesn't
-// count is errors.ErrUnsupported.
+// Stats returns the device's counters since it was opened. It takes time in proportion to the
+// number of open QPs, so call it every few seconds at most. It blocks the data path of one QP at a
+// time, while it copies that QP's counters. A device without counters returns
+// errors.ErrUnsupported.
 func (c *Context) Stats() (DeviceStats, error) {
 	if err := c.ok("stats"); err != nil {
 		return DeviceStats{}, err
@@ -65,8 +65,8 @@ func (c *Context) Stats() (DeviceStats, error) {
 	return DeviceStats{}, noStats("device")
 }
 
-// Stats returns what the QP has counted since it was made, over all of its connections.
-// Kernel devices don't count: errors.ErrUnsupported.
+// Stats returns the QP's counters since it was made, over all of its connections. Kernel devices
+// have none: errors.ErrUnsupported.
 func (qp *QP) Stats() (QPStats, error) {
 	if err := qp.ok("stats"); err != nil {
 		return QPStats{}, err
@@ -77,7 +77,7 @@ func (qp *QP) Stats() (QPStats, error) {
 	return QPStats{}, noStats("QP")
 }
 
-// Stats returns what the CQ has counted since it was made. Kernel devices don't count:
+// Stats returns the CQ's counters since it was made. Kernel devices have none:
 // errors.ErrUnsupported.
 func (cq *CQ) Stats() (CQStats, error) {
 	if err := cq.ok("stats"); err != nil {
@@ -89,7 +89,7 @@ func (cq *CQ) Stats() (CQStats, error) {
 	return CQStats{}, noStats("CQ")
 }
 
-// Stats returns what the SRQ has counted since it was made. Kernel devices don't count:
+// Stats returns the SRQ's counters since it was made. Kernel devices have none:
 // errors.ErrUnsupported.
 func (srq *SRQ) Stats() (SRQStats, error) {
 	if err := srq.ok("stats"); err != nil {

@@ -6,11 +6,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What the objects print as, for log lines. A String method may be called at any time,
-// also on an object that is nil or closed, and takes no lock that a caller can hold.
+// The texts of objects, for log lines. String methods may be called at any time, even on a nil or
+// closed object, and take no lock that a caller can hold.
 
-// String says which QP it is, its state and its sizes:
-// "qp 17 (IBV_QPS_RTS, up to 64 sends, 64 receives)".
+// String returns the QP's number, state and sizes: "qp 17 (IBV_QPS_RTS, up to 64 sends, 64
+// receives)".
 func (qp *QP) String() string {
 	if qp == nil || qp.p == nil {
 		return "nil qp"
@@ -26,8 +26,7 @@ func (qp *QP) String() string {
 	return fmt.Sprintf("%s (%s, up to %d sends, %s)", qp.obj.Name(), attr.State, init.Cap.MaxSendWR, receives)
 }
 
-// String says which MR it is, its length and its rights:
-// "mr 0x1f00 (4096 bytes, IBV_ACCESS_LOCAL_WRITE)".
+// String returns the MR's key, length and rights: "mr 0x1f00 (4096 bytes, IBV_ACCESS_LOCAL_WRITE)".
 func (mr *MR) String() string {
 	p := mr.p()
 	switch {
@@ -39,9 +38,9 @@ func (mr *MR) String() string {
 	return fmt.Sprintf("%s (%d bytes, %s)", mr.obj.Name(), p.Len(), p.Access())
 }
 
-// String says which CQ of which device it is, counted from 1 in the order in which they were made,
-// and how much it holds. A cookie that is a string, or has a String method, is part of it:
-// "cq 3 of siw0 (room for 64 completions, requests)".
+// String returns the CQ's number on its device, counted from 1 in the order of creation, and its
+// capacity. A cookie that is a string, or has a String method, is part of the text: "cq 3 of siw0
+// (room for 64 completions, requests)".
 func (cq *CQ) String() string {
 	switch {
 	case cq == nil || cq.p == nil:
@@ -53,7 +52,7 @@ func (cq *CQ) String() string {
 	return s + cookieText(cq.cookie) + ")"
 }
 
-// cookieText is what a cookie adds to the text of its object.
+// cookieText returns what a cookie adds to the text of its object.
 func cookieText(cookie any) string {
 	switch c := cookie.(type) {
 	case string:
@@ -64,8 +63,8 @@ func cookieText(cookie any) string {
 	return ""
 }
 
-// String says which device it is, of which provider and kind, and what is open on it:
-// "siw0 (kernel, IBV_TRANSPORT_IWARP; open: 1 PD, 2 CQ)".
+// String returns the device's name, provider and kind, and what is open on it: "siw0 (kernel,
+// IBV_TRANSPORT_IWARP; open: 1 PD, 2 CQ)".
 func (c *Context) String() string {
 	switch {
 	case c == nil || c.dev == nil:
@@ -80,8 +79,8 @@ func (c *Context) String() string {
 	return s + ")"
 }
 
-// String says which PD of which device it is, counted from 1, and what is open on it:
-// "pd 1 of siw0 (1 QP, 3 MR)".
+// String returns the PD's number on its device, counted from 1, and what is open on it: "pd 1 of
+// siw0 (1 QP, 3 MR)".
 func (pd *PD) String() string {
 	switch {
 	case pd == nil || pd.p == nil:
@@ -95,8 +94,8 @@ func (pd *PD) String() string {
 	return pd.obj.Name()
 }
 
-// String says which SRQ of which device it is, counted from 1, its size and its limit, and its
-// cookie as that of a CQ: "srq 1 of siw0 (up to 64 receives, limit 16)".
+// String returns the SRQ's number on its device, counted from 1, its size and limit, and its cookie
+// as a CQ's String does: "srq 1 of siw0 (up to 64 receives, limit 16)".
 func (srq *SRQ) String() string {
 	if srq == nil || srq.p == nil {
 		return "nil srq"
@@ -109,7 +108,7 @@ func (srq *SRQ) String() string {
 		cookieText(srq.cookie))
 }
 
-// String says which window it is, by its key, and of which type: "mw 0x1f00 (IBV_MW_TYPE_2)".
+// String returns the window's key and type: "mw 0x1f00 (IBV_MW_TYPE_2)".
 func (mw *MW) String() string {
 	switch {
 	case mw == nil || mw.p == nil:

@@ -35,15 +35,15 @@ type (
 	// AtomicCap says with which other accesses atomic operations are atomic (enum ibv_atomic_cap).
 	AtomicCap = provider.AtomicCap
 
-	// CompletionSink takes the completions of a CQ in place of Poll, on the engine: a program keeps
-	// them in memory of its own that it shares with others. See [provider.CompletionSink].
+	// CompletionSink receives a CQ's completions instead of Poll, on the engine: a program can keep
+	// them in its own memory and share that memory. See [provider.CompletionSink].
 	CompletionSink = provider.CompletionSink
 
-	// SinkUse is a CompletionSink that sees what its program does with the completions. See
+	// SinkUse is a CompletionSink that also sees what the program does with the completions. See
 	// [provider.SinkUse].
 	SinkUse = provider.SinkUse
 
-	// RecvSource has the receives of a QP or an SRQ in place of PostRecv, on the engine. See
+	// RecvSource supplies the receives of a QP or an SRQ instead of PostRecv, on the engine. See
 	// [provider.RecvSource].
 	RecvSource = provider.RecvSource
 
@@ -68,9 +68,9 @@ type (
 	// MWType is a kind of memory window (enum ibv_mw_type).
 	MWType = provider.MWType
 
-	// MWBindInfo says what a window is bound to (struct ibv_mw_bind_info): LKey of
-	// the region, Addr and Length in it, and the window's rights. MR.BindInfo makes
-	// one. The fields are in [provider.MWBindInfo].
+	// MWBindInfo says what a window is bound to (struct ibv_mw_bind_info): LKey of the region, Addr
+	// and Length in it, and the window's rights. MR.BindInfo makes one. The fields are in
+	// [provider.MWBindInfo].
 	MWBindInfo = provider.MWBindInfo
 
 	// SGE names registered memory (struct ibv_sge): Addr, Length in bytes,
@@ -119,8 +119,8 @@ type (
 	//	InvalidatedRKey uint32   // with WCWithInv: the key that the peer invalidated
 	//	VendorErr       uint32   // with a failure: the driver's own code
 	//
-	// With WCRecvRDMAWithImm, ByteLen is the length of the peer's Write, which may be more than the
-	// receive has room for, and is not in the receive: do not cut the receive's memory with it.
+	// With WCRecvRDMAWithImm, ByteLen is the length of the peer's Write. None of it is in the
+	// receive, and it may be longer than the receive's memory: do not slice that memory with it.
 	WC = provider.WC
 
 	// WROpcode is what a send WR does (enum ibv_wr_opcode).
@@ -150,7 +150,7 @@ type (
 	// EnSQDAsyncNotify. The fields are in [provider.QPAttr].
 	QPAttr = provider.QPAttr
 
-	// QPAttrMask is which fields of a QPAttr count (enum ibv_qp_attr_mask).
+	// QPAttrMask says which fields of a QPAttr count (enum ibv_qp_attr_mask).
 	QPAttrMask = provider.QPAttrMask
 
 	// QPType is a transport service (enum ibv_qp_type).
@@ -163,7 +163,7 @@ type (
 	// MaxSGE, Limit in receives. The fields are in [provider.SRQAttr].
 	SRQAttr = provider.SRQAttr
 
-	// SRQAttrMask is which fields of an SRQAttr count (enum ibv_srq_attr_mask).
+	// SRQAttrMask says which fields of an SRQAttr count (enum ibv_srq_attr_mask).
 	SRQAttrMask = provider.SRQAttrMask
 
 	// AsyncEventType is a kind of asynchronous event (enum ibv_event_type).
