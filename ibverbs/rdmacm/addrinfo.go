@@ -11,25 +11,25 @@ import (
 
 // AddrInfoHints says which addresses [GetAddrInfo] returns. Nil is the zero value.
 type AddrInfoHints struct {
-	// Passive asks for addresses to listen at (RAI_PASSIVE): no host, or "*", is every address that
-	// the system has. Otherwise no host, and 0.0.0.0 or ::, is this system's loopback address.
+	// Passive requests addresses to listen at (RAI_PASSIVE): no host, or "*", is every address of
+	// the system. Otherwise no host, and 0.0.0.0 or ::, is this system's loopback address.
 	Passive bool
 
 	// Network chooses the family of the addresses, as package net names it: "tcp4" or "tcp6". Empty
 	// or "tcp" is both.
 	Network string
 
-	// Resolver looks up the names; nil is net.DefaultResolver.
+	// Resolver resolves the names; nil means net.DefaultResolver.
 	Resolver *net.Resolver
 }
 
-// GetAddrInfo returns the addresses of "host:port", at least one, in the order in which the
-// resolver returns them (rdma_getaddrinfo). host is a name or an address, one of IPv6 in brackets
-// and with a zone if it is link-local ("[fe80::1%eth0]:7471"); port is a number or the name of a
-// service. IPv4 addresses in IPv6 form ("[::ffff:192.0.2.1]:7471") are returned as IPv4.
+// GetAddrInfo returns the addresses of "host:port", at least one, in the resolver's order
+// (rdma_getaddrinfo). host is a name or an address. An IPv6 address is in brackets, with a zone if
+// it is link-local ("[fe80::1%eth0]:7471"). port is a number or the name of a service. IPv4
+// addresses in IPv6 form ("[::ffff:192.0.2.1]:7471") are returned as IPv4.
 //
-// The error is an [*ibverbs.Error] that names address. A name that can't be looked up is a
-// [*net.DNSError] in it, and an unknown Network a [net.UnknownNetworkError].
+// The error is an [*ibverbs.Error] that names address. It contains a [*net.DNSError] for a name
+// that cannot be resolved, and a [net.UnknownNetworkError] for an unknown Network.
 func GetAddrInfo(ctx context.Context, address string, hints *AddrInfoHints) ([]netip.AddrPort, error) {
 	if hints == nil {
 		hints = &AddrInfoHints{}
@@ -89,7 +89,7 @@ func loopbackLike(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// unsplit adds to err, why address is not "host:port", what to do if it is an IPv6 address.
+// unsplit adds advice for IPv6 addresses to err, which says why address is not "host:port".
 func unsplit(address string, err error) error {
 	if addr, parsed := netip.ParseAddr(address); parsed == nil && addr.Is6() {
 		return fmt.Errorf("%w: an address of IPv6 before a port needs brackets, as in [::1]:7471", err)
@@ -118,7 +118,7 @@ func addrsOf(ctx context.Context, r *net.Resolver, host string) ([]netip.Addr, e
 	return out, nil
 }
 
-// ofFamily keeps the addresses that can be connected to from local.
+// ofFamily returns the addresses that have local's family, all if local is zero.
 func ofFamily(addrs []netip.AddrPort, local netip.Addr) []netip.AddrPort {
 	if !local.IsValid() {
 		return addrs
@@ -132,7 +132,7 @@ func ofFamily(addrs []netip.AddrPort, local netip.Addr) []netip.AddrPort {
 	return out
 }
 
-// nameError names an address that did not come to anything.
+// nameError returns err with the address that could not be resolved.
 func nameError(ctx context.Context, op, address string, err error) error {
 	if ctx.Err() != nil {
 		return gaveUp(ctx, op, address, err, "the name was resolved")

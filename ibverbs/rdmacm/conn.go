@@ -18,8 +18,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Conn is a connection that Dial or Request.Accept made: a CM id with an event
-// channel of its own, its QP, and whatever else it had to make for them.
+// Conn is a connection that Dial or Request.Accept made: a CM id with its own event channel, its
+// QP, and the PD and CQs that the configuration did not give.
 type Conn struct {
 	vctx   *ibverbs.Context
 	ch     *EventChannel
@@ -31,23 +31,23 @@ type Conn struct {
 	onSend func(*ibverbs.WC)
 	routes atomic.Pointer[router] // nil before the first Do
 
-	left          atomic.Int32 // whether this side has ended the connection, and how
+	left          atomic.Int32 // how this side has ended the connection, 0 if it has not
 	mu            sync.Mutex
-	watching      *watch // nil before the first Done, but on devices of the kernel
-	up            bool   // the connection is established, so that its events are for watching
+	watching      *watch // nil before the first Done, except on kernel devices
+	up            bool   // the connection is established: watching reads its events
 	private       []byte
 	rdmac         bool
-	local, remote netip.AddrPort // of a Conn that is closed, whose id may not know them any more
+	local, remote netip.AddrPort // of a closed Conn, whose id may have dropped them
 
 	receiver *Receiver // of ConnConfig.Receives, nil without
 
-	// What Close has to do beside closing QP, id and channel. Close holds closing all the time.
+	// What Close has to do besides closing QP, id and channel. Close holds closing throughout.
 	closing                     sync.Mutex
 	disconnect                  bool
 	ownPD, ownSendCQ, ownRecvCQ bool
 }
 
-// watch waits for the end of a connection on behalf of all calls that ask for it.
+// watch waits for the end of a connection on behalf of all calls that need it.
 type watch struct {
 	begun bool            // the goroutine has been started; under Conn.mu
 	ended context.Context // ends when the watch is over
@@ -56,7 +56,7 @@ type watch struct {
 	stop  context.CancelFunc
 }
 
-// newConn makes the QP of id with all it needs. It takes over ch and id: Close
+// newConn makes the QP of id, and the PD and CQs that it needs. It takes over ch and id: Close
 // frees them even if newConn fails.
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
@@ -77,15 +77,14 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	return c, err
 }
 
-// offered notes what the request of ev brought, for Prepare.
+// offered stores the private data of the request of ev, for Prepare.
 func (c *Conn) offered(ev *Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.private = ev.PrivateData
 }
 
-// established notes that there is a connection, and what ev says of it: the peer's
-// answer, or its request.
+// established records that the connection is established. ev is the peer's answer or request.
 func (c *Conn) established(ev *Event) {
 	c.closing.Lock()
 	c.disconnect = true
@@ -95,7 +94,7 @@ func (c *Conn) established(ev *Event) {
 	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
 	c.up = true
 	switch {
-	case c.watching != nil: // since Prepare
+	case c.watching != nil: // Prepare has called Done
 		c.watching.start(c.ch)
 	case c.watchedFromStart():
 		c.watching = newWatch()
@@ -110,15 +109,15 @@ func (c *Conn) isUp() bool {
 	return c.up
 }
 
-// watchedFromStart reports whether somebody has to wait for the end of the connection all the
-// time. A peer that disconnects waits for an answer on InfiniBand and RoCE. With every driver of
-// the kernel, our QP stays as it is until somebody takes the event: what is posted to it would
-// never complete.
+// watchedFromStart reports whether the Conn has to wait for the end of the connection all the time.
+// On InfiniBand and RoCE a peer that disconnects waits for an answer. With every driver of the
+// kernel, our QP keeps its state until the event is read, and work that is posted to it would never
+// complete.
 func (c *Conn) watchedFromStart() bool {
 	return c.vctx.Transport() == ibverbs.TransportIB || c.vctx.Provider() == "kernel"
 }
 
-// makeParts makes what the configuration left out.
+// makeParts makes the PD and CQs that the configuration left out.
 func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	if srq != nil {
 		attr, err := srq.Query()
@@ -153,14 +152,14 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	return nil
 }
 
-// makeSendCQ makes the send CQ for a queue of as many places as are granted to a caller that asks
-// for this many: the engine and siw round up to a power of two, rxe to one less. QP.Drain needs one
-// more. With OnSend a full queue of the calls' work may complete while as many completions of the
-// program's own work are in the CQ.
+// makeSendCQ makes the send CQ. A device grants more places than requested: the engine and siw
+// round up to a power of two, rxe to a power of two less one. QP.Drain needs one more entry. With
+// OnSend the CQ has twice the room, because completions of the program's own work may be in it
+// while a full queue of the calls' work completes.
 func (c *Conn) makeSendCQ(places int) (err error) {
 	granted := places
 	switch {
-	case places < 1 || places > math.MaxInt16: // what can't be, or nearly all that devices have
+	case places < 1 || places > math.MaxInt16: // invalid, or close to the maximum of devices
 	case c.vctx.Transport() == ibverbs.TransportIB:
 		granted = 1<<bits.Len(uint(places)) - 1
 	default:
@@ -171,14 +170,15 @@ func (c *Conn) makeSendCQ(places int) (err error) {
 		share = 2
 	}
 	c.sendCQ, err = c.makeCQ(share*granted + 1)
-	if err != nil && granted > places { // that may be more than the device has
+	if err != nil && granted > places { // may be more than the device supports
 		c.sendCQ, err = c.makeCQ(share*places + 1)
 	}
 	return err
 }
 
-// whyNoCQ returns err, with which no CQ was made for the n work requests that a field of
-// ConnConfig asks for, or EINVAL about that field if no QP can have as many.
+// whyNoCQ returns the error for a CQ that could not be made, for err and the n work requests that a
+// field of ConnConfig requests. If no QP can have that many, this is EINVAL about the field,
+// otherwise err.
 func (c *Conn) whyNoCQ(field string, n int, err error) error {
 	attr, failed := c.vctx.Query()
 	if failed != nil || n >= 0 && n <= attr.MaxQPWR {
@@ -189,7 +189,7 @@ func (c *Conn) whyNoCQ(field string, n int, err error) error {
 		attr.MaxQPWR, syscall.EINVAL)}
 }
 
-// makeCQ makes a CQ with a channel of its own.
+// makeCQ makes a CQ with its own channel.
 func (c *Conn) makeCQ(cqe int) (*ibverbs.CQ, error) {
 	ch, err := c.vctx.CreateCompChannel()
 	if err != nil {
@@ -202,7 +202,7 @@ func (c *Conn) makeCQ(cqe int) (*ibverbs.CQ, error) {
 	return cq, nil
 }
 
-// closeCQ undoes makeCQ.
+// closeCQ closes a CQ of makeCQ with its channel.
 func closeCQ(cq *ibverbs.CQ) error {
 	if err := cq.Close(); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (c *Conn) PD() *ibverbs.PD {
 	return c.pd
 }
 
-// SendCQ returns where sends complete.
+// SendCQ returns the CQ of the send queue.
 func (c *Conn) SendCQ() *ibverbs.CQ {
 	if c == nil {
 		return nil
@@ -234,7 +234,7 @@ func (c *Conn) SendCQ() *ibverbs.CQ {
 	return c.sendCQ
 }
 
-// RecvCQ returns where receives complete.
+// RecvCQ returns the CQ of the receive queue.
 func (c *Conn) RecvCQ() *ibverbs.CQ {
 	if c == nil {
 		return nil
@@ -242,8 +242,7 @@ func (c *Conn) RecvCQ() *ibverbs.CQ {
 	return c.recvCQ
 }
 
-// ID returns the CM id underneath. Its events are the Conn's: don't read its
-// channel.
+// ID returns the connection's CM id. The Conn reads its events: do not read its channel.
 func (c *Conn) ID() *ID {
 	if c == nil {
 		return nil
@@ -251,9 +250,9 @@ func (c *Conn) ID() *ID {
 	return c.id
 }
 
-// PrivateData returns what the peer sent: with its request or, on the side that
-// dialled, with its reply. The slice is shared by all calls. On InfiniBand and RoCE
-// it has a fixed length, and what the peer did not fill is zeros.
+// PrivateData returns the private data of the peer's request or, on the side that dialled, of its
+// reply. All calls return the same slice. On InfiniBand and RoCE it has a fixed length, padded with
+// zeros.
 func (c *Conn) PrivateData() []byte {
 	if c == nil {
 		return nil
@@ -274,7 +273,7 @@ func (c *Conn) RDMAC() bool {
 	return c.rdmac
 }
 
-// LocalAddr returns our address of the connection, also of a Conn that is closed.
+// LocalAddr returns our address of the connection, even after Close.
 func (c *Conn) LocalAddr() netip.AddrPort {
 	addr := c.ID().LocalAddr()
 	if addr.IsValid() || c == nil {
@@ -285,7 +284,7 @@ func (c *Conn) LocalAddr() netip.AddrPort {
 	return c.local
 }
 
-// RemoteAddr returns the peer's address, also of a Conn that is closed.
+// RemoteAddr returns the peer's address, even after Close.
 func (c *Conn) RemoteAddr() netip.AddrPort {
 	addr := c.ID().RemoteAddr()
 	if addr.IsValid() || c == nil {
@@ -296,14 +295,14 @@ func (c *Conn) RemoteAddr() netip.AddrPort {
 	return c.remote
 }
 
-// Done returns a channel that is closed when the connection has ended, whoever
-// ended it and how, or the Conn is closed. QP.Cause may know why. In ConnConfig.Prepare it may be
-// called as well: the channel is also closed when Dial or Accept fails.
+// Done returns a channel that is closed when the connection has ended, for whatever reason, or the
+// Conn is closed. QP.Cause may know the reason. Done may be called in ConnConfig.Prepare: the
+// channel is also closed when Dial or Accept fails.
 //
-// The first call of Done, Wait or Shutdown starts a goroutine that waits for
-// the end; it is gone when the connection is. On devices of the kernel it is there
-// from the beginning: without it, siw never completes work that is posted after the peer has
-// gone, and on InfiniBand and RoCE a peer that disconnects waits for about a minute.
+// The first call of Done, Wait or Shutdown starts a goroutine that waits for the end of the
+// connection, and exits then. On kernel devices it runs from the beginning. Without it, siw never
+// completes work that is posted after the peer has gone, and on InfiniBand and RoCE a peer that
+// disconnects waits for about a minute.
 func (c *Conn) Done() <-chan struct{} {
 	if c == nil || c.id == nil {
 		return noConn
@@ -311,7 +310,7 @@ func (c *Conn) Done() <-chan struct{} {
 	return c.watched().Done()
 }
 
-// watched has the connection watched, and returns what ends with it.
+// watched starts watching the connection, and returns a context that ends with the connection.
 func (c *Conn) watched() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,8 +330,8 @@ func newWatch() *watch {
 	return w
 }
 
-// start has w read the events of a connection that is established. Before that, they are for the
-// Dial or Accept that waits for ESTABLISHED. Conn.mu is held.
+// start starts w's goroutine, which reads the events of an established connection. Before that,
+// Dial or Accept reads them, for ESTABLISHED. The caller holds Conn.mu.
 func (w *watch) start(ch *EventChannel) {
 	if !w.begun {
 		w.begun = true
@@ -340,7 +339,7 @@ func (w *watch) start(ch *EventChannel) {
 	}
 }
 
-// noWatch is what a Conn has that was closed before anybody asked.
+// noWatch is the watch of a Conn that was closed before the first Done.
 var noWatch = func() *watch {
 	w := newWatch()
 	w.begun = true
@@ -349,7 +348,7 @@ var noWatch = func() *watch {
 	return w
 }()
 
-// noConn is closed: a Conn that never was has ended.
+// noConn is closed, because a nil or zero Conn has no connection.
 var noConn = func() <-chan struct{} {
 	ch := make(chan struct{})
 	close(ch)
@@ -369,11 +368,11 @@ func (c *Conn) Wait(ctx context.Context) error {
 	return nil
 }
 
-// UntilEnd returns a context that ends with parent and with the connection, whichever is first:
-// for waits that make no sense without the connection, as for a reply. Where the connection ended
-// first, context.Cause returns QP.Cause if that is known, and otherwise an [ibverbs.Error] that
-// wraps ENOTCONN. Call cancel when the context is not needed any more. UntilEnd starts what Done
-// starts.
+// UntilEnd returns a context that ends with parent or with the connection, whichever is first. It
+// is for waits that the end of the connection makes pointless, such as waiting for a reply. If the
+// connection ended first, context.Cause returns QP.Cause if that is known, and otherwise an
+// [ibverbs.Error] that wraps ENOTCONN. Call cancel when the context is no longer needed. UntilEnd
+// starts the goroutine of Done.
 func (c *Conn) UntilEnd(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
 	if c == nil || c.id == nil {
@@ -413,11 +412,11 @@ func (w *watch) wait(ch *EventChannel) {
 	}
 }
 
-// Err returns nil for a completion that is a success, and otherwise an error with its
-// [*ibverbs.WCError] and, where it is known, why the connection ended (QP.Cause): so a
-// work request that was flushed says why. The completion of the work request that is at
-// fault may come before the connection ends; only the WCError is there then. The text begins
-// with the peer's address. Err allocates only if there is an error.
+// Err returns nil for a successful completion. For a failure it returns an error with the
+// completion's [*ibverbs.WCError] and, if it is known, the cause of the connection's end
+// (QP.Cause), so a flushed work request says why it was flushed. The completion of the faulty work
+// request itself may come before the connection ends, and then has only the WCError. The text
+// begins with the peer's address. Err allocates only if there is an error.
 func (c *Conn) Err(wc *ibverbs.WC) error {
 	if wc == nil {
 		return errNil("ibv_poll_cq", "completion")
@@ -429,7 +428,8 @@ func (c *Conn) Err(wc *ibverbs.WC) error {
 	return fmt.Errorf("%s: %w", c.peer(), c.because(err))
 }
 
-// because adds to err, the failure of a work request, why the connection ended, if that is known.
+// because adds the cause of the connection's end to err, the failure of a work request, if the
+// cause is known.
 func (c *Conn) because(err error) error {
 	if cause := c.qp.Cause(); cause != nil {
 		return fmt.Errorf("%w: %w", err, cause)
@@ -437,8 +437,8 @@ func (c *Conn) because(err error) error {
 	return err
 }
 
-// Disconnect ends the connection at once (rdma_disconnect). What is still in
-// the queues is flushed; what of it the peer gets is not defined.
+// Disconnect ends the connection at once (rdma_disconnect). Work in the queues is flushed; how much
+// of it reaches the peer is undefined.
 func (c *Conn) Disconnect() error {
 	if c == nil {
 		return c.ID().Disconnect()
@@ -451,36 +451,36 @@ func (c *Conn) Disconnect() error {
 	return err
 }
 
-// Shutdown ends the connection in order: it waits for the completion of
-// everything in the send queue as QP.Drain does, disconnects, and waits until the peer's side has
-// taken what was sent and closed the connection, too. Receives that are still posted are flushed.
-// Post no more when calling it. Completions stay in the CQs; a program may go on polling
-// meanwhile. Afterwards, Close.
+// Shutdown ends the connection in order. It waits for the completion of everything in the send
+// queue as QP.Drain does, disconnects, and waits until the peer's side has taken what was sent and
+// closed the connection, too. Receives that are still posted are flushed. Post nothing after
+// calling Shutdown. Completions stay in the CQs, and the program may poll them during the call.
+// Call Close afterwards.
 //
-// The error is nil when both sides have closed the connection, also when the peer did so first: how
-// each work request fared is in its completion, which does not say that the peer took it. Nil
-// does not mean either that the peer's program has processed everything.
+// The error is nil when both sides have closed the connection, even if the peer closed it first.
+// Each work request's outcome is in its completion, but a completion does not say that the peer
+// took the data. A nil error also does not say that the peer's program has processed everything.
 //
 // Otherwise the error is an [*ibverbs.Error] with the address of the peer. On the engine it wraps
-// QP.Cause if the connection ended in another way, also after the last completion:
-//   - a Terminate of either side is the [*ibverbs.TerminateError];
-//   - a peer that took nothing and did not close its side for as long as the device waits is
-//     [os.ErrDeadlineExceeded]. The engine then resets the connection: what the peer has not
-//     received is lost. While Shutdown waits that time is engine.Options.SendTimeout, 60 s unless
-//     it is set, or CloseTimeout if that is longer. A negative SendTimeout is no limit: give ctx a
-//     deadline then;
-//   - a peer that reset the connection is ECONNRESET.
+// QP.Cause if the connection ended in another way, even after the last completion:
+//   - an [*ibverbs.TerminateError] after a Terminate of either side;
+//   - [os.ErrDeadlineExceeded] if the peer took nothing and did not close its side within a time
+//     limit. The engine then resets the connection, and data that the peer has not received is
+//     lost. While Shutdown waits, the limit is engine.Options.SendTimeout, 60 s by default, or
+//     CloseTimeout if that is longer. A negative SendTimeout means no limit: give ctx a deadline
+//     then;
+//   - ECONNRESET if the peer reset the connection.
 //
-// Devices of the kernel report none of these, and it is nil. On devices other than the engine, siw
-// and rxe it is [ibverbs.ErrNoneSignaled] if the connection is over, but QP.Drain could not wait
-// for unsignalled work, so that nobody knows whether that succeeded. When ctx ends the error wraps
-// ctx.Err(). The connection may still be there then, and Shutdown may be called again; from then on
-// the peer has CloseTimeout.
+// Kernel devices report none of these, and the error is nil. On devices other than the engine, siw
+// and rxe it is [ibverbs.ErrNoneSignaled] if the connection has ended but QP.Drain could not wait
+// for unsignalled work, so that its outcome is unknown. When ctx ends, the error wraps ctx.Err().
+// The connection may still exist then, and Shutdown may be called again; from then on the peer has
+// CloseTimeout.
 //
 // After Close the error wraps os.ErrClosed.
 //
 // Before Dial or Accept has established the connection, there is nothing to shut down, and the
-// error wraps ENOTCONN: an error of ConnConfig.Prepare ends Dial or Accept.
+// error wraps ENOTCONN. To end Dial or Accept, return an error from ConnConfig.Prepare.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil(opShutdown, "connection")
@@ -496,7 +496,7 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	if h, ok := object.QP(c.qp).(provider.EndHolder); ok {
 		defer h.HoldEnd()()
 	}
-	// Watching ends a Drain that can't end by itself.
+	// The watch ends a Drain that cannot end by itself.
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.watched(), cancel)()
@@ -507,8 +507,8 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 		}
 		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: drained}
 	}
-	// A connection that ended first makes Drain and Disconnect fail, with
-	// whatever errno the device has for that.
+	// If the connection ended first, Drain and Disconnect fail with whatever errno the device has
+	// for that.
 	if err := c.Disconnect(); err != nil && !c.over() && !isNotConnected(err) {
 		return err
 	}
@@ -527,9 +527,8 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 
 const opShutdown = "Conn.Shutdown"
 
-// disorder returns an error if a connection has not ended in order, for which cause is QP.Cause: by
-// neither a close of the peer nor one of this side. A Terminate says itself what the peer did not
-// take.
+// disorder returns an error if a connection has not ended in order, by a close of either side.
+// cause is QP.Cause. A Terminate itself says what the peer did not take.
 func disorder(cause error) error {
 	switch term := (*ibverbs.TerminateError)(nil); {
 	case cause == nil, errors.Is(cause, io.EOF), errors.Is(cause, os.ErrClosed):
@@ -541,19 +540,18 @@ func disorder(cause error) error {
 		"connect again, and repeat what its program has not answered", cause)
 }
 
-// isNotConnected reports whether a disconnect failed because the peer was faster
-// and its event has not come up yet.
+// isNotConnected reports whether a disconnect failed because the peer disconnected first and its
+// event has not been read yet.
 func isNotConnected(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTCONN)
 }
 
-// Close ends the connection, if there is one, and frees what Dial or Accept
-// made: QP, id and event channel, and those of CQs and PD that the
-// configuration didn't give. Without Shutdown before it, work that is still
-// posted is lost without completions.
+// Close ends the connection, if there is one, and frees what Dial or Accept made: QP, id, event
+// channel, and the CQs and PD that the configuration did not give. Unless Shutdown was called
+// before, work that is still posted is lost without completions.
 //
-// Regions that are registered with the Conn's own PD may be closed before or
-// after it; the PD goes with the last of them.
+// Regions of the Conn's own PD may be closed before or after the Conn; the PD is freed with the
+// last of them.
 func (c *Conn) Close() error {
 	if c == nil {
 		return nil
@@ -563,7 +561,7 @@ func (c *Conn) Close() error {
 	c.left.Store(closedHere)
 	if c.disconnect {
 		c.disconnect = false
-		_ = c.id.Disconnect() // it doesn't matter if the peer was faster
+		_ = c.id.Disconnect() // fails if the peer was faster, which does not matter
 	}
 	if err := c.qp.Close(); err != nil {
 		return err
@@ -586,7 +584,7 @@ func (c *Conn) Close() error {
 	return c.closeParts()
 }
 
-// closeParts closes what makeParts made. What is closed already stays so.
+// closeParts closes what makeParts made. It may be called again after an error.
 func (c *Conn) closeParts() error {
 	if c.ownRecvCQ {
 		if err := closeCQ(c.recvCQ); err != nil {
@@ -604,7 +602,7 @@ func (c *Conn) closeParts() error {
 	return nil
 }
 
-// endWatch stops the watcher, or keeps it from ever starting.
+// endWatch stops the watch, or prevents its start.
 func (c *Conn) endWatch() {
 	c.mu.Lock()
 	if c.watching == nil {

@@ -13,19 +13,18 @@ import (
 
 // Dial connects to addr over the device of vctx. A nil cfg means defaults. Port 0 is EINVAL.
 //
-// A peer that refuses is a [*RejectedError] with its private data; where nobody
-// listens, it may be one without. An address that leads over another device
-// than that of vctx is EINVAL and names both.
+// If the peer refuses, the error contains a [*RejectedError] with its private data. If no program
+// listens, the error may be a [*RejectedError] without private data. An address that is reached
+// over another device than that of vctx is EINVAL, and the error names both devices.
 //
-// Where the provider's choice of a local port turns out to be taken, Dial tries
-// again with another, and calls cfg.Prepare again for it.
+// If the local port that the provider chose is taken, Dial tries again with another, and calls
+// cfg.Prepare again.
 //
-// On iWARP, Dial then sends an empty RDMA Write, so that the accepting side may send at once,
-// and waits until the Write has completed: see ConnConfig.NoOpeningWrite.
+// On iWARP Dial then sends an empty RDMA Write, so that the accepting side may send at once, and
+// waits until the Write has completed: see ConnConfig.NoOpeningWrite.
 //
-// When ctx ends Dial breaks off with an error that wraps ctx.Err(). The kernel does not let
-// go of a connection that the peer has not answered yet: what was made for it
-// is then freed later, with siw after 10 seconds at most.
+// When ctx ends, Dial returns an error that wraps ctx.Err(). The kernel keeps a connection that the
+// peer has not answered yet, so its resources are freed later, with siw after at most 10 seconds.
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
@@ -48,8 +47,8 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 	}
 }
 
-// noPort is the error of Dial for port 0. Without it, TCP refuses the connection as if a listener
-// were missing.
+// noPort returns the error of Dial for port 0. Without this check, TCP refuses the connection as if
+// a listener were missing.
 func noPort(address string) error {
 	return object.Errorf("rdma_connect", address, syscall.EINVAL,
 		"port 0 is no port to dial: it has Listen take one that is free, which Listener.Addr returns")
@@ -58,15 +57,15 @@ func noPort(address string) error {
 // portTries is how often Dial and Listen let the provider choose a local port.
 const portTries = 8
 
-// portTaken reports whether a connect or listen call failed for its local port. The kernel takes
-// the port from those that no rdma_cm_id has, and siw finds out only when it connects or listens
-// that TCP has a socket, or the remains of a connection, there (kernel-notes/siw-port-zero.md).
+// portTaken reports whether a connect or listen call failed because of its local port. The kernel
+// chooses a port that no rdma_cm_id has. Only when siw connects or listens does it find that TCP
+// has a socket there, or the remains of a connection (kernel-notes/siw-port-zero.md).
 func portTaken(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
-// dialOnce is Dial with one local port. called says whether it came to the
-// connect call.
+// dialOnce tries to connect with one local port. called reports whether it reached the connect
+// call.
 func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (c *Conn, called bool, err error) {
 	ch, err := createEventChannel(vctx, object.KindConn)
 	if err != nil {
@@ -94,7 +93,7 @@ func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, c
 	return c, called, nil
 }
 
-// setup lets the program see to an id that is new.
+// setup calls f, if not nil, with a new id.
 func setup(id *ID, f func(*ID) error) error {
 	if f == nil {
 		return nil
@@ -106,7 +105,8 @@ func setup(id *ID, f func(*ID) error) error {
 }
 
 // callback calls f, a function of the program. If f does not return, because it panics or ends the
-// goroutine, callback calls undo: nobody else has what undo closes. The panic goes on.
+// goroutine, callback calls undo, because nothing else can reach what undo closes. The panic goes
+// on.
 func callback(f func() error, undo func()) (err error) {
 	returned := false
 	defer func() {
@@ -141,13 +141,13 @@ func resolve(ctx context.Context, id *ID, addr netip.AddrPort, cfg *ConnConfig) 
 	return err
 }
 
-// connect asks for the connection and waits for the answer.
+// connect sends the request and waits for the answer.
 func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	param, err := c.prepare(ctx, cfg, -1, -1)
 	if err != nil {
 		return err
 	}
-	// The call may take minutes with the kernel. Closing the QP ends it.
+	// The call may take minutes on kernel devices. Closing the QP ends it.
 	called := make(chan error, 1)
 	go func() { called <- c.id.Connect(param) }()
 	select {
@@ -166,17 +166,17 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	return c.open(ctx, cfg)
 }
 
-// open sends an empty RDMA Write, so that the accepting side may send: it has to wait for our
-// first FPDU (RFC 5044 section 7.1.2, rule 4). The peer checks and places nothing (RFC 5041
-// section 5.2). What becomes of the Write changes nothing for Dial: where the connection has
-// ended by now, the program's first work request says so.
+// open sends an empty RDMA Write, so that the accepting side may send: it has to wait for our first
+// FPDU (RFC 5044 section 7.1.2, rule 4). The peer checks and places nothing (RFC 5041 section 5.2).
+// Dial ignores the Write's outcome: if the connection has ended, the program's first work request
+// says so.
 func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
 	if cfg.NoOpeningWrite || c.vctx.Transport() != ibverbs.TransportIWARP {
 		return nil
 	}
 	wait := ctx
 	if c.watchedFromStart() {
-		// siw may never complete what is posted when the peer has just gone.
+		// siw may never complete work that is posted when the peer has just gone.
 		var cancel context.CancelFunc
 		wait, cancel = context.WithCancel(ctx)
 		defer cancel()
@@ -188,11 +188,11 @@ func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
 	return nil
 }
 
-// patience is how long a failed Dial or Accept whose context has ended waits for
-// everything to be freed. It is more than enough if nothing is in the way.
+// patience is how long a failed Dial or Accept whose context has ended waits until everything is
+// freed. It is ample unless something blocks.
 const patience = 100 * time.Millisecond
 
-// failed closes a Conn that did not come about because of err, which it returns.
+// failed closes a Conn whose Dial or Accept failed with err, and returns err.
 func (c *Conn) failed(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return also(err, c.Close())
@@ -207,8 +207,8 @@ func (c *Conn) failed(ctx context.Context, err error) error {
 	}
 }
 
-// prepare puts the parameters together and lets the program see to the rest.
-// The offers are the peer's, negative if there is none.
+// prepare makes the parameters and calls cfg.Prepare. The offers are the peer's, negative if there
+// is no peer yet.
 func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offeredORD int) (*ConnParam, error) {
 	attr, err := c.vctx.Query()
 	if err != nil {
@@ -229,8 +229,8 @@ func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offered
 	return param, err
 }
 
-// await reads the id's channel, which nobody else does, until the event that is
-// wanted, or one that says that it won't come.
+// await reads the id's channel until the event want comes, or an event that rules it out. Nothing
+// else reads the channel.
 func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
 	ch := id.Channel()
 	for {
@@ -250,7 +250,7 @@ func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
 	}
 }
 
-// also returns err, joined with the errors of cleaning up if there were any.
+// also returns err, joined with the errors of cleaning up, if any.
 func also(err error, cleanup ...error) error {
 	if more := errors.Join(cleanup...); more != nil {
 		return errors.Join(err, more)

@@ -14,31 +14,31 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// Do posts work requests in order and waits until all of them are complete. The error is that of
-// the first one that failed, as [Conn.Err] makes it, a [*ibverbs.PostError] if the queue refused
-// one, or nil. Any number of goroutines may call Do, Read, Write, Send and SendBytes at a
-// time: each waits for its own work only. WRIDs are the caller's; Do sets SendSignaled.
+// Do posts work requests in order and waits until all of them are complete. If some fail, the error
+// is the first failure's, in the form of [Conn.Err]; if the queue refuses one, it is a
+// [*ibverbs.PostError]. Any number of goroutines may call Do, Read, Write, Send and SendBytes
+// concurrently; each waits only for its own work. WRIDs are the caller's; Do sets SendSignaled.
 //
-// Do waits for places in the send queue as long as there are too few. When ctx ends before
-// everything is complete, the error wraps ctx.Err(). What was posted then goes on: its memory
-// belongs to the device until it is complete, for which QP.Drain waits, or the Conn is closed.
-// With a ctx that has ended already, Do posts nothing.
+// Do waits while the send queue has too few free places. When ctx ends before everything is
+// complete, the error wraps ctx.Err(). Posted work then goes on: the device uses its memory until
+// the work is complete, for which QP.Drain waits, or the Conn is closed. If ctx has already ended,
+// Do posts nothing.
 //
-// After a Disconnect, Shutdown or Close of this side, and for work that one of them cut off, the
-// error names the call and the peer, and errors.Is finds [os.ErrClosed] in it, and
-// [ibverbs.ErrFlushed] as well if the work was flushed. Where the peer had ended the connection
-// before a Disconnect or Shutdown of this side, the error is that of the peer's end, until Close.
+// After this side's Disconnect, Shutdown or Close, and for work that one of them cut off, the error
+// names the call and the peer. errors.Is finds [os.ErrClosed] in it, and also [ibverbs.ErrFlushed]
+// if the work was flushed. If the peer ended the connection before this side's Disconnect or
+// Shutdown, the error reports the peer's end, until Close.
 //
-// Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
-// call before, for more calls at a time than there were before, and where it waits for places in
-// the send queue. The kernel provider allocates where it sleeps.
+// On the engine Do allocates only for errors, for a ctx other than the previous call's, for more
+// concurrent calls than ever before, and when it waits for places in the send queue. The kernel
+// provider allocates when it sleeps.
 //
-// The first call of one of the five has the Conn route the completions of SendCQ. From then on they
-// are taken from there, while a call waits: a program that also posts signalled work itself gets
-// the completions of that through [ConnConfig.OnSend], without which they are dropped. Poll and
-// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The five need a SendCQ
-// that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn on which
-// they are not called.
+// The first of these calls makes the Conn route the completions of SendCQ: a waiting call takes
+// them from there. A program that also posts its own signalled work gets those completions through
+// [ConnConfig.OnSend]; without OnSend they are dropped. From then on Poll and PollWait of SendCQ
+// return EBUSY, and say how many completions were dropped. The five calls need a SendCQ that the
+// Conn has made; a SendCQ of the configuration is EINVAL. A Conn on which none of them is called is
+// not affected.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	const op = "Conn.Do"
 	r, err := c.router(op, len(wrs))
@@ -53,30 +53,30 @@ func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	return c.ownEnd(op, r.perform(ctx, op, call))
 }
 
-// Write writes src to the beginning of dst at the peer (RDMA Write). That it is complete says that
-// src may be used again, and not that the bytes are in place: the peer sees them there before it
-// receives what is sent afterwards. See [Conn.Do].
+// Write writes src to the beginning of dst at the peer (RDMA Write). Completion means that src may
+// be used again, but not that the bytes are in place. The peer sees them in place before it
+// receives anything that is sent afterwards. See [Conn.Do].
 func (c *Conn) Write(ctx context.Context, dst ibverbs.RemoteRegion, src ibverbs.SGE) error {
 	return c.one(ctx, "Conn.Write", ibverbs.WRRDMAWrite, src, &dst)
 }
 
-// Read reads the beginning of src at the peer into dst (RDMA Read). When it is complete, the bytes
-// are in dst. On iWARP hardware the region of dst needs AccessRemoteWrite, too: see
+// Read reads the beginning of src at the peer into dst (RDMA Read). On completion the bytes are in
+// dst. On iWARP hardware the region of dst also needs AccessRemoteWrite: see
 // [ibverbs.AccessReadSink] and [Conn.Do].
 func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegion) error {
 	return c.one(ctx, "Conn.Read", ibverbs.WRRDMARead, dst, &src)
 }
 
-// Send sends msg to a receive of the peer; [Conn.SendBytes] sends bytes that are in no region. That
-// it is complete says that msg may be used again, and not that the peer has received it. On iWARP a
-// Send for which the peer has no receive ends the connection, so how many may be under way is for
-// the two programs to agree on. Each call waits for its own completion: many short messages go
-// faster with QP.PostSend and many outstanding. See [Conn.Do].
+// Send sends msg to a receive of the peer; [Conn.SendBytes] sends bytes that are not in a region.
+// Completion means that msg may be used again, but not that the peer has received it. On iWARP a
+// Send for which the peer has no receive ends the connection, so the two programs have to agree on
+// how many may be under way. Each call waits for its own completion: for many short messages
+// QP.PostSend with many outstanding Sends is faster. See [Conn.Do].
 func (c *Conn) Send(ctx context.Context, msg ibverbs.SGE) error {
 	return c.one(ctx, "Conn.Send", ibverbs.WRSend, msg, nil)
 }
 
-// one is Do of one work request with one SGE.
+// one performs a work request with one SGE, as Do does.
 func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge ibverbs.SGE,
 	remote *ibverbs.RemoteRegion) error {
 	r, err := c.router(op, 1)
@@ -101,8 +101,8 @@ func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge 
 	return c.ownEnd(op, r.perform(ctx, op, call))
 }
 
-// router returns the Conn's router for a call of op with n work requests, which the first call
-// makes.
+// router returns the Conn's router, which the first call makes. It checks a call of op with n work
+// requests.
 func (c *Conn) router(op string, n int) (*router, error) {
 	if c == nil || c.qp == nil {
 		return nil, errNil(op, "connection")
@@ -118,8 +118,8 @@ func (c *Conn) router(op string, n int) (*router, error) {
 		if err != nil {
 			return nil, c.ownEnd(op, err)
 		}
-		// What is complete, but not yet polled, needs room in the CQ, and no longer in the queue.
-		room := c.sendCQ.CQE() - 1 // without QP.Drain's
+		// Completions that are not polled yet take room in the CQ, but no longer in the queue.
+		room := c.sendCQ.CQE() - 1 // one entry is QP.Drain's
 		if c.onSend != nil {
 			room /= 2 // the other half is for the program's own work
 		}
@@ -135,7 +135,7 @@ func (c *Conn) router(op string, n int) (*router, error) {
 	return r, nil
 }
 
-// route makes the router, unless another call has done so, and takes the send CQ for it.
+// route makes the router, unless another call has made it, and takes the send CQ.
 func (c *Conn) route(size int) (*router, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *Conn) route(size int) (*router, error) {
 	return r, nil
 }
 
-// whyTaken is why the program may not poll the send CQ.
+// whyTaken says why the program may not poll the send CQ.
 func (r *router) whyTaken() string {
 	text := "Conn.Do, Read, Write, Send and SendBytes take the completions of this CQ since the first " +
 		"of them was called; "
@@ -167,40 +167,40 @@ func (r *router) owns(wrid uint64) bool { return wrid>>tagShift<<tagShift == r.t
 // peer names the connection in errors.
 func (c *Conn) peer() string { return c.RemoteAddr().String() }
 
-// A router waits for the completions of a Conn's send CQ on behalf of many calls. None of its
-// goroutines is its own: one of the calls that wait, which has the token of lead, polls for all,
-// and when its own work is complete another one takes the token.
+// A router waits for the completions of a Conn's send CQ on behalf of many calls. It has no
+// goroutine: one of the waiting calls, which has the token of lead, polls for all. When its own
+// work is complete, another call takes the token.
 type router struct {
 	c    *Conn
 	cq   object.CQTaker // of the send CQ
 	size int            // of the send queue
 	tag  uint64         // the upper half of the WRIDs of calls
 
-	lead chan struct{} // has a token while nobody polls
-	turn chan struct{} // has a token while nobody waits for places
+	lead chan struct{} // has a token while no call polls
+	turn chan struct{} // has a token while no call waits for places
 	room chan struct{} // has a token when places may have become free
 	wcs  [16]ibverbs.WC
 
 	dropped atomic.Uint64 // completions of the program's own work, without OnSend
 
 	mu     sync.Mutex
-	places int     // of the send queue that no call has
-	queued bool    // somebody waits for places, so that nobody may overtake it
-	recall func()  // ends the poll of one that waits for places, nil if none does
-	calls  []*call // all that were ever made: at most one for each place
+	places int     // free places in the send queue
+	queued bool    // a call waits for places, and no other may overtake it
+	recall func()  // ends the poll of a call that waits for places, nil if none does
+	calls  []*call // all calls ever made: at most one for each place
 	free   []*call
 }
 
-// call is one Do. It is used again for others.
+// call is the state of one Do. It is reused.
 type call struct {
 	index int
 	wrs   []ibverbs.SendWR
-	given []given // what the caller calls them
+	given []given // the caller's names for them
 	sge   [1]ibverbs.SGE
-	copy  *ibverbs.MR // of SendBytes: nil before the first; changed under Conn.closing
+	copy  *ibverbs.MR // for SendBytes: nil before the first; changed under Conn.closing
 
 	posted int           // work requests that the queue has taken
-	done   chan struct{} // gets a token when nothing is left
+	done   chan struct{} // gets a token when left is 0
 
 	// Under router.mu.
 	left    int // completions to come
@@ -228,8 +228,8 @@ func newRouter(c *Conn, size int) *router {
 	return r
 }
 
-// begin waits for n places in the send queue and returns a call that has them. Calls that have to
-// wait get theirs in turn.
+// begin waits for n places in the send queue and returns a call that has them. Waiting calls get
+// their places in turn.
 func (r *router) begin(ctx context.Context, op string, n int) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, object.GaveUp(ctx, op, r.c.peer(), err, "anything was posted")
@@ -257,14 +257,14 @@ func (r *router) endTurn() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queued = false
-	r.turn <- struct{}{} // there is room for it
+	r.turn <- struct{}{} // does not block: capacity 1
 	if r.recall != nil {
 		r.recall()
 	}
 }
 
-// take returns a call with n places, nil if there are too few. first says that the caller is the
-// one that waits for them.
+// take returns a call with n places, nil if there are too few. first says that it is the caller's
+// turn to wait for places.
 func (r *router) take(n int, first bool) *call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,7 +284,8 @@ func (r *router) take(n int, first bool) *call {
 	return x
 }
 
-// perform posts a call's work requests and waits for them. The call is over when it returns.
+// perform posts a call's work requests and waits for them. The caller must not use the call
+// afterwards.
 func (r *router) perform(ctx context.Context, op string, x *call) error {
 	ids := r.tag | uint64(x.index)<<indexShift
 	x.given = x.given[:0]
@@ -330,7 +331,8 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 	return refused
 }
 
-// whyHeld says, as QP.Drain does, that sends wait for the peer, if they do.
+// whyHeld returns the text of QP.Drain if sends are held until the peer's first message, ""
+// otherwise.
 func (c *Conn) whyHeld() string {
 	if st, err := c.qp.Stats(); err != nil || !st.HeldForPeer {
 		return ""
@@ -338,8 +340,8 @@ func (c *Conn) whyHeld() string {
 	return " (sends are held until the peer's first message: the side that dialled has to send first)"
 }
 
-// abandon leaves a call to whoever polls next, because OnSend has panicked, or has ended the
-// goroutine. The places that it has not used come back.
+// abandon leaves a call's completions to the next poller, because OnSend has panicked or ended the
+// goroutine. It returns the call's unused places.
 func (r *router) abandon(x *call) {
 	clear(x.wrs)
 	x.wrs = x.wrs[:0]
@@ -350,9 +352,9 @@ func (r *router) abandon(x *call) {
 	}
 }
 
-// post posts a call's work requests. Where work that the program has posted itself fills the queue,
-// it takes completions until there is room, or ctx ends. The error says how many are posted in all,
-// as does x.posted.
+// post posts a call's work requests. While the program's own work fills the queue, post takes
+// completions until there is room or ctx ends. The error and x.posted say how many are posted in
+// all.
 func (r *router) post(ctx context.Context, op string, x *call) error {
 	for wait := postWaitMin; ; wait = min(2*wait, postWaitMax) {
 		err := r.c.qp.PostSend(x.wrs[x.posted:]...)
@@ -377,8 +379,8 @@ func (r *router) post(ctx context.Context, op string, x *call) error {
 	}
 }
 
-// makeRoom takes completions without waiting for one, or else lets some time pass. It reports
-// whether it is worth trying again.
+// makeRoom takes completions if there are any, and otherwise sleeps for wait. It reports whether
+// the caller should post again.
 func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-r.lead:
@@ -386,7 +388,7 @@ func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 		if n > 0 || err != nil {
 			return err == nil
 		}
-	default: // somebody polls
+	default: // another call polls
 	}
 	select {
 	case <-time.After(wait):
@@ -396,7 +398,7 @@ func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// look is makeRoom's poll. It returns the token of lead.
+// look polls once for makeRoom, and returns the token of lead.
 func (r *router) look() (n int, err error) {
 	defer r.handOver()
 	n, err = r.cq.Poll(r.wcs[:])
@@ -404,21 +406,22 @@ func (r *router) look() (n int, err error) {
 	return n, err
 }
 
-// How long post waits before it tries again: nothing reports places that unsignalled work gives
-// back.
+// The limits of post's delay between tries. It has to try, because nothing reports places that
+// become free when unsignalled work completes.
 const (
 	postWaitMin = 20 * time.Microsecond
 	postWaitMax = time.Millisecond
 )
 
-// keep sees to a call of which something is not posted, or that is abandoned, and reports whether
-// there are completions to wait for. If not, the call is over.
+// keep adjusts a call that is abandoned, or of which some work was not posted. It reports whether
+// there are completions to wait for. If not, the caller must not use the call any more.
 func (r *router) keep(x *call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	posted := x.posted
 	if posted == x.places {
-		// The connection is ending, and what is posted may never complete; or nobody waits for it.
+		// The connection is ending, and posted work may never complete; or no goroutine waits for
+		// the call.
 		x.givenUp = true
 		if x.left > 0 {
 			return false
@@ -435,14 +438,15 @@ func (r *router) keep(x *call) bool {
 	case posted == 0:
 		r.free = append(r.free, x)
 		return false
-	default: // complete already
+	default: // everything posted is complete
 		r.release(posted)
 		x.done <- struct{}{}
 	}
 	return true
 }
 
-// giveUp leaves a call to whoever polls next, unless it is complete by now, which giveUp reports.
+// giveUp leaves a call's completions to the next poller. If the call is complete already, giveUp
+// only reports that.
 func (r *router) giveUp(x *call) (complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -454,12 +458,12 @@ func (r *router) giveUp(x *call) (complete bool) {
 	return false
 }
 
-// wait waits for a token of ready, and polls meanwhile if nobody else does. Tokens of done come
-// from the call that polls only. Those of turn and room also come from others, which end such a
-// poll (early), because there may be no completion that would.
+// wait waits for a token of ready, and polls if no other call does. Only the polling call sends
+// tokens to done. Tokens of turn and room also come from other calls, which end the poll (early),
+// because there may be no completion that would end it.
 func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) error {
 	for {
-		// What is ready is taken first, also by a caller whose context has ended.
+		// A token that is ready comes first, even if ctx has ended.
 		select {
 		case <-ready:
 			return nil
@@ -484,11 +488,12 @@ func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) er
 	}
 }
 
-// leading is what the one that has the token of lead does, who gives it back even if OnSend panics.
+// leading polls on behalf of all calls. The caller has the token of lead, which leading gives back
+// even if OnSend panics.
 func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool) (got bool, err error) {
 	defer r.handOver()
-	// The one that had the token before may have completed the caller's work with its last poll,
-	// and no other completion may ever come. From here on nobody else gives tokens of done.
+	// The previous holder of the token may have completed the caller's work with its last poll, and
+	// no other completion may ever come. From here on no other call sends tokens to done.
 	select {
 	case <-ready:
 		return true, nil
@@ -510,22 +515,23 @@ func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool)
 		err = r.poll(look)
 	}
 	if look.Err() != nil && ctx.Err() == nil {
-		err = nil // it is time to look again
+		err = nil // poll again
 	}
 	return got, err
 }
 
-// handOver gives the token of lead to the next one that waits.
+// handOver gives the token of lead to the next waiting call.
 func (r *router) handOver() { r.lead <- struct{}{} }
 
-// poll waits for completions and hands them out. The caller has the token of lead.
+// poll waits for completions and delivers them. The caller has the token of lead.
 func (r *router) poll(ctx context.Context) error {
 	n, err := r.cq.PollWait(ctx, r.wcs[:])
 	r.handOut(r.wcs[:n])
 	return err
 }
 
-// handOut hands completions to their calls and to OnSend, the rest of them also if OnSend panics.
+// handOut delivers completions to their calls and to OnSend. If OnSend panics, it still delivers
+// the rest.
 func (r *router) handOut(wcs []ibverbs.WC) {
 	i := 0
 	defer func() {
@@ -540,7 +546,8 @@ func (r *router) handOut(wcs []ibverbs.WC) {
 	}
 }
 
-// pollUntil is poll that ends also when ready may have a token, and reports whether it took it.
+// pollUntil waits for completions and delivers them, as poll does. It also returns when ready may
+// have a token, and reports whether it took the token.
 func (r *router) pollUntil(ctx context.Context, ready <-chan struct{}) (got bool, err error) {
 	until, recall := context.WithCancel(ctx)
 	defer recall()
@@ -552,7 +559,7 @@ func (r *router) pollUntil(ctx context.Context, ready <-chan struct{}) (got bool
 		r.recall = nil
 		r.mu.Unlock()
 	}()
-	// A token that comes from here on ends the poll.
+	// From here on a new token ends the poll.
 	select {
 	case <-ready:
 		return true, nil
@@ -565,7 +572,7 @@ func (r *router) pollUntil(ctx context.Context, ready <-chan struct{}) (got bool
 	return false, err
 }
 
-// completed hands a completion to its call.
+// completed delivers a completion to its call, or to OnSend.
 func (r *router) completed(wc *ibverbs.WC) {
 	if !r.owns(wc.WRID) {
 		if r.c.onSend != nil {
@@ -593,7 +600,7 @@ func (r *router) completed(wc *ibverbs.WC) {
 	x.done <- struct{}{}
 }
 
-// release gives places back. The caller has r.mu.
+// release frees places of the send queue. The caller holds r.mu.
 func (r *router) release(n int) {
 	r.places += n
 	select {

@@ -7,20 +7,19 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// A full CQ loses completions, and a call whose completion is lost must not wait for it. A QP in
-// ERR completes each work request at once, so a program that goes on posting can fill any CQ before
-// somebody polls.
+// A full CQ loses completions, and a call must not wait for a lost one. A QP in ERR completes each
+// work request at once, so a program that goes on posting can fill any CQ before the next poll.
 
-// lossLook is after how long one that polls looks again after a loss. Nothing else may wake it: not
-// the end of unsignalled work, and not another call, whose completions are lost and which has the
-// places that it waits for.
+// lossLook is how long a poll sleeps at most after a loss. Nothing else may wake it: not the end of
+// unsignalled work, and not a call whose completions are lost and which has the places that the
+// poller waits for.
 const lossLook = 10 * time.Millisecond
 
-// afterLoss is called, by the one that has the token of lead, before a poll that may sleep. If
-// the CQ has lost completions and everything that was posted is complete, it takes what is in the
-// CQ. When that was all, a completion that has not come is lost: afterLoss ends the calls that were
-// given up and whose completions are lost, and if the caller waits for one, too, it returns
-// an error. over says that the caller has to look again at once, and soon after lossLook.
+// afterLoss handles lost completions. The holder of the token of lead calls it before a poll that
+// may sleep. If the CQ has lost completions and all posted work is complete, afterLoss takes what
+// is in the CQ. If the CQ was empty, any missing completion is lost. Then afterLoss ends the
+// given-up calls whose completions are lost; if the caller waits for completions, too, it returns
+// an error. over tells the caller to check again at once, soon to poll for at most lossLook.
 func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 	cq, err := r.c.sendCQ.Stats()
 	if err != nil || cq.Lost == 0 {
@@ -28,7 +27,7 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 	}
 	gone := r.givenUp()
 	if qp, err := r.c.qp.Stats(); err != nil || qp.SendsPosted > 0 {
-		return false, true, nil // after an error the QP is being closed, and the CQ will be
+		return false, true, nil // after an error of Stats QP and CQ are being closed
 	}
 	n, err := r.cq.Poll(r.wcs[:])
 	r.handOut(r.wcs[:n])
@@ -36,7 +35,7 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 		return true, false, err
 	}
 	r.endLost(gone)
-	if !waits { // for completions, but for places, which one may have that does
+	if !waits { // the caller waits for places of a call that does wait
 		return false, true, nil
 	}
 	return true, false, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
@@ -45,7 +44,7 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 		cq.CQE, object.Count(cq.Lost, "completion"))
 }
 
-// givenUp returns the calls that nobody waits for and that are not complete.
+// givenUp returns the incomplete calls that no goroutine waits for.
 func (r *router) givenUp() (calls []*call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +56,7 @@ func (r *router) givenUp() (calls []*call) {
 	return calls
 }
 
-// endLost gives back the places of calls whose completions are lost.
+// endLost frees the places of calls whose completions are lost.
 func (r *router) endLost(calls []*call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

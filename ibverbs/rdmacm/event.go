@@ -7,36 +7,34 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// Event is an event of an EventChannel (struct rdma_cm_event). It owns all that
-// it holds.
+// Event is an event of an EventChannel (struct rdma_cm_event). It owns everything that it contains.
 type Event struct {
 	Type   EventType
-	Status int // 0, a negative errno, or for Rejected what librdmacm gives
+	Status int // 0, a negative errno, or for Rejected librdmacm's status
 
-	// Cause says of a failure what Status can't, where the provider knows: which
-	// option of the start-up the peer did not agree to, say. Err has it in its text.
+	// Cause adds detail to a failure's Status if the provider has it: for instance, which option of
+	// the start-up the peer did not agree to. The text of Err includes it.
 	Cause error
 
-	ID       *ID // whom it concerns; with ConnectRequest the new id
+	ID       *ID // the event's id; the new one with ConnectRequest
 	ListenID *ID // with ConnectRequest the listening id, otherwise nil
 
-	// What the peer sent along, with ConnectRequest, Established and Rejected.
-	// With ConnectRequest the depths are what to accept at most, seen from
-	// here: ResponderResources is the peer's ORD. siw swaps them in
-	// Established.
+	// The peer's data, with ConnectRequest, Established and Rejected. With ConnectRequest the
+	// depths are the maximums to accept, as seen from this side: ResponderResources is the peer's
+	// ORD. siw swaps the depths in Established.
 	PrivateData        []byte
 	ResponderResources int
 	InitiatorDepth     int
 
-	// RDMAC says with ConnectRequest and Established that the connection speaks the
-	// RDMA Consortium's version of DDP and RDMAP (RFC 5044 appendix C). librdmacm has
-	// nothing like it; engine.Options.RDMAC permits it.
+	// RDMAC reports, with ConnectRequest and Established, that the connection uses the RDMA
+	// Consortium's version of DDP and RDMAP (RFC 5044 appendix C). librdmacm has no equivalent;
+	// engine.Options.RDMAC permits it.
 	RDMAC bool
 }
 
-// Err returns the failure that the event reports, nil if it reports none: an
-// [*ibverbs.Error] of the call that led to the event, with a [*RejectedError]
-// inside if the peer refused. Disconnected is no failure.
+// Err returns the failure that the event reports, nil if it reports none. The failure is an
+// [*ibverbs.Error] of the call that led to the event, with a [*RejectedError] inside if the peer
+// refused. Disconnected is not a failure.
 func (e *Event) Err() error {
 	if e == nil {
 		return errNil("rdma_get_cm_event", "event")
@@ -62,14 +60,14 @@ func (e *Event) Err() error {
 	if e.Status < 0 {
 		errno = syscall.Errno(-e.Status)
 	}
-	// The errno is that of Status; the cause may know others.
+	// The error wraps only the errno of Status, because the cause may contain others.
 	if e.Cause != nil {
 		return e.failed(op, fmt.Errorf("%w (%s): %v", errno, e.Type, e.Cause)) //nolint:errorlint // see above
 	}
 	return e.failed(op, fmt.Errorf("%w (%s)", errno, e.Type))
 }
 
-// failed says what failed, and with whom.
+// failed returns err with the call and the peer.
 func (e *Event) failed(op string, err error) error {
 	failure := &ibverbs.Error{Op: op, Err: err}
 	if e.ID != nil {

@@ -10,26 +10,25 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// EventChannel carries the events of the ids that were made on it or migrated
-// to it (struct rdma_event_channel).
+// EventChannel carries the events of the ids that were made on it or migrated to it (struct
+// rdma_event_channel).
 type EventChannel struct {
 	obj  object.Object
 	vctx *ibverbs.Context
 	p    provider.EventChannel
 
-	// GetEvent has the turn: an event that makes an id must be done with before
-	// the next event, which may be that id's.
+	// Held by GetEvent. An event that makes an id must be processed before the next event is read,
+	// which may belong to that id.
 	turn turn
 }
 
-// CreateEventChannel makes an event channel (rdma_create_event_channel). Unlike
-// in C it belongs to a device, and so do its ids: one that turns out to be
-// bound to another device can't make a QP.
+// CreateEventChannel makes an event channel (rdma_create_event_channel). Unlike in C, the channel
+// and its ids belong to a device: an id that is later bound to another device cannot make a QP.
 func CreateEventChannel(vctx *ibverbs.Context) (*EventChannel, error) {
 	return createEventChannel(vctx, object.KindEventChannel)
 }
 
-// createEventChannel makes the event channel of what kind says.
+// createEventChannel makes an event channel. kind is the kind of object that it belongs to.
 func createEventChannel(vctx *ibverbs.Context, kind object.Kind) (*EventChannel, error) {
 	const op = "rdma_create_event_channel"
 	if vctx == nil {
@@ -77,12 +76,11 @@ func (ch *EventChannel) CreateID(cookie any) (*ID, error) {
 	return id, nil
 }
 
-// GetEvent waits for the next event (rdma_get_cm_event). It is acknowledged
-// before it is returned (rdma_ack_cm_event), so that an event that nobody looks
-// at never holds up a Close. Each event is given to one caller.
+// GetEvent waits for the next event (rdma_get_cm_event). It acknowledges the event before it
+// returns (rdma_ack_cm_event), so an event never delays a Close. Each event goes to one caller.
 //
-// With ConnectRequest the event's id is new, and the caller's to close. When ctx ends the error is
-// an [*ibverbs.Error] that wraps ctx.Err().
+// A ConnectRequest has a new id, which the caller has to close. When ctx ends, the error is an
+// [*ibverbs.Error] that wraps ctx.Err().
 func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	ev, err := ch.next(ctx)
 	if err != nil {
@@ -100,7 +98,7 @@ func (ch *EventChannel) name() string {
 	return ch.obj.Name()
 }
 
-// next is GetEvent whose error is ctx.Err() itself when ctx ends.
+// next implements GetEvent. When ctx ends, its error is ctx.Err() itself.
 func (ch *EventChannel) next(ctx context.Context) (*Event, error) {
 	if err := ch.ok(opGetEvent); err != nil {
 		return nil, err
@@ -142,8 +140,8 @@ func (ch *EventChannel) Context() *ibverbs.Context {
 	return ch.vctx
 }
 
-// Close frees the channel (rdma_destroy_event_channel). Calls of GetEvent that are waiting
-// return os.ErrClosed. While ids are on it, Close is EBUSY and says so.
+// Close frees the channel (rdma_destroy_event_channel). Waiting calls of GetEvent return
+// os.ErrClosed. While the channel has ids, Close returns EBUSY and says so.
 func (ch *EventChannel) Close() error {
 	if ch == nil || ch.p == nil {
 		return nil
@@ -151,12 +149,12 @@ func (ch *EventChannel) Close() error {
 	return ch.obj.Close(ch.p.Close)
 }
 
-// turn is a lock whose Lock can be given up. It needs a channel only while somebody
-// waits: there is one turn per connection.
+// turn is a lock whose wait a context can end. It makes a channel only while a goroutine waits, to
+// save memory: every connection has a turn.
 type turn struct {
 	mu    sync.Mutex
 	taken bool
-	free  chan struct{} // closed by the next give; nil: nobody waits
+	free  chan struct{} // closed by the next give; nil if no goroutine waits
 }
 
 // take waits for the turn, or returns the error of ctx.
@@ -181,7 +179,7 @@ func (t *turn) take(ctx context.Context) error {
 	}
 }
 
-// give has the calls that wait try again.
+// give releases the lock and makes waiting calls try again.
 func (t *turn) give() {
 	t.mu.Lock()
 	t.taken = false

@@ -11,10 +11,9 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// ID is a communication identifier (struct rdma_cm_id): one end of a
-// connection, or a listener. Calls that say "event" return when the work has
-// begun; its end is an event on the id's channel. They fail with the errno of
-// the C call when the id is not in a state for them.
+// ID is a communication identifier (struct rdma_cm_id): one end of a connection, or a listener. A
+// call whose comment names an "event" returns when the work has begun; an event on the id's channel
+// reports the outcome. In a wrong state of the id, calls fail with the errno of the C call.
 type ID struct {
 	obj     object.Object
 	p       provider.ID
@@ -27,7 +26,7 @@ type ID struct {
 	cookie any
 }
 
-// newID enters an id with its channel; its p is still to be made, and the id to be listed then.
+// newID makes an id and registers it with its channel. The caller sets p and lists the id.
 func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
 	id := &ID{ch: ch, vctx: ch.vctx, cookie: cookie}
 	id.obj.Describe(object.KindID, ch.vctx.Name())
@@ -37,8 +36,8 @@ func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
 	return id, nil
 }
 
-// adoptID takes over an id that the provider made for a ConnectRequest. It
-// starts with its listener's cookie, as in C.
+// adoptID makes the ID for an id that the provider made for a ConnectRequest. It has the listener's
+// cookie at first, as in C.
 func adoptID(op string, ch *EventChannel, listener *ID, p provider.ID) (*ID, error) {
 	id, err := newID(op, ch, listener.Cookie())
 	if err != nil {
@@ -51,7 +50,7 @@ func adoptID(op string, ch *EventChannel, listener *ID, p provider.ID) (*ID, err
 	return id, nil
 }
 
-// idOf returns our id for one of the provider's, which has it as its cookie.
+// idOf returns our ID for a provider's id, which has it as its cookie.
 func idOf(p provider.ID) *ID {
 	if p == nil {
 		return nil
@@ -67,9 +66,9 @@ func (id *ID) ok(op string) error {
 	return id.obj.Check(op)
 }
 
-// BindAddr binds the id to a local address (rdma_bind_addr). Port 0 picks one,
-// which LocalAddr returns. The unspecified address, 0.0.0.0 or ::, is all of the
-// system's; the zero AddrPort is none, and EINVAL.
+// BindAddr binds the id to a local address (rdma_bind_addr). For port 0 the provider chooses a
+// port, which LocalAddr returns. The unspecified address, 0.0.0.0 or ::, means all addresses of the
+// system; the zero AddrPort is EINVAL.
 func (id *ID) BindAddr(addr netip.AddrPort) error {
 	if err := id.ok("rdma_bind_addr"); err != nil {
 		return err
@@ -81,9 +80,8 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 	return id.p.BindAddr(addr)
 }
 
-// ResolveAddr finds the device and address to reach dst from
-// (rdma_resolve_addr). A zero src leaves the choice to the provider. Event:
-// AddrResolved or AddrError.
+// ResolveAddr finds the device and local address for dst (rdma_resolve_addr). A zero src lets the
+// provider choose. Event: AddrResolved or AddrError.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	if err := id.ok("rdma_resolve_addr"); err != nil {
 		return err
@@ -94,8 +92,8 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	return id.p.ResolveAddr(src, dst, timeout)
 }
 
-// ResolveRoute finds the route to the address that ResolveAddr was given
-// (rdma_resolve_route). Event: RouteResolved or RouteError.
+// ResolveRoute finds the route to ResolveAddr's dst (rdma_resolve_route). Event: RouteResolved or
+// RouteError.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err := id.ok("rdma_resolve_route"); err != nil {
 		return err
@@ -103,10 +101,9 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	return id.p.ResolveRoute(timeout)
 }
 
-// CreateQP makes the QP that the id connects (rdma_create_qp). pd must be of the
-// context that the id's channel is of, and that of the device that the id is
-// bound to; otherwise it is EINVAL and names the two devices. The QP must be
-// closed before the id.
+// CreateQP makes the QP that the id connects (rdma_create_qp). EINVAL: pd is not of the context of
+// the id's channel, or the id is bound to another device; the error then names the two devices.
+// Close the QP before the id.
 func (id *ID) CreateQP(pd *ibverbs.PD, init *ibverbs.QPInitAttr) (*ibverbs.QP, error) {
 	const op = "rdma_create_qp"
 	if err := id.ok(op); err != nil {
@@ -141,8 +138,8 @@ func (id *ID) sameDevice(op string) error {
 	return nil
 }
 
-// Listen makes the id a listener (rdma_listen). backlog is how many requests may
-// wait for an answer. Events: ConnectRequest.
+// Listen makes the id a listener (rdma_listen). backlog limits the requests that wait for an
+// answer. Events: ConnectRequest.
 func (id *ID) Listen(backlog int) error {
 	if err := id.ok("rdma_listen"); err != nil {
 		return err
@@ -150,11 +147,10 @@ func (id *ID) Listen(backlog int) error {
 	return id.p.Listen(backlog)
 }
 
-// Connect asks the peer for a connection (rdma_connect). Event: Established,
-// Rejected, Unreachable or ConnectError. On iWARP the call makes the TCP connection
-// and sends the request, and may take as long as that. So a listener gets the requests
-// of calls that follow each other in the order of the calls. If TCP fails, a kernel device
-// returns that as the call's error, and the engine raises the event.
+// Connect requests a connection from the peer (rdma_connect). Event: Established, Rejected,
+// Unreachable or ConnectError. On iWARP the call makes the TCP connection and sends the request,
+// and may take as long as that. So a listener gets the requests of consecutive calls in the order
+// of the calls. If TCP fails, a kernel device returns an error, and the engine raises the event.
 func (id *ID) Connect(param *ConnParam) error {
 	if err := id.ok("rdma_connect"); err != nil {
 		return err
@@ -180,8 +176,8 @@ func (id *ID) Reject(private []byte) error {
 	return id.p.Reject(private)
 }
 
-// Disconnect ends the connection (rdma_disconnect). Event: Disconnected, on both
-// sides. What is in the send queue may be lost: QP.Drain first.
+// Disconnect ends the connection (rdma_disconnect). Event: Disconnected, on both sides. Work in the
+// send queue may be lost: call QP.Drain first.
 func (id *ID) Disconnect() error {
 	if err := id.ok("rdma_disconnect"); err != nil {
 		return err
@@ -189,8 +185,8 @@ func (id *ID) Disconnect() error {
 	return id.p.Disconnect()
 }
 
-// Migrate moves the id to another channel of the same context, with the events
-// that nobody has got yet (rdma_migrate_id).
+// Migrate moves the id and its unread events to another channel of the same context
+// (rdma_migrate_id).
 func (id *ID) Migrate(ch *EventChannel) error {
 	const op = "rdma_migrate_id"
 	if err := id.ok(op); err != nil {
@@ -212,11 +208,10 @@ func (id *ID) Migrate(ch *EventChannel) error {
 	return nil
 }
 
-// SetOption sets an option of the id (rdma_set_option at level RDMA_OPTION_ID).
-// OptionTOS is for before Connect or Listen, OptionAFOnly for before BindAddr; when
-// it is too late, or the value can't be, it is EINVAL. The engine has no
-// OptionAckTimeout (errors.ErrUnsupported). A connection that comes to a listener
-// has the listener's.
+// SetOption sets an option of the id (rdma_set_option at level RDMA_OPTION_ID). Set OptionTOS
+// before Connect or Listen, and OptionAFOnly before BindAddr. Later, or with an invalid value,
+// SetOption returns EINVAL. The engine has no OptionAckTimeout (errors.ErrUnsupported). The id of a
+// connection request has its listener's options.
 func (id *ID) SetOption(option IDOption, value int) error {
 	if err := id.ok("rdma_set_option"); err != nil {
 		return err
@@ -224,7 +219,7 @@ func (id *ID) SetOption(option IDOption, value int) error {
 	return id.p.SetOption(option, value)
 }
 
-// Channel returns the channel that the id's events come on.
+// Channel returns the channel of the id's events.
 func (id *ID) Channel() *EventChannel {
 	if id == nil {
 		return nil
@@ -262,8 +257,8 @@ func (id *ID) RemoteAddr() netip.AddrPort {
 	return id.p.RemoteAddr()
 }
 
-// DeviceName returns the device that the id is bound to, empty before. A listener on an unspecified
-// address is bound to none, but the ids of its requests are.
+// DeviceName returns the device that the id is bound to, "" if it is not bound yet. A listener on
+// an unspecified address is bound to no device, but the ids of its requests are.
 func (id *ID) DeviceName() string {
 	if id == nil || id.p == nil {
 		return ""
@@ -271,8 +266,8 @@ func (id *ID) DeviceName() string {
 	return id.p.DeviceName()
 }
 
-// Cookie returns what CreateID or SetCookie was given (rdma_cm_id.context). An
-// id that comes with a ConnectRequest starts with its listener's.
+// Cookie returns the value given to CreateID or SetCookie (rdma_cm_id.context). The id of a
+// ConnectRequest has its listener's cookie at first.
 func (id *ID) Cookie() any {
 	if id == nil {
 		return nil
@@ -292,8 +287,8 @@ func (id *ID) SetCookie(cookie any) {
 	id.cookie = cookie
 }
 
-// Close destroys the id and the connection it has (rdma_destroy_id). While its
-// QP is open it is EBUSY and says so. No event of it comes afterwards.
+// Close destroys the id and its connection (rdma_destroy_id). While its QP is open, Close returns
+// EBUSY and says so. No event of the id comes afterwards.
 func (id *ID) Close() error {
 	if id == nil || id.p == nil {
 		return nil
@@ -301,7 +296,7 @@ func (id *ID) Close() error {
 	return id.obj.Close(id.p.Close)
 }
 
-// peer returns the peer's address for errors, or what is known instead.
+// peer returns the peer's address for errors, or the id's name if the address is not known.
 func (id *ID) peer() string {
 	if addr := id.RemoteAddr(); addr.IsValid() {
 		return addr.String()
@@ -309,7 +304,7 @@ func (id *ID) peer() string {
 	return id.obj.Name()
 }
 
-// provider returns the parameters as a provider takes them; nil means none.
+// provider converts the parameters for a provider; nil means none.
 func (p *ConnParam) provider() provider.ConnParam {
 	if p == nil {
 		return provider.ConnParam{}

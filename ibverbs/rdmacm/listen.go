@@ -17,7 +17,7 @@ type Listener struct {
 	vctx *ibverbs.Context
 	ch   *EventChannel
 	id   *ID
-	addr netip.AddrPort // of id, also when that is closed
+	addr netip.AddrPort // of id, kept for calls after Close
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -26,12 +26,12 @@ type Listener struct {
 	accepts sync.WaitGroup // Add under mu, and only while ctx lasts
 }
 
-// Listen waits for connection requests at addr, whose port may be 0, and whose
-// address may be 0.0.0.0 or :: for all that the system has. A nil cfg
-// means defaults. It does not block; ctx is only looked at.
+// Listen listens for connection requests at addr. Port 0 lets the provider choose one; the address
+// 0.0.0.0 or :: means all addresses of the system. A nil cfg means defaults. Listen does not block;
+// it returns an error if ctx has ended.
 //
-// Where the provider's choice for port 0 turns out to be taken, Listen tries again with another,
-// and calls cfg.Setup again for it.
+// If the port that the provider chose for port 0 is taken, Listen tries again with another, and
+// calls cfg.Setup again.
 func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig) (*Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, object.GaveUp(ctx, "rdma_listen", addr.String(), err, "Listen began")
@@ -55,7 +55,7 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	}
 }
 
-// listenOnce is Listen with one port. called reports whether it reached the listen call.
+// listenOnce tries to listen at one port. called reports whether it reached the listen call.
 func listenOnce(vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig,
 	backlog int) (l *Listener, called bool, err error) {
 	ch, err := createEventChannel(vctx, object.KindListener)
@@ -84,7 +84,7 @@ func listenOnce(vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig,
 	return l, true, nil
 }
 
-// Addr returns the address that the listener is bound to, also after Close.
+// Addr returns the address that the listener is bound to, even after Close.
 func (l *Listener) Addr() netip.AddrPort {
 	if l == nil {
 		return netip.AddrPort{}
@@ -92,13 +92,12 @@ func (l *Listener) Addr() netip.AddrPort {
 	return l.addr
 }
 
-// Accept waits for a connection request. Nothing is decided by it: look at the
-// request, then call its Accept or Reject, from any goroutine and however much
-// later, before the peer's patience ends. Accept may be called concurrently;
-// each request is given to one caller. After Close it is os.ErrClosed.
+// Accept waits for a connection request. It does not answer the request: inspect it, then call its
+// Accept or Reject, from any goroutine, before the peer gives up. Accept may be called
+// concurrently; each request goes to one caller. After Close it returns os.ErrClosed.
 //
-// When ctx ends the error wraps ctx.Err(). An error other than these two concerns one request;
-// the listener goes on.
+// When ctx ends, the error wraps ctx.Err(). Any other error except os.ErrClosed concerns one
+// request, and the listener goes on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if l == nil || l.id == nil {
 		return nil, errNil("rdma_get_cm_event", "listener")
@@ -129,8 +128,8 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		case ev.Type == DeviceRemoval && ev.ID == l.id:
 			return nil, ev.Err()
 		}
-		// Anything else is of a request that has not been moved to its own
-		// channel yet, which learns of the end of its peer when it is answered.
+		// Any other event belongs to a request that has not been moved to its own channel yet. If
+		// that request's peer has gone, its answer fails.
 	}
 }
 
@@ -138,8 +137,8 @@ func (l *Listener) closed() error {
 	return &ibverbs.Error{Op: "rdma_get_cm_event", Object: "listener", Err: os.ErrClosed}
 }
 
-// Close ends listening. Accept returns os.ErrClosed, requests that it has not
-// returned are dropped, and those that it has are not concerned.
+// Close ends listening. Waiting calls of Accept return os.ErrClosed. Close drops requests that
+// Accept has not returned, and does not affect the others.
 func (l *Listener) Close() error {
 	if l == nil || l.id == nil {
 		return nil
@@ -154,8 +153,8 @@ func (l *Listener) Close() error {
 	return l.ch.Close()
 }
 
-// Request is a connection request that waits for an answer. It must be
-// answered by Accept or Reject, or closed.
+// Request is a connection request that waits for an answer. The program must answer it with Accept
+// or Reject, or close it.
 type Request struct {
 	ch *EventChannel
 	id *ID
@@ -165,8 +164,7 @@ type Request struct {
 	answered bool
 }
 
-// newRequest gives the id of ev a channel of its own, so that its events can't
-// reach anybody else.
+// newRequest gives the id of ev its own channel, so that no other goroutine gets its events.
 func newRequest(ev *Event) (*Request, error) {
 	ch, err := createEventChannel(ev.ID.vctx, object.KindRequest)
 	if err != nil {
@@ -183,7 +181,7 @@ func refuse(id *ID, private []byte) error {
 	return errors.Join(id.Reject(private), id.Close())
 }
 
-// event returns the event that brought the request, an empty one for none.
+// event returns the event of the request, or an empty one if there is none.
 func (r *Request) event() *Event {
 	if r == nil || r.ev == nil {
 		return &Event{}
@@ -191,8 +189,7 @@ func (r *Request) event() *Event {
 	return r.ev
 }
 
-// PrivateData returns what the peer sent with its request. The slice is shared
-// by all calls.
+// PrivateData returns the private data of the peer's request. All calls return the same slice.
 func (r *Request) PrivateData() []byte { return r.event().PrivateData }
 
 // LocalAddr returns the address that the peer connected to.
@@ -202,19 +199,19 @@ func (r *Request) LocalAddr() netip.AddrPort { return r.event().ID.LocalAddr() }
 func (r *Request) RemoteAddr() netip.AddrPort { return r.event().ID.RemoteAddr() }
 
 // ResponderResources returns how many RDMA Reads the peer wants to have outstanding (its ORD). 0
-// also means that the peer doesn't say (MPA revision 1).
+// also means that the peer did not say (MPA revision 1).
 func (r *Request) ResponderResources() int { return r.event().ResponderResources }
 
 // InitiatorDepth returns how many RDMA Reads we may have outstanding (the peer's IRD). 0 also means
-// that the peer doesn't say.
+// that the peer did not say.
 func (r *Request) InitiatorDepth() int { return r.event().InitiatorDepth }
 
 // RDMAC reports whether the connection will speak the RDMA Consortium's version of the
 // protocols, as [Event].RDMAC says.
 func (r *Request) RDMAC() bool { return r.event().RDMAC }
 
-// Accept makes the QP and accepts the request. A nil cfg means defaults. If it
-// fails, the request is over: where the reply is not out yet, it is rejected.
+// Accept makes the QP and accepts the request. A nil cfg means defaults. If Accept fails, the
+// request cannot be used again; Accept rejects it if the reply has not been sent.
 func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
@@ -241,7 +238,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 		return nil, c.failed(ctx, err)
 	}
 	if err = r.id.Accept(param); err != nil {
-		_ = r.id.Reject(nil) // fails if the reply is out
+		_ = r.id.Reject(nil) // fails if the reply has been sent
 		return nil, c.failed(ctx, err)
 	}
 	if _, err = r.id.await(ctx, Established); err != nil {
@@ -251,8 +248,8 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	return c, nil
 }
 
-// Reject refuses the request, and frees it, also if it fails. private goes to
-// the peer with the reply, and is the caller's again when it returns.
+// Reject refuses the request and frees it, even if it returns an error. private goes to the peer
+// with the reply; Reject does not keep it.
 func (r *Request) Reject(private []byte) error {
 	if err := r.answer("rdma_reject"); err != nil {
 		return err
@@ -260,8 +257,8 @@ func (r *Request) Reject(private []byte) error {
 	return errors.Join(refuse(r.id, private), r.ch.Close())
 }
 
-// Close rejects the request without private data if it has not been answered,
-// and otherwise does nothing: good to defer.
+// Close rejects the request without private data if it has not been answered, and otherwise does
+// nothing, so it can be deferred.
 func (r *Request) Close() error {
 	if r.answer("rdma_reject") != nil {
 		return nil
@@ -269,7 +266,7 @@ func (r *Request) Close() error {
 	return errors.Join(refuse(r.id, nil), r.ch.Close())
 }
 
-// answer claims the only answer that there is.
+// answer claims the right to answer the request, which only one call gets.
 func (r *Request) answer(op string) error {
 	if r == nil || r.id == nil {
 		return errNil(op, "request")

@@ -13,22 +13,21 @@ import (
 )
 
 // Receive waits for the next message of the peer, in one of the receives of [ConnConfig].Receives.
-// Over the engine it allocates nothing, other than for a ctx that is not the one of the call
-// before.
+// On the engine it allocates only for a ctx other than the previous call's.
 //
-// Message.Data is valid until Message.Release, which posts the receive again. Release each message,
-// and before sending what allows the peer its next one: while all receives hold messages, one more
-// ends the connection. Messages come in the order in which the peer has sent them. Any number of
-// goroutines may call Receive, and each message goes to one of them.
+// Message.Data is valid until Message.Release, which posts the receive again. Release each message
+// before you send anything that permits the peer to send the next one: while all receives contain
+// messages, one more ends the connection. Messages come in the order in which the peer sent them.
+// Any number of goroutines may call Receive; each message goes to one of them.
 //
-// When the connection has ended, and all messages from before have been received, the error is that
-// of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
-// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. If this side has ended it, the
-// error says so, and errors.Is finds os.ErrClosed as well, as with [Conn.Do]. A message longer than
-// ConnConfig.ReceiveSize ends the connection: the error has a [*ibverbs.WCError] with
+// When the connection has ended and all earlier messages have been received, the error is that of a
+// flushed receive, in the form of [Conn.Err], in which errors.Is finds [ibverbs.ErrFlushed]. If no
+// receive is left, it wraps ENOTCONN. If this side ended the connection, the error says so, and
+// errors.Is also finds os.ErrClosed, as with [Conn.Do]. A message longer than
+// ConnConfig.ReceiveSize ends the connection: the error contains a [*ibverbs.WCError] with
 // IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the next call gets the message.
-// After Close, Data of messages that were not released can still be read. EINVAL says that the Conn
-// has no receives. The first call starts what Conn.Done starts.
+// After Close, Data of unreleased messages can still be read. EINVAL says that the Conn has no
+// receives. The first call starts the goroutine of Conn.Done.
 func (c *Conn) Receive(ctx context.Context) (Message, error) {
 	const op = "Conn.Receive"
 	if c == nil || c.qp == nil {
@@ -46,15 +45,16 @@ func (c *Conn) Receive(ctx context.Context) (Message, error) {
 }
 
 // SendBytes sends a copy of msg to a receive of the peer, as one message, and waits as [Conn.Send]
-// does. msg may be empty. It is the caller's again when SendBytes returns, also with an error. For
-// the rest it is a Send: nil says neither that the peer has received the message, nor that it has a
-// receive for it. Where it has none, or a shorter one, iWARP ends the connection, and the next call
-// returns an error. When ctx ends first, the message may be sent all the same.
+// does. msg may be empty. SendBytes does not keep msg, even if it returns an error. As with Send,
+// nil does not say that the peer has received the message, or has a receive for it. If it has none,
+// or too short a one, iWARP ends the connection, and the next call returns an error. If ctx ends
+// first, the message may still be sent.
 //
-// Any number of goroutines may call SendBytes, beside Send, Do and the others, and each message
-// arrives whole. The copies are in registered memory of the Conn: as many buffers as there were
-// calls at a time, of the longest message of each, up to the next power of two. Close frees them.
-// Over the engine SendBytes allocates nothing, other than for these and as [Conn.Do] does.
+// Any number of goroutines may call SendBytes, concurrently with Send, Do and the others; each
+// message arrives whole. The copies are in registered memory of the Conn: one buffer for each of
+// the most concurrent calls so far, as long as the longest message that it has carried, rounded up
+// to a power of two. Close frees them. On the engine SendBytes allocates only for these buffers and
+// as [Conn.Do] does.
 func (c *Conn) SendBytes(ctx context.Context, msg []byte) error {
 	const op = "Conn.SendBytes"
 	if uint64(len(msg)) > math.MaxUint32 {
@@ -84,8 +84,8 @@ func (c *Conn) SendBytes(ctx context.Context, msg []byte) error {
 // shortestCopy is the length of the first buffer of a call in bytes.
 const shortestCopy = 64
 
-// copied copies msg into the buffer of a call. Nothing else uses that, also after a call that was
-// given up, because a call is used again only when its work is complete.
+// copied copies msg into the call's buffer. Nothing else uses the buffer, even after a call that
+// was given up, because a call is reused only when its work is complete.
 func (c *Conn) copied(x *call, msg []byte) (ibverbs.SGE, error) {
 	if len(x.copy.Bytes()) < len(msg) {
 		if err := c.makeCopy(x, len(msg)); err != nil {
@@ -96,8 +96,8 @@ func (c *Conn) copied(x *call, msg []byte) (ibverbs.SGE, error) {
 	return x.copy.SGE(0, len(msg)) // os.ErrClosed if Close was faster
 }
 
-// makeCopy makes the buffer of a call have n bytes at least. The memory is the heap's, so that
-// copied may write to it while Close frees it.
+// makeCopy makes a buffer of at least n bytes for a call. It is heap memory, so that copied may
+// write to it while Close frees it.
 func (c *Conn) makeCopy(x *call, n int) error {
 	c.closing.Lock()
 	defer c.closing.Unlock()
@@ -115,7 +115,7 @@ func (c *Conn) makeCopy(x *call, n int) error {
 	return err
 }
 
-// closeCopies frees the buffers of all calls. The QP is closed, and c.closing is held.
+// closeCopies frees the buffers of all calls. The caller has closed the QP and holds c.closing.
 func (c *Conn) closeCopies() error {
 	r := c.routes.Load()
 	if r == nil {

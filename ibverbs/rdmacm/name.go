@@ -11,24 +11,24 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// DialName is Dial to "host:port", as [GetAddrInfo] takes it. Without a host it is this one.
+// DialName connects to "host:port", in the form of [GetAddrInfo], as Dial does. No host means this
+// host.
 //
-// The addresses of a name are tried one after the other, in the order in which
-// cfg.Resolver gives them, until one connects; each but the last has its share of the
-// time that ctx leaves, and 2 seconds if that is more. cfg.Prepare is called for
-// each that it gets to. If cfg.LocalAddr has an address, only those of its family
-// are tried. The error has those of all the addresses; a name that can't be looked
-// up is a *net.DNSError.
+// DialName tries the addresses of a name one after the other, in the order of cfg.Resolver, until
+// one connects. Each but the last gets its share of the time that ctx leaves, but at least 2
+// seconds. cfg.Prepare is called for each address that reaches it. If cfg.LocalAddr has an address,
+// only addresses of its family are tried. The error contains the errors of all addresses; for a
+// name that cannot be resolved it contains a *net.DNSError.
 //
-// Unlike net.Dialer it does not try two families at the same time (RFC 8305). A TCP
-// connection that loses the race is closed before the peer's program sees it. Here each attempt
-// would reach the peer's program, which may accept both and then lose one, and cfg.Prepare would
-// run twice at once. A program that wants the race calls Dial for each address itself.
+// Unlike net.Dialer, DialName does not try two families at the same time (RFC 8305). In such a race
+// a TCP connection that loses is closed before the peer's program sees it. Here each attempt would
+// reach the peer's program, which may accept both and then lose one, and cfg.Prepare would run
+// twice concurrently. A program that wants the race can call Dial for each address.
 func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
 	}
-	if _, err := vctx.Query(); err != nil { // before any server is asked
+	if _, err := vctx.Query(); err != nil { // fails early, before any name server is asked
 		return nil, err
 	}
 	addrs, err := GetAddrInfo(ctx, address, &AddrInfoHints{Resolver: cfg.Resolver})
@@ -56,9 +56,9 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 	return conn, err
 }
 
-// ListenName is Listen at "host:port", as [GetAddrInfo] takes it. Without a host, or with
-// "*", it is every address that the system has. Of a name's addresses it is the first
-// that is the system's.
+// ListenName listens at "host:port", in the form of [GetAddrInfo], as Listen does. No host, or "*",
+// means every address of the system. Of a name's addresses, ListenName uses the first that belongs
+// to the system.
 func ListenName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *ListenConfig) (*Listener, error) {
 	if cfg == nil {
 		cfg = &ListenConfig{}
@@ -79,7 +79,7 @@ func ListenName(ctx context.Context, vctx *ibverbs.Context, address string, cfg 
 	return l, err
 }
 
-// gaveUp is err, if it says that ctx has ended, and otherwise an error that says so.
+// gaveUp returns err if it says that ctx has ended, and otherwise an error that says so.
 func gaveUp(ctx context.Context, op, address string, err error, until string) error {
 	var e *ibverbs.Error
 	if errors.As(err, &e) && errors.Is(err, ctx.Err()) {

@@ -8,17 +8,17 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// What Conn.left says.
+// Values of Conn.left.
 const (
 	disconnectedHere = 1 + iota // by Disconnect or Shutdown
 	closedHere
 )
 
-// ownEndError is why a call of a Conn failed whose connection this side has ended. It is
-// os.ErrClosed for errors.Is.
+// ownEndError is the error of a Conn's call that failed because this side has ended the connection.
+// errors.Is finds os.ErrClosed in it.
 type ownEndError struct {
 	text string
-	err  error // what the device said
+	err  error // the device's error
 }
 
 func (e *ownEndError) Error() string { return e.text }
@@ -29,8 +29,9 @@ func (e *ownEndError) Unwrap() error { return e.err }
 // Is implements the protocol of errors.Is.
 func (e *ownEndError) Is(target error) bool { return target == os.ErrClosed }
 
-// ownEnd returns err, or if it comes of this side's end of the connection, an error of op that says
-// so: the device has another one for each place where that may meet a call.
+// ownEnd returns err, unless err results from this side's end of the connection. Then it returns an
+// error of op that says so, because the device's errors differ with the place where the end meets a
+// call.
 func (c *Conn) ownEnd(op string, err error) error {
 	if err == nil {
 		return nil
@@ -49,9 +50,9 @@ func (c *Conn) ownEnd(op string, err error) error {
 	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
 }
 
-// fromOwnEnd reports whether err may come of an end that this side has made: an object was closed,
-// work was flushed or cut off for no other reason, the queue takes no more work, or Receive has no
-// receive left that could be flushed.
+// fromOwnEnd reports whether err may result from this side's end of the connection: an object was
+// closed, work was flushed or cut off for no other reason, the queue takes no more work, or Receive
+// has no receive left that could be flushed.
 func (c *Conn) fromOwnEnd(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true
@@ -69,7 +70,7 @@ func (c *Conn) fromOwnEnd(err error) bool {
 }
 
 // cutOff reports whether err is the status that siw gives to work that it was sending when the
-// connection ended (kernel-notes/siw-error-reports.md). It has no other for a local fault either.
+// connection ended (kernel-notes/siw-error-reports.md). siw uses the same status for a local fault.
 // The engine does not use it, and on RoCE it is a fault.
 func (c *Conn) cutOff(err error) bool {
 	var work *ibverbs.WCError

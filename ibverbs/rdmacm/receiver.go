@@ -15,9 +15,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// Receiver posts receives of one size to an SRQ and hands out the messages that arrive in them. A
-// message's receive is posted again when the message is released. All methods may be called
-// concurrently.
+// Receiver posts receives of one size to an SRQ and returns the messages that arrive in them.
+// Releasing a message posts its receive again. All methods may be called concurrently.
 type Receiver struct {
 	post func(...ibverbs.RecvWR) error
 	cq   *ibverbs.CQ
@@ -27,35 +26,35 @@ type Receiver struct {
 	size int
 	tag  uint64 // the upper half of the WRIDs
 	wrs  []ibverbs.RecvWR
-	c    *Conn // whose Receive it does; nil with an SRQ
+	c    *Conn // the Conn that receives here; nil with an SRQ
 
 	mu   sync.Mutex
-	uses []uint32 // how many messages of each receive have been released
+	uses []uint32 // for each receive, how many of its messages were released
 
 	open context.Context // ends with Close
 	end  context.CancelFunc
 
-	// lead has a token while nobody polls. The call that has taken it owns what follows.
+	// lead has a token while no call polls. The call that has taken it owns the following fields.
 	lead   chan struct{}
-	until  context.Context // the last caller's, ended also by the end of c and by Close
+	until  context.Context // ends with the last caller's, with c's connection and with Close
 	cancel context.CancelFunc
-	done   <-chan struct{} // of the last caller's
+	done   <-chan struct{} // the last caller's Done
 }
 
-// Message is what one receive holds.
+// Message is a received message, which occupies a receive until Release.
 type Message struct {
-	// Data is the message, in the receiver's memory. It is valid until Release. It is empty for an
-	// RDMA Write with immediate data, which puts nothing into the receive; WC.ByteLen is the length
-	// of the Write.
+	// Data is the message, in the receiver's memory. It is valid until Release. For an RDMA Write
+	// with immediate data it is empty, because the Write puts nothing into the receive; WC.ByteLen
+	// is then the length of the Write.
 	Data []byte
 
-	// WC is the completion, with immediate data or an invalidated STag if there are any. WC.WRID
-	// is the Receiver's.
+	// WC is the completion, with immediate data or an invalidated STag if there are any. The
+	// Receiver sets WC.WRID.
 	WC ibverbs.WC
 
 	r        *Receiver
 	slot     int    // of the receive
-	released uint32 // Receiver.uses of it
+	released uint32 // Receiver.uses[slot] on arrival
 }
 
 // makeReceiver posts n receives of size bytes each to the receive queue, for Conn.Receive.
@@ -82,16 +81,16 @@ func (c *Conn) makeReceiver(n, size int) error {
 	return nil
 }
 
-// NewSRQReceiver posts n receives of size bytes each to an SRQ, which holds as many at least. cq
-// is the RecvCQ of all connections with the SRQ, of nothing else, and has a completion channel. As
-// many entries as the SRQ has receives are enough, however many connections there are; fewer than n
-// are EINVAL. Until the Receiver is closed, Poll and PollWait of cq are EBUSY, and nobody else may
-// post receives. WC.QPN says from which of the connections a message is; the example keeps a map of
-// them. Close the Receiver after the connections. [ConnConfig].Receives is the same for one
-// connection.
+// NewSRQReceiver posts n receives of size bytes each to an SRQ with room for at least n. cq must be
+// the RecvCQ of all connections with the SRQ, and of nothing else, and have a completion channel.
+// As many entries as the SRQ has receives are enough, however many connections there are; fewer
+// than n are EINVAL. Until the Receiver is closed, Poll and PollWait of cq return EBUSY, and
+// nothing else may post receives. WC.QPN identifies a message's connection; the example keeps a map
+// of connections. Close the Receiver after the connections. For a single connection use
+// [ConnConfig].Receives.
 //
-// Receive does not report connections that end, for instance one whose peer sent a message while
-// the SRQ had no receive: Conn.Done and QP.Cause of each connection do.
+// Receive does not report connections that end, for instance because their peer sent a message
+// while the SRQ had no receive. Conn.Done and QP.Cause of each connection report it.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {
@@ -105,7 +104,7 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 		return nil, object.Errorf(op, "", syscall.EINVAL,
 			"the CQ has no completion channel to wait on (CQOptions.Channel)")
 	}
-	// What the SRQ does not hold either is begin's to refuse.
+	// If the SRQ has no room either, begin returns the error.
 	if entries := cq.CQE(); n > entries && n <= attr.MaxWR {
 		return nil, object.Errorf(op, "", syscall.EINVAL,
 			"%d receives, all of which may complete at once, where the CQ has room for %d: make a "+
@@ -118,7 +117,7 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	return r, nil
 }
 
-// begin makes the memory and posts all receives. The queue holds places of them.
+// begin allocates the memory and posts all receives. places is the size of the queue.
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
 	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 || n > math.MaxInt/size {
 		return object.Errorf(op, "", syscall.EINVAL,
@@ -126,7 +125,7 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 			n, size, math.MaxInt)
 	}
 	if n > places {
-		// Some of them would be posted, and can't be taken back.
+		// Posting would succeed for some, and they cannot be taken back.
 		return object.Errorf(op, "", syscall.ENOMEM,
 			"%d receives, where the queue holds %d: ask for more when you make it "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
@@ -141,7 +140,7 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 			r.took.Release()
 		}
 	}()
-	// Memory of the heap stays readable for a program that holds a message when Close comes.
+	// Heap memory stays readable for a program that still has a message at Close.
 	if r.mr, err = pd.RegMR(make([]byte, n*size), ibverbs.AccessLocalWrite); err != nil {
 		return err
 	}
@@ -162,26 +161,25 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 	return nil
 }
 
-// whyReceiver is why the program may not poll the CQ of a Receiver.
+// whyReceiver says why the program may not poll the CQ of a Receiver.
 func whyReceiver() string {
 	return "a Receiver, or a Conn with ConnConfig.Receives, takes the completions of this CQ; call its " +
 		"Receive, or close it"
 }
 
-// Receive waits for the next message. Release it when its bytes are not needed any more: while
-// all receives hold messages, the next one ends its connection. Over the engine Receive
-// allocates nothing, other than for a ctx that is not the one of the call before. Several calls at
-// a time get a message each.
+// Receive waits for the next message. Release it when its bytes are no longer needed, because while
+// all receives contain messages, the next message ends its connection. On the engine Receive
+// allocates only for a ctx other than the previous call's. Concurrent calls get a message each.
 //
-// A receive fails if its connection ends within the message, or the message is too long. The error
-// has a [*ibverbs.WCError], whose QPN says which connection that was; the receive is posted again,
-// and Receive goes on for the other connections. When ctx ends, the error wraps ctx.Err(), and when
-// the Receiver is closed, os.ErrClosed.
+// A receive fails if its connection ends within the message, or if the message is too long. The
+// error contains a [*ibverbs.WCError], whose QPN identifies the connection. The receive is posted
+// again, and Receive works on for the other connections. When ctx ends, the error wraps ctx.Err(),
+// and when the Receiver is closed, os.ErrClosed.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	return r.receive(ctx, "Receiver.Receive")
 }
 
-// receive is Receive by the name of op.
+// receive implements Receive. op is the call in errors.
 func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
@@ -214,14 +212,14 @@ func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	r.mu.Unlock()
 	at, n := m.slot*r.size, int(m.WC.ByteLen)
 	if m.WC.Opcode == ibverbs.WCRecvRDMAWithImm {
-		n = 0 // its bytes are where the peer has written them
+		n = 0 // the peer wrote the bytes elsewhere
 	}
 	m.Data = r.data[at : at+n : at+r.size]
 	return m, nil
 }
 
-// failed returns the error of a receive that failed. To an SRQ it is posted again: any peer can
-// make receives fail, and those of the other connections would become fewer with each.
+// failed returns the error of a failed receive. On an SRQ it posts the receive again, because any
+// peer can make receives fail, and each failure would leave fewer for the other connections.
 func (r *Receiver) failed(wc *ibverbs.WC) error {
 	err := failedWork("a receive", wc)
 	if wc.Status == ibverbs.WCLocLenErr {
@@ -240,7 +238,7 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 	return also(err, r.post(r.wrs[i:i+1]...))
 }
 
-// held adds to err what to do if a connection has ended because the peer sent more messages than
+// held adds advice to err if the connection has ended because the peer sent more messages than
 // there were receives.
 func held(err error) error {
 	var term *ibverbs.TerminateError
@@ -263,7 +261,7 @@ func (r *Receiver) slot(wrid uint64) int {
 // owns reports whether a WRID is of a receive of r.
 func (r *Receiver) owns(wrid uint64) bool { return r.slot(wrid) >= 0 }
 
-// name is what the Receiver is called in errors.
+// name returns the Receiver's name in errors.
 func (r *Receiver) name() string {
 	if r.c != nil {
 		return r.c.peer()
@@ -271,17 +269,17 @@ func (r *Receiver) name() string {
 	return "SRQ"
 }
 
-// closed returns the error of op on a Receiver that is closed.
+// closed returns the error of op on a closed Receiver.
 func (r *Receiver) closed(op string) error {
 	return &ibverbs.Error{Op: op, Object: "receiver of " + r.name(), Err: os.ErrClosed}
 }
 
-// poll waits for a completion until ctx ends, or the connection, or Close is called.
+// poll waits for a completion until ctx or the connection ends, or Close is called.
 func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	if r.open.Err() != nil {
 		return r.closed(op)
 	}
-	// A context is derived only if the one of the last call won't do: that allocates.
+	// Derive a context only if the last call's does not fit, because deriving allocates.
 	if r.until == nil || r.done != ctx.Done() || r.until.Err() != nil {
 		r.derive(ctx)
 	}
@@ -294,7 +292,7 @@ func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	case ctx.Err() != nil:
 		return object.GaveUp(ctx, op, r.name(), ctx.Err(), "there was a message")
 	}
-	// What came until the connection's end is there by now.
+	// All completions from before the connection's end are in the CQ by now.
 	n, err := r.took.Poll(wc)
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
@@ -305,7 +303,7 @@ func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	return err
 }
 
-// derive makes until of ctx.
+// derive derives until from ctx.
 func (r *Receiver) derive(ctx context.Context) {
 	r.endUntil()
 	r.done = ctx.Done()
@@ -329,12 +327,12 @@ func (r *Receiver) endUntil() {
 	r.until, r.cancel = nil, nil
 }
 
-// oneWC has places for a completion, which PollWait would have allocated anew for each call.
+// oneWC reuses the memory for a completion, which would otherwise be allocated for each PollWait.
 var oneWC = sync.Pool{New: func() any { return new([1]ibverbs.WC) }}
 
-// Release posts the receive of a message again. Data is not the caller's afterwards. Of a message
-// and its copies only the first Release does so; the others return EINVAL. Otherwise the error is
-// that of PostRecv: the connection may have ended.
+// Release posts the message's receive again. Do not use Data afterwards. Only the first Release of
+// a message and its copies does this; the others return EINVAL. Other errors are those of PostRecv:
+// the connection may have ended.
 func (m *Message) Release() error {
 	const op = "Message.Release"
 	switch {
@@ -357,18 +355,18 @@ func (m *Message) Release() error {
 	return r.post(r.wrs[m.slot : m.slot+1]...)
 }
 
-// Close deregisters the memory, that of messages that were not released included: their Data can
-// still be read, but no longer released. Calls that wait in Receive return os.ErrClosed. A receive
-// that is still posted fails with the message that arrives in it, and with it the connection:
-// close connections first.
+// Close deregisters the memory, including messages that were not released: their Data can still be
+// read, but they cannot be released. Waiting calls of Receive return os.ErrClosed. Close the
+// connections first, because a message that arrives in a receive that is still posted fails, which
+// ends its connection.
 func (r *Receiver) Close() error {
 	if r == nil || r.mr == nil {
 		return nil
 	}
-	r.mu.Lock() // no Release posts from here on
+	r.mu.Lock() // from here on Release posts nothing
 	r.end()
 	r.mu.Unlock()
-	<-r.lead // whoever polls has been woken
+	<-r.lead // the polling call has been woken
 	r.endUntil()
 	r.lead <- struct{}{}
 	r.took.Release()

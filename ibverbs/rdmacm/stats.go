@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Stats returns what the listener has counted since Listen. The kernel doesn't count:
+// Stats returns the listener's counters since Listen. Kernel devices have none:
 // errors.ErrUnsupported.
 func (l *Listener) Stats() (ibverbs.ListenerStats, error) {
 	const op = "stats"
@@ -25,7 +25,7 @@ func (l *Listener) Stats() (ibverbs.ListenerStats, error) {
 		Reason: "the provider doesn't count"}
 }
 
-// state is the id's line of ibverbs.Context.WriteState.
+// state returns the id's line of ibverbs.Context.WriteState.
 func (id *ID) state() string {
 	s := id.obj.Name()
 	if p, ok := id.p.(provider.ListenerStater); ok {

@@ -2,9 +2,9 @@ package rdmacm
 
 import "fmt"
 
-// String says where the connection leads and how its QP is, for log lines:
-// "10.0.0.1:40000 -> 10.0.0.2:7471, qp 17 (IBV_QPS_RTS, up to 64 sends, 64 receives)",
-// and why it ended, if it has and that is known. It may be called at any time.
+// String returns the connection's addresses and the state of its QP, for log lines: "10.0.0.1:40000
+// -> 10.0.0.2:7471, qp 17 (IBV_QPS_RTS, up to 64 sends, 64 receives)". If the connection has ended
+// and the cause is known, the text includes it. String may be called at any time.
 func (c *Conn) String() string {
 	if c == nil || c.id == nil {
 		return "nil connection"
@@ -16,8 +16,8 @@ func (c *Conn) String() string {
 	return s
 }
 
-// String says what happened and to whom: "RDMA_CM_EVENT_ESTABLISHED 10.0.0.2:7471", and of
-// a failure its error.
+// String returns the event's type and peer: "RDMA_CM_EVENT_ESTABLISHED 10.0.0.2:7471". For a
+// failure it adds the error.
 func (e *Event) String() string {
 	if e == nil {
 		return "nil event"
@@ -32,8 +32,8 @@ func (e *Event) String() string {
 	return s
 }
 
-// String says where the id listens, or what it connects:
-// "cm id of siw0: 10.0.0.1:40000 -> 10.0.0.2:7471".
+// String returns the address of a listener, or both addresses of a connection: "cm id of siw0:
+// 10.0.0.1:40000 -> 10.0.0.2:7471".
 func (id *ID) String() string {
 	switch {
 	case id == nil || id.p == nil:

@@ -36,34 +36,32 @@ const (
 	OptionAckTimeout = provider.IDOptionAckTimeout // the QP's ACK timeout, 4.096 us * 2^value
 )
 
-// RejectedError says that the peer refused a connection: Status, and the
-// peer's PrivateData. It unwraps to ECONNREFUSED. The fields and methods are in
-// [provider.RejectedError].
+// RejectedError is the error of a connection that the peer refused: Status, and the peer's
+// PrivateData. It unwraps to ECONNREFUSED. The fields and methods are in [provider.RejectedError].
 type RejectedError = provider.RejectedError
 
-// ConnParam holds what a connection is made with (struct rdma_conn_param).
+// ConnParam holds the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
-	// PrivateData goes to the peer with the MPA request or reply; it is the caller's again when the
-	// call returns. Up to 251 bytes are safe on iWARP: siw as sender garbles lengths of 252 to
-	// 255, its longest. Between engines 508 bytes fit (RFC 6581), or 512 with MPA revision 1. On
-	// InfiniBand and RoCE a request takes 56 bytes, an acceptance 196 and a rejection 148, and
-	// that is how many arrive, the rest being zeros.
+	// PrivateData goes to the peer with the MPA request or reply; the call does not keep it. Up to
+	// 251 bytes are safe on iWARP, because siw garbles 252 to 255 bytes, its maximum, when it sends
+	// them. Between engines 508 bytes fit (RFC 6581), or 512 with MPA revision 1. On InfiniBand and
+	// RoCE a request has 56 bytes, an acceptance 196 and a rejection 148; shorter data arrives
+	// padded with zeros to these lengths.
 	PrivateData []byte
 
-	// ResponderResources is the IRD: RDMA Reads of the peer that we serve at a time. On iWARP
-	// Accept raises it to what the peer asks for, as ConnConfig says.
+	// ResponderResources is the IRD: how many RDMA Reads of the peer we serve at a time. On iWARP
+	// Accept raises it to what the peer requests: see ConnConfig.
 	ResponderResources int
 
-	InitiatorDepth int // ORD: RDMA Reads that we have outstanding
+	InitiatorDepth int // ORD: how many RDMA Reads we may have outstanding
 
-	// RetryCount and RNRRetryCount are for InfiniBand and RoCE only. RetryCount is how often either
-	// end sends a packet again that is not acknowledged; the end that connects sets it for both.
-	// RNRRetryCount is how often the peer sends a message again that finds no receive posted here;
-	// 7 is without end. 0 means 7 for both, negative never.
+	// RetryCount and RNRRetryCount are for InfiniBand and RoCE only. RetryCount is how often each
+	// end repeats a packet that is not acknowledged; the dialling end sets it for both.
+	// RNRRetryCount is how often the peer repeats a message that finds no receive posted here; 7
+	// means forever. 0 means 7 for both, and a negative value means never.
 	RetryCount    int
 	RNRRetryCount int
 
-	// QP is the QP to connect, made by PD.CreateQP. It is nil if the id made
-	// its own with CreateQP.
+	// QP is the QP to connect, made by PD.CreateQP. It is nil if ID.CreateQP made the QP.
 	QP *ibverbs.QP
 }

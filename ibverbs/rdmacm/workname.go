@@ -7,15 +7,15 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// given is what errors say of a work request.
+// given is a work request's identification in errors.
 type given struct {
 	wrid   uint64
 	opcode ibverbs.WROpcode
 }
 
-// failure returns the error of the call's first failure, by the name that the caller knows: the
-// WRID, which nobody has to set, or else the opcode, after its position among others. The caller
-// has router.mu.
+// failure returns the error of the call's first failure. It names the work request as the caller
+// knows it: by its WRID, or by its opcode if the caller set no WRID, with its position among
+// others. The caller holds router.mu.
 func (x *call) failure() error {
 	wc, i := x.first, int(x.first.WRID&fieldMask)
 	g := x.given[i]
@@ -30,10 +30,10 @@ func (x *call) failure() error {
 	return failedWork(name, &wc)
 }
 
-// workError is the failure of a work request that the program knows by another name than the WRID.
+// workError is the failure of a work request whose WRID the program does not know.
 type workError struct {
 	text string
-	err  error // of WC.Err
+	err  error // from WC.Err
 }
 
 func (e *workError) Error() string { return e.text }
@@ -41,13 +41,13 @@ func (e *workError) Error() string { return e.text }
 // Unwrap returns the [*ibverbs.WCError].
 func (e *workError) Unwrap() error { return e.err }
 
-// failedWork is wc.Err for a work request that the program knows as name.
+// failedWork returns wc.Err with a text that calls the work request name.
 func failedWork(name string, wc *ibverbs.WC) error {
 	return &workError{fmt.Sprintf("%s of qp %d completed with %s", name, wc.QPN, wc.Status), wc.Err()}
 }
 
-// refusedAt returns the error of a post that began with the work request in place first of a call,
-// with the places that the caller knows.
+// refusedAt returns the error of a post that began with work request number first of a call. It
+// converts positions in the post to positions in the call.
 func refusedAt(first int, refused *ibverbs.PostError) error {
 	at := &ibverbs.PostError{Posted: first + refused.Posted, Err: refused.Err}
 	if e, ok := refused.Err.(*ibverbs.Error); ok && first > 0 {
