@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// CloseRead has Read return io.EOF once what has come is read. The peer does not notice it; it can
-// write as much as there is room for. After CloseWrite the stream is at its end, and the peer
-// learns that.
+// CloseRead makes Read return io.EOF after the data that has already arrived. The peer does not
+// notice it, and can write while there is room in the ring. If CloseWrite was called before, the
+// stream ends, and the peer learns of that.
 func (c *Conn) CloseRead() error {
 	if err := c.ok(); err != nil {
 		return c.opError("close", err)
@@ -30,9 +30,9 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// CloseWrite sends the end of this direction of the stream: the peer reads io.EOF after what was
-// written. A Write that waits fails with EPIPE. CloseWrite does not wait. On an end that has
-// accepted and has not heard of its peer, a goroutine waits until it may send the end.
+// CloseWrite sends the end of this direction of the stream: the peer reads io.EOF after the data
+// that was written. A waiting Write fails with EPIPE. CloseWrite does not wait. On an end that has
+// accepted and has received nothing from its peer, a goroutine waits until it may send the end.
 func (c *Conn) CloseWrite() error {
 	if err := c.ok(); err != nil {
 		return c.opError("close", err)
@@ -55,7 +55,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// finish has m sent as soon as that can be. mu is held.
+// finish sends m as soon as possible. The caller holds mu.
 func (c *Conn) finish(m proto.Message) {
 	if c.ending == proto.Disconnect {
 		return
@@ -71,23 +71,23 @@ func (c *Conn) finish(m proto.Message) {
 	}
 }
 
-// hear waits for the peer's first message, before which the end of the stream may not be sent: the
-// program need not make another call, and the peer may be waiting in Read.
+// hear waits for the peer's first message, before which this end may not send the end of the
+// stream. It needs a goroutine because the program may make no other call, and the peer may be
+// waiting in Read.
 func (c *Conn) hear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.await(&c.hr) // what fails here fails in the program's next call
+	_ = c.await(&c.hr) // the program's next call reports an error
 }
 
-// canSendEnd is side.ready of hear.
+// canSendEnd reports whether hear can go on (side.ready).
 func (c *Conn) canSendEnd() bool { return !c.st.Silent() || c.failed != nil }
 
-// Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
-// for Config.Linger at most, and is then an error that says how much is lost. What has not been
-// read is lost. An end that has accepted waits for the first message of a peer that has sent none,
-// for a fifth of a second at most: before that it may not send the end. Calls that are under way
-// fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo whose writer, does not return,
-// keeps the memory of the connection until it does.
+// Close ends the connection. It first sends the written data: it waits until TCP has all of it, for
+// at most Config.Linger, and otherwise returns an error that says how much is lost. Unread data is
+// lost. An end that has accepted waits up to 200 ms for the first message of its peer, because it
+// may not send the end before. Running calls fail with net.ErrClosed. If the reader of a ReadFrom,
+// or the writer of a WriteTo, does not return, the memory of the connection is kept until it does.
 func (c *Conn) Close() error {
 	if err := c.ok(); err != nil {
 		return c.opError("close", err)
@@ -129,11 +129,11 @@ func (c *Conn) Close() error {
 }
 
 // silentLinger is how long Close waits at most for the peer's first message, before which nothing
-// may be sent. Without the disconnect the peer would read no io.EOF. Dial sends that message at
-// once.
+// may be sent. Without the disconnect the peer would not read io.EOF. Dial sends its first message
+// at once.
 const silentLinger = 200 * time.Millisecond
 
-// linger sends the disconnect, and waits until all that is posted is complete. mu is held.
+// linger sends the disconnect, and waits until all posted work is complete. The caller holds mu.
 func (c *Conn) linger() error {
 	c.finish(proto.Disconnect)
 	limit := c.parts.cfg.Linger
@@ -141,7 +141,7 @@ func (c *Conn) linger() error {
 		return nil
 	}
 	if c.st.Silent() {
-		_ = c.sentWithin(min(limit, silentLinger)) // if not, then below
+		_ = c.sentWithin(min(limit, silentLinger)) // the second try is below
 		if c.st.Silent() {
 			return nil // nothing was written
 		}
@@ -154,14 +154,14 @@ func (c *Conn) linger() error {
 	return nil
 }
 
-// sentWithin waits until all is sent. mu is held.
+// sentWithin waits until everything is sent. The caller holds mu.
 func (c *Conn) sentWithin(limit time.Duration) error {
 	c.setDeadline(&c.cl, time.Now().Add(limit))
 	defer c.setDeadline(&c.cl, time.Time{})
 	return c.await(&c.cl)
 }
 
-// allSent is side.ready of Close.
+// allSent reports whether Close can go on (side.ready).
 func (c *Conn) allSent() bool {
 	return c.posted == 0 && !c.posting && !c.st.Silent() || c.failed != nil ||
 		c.st.PeerEnd() == proto.Disconnect

@@ -10,19 +10,19 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// A WRID has a kind above and a number below.
+// A WRID has a kind in its upper 8 bits and a number below.
 const (
 	idKind  = 0xff << 56
-	idRecv  = 1 << 56 // which receive
+	idRecv  = 1 << 56 // the receive's number
 	idData  = 2 << 56 // bytes of the send buffer
 	idSlots = 3 << 56 // control slots
 	idEnd   = 4 << 56 // a shutdown or disconnect
-	idWrite = 5 << 56 // a Write with a message after it; completes only if it fails
+	idWrite = 5 << 56 // a Write before a message; completes only if it fails
 )
 
 func receiveID(i int) uint64 { return idRecv | uint64(i) }
 
-// handle takes completions. mu is held, and so is the right to poll.
+// handle processes completions. The caller holds mu and the right to poll.
 func (c *Conn) handle(wcs []ibverbs.WC) {
 	if len(wcs) == 0 {
 		return
@@ -46,7 +46,8 @@ func (c *Conn) handle(wcs []ibverbs.WC) {
 		case wc.Status != ibverbs.WCSuccess:
 			c.lost(wc.Err())
 		case kind == idRecv && !c.refused && wc.Opcode != ibverbs.WCRecv:
-			// Where the device takes them (RFC 7306). The memory of the receive has an old message.
+			// Possible if the device supports RFC 7306. The receive's memory then has an old
+			// message.
 			c.abort(&proto.Error{Text: "sent immediate data, which is for InfiniBand"})
 		case kind == idRecv && !c.refused:
 			c.received(n, int(wc.ByteLen))
@@ -62,7 +63,8 @@ func (c *Conn) handle(wcs []ibverbs.WC) {
 	c.wakeReady()
 }
 
-// received takes the message of n bytes in receive i, which is posted again. mu is held.
+// received processes the message of n bytes in receive i, and queues the receive for posting. The
+// caller holds mu.
 func (c *Conn) received(i, n int) {
 	at := c.parts.messagesAt() + i*proto.MessageLen
 	m, err := c.st.Receive(c.parts.own.Bytes()[at : at+min(n, proto.MessageLen)])
@@ -82,7 +84,7 @@ func (c *Conn) received(i, n int) {
 	c.recvs = append(c.recvs, ibverbs.RecvWR{WRID: receiveID(i), SGList: c.recvSGEs[k : k+1]})
 }
 
-// abort ends the connection of a peer that breaks the protocol. mu is held.
+// abort ends the connection because the peer broke the protocol. The caller holds mu.
 func (c *Conn) abort(err error) {
 	c.refused = true
 	if c.failed == nil {
@@ -92,7 +94,7 @@ func (c *Conn) abort(err error) {
 	c.kickAll()
 }
 
-// lost notes that the connection has ended, and why. mu is held.
+// lost records that the connection has ended, and why. The caller holds mu.
 func (c *Conn) lost(err error) {
 	if c.failed != nil {
 		return
@@ -106,20 +108,20 @@ func (c *Conn) lost(err error) {
 	c.kickAll()
 }
 
-// kickAll has all that wait look again. mu is held.
+// kickAll makes all waiting calls check their conditions again. The caller holds mu.
 func (c *Conn) kickAll() {
 	for _, s := range c.sides() {
 		c.kick(s)
 	}
 }
 
-// granting is what grants are posted with.
+// granting is the memory for posting grants.
 type granting struct {
 	grant proto.Grant
 	wrs   [2]ibverbs.SendWR // the Write of the entry, and the message
 	sge   [1]ibverbs.SGE
 	msg   [proto.MessageLen]byte
-	next  int // where the next entry goes that can't be inline
+	next  int // the place of the next entry that cannot be inline
 }
 
 func (g *granting) init() {
@@ -128,7 +130,7 @@ func (g *granting) init() {
 		Flags: ibverbs.SendSignaled | ibverbs.SendInline}
 }
 
-// grant sends the peer what it is due. mu is held.
+// grant sends the grants that the peer is due. The caller holds mu.
 func (c *Conn) grant() {
 	g := &c.granting
 	if c.failed != nil || c.gone || c.ended == proto.Disconnect {
@@ -161,15 +163,15 @@ func (c *Conn) grant() {
 	}
 }
 
-// sendEnd sends the message that ends the stream, if it is due and nothing is in the way. mu is
-// held.
+// sendEnd sends the message that ends the stream, if it is due and nothing prevents it. The caller
+// holds mu.
 func (c *Conn) sendEnd() {
 	if c.ending == c.ended || c.posting || c.gone || c.failed != nil || c.st.Silent() {
 		return
 	}
 	c.ended = c.ending
 	if c.st.PeerEnd() == proto.Disconnect {
-		return // nobody is there who could read it
+		return // the peer reads no more
 	}
 	var msg [proto.MessageLen]byte
 	c.st.PutMessage(msg[:], c.ended)
@@ -181,7 +183,7 @@ func (c *Conn) sendEnd() {
 	}
 }
 
-// keepAlive sends a Write of no bytes, and has itself called again.
+// keepAlive sends an empty Write, and schedules its next call.
 func (c *Conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,12 +191,12 @@ func (c *Conn) keepAlive() {
 		c.st.PeerEnd() == proto.Disconnect {
 		return
 	}
-	c.look() // for control slots
+	c.look() // may free control slots
 	c.emptyWrite()
 	c.keepalive.Reset(c.parts.cfg.KeepAlive)
 }
 
-// emptyWrite sends a Write of no bytes, if there is a control slot. mu is held.
+// emptyWrite sends an empty Write, if there is a control slot. The caller holds mu.
 func (c *Conn) emptyWrite() {
 	if c.failed != nil || !c.st.Keepalive() {
 		return
@@ -208,19 +210,20 @@ func (c *Conn) emptyWrite() {
 	}
 }
 
-// An end that has dialled sends Writes of no bytes as long as it has heard nothing of its peer:
-// the first after firstNudge, each later one after twice the time, mostNudges in all. siw does not
-// read what comes between its Reply and the end of its accept, and reads it later only when more
-// comes (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.
+// An end that has dialled sends empty Writes until it has received something from its peer: the
+// first after firstNudge, each later one after twice the time, mostNudges in all. The reason is
+// that siw does not read data that comes between its Reply and the end of its accept, until more
+// comes (kernel-notes/siw-first-fpdu.md). Without these Writes both ends would wait forever.
 //
-// A peer over siw may speak before it has read anything. Its accept has ended by then, so that one
-// more Write suffices. A second credit message needs none: it answers what this end has sent.
+// A peer over siw may send before it has read anything. Its accept has ended by then, so one more
+// Write suffices. After a second credit message no Write is needed, because that message answers
+// data of this end.
 const (
 	firstNudge = 100 * time.Millisecond
 	mostNudges = 5
 )
 
-// nudge has left of these Writes sent, the first after wait. mu is held.
+// nudge schedules up to left of these Writes, the first after wait. The caller holds mu.
 func (c *Conn) nudge(left int, wait time.Duration) {
 	c.nudges = time.AfterFunc(wait, func() {
 		c.mu.Lock()

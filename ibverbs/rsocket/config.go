@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// Defaults of Config. Those of sizes are C's.
+// Defaults of Config. The sizes are C's defaults.
 const (
 	DefaultSendBuffer    = 128 << 10
 	DefaultReceiveBuffer = 128 << 10
@@ -21,7 +21,7 @@ const (
 	DefaultLinger        = 5 * time.Second
 )
 
-// The least and the most that Config permits. A device may have smaller queues.
+// The limits of Config. A device may have smaller queues.
 const (
 	minBuffer = proto.LowWater
 	maxBuffer = 1 << 30
@@ -29,40 +29,39 @@ const (
 	maxQueue  = 0xfffe
 )
 
-// Config says how the connections of a Dialer or a Listener are made. Every zero value is the
-// default; what is outside of the bounds is EINVAL.
+// Config says how a Dialer or a Listener makes its connections. Zero values mean defaults; values
+// outside the limits are EINVAL.
 type Config struct {
-	// SendBuffer is how many bytes of the connection may be on their way, from Write to the
-	// completion of the RDMA Write, 2048 to 1 GiB. Default DefaultSendBuffer. Messages of up to
-	// Inline bytes take none of it.
+	// SendBuffer limits the bytes between Write and the completion of the RDMA Write, 2048 bytes to
+	// 1 GiB. Default DefaultSendBuffer. Transfers of up to Inline bytes do not count.
 	SendBuffer int
 
-	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 bytes to 1 GiB,
-	// rounded up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it
-	// before the program reads.
+	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 bytes to 1 GiB, rounded
+	// up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it before
+	// the program reads.
 	ReceiveBuffer int
 
 	// SendQueue and ReceiveQueue are the sizes of the queues in work requests, 16 to 65534, and at
 	// most what the device has. Defaults DefaultSendQueue and DefaultReceiveQueue. A transfer takes
-	// two places of SendQueue, of which four are kept for credits. ReceiveQueue is how many
-	// transfers the peer may make before the program reads.
+	// two places of SendQueue; four places are reserved for credits. The peer may make up to
+	// ReceiveQueue transfers before the program reads.
 	SendQueue    int
 	ReceiveQueue int
 
-	// Inline is how many bytes of a transfer may go with the work request, 4 to 65535; where the
-	// device grants less, that counts. The engine refuses more than 512. Default DefaultInline.
+	// Inline is how many bytes of a transfer may be in the work request itself, 4 to 65535. The
+	// device may grant less. The engine refuses more than 512. Default DefaultInline.
 	Inline int
 
-	// KeepAlive is how often an RDMA Write of no bytes is sent, so that the end of a peer that
-	// vanished is noticed by TCP. 0: never. Below a millisecond it is EINVAL.
+	// KeepAlive is the interval of empty RDMA Writes, by which TCP notices that a peer has
+	// vanished. 0 means never. Less than a millisecond is EINVAL.
 	KeepAlive time.Duration
 
-	// Linger is how long Close waits at most until what was written is handed to TCP. Default
+	// Linger is how long Close waits at most until written data is handed to TCP. Default
 	// DefaultLinger. Negative: Close does not wait.
 	Linger time.Duration
 }
 
-// settings is a Config with its defaults.
+// settings checks c and returns it with its defaults.
 func (c Config) settings(vctx *ibverbs.Context) (Config, error) {
 	attr, err := vctx.Query()
 	if err != nil {
@@ -103,22 +102,22 @@ func (c Config) settings(vctx *ibverbs.Context) (Config, error) {
 	return c, nil
 }
 
-// receives returns how many receives are posted. ReceiveQueue of them are what the peer has credits
-// for. Beside data it sends credits, at most one for each transfer of ours whose completion we have
-// not polled, and two messages that end the stream. Without receives for these, a peer that uses
-// all of its credits while we only write would end the connection, as iWARP has no RNR.
+// receives returns how many receives are posted. The peer has credits for ReceiveQueue of them.
+// Besides data it sends credits, at most one message for each of our transfers whose completion we
+// have not polled, and two messages that end the stream. Without receives for these, a peer that
+// uses all of its credits while we only write would end the connection, because iWARP has no RNR.
 func (c Config) receives() int {
 	return c.ReceiveQueue + (c.SendQueue-proto.ControlSlots)/2 + 1 + extraPlaces
 }
 
-// ringAlign is what a ring is a multiple of: each half begins in a cache line of its own, and the
-// SGL after the ring is aligned.
+// ringAlign is the unit of a ring's size: each half begins in its own cache line, and the SGL after
+// the ring is aligned.
 const ringAlign = 64
 
-// supported returns an error if the device can't carry rsocket's messages as this package sends
+// supported returns an error if the device cannot carry rsocket's messages as this package sends
 // them.
 func supported(vctx *ibverbs.Context) error {
-	if _, err := vctx.Query(); err != nil { // of a nil or closed context
+	if _, err := vctx.Query(); err != nil { // a nil or closed context
 		return err
 	}
 	if vctx.Transport() == ibverbs.TransportIWARP {
@@ -133,10 +132,10 @@ func supported(vctx *ibverbs.Context) error {
 type Dialer struct {
 	Config
 
-	// LocalAddr is the address to connect from. Zero leaves it to the device.
+	// LocalAddr is the address to connect from. Zero lets the device choose.
 	LocalAddr netip.AddrPort
 
-	// Timeout bounds Dial, if it is positive.
+	// Timeout limits Dial, if it is positive.
 	Timeout time.Duration
 }
 
@@ -147,7 +146,8 @@ type ListenConfig struct {
 	// Backlog is how many connections may wait at the listener; 0 means rdmacm.DefaultBacklog.
 	Backlog int
 
-	// Refused, if not nil, is called for each peer that asked for a connection and got none: its
-	// private data is not rsocket's, or the connection could not be made. An Accept calls it.
+	// Refused, if not nil, is called for each peer that requested a connection and did not get one,
+	// because its private data is not rsocket's, or the connection could not be made. Accept calls
+	// it.
 	Refused func(peer netip.AddrPort, err error)
 }

@@ -16,34 +16,34 @@ type Conn struct {
 	parts         *parts
 	local, remote net.Addr
 
-	// What a call that uses the memory holds: one Read or WriteTo, and one Write or ReadFrom at a
-	// time.
+	// The directions, which a call that uses the memory acquires: one Read or WriteTo, and one
+	// Write or ReadFrom at a time.
 	rd, wr side
-	cl     side // Close, which waits for completions
-	hr     side // hear
+	cl     side // for Close, which waits for completions
+	hr     side // for hear
 
 	closing chan struct{} // closed when Close is called
 
-	mu sync.Mutex // guards what follows, and what side says
+	mu sync.Mutex // guards the following fields, and fields of side
 
 	st *proto.State
 
 	ops    int   // calls that use the memory
 	closed bool  // Close has been called
-	gone   bool  // the connection is being taken apart: nobody polls or posts any more
-	failed error // why the connection ended, nil as long as it is not known to have ended
+	gone   bool  // Close frees the connection: no call polls or posts any more
+	failed error // why the connection ended, nil if it is not known to have ended
 
-	refused bool // the peer broke the protocol: nothing of it is looked at any more
+	refused bool // the peer broke the protocol: its messages are ignored
 
 	readClosed, writeClosed bool          // CloseRead, CloseWrite
-	ending                  proto.Message // Shutdown or Disconnect, once it is to be sent
-	ended                   proto.Message // once it is posted
+	ending                  proto.Message // Shutdown or Disconnect, when it has to be sent
+	ended                   proto.Message // Shutdown or Disconnect, when it is posted
 	hearing                 bool          // hear has been called
 
-	posting bool // Write posts, without mu
-	posted  int  // sends that are not complete
+	posting bool // Write is posting, without mu
+	posted  int  // sends that are not complete yet
 
-	// A call that waits for completions takes them for all calls. One polls at a time.
+	// A waiting call takes completions for all calls. One call polls at a time.
 	leading bool
 	polling context.Context
 	stop    context.CancelFunc
@@ -60,7 +60,7 @@ type Conn struct {
 	keepalives uint64
 }
 
-// newConn returns the Conn of a connection that has been established.
+// newConn returns the Conn of an established connection.
 func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {
 	c := &Conn{
 		parts: p, closing: make(chan struct{}),
@@ -104,7 +104,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.remote
 }
 
-// begin enters a call that uses the memory of the connection. mu is held.
+// begin counts a call that uses the memory of the connection. The caller holds mu.
 func (c *Conn) begin() error {
 	if c.closed {
 		return net.ErrClosed
@@ -113,7 +113,8 @@ func (c *Conn) begin() error {
 	return nil
 }
 
-// end undoes begin. The last one after Close frees the memory. mu is held.
+// end ends a call that begin counted. The last call after Close frees the memory. The caller holds
+// mu.
 func (c *Conn) end() {
 	if c.ops--; c.gone && c.ops == 0 {
 		_ = c.parts.freeMemory()

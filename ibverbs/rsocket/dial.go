@@ -18,17 +18,17 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, network, address string) (
 	return new(Dialer).Dial(ctx, vctx, network, address)
 }
 
-// Dial connects to an rsocket listener over the device of vctx. network and address are those of
-// [net.Dial]: the network is "tcp", "tcp4" or "tcp6", the address "host:port", where host is a name
-// or an address, one of IPv6 in brackets and with a zone if it is link-local, and port a number or
-// the name of a service. Without a host, or with 0.0.0.0 or ::, it is this one. The addresses of a
-// name are tried one after the other, in the order in which the resolver returns them; each has its
-// share of the time that ctx and Timeout leave.
+// Dial connects to an rsocket listener over the device of vctx. network and address are in the form
+// of [net.Dial]: the network is "tcp", "tcp4" or "tcp6", the address "host:port". host is a name or
+// an address. An IPv6 address is in brackets, with a zone if it is link-local. port is a number or
+// the name of a service. No host, 0.0.0.0 and :: mean this host. Dial tries the addresses of a name
+// one after the other, in the resolver's order; each gets its share of the time that ctx and
+// Timeout leave.
 //
-// The error is a [*net.OpError] with the reason in it, or has one for each address of a name:
-// ECONNREFUSED where nobody listens, or the listener refuses, as one of verbs may; EPROTO where it
-// accepts but is no rsocket; EINVAL where it speaks another protocol than iWARP, such as HTTP. ctx
-// counts until Dial returns. A nil d is the zero value.
+// The error is a [*net.OpError] that contains the reason, or the errors of all addresses of a name.
+// ECONNREFUSED: no program listens, or the listener refuses, as a verbs program may. EPROTO: the
+// listener accepts but is not an rsocket. EINVAL: it speaks a protocol other than iWARP, such as
+// HTTP. ctx matters only until Dial returns. A nil d is the zero value.
 func (d *Dialer) Dial(
 	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Conn, error) {
@@ -76,9 +76,9 @@ func (d *Dialer) dial(
 		return nil, err
 	}
 	cc := p.connConfig()
-	cc.NoOpeningWrite = true // the grant of the second half is what opens the stream
+	cc.NoOpeningWrite = true // the grant of the second half opens the stream
 	cc.LocalAddr = d.LocalAddr
-	cc.ResponderResources, cc.InitiatorDepth = -1, 1 // as C asks for
+	cc.ResponderResources, cc.InitiatorDepth = -1, 1 // as in C
 	if p.conn, err = rdmacm.Dial(ctx, vctx, addr, cc); err != nil {
 		return nil, errors.Join(err, p.free())
 	}
@@ -88,13 +88,13 @@ func (d *Dialer) dial(
 	}
 	c := newConn(p, hello, false)
 	c.mu.Lock()
-	c.grant() // at once: until it has come, an acceptor may not send
+	c.grant() // at once, because the acceptor may not send before it comes
 	c.nudge(mostNudges, firstNudge)
 	c.mu.Unlock()
 	return c, nil
 }
 
-// DialContext returns [Dialer.Dial] as a function for what wants one, such as http.Transport:
+// DialContext returns [Dialer.Dial] as a function for users such as http.Transport:
 //
 //	t := &http.Transport{DialContext: d.DialContext(vctx)}
 func (d *Dialer) DialContext(
@@ -103,7 +103,7 @@ func (d *Dialer) DialContext(
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := d.Dial(ctx, vctx, network, address)
 		if err != nil {
-			return nil, err // c would be an interface that is not nil
+			return nil, err // returning c would make an interface that is not nil
 		}
 		return c, nil
 	}

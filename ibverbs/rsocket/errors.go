@@ -10,16 +10,16 @@ import (
 	"syscall"
 )
 
-// netName is what errors and addresses call the network. Addresses are those of TCP.
+// netName is the name of the network in errors and addresses. Addresses are TCP addresses.
 const netName = "rsocket"
 
-// spelled is an address as the program has spelled it.
+// spelled is an address as the program wrote it.
 type spelled string
 
 func (spelled) Network() string  { return netName }
 func (s spelled) String() string { return string(s) }
 
-// ok returns an error if c is nil or the zero value, as the failed calls of package net return.
+// ok returns an error if c is nil or the zero value, as package net does.
 func (c *Conn) ok() error {
 	if c == nil || c.parts == nil {
 		return fmt.Errorf("nil or zero rsocket.Conn: %w", syscall.EINVAL)
@@ -27,7 +27,7 @@ func (c *Conn) ok() error {
 	return nil
 }
 
-// ok is Conn.ok for a Listener.
+// ok returns an error if l is nil or the zero value.
 func (l *Listener) ok() error {
 	if l == nil || l.l == nil {
 		return fmt.Errorf("nil or zero rsocket.Listener: %w", syscall.EINVAL)
@@ -35,12 +35,12 @@ func (l *Listener) ok() error {
 	return nil
 }
 
-// opError is an error of a call of a Conn, with its addresses.
+// opError returns the error of a Conn's call, with its addresses.
 func (c *Conn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: netName, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// failedToDial is the error of a Dial to addr.
+// failedToDial returns the error of a Dial to addr.
 func failedToDial(from, addr netip.AddrPort, err error) error {
 	e := &net.OpError{Op: "dial", Net: netName, Addr: net.TCPAddrFromAddrPort(addr), Err: timedOut(err)}
 	if from.IsValid() {
@@ -49,7 +49,8 @@ func failedToDial(from, addr netip.AddrPort, err error) error {
 	return e
 }
 
-// timedOut returns err, or if a deadline was its cause, an error that net.Error.Timeout finds.
+// timedOut returns err. If a deadline caused err, it returns an error whose Timeout method returns
+// true (net.Error).
 func timedOut(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return &timeoutError{err}
@@ -57,7 +58,7 @@ func timedOut(err error) error {
 	return err
 }
 
-// timeoutError is a failure whose cause is a deadline.
+// timeoutError is an error that a deadline caused.
 type timeoutError struct{ error }
 
 func (e *timeoutError) Timeout() bool   { return true }
@@ -67,7 +68,7 @@ func (e *timeoutError) Unwrap() error   { return e.error }
 // Is implements the protocol of errors.Is: the error is os.ErrDeadlineExceeded as well.
 func (e *timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
-// addrOf returns an address as package net has it.
+// addrOf converts an address for package net.
 func addrOf(a netip.AddrPort) net.Addr {
 	if !a.IsValid() {
 		return &net.TCPAddr{}

@@ -1,6 +1,6 @@
 package rsocket
 
-// Owns reports whether p, which is not empty, is in the connection's ring or in its send buffer.
+// Owns reports whether p, which must not be empty, is in the connection's ring or send buffer.
 func (c *Conn) Owns(p []byte) (ring, sendBuffer bool) {
 	in := func(b []byte) bool {
 		for i := range b {

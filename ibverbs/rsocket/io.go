@@ -12,12 +12,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// copyLocked is how many bytes are copied with the lock held, which is then the shorter way.
+// copyLocked is the longest copy in bytes that is made with the lock held, because releasing the
+// lock would take longer.
 const copyLocked = 1024
 
-// Read reads what has come, and waits if that is nothing. It is io.EOF after the peer's CloseWrite
-// or Close, ECONNRESET if the connection has ended without either, EPROTO if the peer broke the
-// protocol.
+// Read reads the data that has arrived, and waits if there is none. It returns io.EOF after the
+// peer's CloseWrite or Close, ECONNRESET if the connection has ended without either, and EPROTO if
+// the peer broke the protocol.
 func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.ok(); err != nil {
 		return 0, c.opError("read", err)
@@ -37,7 +38,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// emptyRead is Read into no place at all.
+// emptyRead implements Read into an empty slice.
 func (c *Conn) emptyRead() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +82,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	return total, nil
 }
 
-// consume gives n bytes of the ring back to the peer. mu is held.
+// consume returns n bytes of the ring to the peer. The caller holds mu.
 func (c *Conn) consume(n int) {
 	c.st.Consume(n)
 	if c.st.GrantDue() {
@@ -90,12 +91,12 @@ func (c *Conn) consume(n int) {
 	c.grant()
 }
 
-// canRead is side.ready of reading.
+// canRead reports whether a read can go on (side.ready).
 func (c *Conn) canRead() bool {
 	return c.st.Unread() > 0 || c.readClosed || c.st.PeerEnd() != 0 || c.failed != nil
 }
 
-// readEnd returns why there is nothing to read. mu is held.
+// readEnd returns why there is nothing to read, nil if more may come. The caller holds mu.
 func (c *Conn) readEnd() error {
 	if c.readClosed || c.st.PeerEnd() != 0 {
 		return io.EOF
@@ -103,9 +104,9 @@ func (c *Conn) readEnd() error {
 	return c.failed
 }
 
-// WriteTo writes what comes to w, until the end of the stream. It passes w the memory that the
-// peer wrote into, and gives the peer that back when w.Write returns; until then a peer that breaks
-// the protocol can change it. Read waits until WriteTo has returned.
+// WriteTo writes received data to w, until the end of the stream. It passes w the memory that the
+// peer wrote into, and returns the memory to the peer when w.Write returns. Until then a peer that
+// breaks the protocol can change the memory. Read waits until WriteTo has returned.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	const op = "writeto"
 	if err := c.ok(); err != nil {
@@ -156,19 +157,18 @@ func (c *Conn) writeTo(w io.Writer) (total int64, err error) {
 	}
 }
 
-// unlocked calls f without the lock, and has it again also if f panics.
+// unlocked calls f without the lock, and locks again even if f panics.
 func (c *Conn) unlocked(f func() (int, error)) (int, error) {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	return f()
 }
 
-// mostAtOnce is how many transfers are posted in one list. It is as many as there are from
-// FirstTransfer to MaxTransfer, each twice as long as the one before, and all of them go to TCP in
-// one system call.
+// mostAtOnce is how many transfers are posted in one list: from FirstTransfer to MaxTransfer, each
+// twice as long as the one before. All of them go to TCP in one system call.
 const mostAtOnce = 6
 
-// writing is what transfers are posted with.
+// writing is the memory for posting transfers.
 type writing struct {
 	n      int // transfers
 	octets int
@@ -178,7 +178,7 @@ type writing struct {
 	copies [mostAtOnce]copying
 }
 
-// copying is which bytes of a Write go where in the send buffer.
+// copying says which bytes of a Write to copy where in the send buffer.
 type copying struct {
 	p   []byte
 	off int
@@ -192,8 +192,8 @@ func (w *writing) init() {
 	}
 }
 
-// Write sends p. It returns when all of it is in the send buffer, or on its way. It is EPIPE after
-// CloseWrite, and after the peer's Close; ECONNRESET if the connection has ended without that.
+// Write sends p. It returns when all of it is in the send buffer or posted. It returns EPIPE after
+// CloseWrite and after the peer's Close, and ECONNRESET if the connection has ended without these.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.ok(); err != nil {
 		return 0, c.opError("write", err)
@@ -247,10 +247,11 @@ func (c *Conn) write(p []byte) (total int, err error) {
 	return total, nil
 }
 
-// canWrite is side.ready of writing.
+// canWrite reports whether a write can go on (side.ready).
 func (c *Conn) canWrite() bool { return c.st.CanSend() > 0 || c.writeEnd() != nil }
 
-// writeEnd returns why nothing can be written any more, nil if it can. mu is held.
+// writeEnd returns why nothing can be written any more, nil if writing is possible. The caller
+// holds mu.
 func (c *Conn) writeEnd() error {
 	switch {
 	case c.closed:
@@ -261,14 +262,14 @@ func (c *Conn) writeEnd() error {
 	return c.failed
 }
 
-// mayAdd reports whether another transfer can go into the list. mu is held.
+// mayAdd reports whether another transfer can go into the list. The caller holds mu.
 func (c *Conn) mayAdd() bool {
 	w := &c.writing
 	return w.n < mostAtOnce && w.octets < proto.MaxTransfer && c.st.CanSend() > 0
 }
 
-// add adds a transfer of n bytes, at most CanSend, to the list that post posts: a Write and its
-// message. The bytes are those of p, or if that is nil in the send buffer already. mu is held.
+// add adds a transfer of n bytes, at most CanSend, to the list for post: a Write and its message. p
+// has the bytes; if p is nil, they are already in the send buffer. The caller holds mu.
 func (c *Conn) add(p []byte, n int) {
 	w := &c.writing
 	i := w.n
@@ -299,7 +300,8 @@ func (c *Conn) add(p []byte, n int) {
 	w.copies[i] = copying{p, t.Offset}
 }
 
-// post posts the transfers of the list. mu is held, but not while it copies and posts.
+// post posts the transfers of the list. The caller holds mu; post unlocks it while it copies and
+// posts.
 func (c *Conn) post() error {
 	w := &c.writing
 	c.posting = true
@@ -313,7 +315,7 @@ func (c *Conn) post() error {
 	}
 	err := c.parts.conn.QP().PostSend(w.wrs[:2*w.n]...)
 	for i := range w.n {
-		w.wrs[2*i].Inline = nil // it is the caller's
+		w.wrs[2*i].Inline = nil // do not keep the caller's slice
 	}
 	w.n, w.octets = 0, 0
 	c.mu.Lock()
@@ -326,8 +328,8 @@ func (c *Conn) post() error {
 	return nil
 }
 
-// ReadFrom sends what r has, until its end. r reads into the send buffer. Write waits until
-// ReadFrom has returned; a deadline and Close don't end a Read of r that is under way.
+// ReadFrom sends the data of r, until its end. r reads into the send buffer. Write waits until
+// ReadFrom has returned. A deadline and Close do not end a running Read of r.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	const op = "readfrom"
 	if err := c.ok(); err != nil {

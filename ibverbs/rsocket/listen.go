@@ -30,22 +30,22 @@ type Listener struct {
 	closed   bool
 }
 
-// acceptance is an Accept that waits.
+// acceptance is a waiting Accept.
 type acceptance struct{ end context.CancelCauseFunc }
 
-// Listen waits for connections over the device of vctx, with the defaults of ListenConfig.
+// Listen listens for connections over the device of vctx, with the defaults of ListenConfig.
 func Listen(
 	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, vctx, network, address)
 }
 
-// Listen waits for connections over the device of vctx. network and address are those of
-// [net.Listen]: the network is "tcp", "tcp4" or "tcp6", the address "host:port", where host is a
-// name or an address, one of IPv6 in brackets and with a zone if it is link-local, and port a
-// number or the name of a service. Port 0, or none, is one that is free. Without a host it is every
-// address that the system has; with "tcp6" only those of IPv6. Of a name's addresses it is the
-// first that is the system's. ctx bounds the look-up of names. A nil lc is the zero value.
+// Listen listens for connections over the device of vctx. network and address are in the form of
+// [net.Listen]: the network is "tcp", "tcp4" or "tcp6", the address "host:port". host is a name or
+// an address. An IPv6 address is in brackets, with a zone if it is link-local. port is a number or
+// the name of a service. Port 0, or none, means a free port. No host means every address of the
+// system; with "tcp6" only the IPv6 addresses. Of a name's addresses, Listen uses the first that
+// belongs to the system. ctx limits the look-up of names. A nil lc is the zero value.
 func (lc *ListenConfig) Listen(
 	ctx context.Context, vctx *ibverbs.Context, network, address string,
 ) (*Listener, error) {
@@ -100,9 +100,9 @@ func (l *Listener) Addr() net.Addr {
 	return addrOf(l.l.Addr())
 }
 
-// Accept waits for the next connection. The error is a [*net.OpError]: net.ErrClosed after Close,
-// os.ErrDeadlineExceeded after the deadline, or one of the device that concerns the listener. A
-// peer that does not get its connection does not end Accept: see ListenConfig.Refused.
+// Accept waits for the next connection. The error is a [*net.OpError] that contains net.ErrClosed
+// after Close, os.ErrDeadlineExceeded after the deadline, or a device error that concerns the
+// listener. A peer that does not get its connection does not end Accept: see ListenConfig.Refused.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.AcceptContext(context.Background())
 	if err != nil {
@@ -111,7 +111,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptContext is Accept that also ends with ctx.
+// AcceptContext waits for the next connection, as Accept does, until ctx ends.
 func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 	c, err := l.accept(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (l *Listener) refuse(peer netip.AddrPort, err error) {
 	}
 }
 
-// answer accepts a request of a peer that speaks rsocket.
+// answer accepts a request if the peer speaks rsocket.
 func (l *Listener) answer(ctx context.Context, req *rdmacm.Request) (*Conn, error) {
 	defer req.Close()
 	hello, err := proto.ParseHello(req.PrivateData())
@@ -189,7 +189,7 @@ func (l *Listener) answer(ctx context.Context, req *rdmacm.Request) (*Conn, erro
 	return newConn(p, hello, true), nil
 }
 
-// begin enters an Accept, which a deadline or Close then ends.
+// begin registers an Accept, so that a deadline or Close can end it.
 func (l *Listener) begin(a *acceptance) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,15 +209,15 @@ func (l *Listener) finish(a *acceptance) {
 	delete(l.waiting, a)
 }
 
-// endAll ends those that wait. mu is held.
+// endAll ends all waiting Accepts. The caller holds mu.
 func (l *Listener) endAll(why error) {
 	for a := range l.waiting {
 		a.end(why)
 	}
 }
 
-// SetDeadline sets when Accept fails with os.ErrDeadlineExceeded, also one that waits already. Zero
-// is never.
+// SetDeadline sets the time at which Accept fails with os.ErrDeadlineExceeded, even an Accept that
+// is already waiting. Zero means never.
 func (l *Listener) SetDeadline(t time.Time) error {
 	if err := l.ok(); err != nil {
 		return &net.OpError{Op: "set", Net: netName, Err: err}
@@ -250,8 +250,8 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// Close ends listening. Accept returns net.ErrClosed. Connections that it has returned are not
-// concerned.
+// Close ends listening. Waiting calls of Accept return net.ErrClosed. Connections that Accept has
+// returned are not affected.
 func (l *Listener) Close() error {
 	if err := l.ok(); err != nil {
 		return &net.OpError{Op: "close", Net: netName, Err: err}

@@ -6,9 +6,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// leaveUntouched gives the pages of a fresh region back until they are used. The engine has the
-// kernel make all of them to find out whether they can be had, and a connection may never need most
-// of them. Devices of the kernel have pinned them.
+// leaveUntouched returns the pages of a new region to the kernel until they are used. The engine
+// makes the kernel allocate all of them, to check that they are available, but a connection may
+// never need most of them. Kernel devices have pinned the pages.
 func leaveUntouched(vctx *ibverbs.Context, mr *ibverbs.MR) {
 	if vctx.Provider() == "engine" {
 		_ = unix.Madvise(mr.Bytes(), unix.MADV_DONTNEED)

@@ -14,19 +14,19 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// parts are what a connection consists of at the device.
+// parts are a connection's objects at the device.
 type parts struct {
 	cfg  Config
 	vctx *ibverbs.Context
 	ch   *ibverbs.CompChannel
-	cq   *ibverbs.CQ // of both queues, as in C
+	cq   *ibverbs.CQ // for both queues, as in C
 	conn *rdmacm.Conn
 
-	answers *rdmacm.Request // the request that is accepted, nil for a Dial
+	answers *rdmacm.Request // the request to accept, nil for a Dial
 
-	// own is memory that only this end writes: the send buffer, room for grants that can't be
-	// inline, and what messages are received in. ring is what the peer writes: the ring, and the
-	// SGL after it.
+	// own is memory that only this end writes: the send buffer, room for grants that cannot be
+	// inline, and the buffers of received messages. The peer writes ring: the ring, and the SGL
+	// after it.
 	own, ring *ibverbs.MR
 	inline    int
 }
@@ -35,17 +35,17 @@ type parts struct {
 // has to wait for a place.
 const extraPlaces = 2
 
-// bigEndian is the byte order of this machine.
+// bigEndian reports whether this machine is big-endian.
 var bigEndian = binary.NativeEndian.Uint16([]byte{1, 0}) != 1
 
-// newParts makes what exists before the connection.
+// newParts makes the objects that exist before the connection.
 func newParts(vctx *ibverbs.Context, cfg Config) (*parts, error) {
 	p := &parts{cfg: cfg, vctx: vctx}
 	var err error
 	if p.ch, err = vctx.CreateCompChannel(); err != nil {
 		return nil, err
 	}
-	// One more than there can be, for what rdmacm posts.
+	// One more than the queues need, for rdmacm's own work request.
 	n := cfg.SendQueue + extraPlaces + cfg.receives() + 1
 	p.cq, err = vctx.CreateCQ(n, &ibverbs.CQOptions{Channel: p.ch})
 	if err != nil {
@@ -65,16 +65,16 @@ func (p *parts) connConfig() *rdmacm.ConnConfig {
 	}
 }
 
-// prepare registers the memory of a connection that is being made, and posts its receives.
+// prepare registers the memory of a new connection, and posts its receives.
 func (p *parts) prepare(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) error {
-	if err := p.freeMemory(); err != nil { // of a Dial's former local port
+	if err := p.freeMemory(); err != nil { // from a try with another local port
 		return err
 	}
 	_, init, err := c.QP().Query()
 	if err != nil {
 		return err
 	}
-	// A device that has none grants none.
+	// A device without inline data grants 0.
 	p.inline = min(init.Cap.MaxInlineData, p.cfg.Inline)
 	if p.inline < proto.MessageLen {
 		return &ibverbs.UnsupportedError{Feature: "rsocket on " + p.vctx.Name(), Reason: fmt.Sprintf(
@@ -110,7 +110,7 @@ func (p *parts) prepare(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnPar
 	return nil
 }
 
-// hello is the private data of this end.
+// hello returns the private data of this end.
 func (p *parts) hello() proto.Hello {
 	return proto.Hello{
 		BigEndian: bigEndian,
@@ -123,7 +123,7 @@ func (p *parts) hello() proto.Hello {
 	}
 }
 
-// The send buffer comes first in own, then the entries of grants, then messages that are received.
+// own consists of the send buffer, the entries of grants, and the received messages, in this order.
 
 func (p *parts) entriesAt() int { return (p.cfg.SendBuffer + ringAlign - 1) &^ (ringAlign - 1) }
 
@@ -142,9 +142,9 @@ func (p *parts) messageSGE(i int) ibverbs.SGE {
 // close ends the connection and frees everything.
 func (p *parts) close() error { return errors.Join(p.conn.Close(), p.free()) }
 
-// free frees everything but the connection, which is closed, or did not come about. A kernel lets
-// go of the QP of one that was given up only when its peer has answered or its time is up. What
-// needs the QP to be closed is then freed later.
+// free frees everything except the connection, which is closed or was never established. If a dial
+// was given up, the kernel keeps its QP until the peer has answered or a timeout has passed. The CQ
+// and its channel, which need the QP to be closed, are then freed later.
 func (p *parts) free() error {
 	err := p.freeQueue()
 	if errors.Is(err, syscall.EBUSY) {
@@ -154,7 +154,7 @@ func (p *parts) free() error {
 	return errors.Join(err, p.freeMemory())
 }
 
-// freeQueueLater is freeQueue when the QP is closed. It does not try for ever.
+// freeQueueLater repeats freeQueue until the QP is closed, but not forever.
 func (p *parts) freeQueueLater() {
 	for wait := time.Millisecond; wait < time.Minute; wait += wait / 2 {
 		time.Sleep(min(wait, time.Second))
@@ -172,7 +172,7 @@ func (p *parts) freeQueue() error {
 	return p.ch.Close()
 }
 
-// freeMemory closes the regions, whose memory is unmapped.
+// freeMemory closes the regions, which unmaps their memory.
 func (p *parts) freeMemory() error {
 	own, ring := p.own, p.ring
 	p.own, p.ring = nil, nil

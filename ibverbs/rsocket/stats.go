@@ -6,28 +6,28 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// Stats are numbers of a connection since it was made, and of what holds it up at present.
+// Stats are a connection's counters since it was made, and its present limits on sending.
 type Stats struct {
 	Sent, Received Traffic
-	Keepalives     uint64 // sent, also after Dial to a peer that has sent nothing
+	Keepalives     uint64 // empty Writes sent, including those of Dial to a silent peer
 
-	// What may be sent at present: nothing while one of the first two is 0, the send buffer has
-	// less than 2048 bytes free, or the send queue less than two places.
+	// What may be sent at present. Nothing may be sent while one of the first two is 0, the send
+	// buffer has less than 2048 bytes free, or the send queue less than two places.
 	Credits        int // transfers that the peer has receives for
 	Room           int // bytes of the peer's ring
 	FreeSendBuffer int // bytes
 	FreeSendQueue  int // places
-	Unread         int // bytes that have come and are not read
+	Unread         int // bytes that have arrived and are not read
 
 	PeerShutdown     bool  // the peer has ended its direction, or the stream
 	PeerDisconnected bool  // the peer has ended the stream
-	Err              error // why the connection has ended, if it has and that is known
+	Err              error // why the connection has ended, nil if it is not known to have ended
 }
 
-// Traffic counts one direction. Grants are credit messages, and go the other way.
+// Traffic counts one direction. Grants are credit messages, which go the other way.
 type Traffic struct{ Octets, Transfers, Grants uint64 }
 
-// Stats returns the numbers of the connection.
+// Stats returns the connection's counters.
 func (c *Conn) Stats() Stats {
 	if err := c.ok(); err != nil {
 		return Stats{Err: err}
@@ -44,7 +44,7 @@ func (c *Conn) Stats() Stats {
 	}
 }
 
-// String says which connection it is, what has gone over it, and what it waits for.
+// String returns the connection's addresses, counters and limits, and why it ended if it has.
 func (c *Conn) String() string {
 	if err := c.ok(); err != nil {
 		return "nil or zero rsocket.Conn"

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// side is a direction of a Conn, its Close or hear: which call uses it, and waits in it. One waits
-// at a time.
+// side is a direction of a Conn, or its Close or hear: the call that uses it, and whether that call
+// waits. One call waits at a time.
 //
-// A call that waits takes completions from the CQ for all: the first one polls (it leads), and the
-// others wait for a token of wake, which they get when they can go on, or have to lead. So a lost
-// wake-up would need one that waits while nobody leads, and appoint is called by whoever stops to
-// lead.
+// A waiting call takes completions from the CQ for all calls. The first one polls (it leads). The
+// others wait for a token of wake, which they get when they can go on or have to lead. A lost
+// wake-up would need a waiting call while no call leads. That cannot happen, because every call
+// that stops leading calls appoint.
 type side struct {
-	ready func() bool // whether a call in this direction can go on; called with Conn.mu held
+	ready func() bool // whether a call here can go on; called with Conn.mu held
 
 	use  chan struct{} // has a token while a call uses the direction
 	wake chan struct{}
@@ -55,7 +55,8 @@ func (c *Conn) acquire(s *side) error {
 
 func (s *side) release() { <-s.use }
 
-// await waits until s is ready, or its deadline has passed. mu is held, but not while it waits.
+// await waits until s is ready or its deadline has passed. The caller holds mu; await unlocks it
+// while it waits.
 func (c *Conn) await(s *side) (err error) {
 	for {
 		switch {
@@ -76,7 +77,7 @@ func (c *Conn) await(s *side) (err error) {
 	}
 }
 
-// lead waits for completions and handles them. mu is held, but not while it waits.
+// lead waits for completions and handles them. The caller holds mu; lead unlocks it while it waits.
 func (c *Conn) lead(s *side) {
 	if c.polling == nil || c.polling.Err() != nil {
 		c.polling, c.stop = context.WithCancel(context.Background())
@@ -93,7 +94,8 @@ func (c *Conn) lead(s *side) {
 	c.handle(c.wcs[:n])
 }
 
-// follow waits until somebody else has done something for s. mu is held, but not while it waits.
+// follow waits until another call wakes s or its deadline passes. The caller holds mu; follow
+// unlocks it while it waits.
 func (c *Conn) follow(s *side) {
 	s.waiting = true
 	done := s.limit.done
@@ -105,12 +107,12 @@ func (c *Conn) follow(s *side) {
 	c.mu.Lock()
 	s.waiting = false
 	select {
-	case <-s.wake: // came with done
+	case <-s.wake: // came together with done
 	default:
 	}
 }
 
-// look handles the completions that there are, unless somebody else is at it. mu is held.
+// look handles the completions that are in the CQ, unless another call polls. The caller holds mu.
 func (c *Conn) look() {
 	if c.leading || c.gone {
 		return
@@ -122,7 +124,7 @@ func (c *Conn) look() {
 	c.handle(c.wcs[:n])
 }
 
-// appoint has one of those that wait lead, if nobody does. mu is held.
+// appoint makes a waiting call lead, if no call does. The caller holds mu.
 func (c *Conn) appoint() {
 	if c.leading {
 		return
@@ -135,7 +137,7 @@ func (c *Conn) appoint() {
 	}
 }
 
-// wakeReady wakes those that can go on. mu is held.
+// wakeReady wakes the waiting calls that can go on. The caller holds mu.
 func (c *Conn) wakeReady() {
 	for _, s := range c.sides() {
 		if s.waiting && s.ready() {
@@ -146,7 +148,7 @@ func (c *Conn) wakeReady() {
 
 func (c *Conn) sides() [4]*side { return [4]*side{&c.rd, &c.wr, &c.cl, &c.hr} }
 
-// rouse gives a token to one that waits. mu is held.
+// rouse gives a token to the waiting call. The caller holds mu.
 func (s *side) rouse() {
 	select {
 	case s.wake <- struct{}{}:
@@ -154,7 +156,7 @@ func (s *side) rouse() {
 	}
 }
 
-// kick has the call that waits in s look again. mu is held.
+// kick makes the waiting call of s check its condition again. The caller holds mu.
 func (c *Conn) kick(s *side) {
 	switch {
 	case s.leads:
@@ -164,15 +166,15 @@ func (c *Conn) kick(s *side) {
 	}
 }
 
-// deadline is one of a side. It is guarded by Conn.mu.
+// deadline is the deadline of a side. Conn.mu guards it.
 type deadline struct {
-	done   chan struct{} // closed once it has passed
+	done   chan struct{} // closed when the deadline has passed
 	passed bool
 	timer  *time.Timer
 	turn   int // counts calls of setDeadline
 }
 
-// setDeadline sets the deadline of s. Zero is none. mu is held.
+// setDeadline sets the deadline of s. Zero means none. The caller holds mu.
 func (c *Conn) setDeadline(s *side, t time.Time) {
 	d := &s.limit
 	d.turn++
@@ -201,7 +203,7 @@ func (c *Conn) setDeadline(s *side, t time.Time) {
 	})
 }
 
-// pass has the deadline of s pass. mu is held.
+// pass ends the waiting of s because its deadline has passed. The caller holds mu.
 func (c *Conn) pass(s *side) {
 	s.limit.passed = true
 	close(s.limit.done)
@@ -210,15 +212,15 @@ func (c *Conn) pass(s *side) {
 	}
 }
 
-// SetDeadline sets the deadlines of reading and writing. Calls that wait when it passes, and calls
-// after it, fail with os.ErrDeadlineExceeded. Zero is none.
+// SetDeadline sets the deadlines of reading and writing. When the deadline passes, waiting and
+// later calls fail with os.ErrDeadlineExceeded. Zero means none.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, bothSides) }
 
 // SetReadDeadline sets the deadline of Read and WriteTo.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, readSide) }
 
-// SetWriteDeadline sets the deadline of Write and ReadFrom. What was written before it passes
-// counts, and is on its way.
+// SetWriteDeadline sets the deadline of Write and ReadFrom. Data that was written before it passes
+// is counted in their results, and is sent.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, writeSide) }
 
 func bothSides(c *Conn) []*side { return []*side{&c.rd, &c.wr} }

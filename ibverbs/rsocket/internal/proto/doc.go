@@ -1,15 +1,15 @@
 // Package proto is the state of one end of an rsocket stream, version 1, as librdmacm's rsocket.c
-// speaks it over iWARP. It does no I/O, reads no clock, starts no goroutine and has no lock: the
-// caller gives it what arrived, and posts what it returns.
+// implements it over iWARP. It does no I/O, reads no clock, starts no goroutine and has no lock.
+// The caller passes in what arrived, and posts what the package returns.
 //
-// A stream has two directions with a ring of memory each, at the end that receives. The peer of a
-// ring places bytes in it by RDMA Write, and a Send of four bytes after each Write says how many
+// A stream has two directions, each with a ring of memory at the receiving end. The sending end
+// places bytes in the ring by RDMA Write, and a Send of four bytes after each Write says how many
 // they are. The owner of the ring grants it in halves: it writes the address of a half into an
-// array in the memory of the peer (the target SGL), and sends a credit message after it. The first
-// half is granted in the private data of the connection.
+// array in the sender's memory (the target SGL), and sends a credit message after it. The private
+// data of the connection grants the first half.
 //
-// Every number of the peer is checked before it is used. What a peer may not do is an [*Error],
-// after which the state is of no use.
+// Every number from the peer is checked before it is used. If the peer breaks the protocol, the
+// error is an [*Error], after which the state must not be used.
 package proto
 
 import (

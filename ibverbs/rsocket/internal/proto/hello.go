@@ -8,10 +8,10 @@ import (
 // HelloLen is the length of the private data in request and reply, in bytes.
 const HelloLen = 40
 
-// Version is the only version of the protocol that there is.
+// Version is the only version of the protocol.
 const Version = 1
 
-// SGLEntries is how many grants the target SGL of this end has room for. C's peers have as many.
+// SGLEntries is how many entries the target SGL of this end has, as in C.
 const SGLEntries = 2
 
 // EntryLen is the length of an entry of the target SGL in bytes.
@@ -22,7 +22,7 @@ const (
 	flagIOMap                 // the field with the number of iomap entries is valid
 )
 
-// Region is memory of one end that the other one may write (struct rs_sge).
+// Region is memory of one end that the other end may write (struct rs_sge).
 type Region struct {
 	Addr uint64
 	Key  uint32
@@ -31,10 +31,10 @@ type Region struct {
 
 // Hello is the private data of a connection (struct rs_conn_data).
 type Hello struct {
-	BigEndian bool   // the byte order of its sender
-	Credits   uint16 // receives that its sender has posted
-	IOMap     byte   // entries of the iomap, scaled; this package never uses any
-	SGL       Region // where the peer writes its grants; Len is the number of entries
+	BigEndian bool   // the sender's byte order
+	Credits   uint16 // receives that the sender has posted
+	IOMap     byte   // entries of the iomap, scaled; this package uses none
+	SGL       Region // where the sender's peer writes grants; Len is the number of entries
 	Data      Region // the first half of the ring
 }
 
@@ -85,7 +85,7 @@ func ParseHello(b []byte) (Hello, error) {
 	return h, h.check()
 }
 
-// check returns an error if the numbers can't be those of a stream.
+// check returns an error if a stream cannot have these numbers.
 func (h *Hello) check() error {
 	switch {
 	case h.Credits == 0:
@@ -93,7 +93,7 @@ func (h *Hello) check() error {
 	case h.SGL.Addr == 0:
 		return broken("has its SGL at address 0")
 	case h.SGL.Len < SGLEntries:
-		// The first grant goes to entry 1, whatever their number is.
+		// The first grant goes to entry 1, however many there are.
 		return broken("has an SGL of %d entries; a ring of two halves takes %d", h.SGL.Len, SGLEntries)
 	case uint64(h.SGL.Len)*EntryLen > math.MaxUint64-h.SGL.Addr:
 		return broken("has an SGL of %d entries at %#x, which ends beyond the last address",
@@ -111,5 +111,5 @@ func (h *Hello) check() error {
 	return nil
 }
 
-// maxHalf is the longest half of a ring: the whole has a length in 32 bits, as in C.
+// maxHalf is the longest half of a ring, because the whole ring's length has 32 bits, as in C.
 const maxHalf = math.MaxInt32

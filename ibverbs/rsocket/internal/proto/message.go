@@ -8,26 +8,26 @@ import (
 // MessageLen is the length of a message in bytes.
 const MessageLen = 4
 
-// MaxTransfer is how many bytes one Write has at most.
+// MaxTransfer is the maximum length of a Write in bytes.
 const MaxTransfer = 65536
 
-// FirstTransfer is how many bytes the first Write of a call has at most; each that follows has
-// twice as many as the one before.
+// FirstTransfer is the maximum length of a call's first Write in bytes; each later one may be twice
+// as long as the one before.
 const FirstTransfer = 2048
 
 // LowWater is how many bytes of the send buffer have to be free before anything is sent.
 const LowWater = 2048
 
-// ControlSlots is how many places of the send queue are for credits and keepalive.
+// ControlSlots is the number of places of the send queue for credits and keepalive.
 const ControlSlots = 4
 
-// Message is what a Send of four bytes has: a kind in the upper three bits, and a number.
+// Message is the content of a Send of four bytes: a kind in the upper three bits, and a number.
 type Message uint32
 
-// Kinds of messages. C's receivers take the reserved kinds 1 and 3 for data and drop 2; C never
-// sends one of them.
+// Kinds of messages. C's receivers treat the reserved kinds 1 and 3 as data and ignore 2; C never
+// sends any of them.
 const (
-	KindData    = 0 // so many bytes were written
+	KindData    = 0 // the number of bytes that were written
 	KindCredits = 4 // a new limit of messages, and perhaps an entry of the SGL
 	KindIOMap   = 6 // an entry of the iomap was written
 	KindControl = 7
@@ -36,7 +36,7 @@ const (
 // Values of control messages.
 const (
 	ControlDisconnect = 0 // neither reads nor writes any more
-	ControlKeepalive  = 1 // is the name of a Write of no bytes, and never sent
+	ControlKeepalive  = 1 // stands for an empty Write; never sent
 	ControlShutdown   = 2 // writes no more
 )
 
@@ -59,7 +59,7 @@ func (m Message) Kind() uint32 { return uint32(m >> kindShift) }
 // Value returns the lower 29 bits.
 func (m Message) Value() uint32 { return uint32(m & valueMask) }
 
-// String says what the message is.
+// String describes the message.
 func (m Message) String() string {
 	switch m.Kind() {
 	case KindData:
@@ -79,8 +79,8 @@ func (m Message) String() string {
 	return fmt.Sprintf("message of kind %d with %d", m.Kind(), m.Value())
 }
 
-// order returns the byte order of an end. Messages are in that of their sender, entries of an SGL
-// in that of their reader.
+// order returns the byte order of an end. Messages have their sender's byte order, entries of an
+// SGL their reader's.
 func order(big bool) binary.ByteOrder {
 	if big {
 		return binary.BigEndian
@@ -88,7 +88,7 @@ func order(big bool) binary.ByteOrder {
 	return binary.LittleEndian
 }
 
-// uint32In and putUint32In are order for the hot path: no call of an interface's method.
+// uint32In and putUint32In convert without the interface of order, for the hot path.
 func uint32In(big bool, b []byte) uint32 {
 	if big {
 		return binary.BigEndian.Uint32(b)
@@ -104,7 +104,7 @@ func putUint32In(big bool, b []byte, v uint32) {
 	}
 }
 
-// putEntry writes r as an entry of an SGL whose owner has that byte order.
+// putEntry writes r as an entry of an SGL. big is the byte order of the SGL's owner.
 func putEntry(big bool, b []byte, r Region) {
 	o := order(big)
 	o.PutUint64(b, r.Addr)
@@ -112,7 +112,7 @@ func putEntry(big bool, b []byte, r Region) {
 	o.PutUint32(b[12:], r.Len)
 }
 
-// entry reads one.
+// entry reads an entry of an SGL.
 func entry(big bool, b []byte) Region {
 	o := order(big)
 	return Region{Addr: o.Uint64(b), Key: o.Uint32(b[8:]), Len: o.Uint32(b[12:])}

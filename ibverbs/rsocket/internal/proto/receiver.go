@@ -1,30 +1,31 @@
 package proto
 
-// receiver is the direction from the peer: the ring of this end, and the messages in it.
+// receiver is the state of the direction from the peer: the ring of this end, and the messages in
+// it.
 type receiver struct {
-	big bool // the byte order of the peer, whose SGL entries of ours are in
+	big bool // the peer's byte order, for entries of its SGL
 
 	ring Region // both halves
 	half uint32
 
-	// Messages whose bytes are not all read, as a queue of lengths. At most limit-seq come.
+	// Messages with unread bytes, as a queue of lengths. The peer may send limit-seq more.
 	lens        []uint32
 	first, have int
 	seq         uint16 // messages received
 	read        uint16 // messages that the program has read to the end
-	limit       uint16 // the first one that the peer may not send
-	due         uint16 // value of read with which credits are due
+	limit       uint16 // the first message that the peer may not send
+	due         uint16 // credits are due when read reaches this value
 
-	left    uint32 // bytes that the peer may still write in its half
+	left    uint32 // bytes that the peer may still write in its current half
 	pending bool   // whether the other half is granted, too
 
 	unread int // bytes
-	at     int // where the next one to be read is in the ring
+	at     int // offset in the ring of the next byte to read
 
-	free    uint32 // bytes that have been read and are not granted
-	granted int    // the half that is granted next
+	free    uint32 // bytes that are read and not granted again
+	granted int    // the half to grant next
 	sgl     Region // of the peer
-	entry   uint32 // of it that the next grant goes to
+	entry   uint32 // the entry of sgl for the next grant
 }
 
 func (r *receiver) init(c Config, hello Hello) {
@@ -35,7 +36,7 @@ func (r *receiver) init(c Config, hello Hello) {
 	}
 }
 
-// data takes a data message of n bytes.
+// data processes a data message of n bytes.
 func (r *receiver) data(n uint32) error {
 	switch {
 	case n == 0:
@@ -62,13 +63,13 @@ func (r *receiver) data(n uint32) error {
 // Unread returns how many bytes can be read.
 func (s *State) Unread() int { return s.in.unread }
 
-// Readable returns where the next bytes to read are in the ring, and how many follow each other
+// Readable returns the offset of the next bytes to read in the ring, and how many are contiguous
 // there.
 func (s *State) Readable() (offset, n int) {
 	return s.in.at, min(s.in.unread, int(s.in.ring.Len)-s.in.at)
 }
 
-// Consume says that the program has read n bytes, at most those of Readable.
+// Consume records that the program has read n bytes, at most as many as Readable returned.
 func (s *State) Consume(n int) {
 	r := &s.in
 	r.unread -= n
@@ -90,18 +91,17 @@ func (s *State) Consume(n int) {
 	}
 }
 
-// Grant is a credit message, and the entry of the peer's SGL that is written before it if Write is
-// set.
+// Grant is a credit message. If Write is set, the entry of the peer's SGL is written before it.
 type Grant struct {
 	Write bool
 	Entry [EntryLen]byte
 	Addr  uint64
 	Key   uint32
-	Slots int // control slots that it takes
+	Slots int // control slots that the grant takes
 	Msg   Message
 }
 
-// Grant fills g in with what the peer is due, and reports whether it is anything.
+// Grant fills in g with the grant that the peer is due, and reports whether there is one.
 func (s *State) Grant(g *Grant) bool {
 	r := &s.in
 	write := r.free >= r.half
@@ -132,7 +132,7 @@ func (s *State) Grant(g *Grant) bool {
 	return true
 }
 
-// GrantDue reports whether the peer is due a grant that waits for control slots only.
+// GrantDue reports whether the peer is due a grant that waits only for control slots.
 func (s *State) GrantDue() bool {
 	r := &s.in
 	return !s.silent && s.slots < 2 && s.peerEnd == 0 &&

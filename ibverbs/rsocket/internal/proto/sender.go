@@ -1,41 +1,42 @@
 package proto
 
-// sender is the direction to the peer: its ring, its credits, and the send buffer of this end.
+// sender is the state of the direction to the peer: its ring, its credits, and the send buffer of
+// this end.
 type sender struct {
 	big, peerBig bool // byte orders of this end and the peer
 
 	// Credits: messages are counted from 0, in 16 bits.
 	seq   uint16 // messages sent
-	spare uint16 // credits that are not used
-	limit uint16 // the first one that may not be sent
-	read  uint16 // of those sent, how many the peer's program has read
+	spare uint16 // credits to leave unused
+	limit uint16 // the first message that may not be sent
+	read  uint16 // messages sent that the peer's program has read
 
-	// The peer's ring. A grant names the half that is not in use, so that everything but its time
-	// is known before.
-	ring  Region // the first half; the second one is after it
-	half  int    // in which the next byte goes
-	used  uint32 // bytes of that half
+	// The peer's ring. A grant names the half that is not in use, so everything about it except its
+	// time is known in advance.
+	ring  Region // the first half; the second half follows it
+	half  int    // the half for the next byte
+	used  uint32 // bytes used of that half
 	ready [2]bool
 	ends  [2]uint16 // messages sent when the half was full
 
 	sgl     []byte // where the peer writes grants
-	expect  int    // the entry that the next grant is written to, and the half that it names
-	first   bool   // there was no grant yet
-	suspect bool   // the entry was odd when it was last looked at
+	expect  int    // the entry for the next grant, and the half that it names
+	first   bool   // there has been no grant yet
+	suspect bool   // the entry was wrong when it was last read
 
-	places int // of the send queue that are free for data
+	places int // free places of the send queue for data
 	room   int // bytes of the send buffer that are free
 	size   int // bytes of the send buffer
-	head   int // where the next byte goes in it
+	head   int // offset of the next byte in the send buffer
 }
 
-// mostSpare is how many credits are not used. A peer in C posts as many receives as it gives
-// credits for data, and our credit messages and the end of the stream take some of them. It takes
-// completions from its CQ at the latest when its send buffer is full, which is after three or so of
-// our grants.
+// mostSpare is how many credits are left unused at most. A peer in C posts as many receives as it
+// gives credits for data, and our credit messages and the end of the stream take some of them. It
+// takes completions from its CQ at the latest when its send buffer is full, which is after about
+// three of our grants.
 const mostSpare = 8
 
-// placesOfData is how many places of the send queue a transfer takes: Write and Send.
+// placesOfData is how many places of the send queue a transfer takes: a Write and a Send.
 const placesOfData = 2
 
 func (s *sender) init(c Config, hello Hello) {
@@ -47,9 +48,9 @@ func (s *sender) init(c Config, hello Hello) {
 	}
 }
 
-// credits takes a credit message, and reports whether anything changed.
+// credits processes a credit message, and reports whether anything changed.
 func (s *sender) credits(limit uint16) (changed bool, err error) {
-	// The peer's limit is what its program has read and a constant.
+	// The peer's limit is the number of messages that its program has read, plus a constant.
 	read := s.read + (limit - s.limit)
 	if read-s.read > s.seq-s.read {
 		return false, broken("grants credits up to %d; "+
@@ -61,8 +62,8 @@ func (s *sender) credits(limit uint16) (changed bool, err error) {
 	return changed || granted, err
 }
 
-// grant looks for an entry of the SGL that came before a credit message. While the peer may still
-// be writing an entry it is not looked at: the half that it is for has not been read then.
+// grant checks for an entry of the SGL that came before a credit message. It does not read an entry
+// that the peer may still be writing: the peer has not read that entry's half then.
 func (s *sender) grant() (granted bool, err error) {
 	half := s.expect
 	if s.ready[half] || !s.first && !s.hasRead(s.ends[half]) {
@@ -76,8 +77,9 @@ func (s *sender) grant() (granted bool, err error) {
 	case got == Region{}:
 		return false, nil // credits alone
 	case !s.suspect:
-		// A peer in C whose threads read and send at the same time may send the credits of the half
-		// before its grant, which is then being written. The next credits are after that.
+		// If threads of a peer in C read and send at the same time, the peer may send the credits
+		// of the half before its grant, which it is then still writing. The next credits come after
+		// the grant.
 		s.suspect = true
 		return false, nil
 	default:
@@ -106,13 +108,13 @@ func (s *sender) region(half int, used uint32) Region {
 // Transfer is one Write and the message after it.
 type Transfer struct {
 	Len    int    // bytes
-	Offset int    // where they are in the send buffer; the second part is at its beginning
+	Offset int    // in the send buffer, where the bytes may wrap to the beginning
 	Addr   uint64 // at the peer
 	Key    uint32
 	Msg    Message
 }
 
-// CanSend returns how many bytes one transfer may have at present, 0 if there can be none.
+// CanSend returns how many bytes one transfer may have at present, 0 if none is possible.
 func (s *State) CanSend() int {
 	o := &s.out
 	if s.silent || o.places < placesOfData || o.room < min(LowWater, o.size) ||
@@ -122,11 +124,11 @@ func (s *State) CanSend() int {
 	return min(o.room, int(o.ring.Len-o.used), MaxTransfer)
 }
 
-// Contiguous returns how many bytes there are in the send buffer from where the next one goes to
-// its end.
+// Contiguous returns the offset of the next byte in the send buffer, and how many bytes there are
+// from there to its end.
 func (s *State) Contiguous() (offset, n int) { return s.out.head, s.out.size - s.out.head }
 
-// Send makes a transfer of n bytes, at most CanSend. With inline it has no place in the send
+// Send makes a transfer of n bytes, at most CanSend. An inline transfer takes no space in the send
 // buffer.
 func (s *State) Send(n int, inline bool) Transfer {
 	o := &s.out
@@ -148,16 +150,16 @@ func (s *State) Send(n int, inline bool) Transfer {
 	return t
 }
 
-// Sent takes the completion of a transfer that has n bytes in the send buffer.
+// Sent processes the completion of a transfer that has n bytes in the send buffer.
 func (s *State) Sent(n int) {
 	s.out.places += placesOfData
 	s.out.room += n
 }
 
-// PutMessage writes m into b, as the peer reads it.
+// PutMessage writes m into b, in this end's byte order.
 func (s *State) PutMessage(b []byte, m Message) { putUint32In(s.out.big, b, uint32(m)) }
 
-// OutStats are numbers of the direction to the peer.
+// OutStats are the limits of the direction to the peer.
 type OutStats struct {
 	Credits int // messages that may be sent
 	Room    int // bytes of the peer's ring that may be written
@@ -165,7 +167,7 @@ type OutStats struct {
 	Places  int // free places of the send queue
 }
 
-// Out returns them.
+// Out returns the present OutStats.
 func (s *State) Out() OutStats {
 	o := &s.out
 	st := OutStats{Credits: int(o.limit - o.seq), Buffer: o.room, Places: o.places}

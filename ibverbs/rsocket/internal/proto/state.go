@@ -1,11 +1,11 @@
 package proto
 
-// Config is what New needs to know of this end.
+// Config describes this end for New.
 type Config struct {
 	BigEndian bool   // the byte order of this end
-	Receives  int    // receives posted, which is Hello.Credits; 2 at least
-	Ring      Region // the ring, of both halves; Len is even
-	SGL       []byte // the memory that the peer writes its grants into: SGLEntries of EntryLen
+	Receives  int    // receives posted, which is Hello.Credits; at least 2
+	Ring      Region // the whole ring; Len is even
+	SGL       []byte // where the peer writes its grants: SGLEntries of EntryLen
 	SendQueue int    // places for data and credits; more than ControlSlots
 	SendRing  int    // bytes of the send buffer
 	Silent    bool   // nothing may be sent before the first message of the peer (RFC 5044, 7.1.2)
@@ -17,15 +17,15 @@ type State struct {
 	in  receiver
 
 	silent bool
-	slots  int // of ControlSlots that are free
+	slots  int // free ones of ControlSlots
 
-	// peerEnd is what the peer has said last: nothing, Shutdown or Disconnect.
+	// peerEnd is the peer's last control message: none (0), Shutdown or Disconnect.
 	peerEnd Message
-	idle    int // messages in all that changed nothing
+	idle    int // total of messages that changed nothing
 }
 
-// maxIdle bounds messages of the peer that change nothing: a program in C can cause a few, by
-// calling shutdown again and again, or reading in several threads.
+// maxIdle limits the peer's messages that change nothing. A program in C can cause a few, if it
+// calls shutdown again and again, or reads in several threads.
 const maxIdle = 16
 
 // New returns the state of a stream whose peer has sent hello, which ParseHello has checked.
@@ -36,8 +36,8 @@ func New(c Config, hello Hello) *State {
 	return s
 }
 
-// Receive takes the message in b, in the byte order of the peer. What is before it in the stream
-// has been placed.
+// Receive processes the message in b, in the peer's byte order. Earlier data of the stream has been
+// placed.
 func (s *State) Receive(b []byte) (Message, error) {
 	if len(b) != MessageLen {
 		return 0, broken("sent a message of %d bytes; each has %d", len(b), MessageLen)
@@ -50,7 +50,7 @@ func (s *State) Receive(b []byte) (Message, error) {
 			return m, broken("sent %v after its %v", m, s.peerEnd)
 		}
 		return m, s.in.data(m.Value())
-	case KindCredits: // a program in C may send them after its disconnect, too
+	case KindCredits: // a program in C may send them even after its disconnect
 		changed, err := s.out.credits(uint16(m.Value()))
 		if err != nil || changed {
 			return m, err
@@ -78,10 +78,10 @@ func (s *State) idled(m Message) error {
 	return nil
 }
 
-// PeerEnd returns Shutdown or Disconnect if the peer has sent it, and otherwise 0.
+// PeerEnd returns Shutdown or Disconnect if the peer has sent it, otherwise 0.
 func (s *State) PeerEnd() Message { return s.peerEnd }
 
-// Silent reports whether nothing may be sent before the peer's first message.
+// Silent reports whether this end has to wait for the peer's first message before it may send.
 func (s *State) Silent() bool { return s.silent }
 
 // Keepalive takes a control slot for a keepalive, and reports whether there was one.
@@ -93,5 +93,5 @@ func (s *State) Keepalive() bool {
 	return true
 }
 
-// FreeSlots gives control slots back whose work requests are complete.
+// FreeSlots frees control slots whose work requests are complete.
 func (s *State) FreeSlots(n int) { s.slots += n }
