@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// leastShare is the time that an address gets even if an equal share were less.
+// leastShare is the minimum time for an address.
 const leastShare = 2 * time.Second
 
 // Each calls dial for one address after the other until one succeeds or ctx ends. Each address but
-// the last has its share of the time that ctx leaves, and leastShare if that is more. share is the
-// context of the attempt. The error has those of all attempts.
+// the last gets its share of the time that ctx leaves, but at least leastShare. share is the
+// context of the attempt. The error contains the errors of all attempts.
 func Each[C any](ctx context.Context, addrs []netip.AddrPort,
 	dial func(share context.Context, addr netip.AddrPort) (C, error)) (C, error) {
 	var failures Errors
@@ -34,7 +34,7 @@ func Each[C any](ctx context.Context, addrs []netip.AddrPort,
 	return none, failures
 }
 
-// one is an attempt of which left remain, itself included.
+// one makes one attempt. left is how many attempts remain, including this one.
 func one[C any](ctx context.Context, addr netip.AddrPort, left int,
 	dial func(context.Context, netip.AddrPort) (C, error)) (C, error) {
 	if deadline, limited := ctx.Deadline(); limited && left > 1 {
@@ -46,7 +46,7 @@ func one[C any](ctx context.Context, addr netip.AddrPort, left int,
 	return dial(ctx, addr)
 }
 
-// Errors are the errors of several attempts. Unlike that of errors.Join, the text has one line.
+// Errors are the errors of several attempts. Unlike with errors.Join, the text has one line.
 type Errors []error
 
 func (e Errors) Error() string {

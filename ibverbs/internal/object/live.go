@@ -10,26 +10,25 @@ import (
 	"sync/atomic"
 )
 
-// Stacks has List keep the stack of the goroutine that made the object, if it is set.
+// Stacks makes List record the stack of the goroutine that made the object.
 var Stacks atomic.Bool
 
-// describers return the line of an open object in a dump of its context. The packages that
-// the handles are of set the functions of their kinds when they are initialised.
+// describers return the line of an open object in a dump of its context. The packages that define
+// the kinds of handles set the functions when they are initialised.
 var describers [kinds]func(handle any) string
 
-// Describes has f describe the handles of a kind.
+// Describes sets f to describe the handles of a kind.
 func Describes(kind Kind, f func(handle any) string) { describers[kind] = f }
 
-// live are the open objects of a context. There are two for each connection, so that an
-// entry is small.
+// live is the list of a context's open objects. Each connection has two, so entries are small.
 type live struct {
 	mu      sync.Mutex
 	handles map[*Object]any
 	stacks  map[*Object]string
-	counts  [kinds]uint32 // how many there have been
+	counts  [kinds]uint32 // how many were ever made
 }
 
-// count returns the number of a new object among those of its kind, from 1.
+// count returns the number of a new object among the objects of its kind, from 1.
 func (l *live) count(kind Kind) uint32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,13 +43,12 @@ type Entry struct {
 	Stack       string // of the goroutine that made it; empty if Stacks was not set
 }
 
-// Root has o, a context, keep the list of what is open on it.
+// Root gives o, a context, the list of what is open on it.
 func (o *Object) Root() {
 	o.live = &live{handles: make(map[*Object]any), stacks: make(map[*Object]string)}
 }
 
-// List enters the object, which Open has entered with its parents, in the list of its
-// context, until it is closed.
+// List adds the object, after Open, to the list of its context, until it is closed.
 func (o *Object) List(handle any) {
 	l := o.list()
 	if l == nil {
@@ -67,8 +65,8 @@ func (o *Object) List(handle any) {
 	}
 }
 
-// callers returns the stack of this goroutine from the program's call of this library on: a
-// function and its place in each two lines.
+// callers returns the stack of this goroutine from the program's call of this library on: for each
+// frame a line with the function, and a line with the file and line number.
 func callers() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
@@ -118,7 +116,7 @@ func (o *Object) list() *live {
 	return o.live
 }
 
-// unlist takes o, which is closed, from the list. Its parents are still known.
+// unlist removes o, which is closed, from the list. Its parents must still be known.
 func (o *Object) unlist() {
 	if l := o.list(); l != nil {
 		l.mu.Lock()

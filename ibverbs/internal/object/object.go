@@ -1,11 +1,10 @@
-// Package object holds what the handles of packages ibverbs and rdmacm have in
-// common: whether one is open, and what is still open on it.
+// Package object has the common part of the handles of packages ibverbs and rdmacm: whether a
+// handle is open, and what is still open on it.
 //
-// The objects of a device form a graph: a QP hangs on its PD, its two CQs and
-// perhaps an SRQ and a CM id, a CQ on its context and its completion channel. A parent
-// knows how many children of which kind it has, and refuses to close while
-// there is one; the C libraries would return EBUSY without a word at best, and
-// crash at worst.
+// The objects of a device form a graph. A QP has as parents its PD, its two CQs and perhaps an SRQ
+// and a CM id; a CQ has its context and its completion channel. A parent counts its children by
+// kind, and refuses to close while it has one. The C libraries would at best return EBUSY without
+// an explanation, and at worst crash.
 package object
 
 import (
@@ -22,27 +21,26 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// An Object is the lifetime of one handle. The zero Object is of no use; Open
-// makes it one. It must not be copied.
+// An Object is the lifetime of one handle. The zero Object is not usable before Open. An Object
+// must not be copied.
 //
-// There are three of them per connection, so that it is small: what it is called
-// is put together when somebody asks.
+// A connection has three Objects, so an Object is small: its name is made only when it is needed.
 type Object struct {
-	device string        // whose it is
+	device string        // the device's name
 	number atomic.Uint32 // on the device
 
 	kind     Kind
 	numbered atomic.Bool
-	going    bool        // Close has begun: nothing may be added; under mu
+	going    bool        // Close has begun: no child may be added; under mu
 	closed   atomic.Bool // set under mu
 
 	mu       sync.Mutex
-	closing  sync.Mutex   // held through Close and Move, so that each waits for the other
-	retired  func() error // what closes the object with its last child
-	parent   *Object      // the first of them
-	others   *[]*Object   // its other parents, nil without any
-	children [kinds]int32 // open ones
-	live     *live        // of a context
+	closing  sync.Mutex   // held through Close and Move, which wait for each other
+	retired  func() error // closes the object with its last child
+	parent   *Object      // the first parent
+	others   *[]*Object   // the other parents, nil if there are none
+	children [kinds]int32 // open children
+	live     *live        // set in a context
 }
 
 // Kind is what an Object is.
@@ -60,19 +58,19 @@ const (
 	KindQP
 	KindEventChannel
 	KindID
-	// Event channels that belong to an rdmacm.Conn, a Listener or a Request: what the program
-	// closes is that.
+	// Event channels of an rdmacm.Conn, a Listener or a Request. The program closes these, not the
+	// channels.
 	KindConn
 	KindListener
 	KindRequest
 	kinds
 )
 
-// kindNames are what objects of a kind are called: many of them, one of them, and
-// the C call that closes one. format is for an object with a number: that of the device, or, if
-// it has the device's name as well, the number of the object among those of its kind.
+// kindNames are the words for objects of a kind: many of them, one of them, and the C call that
+// closes one. format is for an object with a number: the device's number for it or, if format has
+// the device's name as well, the number among the objects of its kind.
 var kindNames = [kinds]struct{ name, noun, format, closeOp string }{
-	KindContext:      {"context", "", "", "ibv_close_device"}, // goes by the name of its device
+	KindContext:      {"context", "", "", "ibv_close_device"}, // named after its device
 	KindPD:           {"PD", "pd", "pd %d of %s", "ibv_dealloc_pd"},
 	KindMR:           {"MR", "mr", "mr %#x", "ibv_dereg_mr"},
 	KindMW:           {"MW", "mw", "mw %#x", "ibv_dealloc_mw"},
@@ -87,17 +85,17 @@ var kindNames = [kinds]struct{ name, noun, format, closeOp string }{
 	KindRequest:      {"Request", "event channel", "", "rdma_destroy_event_channel"},
 }
 
-// Describe says what the object is, and of which device.
+// Describe sets the object's kind and its device's name.
 func (o *Object) Describe(kind Kind, device string) { o.kind, o.device = kind, device }
 
-// Number gives the object the number that it has on its device. It may change.
+// Number sets the object's number on its device. The number may change.
 func (o *Object) Number(n uint32) {
 	o.number.Store(n)
 	o.numbered.Store(true)
 }
 
-// Open enters the object with its parents on behalf of the C call op. It fails
-// with os.ErrClosed, and enters nothing, if one of them is closed or closing.
+// Open adds the object to its parents on behalf of the C call op. If one of them is closed or
+// closing, Open fails with os.ErrClosed and adds nothing.
 func (o *Object) Open(op string, parents ...*Object) error {
 	for i, p := range parents {
 		if !p.add(o.kind) {
@@ -122,8 +120,8 @@ func (o *Object) Open(op string, parents ...*Object) error {
 	return nil
 }
 
-// counted reports whether objects of the kind are numbered here, because the device has no number
-// for them that programs see.
+// counted reports whether this package numbers objects of the kind, because the device has no
+// number for them that programs see.
 func (o *Object) counted() bool {
 	switch o.kind {
 	case KindPD, KindCompChannel, KindCQ, KindSRQ:
@@ -132,7 +130,7 @@ func (o *Object) counted() bool {
 	return false
 }
 
-// Count says how many of a noun there are: "1 send", "2 sends".
+// Count returns a count with its noun: "1 send", "2 sends".
 func Count[N int | uint64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -140,15 +138,15 @@ func Count[N int | uint64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Abandon undoes Open for an object that could not be made after all.
+// Abandon undoes Open for an object that could not be made.
 func (o *Object) Abandon() {
 	o.going = true
 	o.closed.Store(true)
 	o.leave()
 }
 
-// Become makes the object, which has one parent and is not listed, one of another kind. No other
-// call on it may be under way.
+// Become changes the kind of an object that has one parent and is not listed. No other call on the
+// object may be under way.
 func (o *Object) Become(kind Kind) {
 	p := o.parent
 	p.mu.Lock()
@@ -158,8 +156,8 @@ func (o *Object) Become(kind Kind) {
 	o.kind = kind
 }
 
-// Move replaces the parent from by to on behalf of op. do is the work itself;
-// if it fails nothing is moved. A Close waits for it.
+// Move replaces the parent from by to on behalf of op. do does the work; if it fails, Move changes
+// nothing. A Close waits for Move.
 func (o *Object) Move(op string, from, to *Object, do func() error) error {
 	o.closing.Lock()
 	defer o.closing.Unlock()
@@ -186,9 +184,9 @@ func (o *Object) Move(op string, from, to *Object, do func() error) error {
 	return nil
 }
 
-// Close runs destroy once and takes the object from its parents. With children
-// it is EBUSY and names them; a closed object returns nil. If destroy fails
-// the object stays open.
+// Close runs destroy once and removes the object from its parents. If the object has children,
+// Close returns EBUSY and names them. If it is closed, Close returns nil. If destroy fails, the
+// object stays open.
 func (o *Object) Close(destroy func() error) error {
 	o.closing.Lock()
 	defer o.closing.Unlock()
@@ -217,9 +215,9 @@ func (o *Object) Close(destroy func() error) error {
 	return nil
 }
 
-// Retire closes the object if it has no children, and otherwise has the last of
-// them close it. Nothing may be added any more. A failure that no caller sees leaves the
-// object open, where its parents' Close reports it.
+// Retire closes the object if it has no children; otherwise the last child's Close closes it. From
+// then on no child may be added. If that later close fails, the object stays open, and Close of its
+// parents reports it.
 func (o *Object) Retire(destroy func() error) error {
 	o.mu.Lock()
 	if o.openChildren() != "" {
@@ -234,7 +232,7 @@ func (o *Object) Retire(destroy func() error) error {
 // Closed reports whether Close has succeeded.
 func (o *Object) Closed() bool { return o.closed.Load() }
 
-// Name returns what the object is called in errors: "qp 17", "cq 3 of siw0".
+// Name returns the object's name in errors: "qp 17", "cq 3 of siw0".
 func (o *Object) Name() string {
 	names := &kindNames[o.kind]
 	switch {
@@ -266,10 +264,10 @@ func Errorf(op, name string, errno syscall.Errno, format string, args ...any) er
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%w: %s", errno, fmt.Sprintf(format, args...))}
 }
 
-// GaveUp returns err, the error of op on the object named name, or if err is that of the
-// caller's context, one that says so and what was not waited for any longer.
+// GaveUp returns err, the error of op on the object named name. If err is the error of the caller's
+// context, GaveUp returns an error that says so, and which event did not happen before.
 func GaveUp(ctx context.Context, op, name string, err error, until string) error {
-	if err == nil || err != ctx.Err() { // what wraps it has a text of its own
+	if err == nil || err != ctx.Err() { // an error that wraps it has its own text
 		return err
 	}
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("the caller's context ended before %s: %w", until, err)}
@@ -321,7 +319,7 @@ func (o *Object) Children() string {
 	return o.openChildren()
 }
 
-// openChildren is Children. mu is held.
+// openChildren returns the text of Children. The caller holds mu.
 func (o *Object) openChildren() string {
 	var list []string
 	for kind, n := range o.children {
