@@ -131,7 +131,7 @@ func (c *readContext) end() {
 func (ch *CompChannel) wait(ctx context.Context, cq *CQ, done func() bool) error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	// A caller that leaves while nobody reads makes another waiter the reader.
+	// A caller that leaves while no goroutine reads makes another waiter the reader.
 	defer ch.appoint()
 	for !done() {
 		if err := ctx.Err(); err != nil {
@@ -209,7 +209,7 @@ func (ch *CompChannel) dispatch(cq *CQ) {
 	})
 }
 
-// appoint wakes one waiter if nobody reads; that waiter becomes the reader.
+// appoint wakes one waiter if no goroutine reads; that waiter becomes the reader.
 func (ch *CompChannel) appoint() {
 	if ch.reading || len(ch.waiters) == 0 {
 		return

@@ -58,7 +58,7 @@ const poolAlign = 64
 
 // NewPool maps and registers the memory for a pool of these classes, with the rights access for all
 // of it. EINVAL: there is no class, a size or count is below 1, or two classes have the same size.
-// Other errors are those of AllocMR.
+// NewPool also returns the errors of AllocMR.
 func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption) (*Pool, error) {
 	const op = "new pool"
 	if err := pd.ok(op); err != nil {

@@ -115,11 +115,11 @@ func (qp *QP) ok(op string) error {
 // that the SGLists name is in use until the completion. PostSend does not allocate, but a variadic
 // call does, so hot paths pass a slice that they keep: qp.PostSend(wrs...).
 //
-// PostSend on the engine normally transmits before it returns. It defers transmission if all of
-// this holds: the program has taken completions from the QP's send CQ within the last 100 us, has
-// not found that CQ empty twice since, and is expected to post more (as many as have completed, or
-// as it posted before). The last of the expected posts then transmits everything. These transmit
-// everything earlier:
+// PostSend on the engine normally transmits before it returns. It defers transmission if the
+// program has taken completions from the QP's send CQ within the last 100 us, has not found that CQ
+// empty twice since, and is expected to post more. As many posts are expected as work requests have
+// completed, or as the program posted before. The last expected post then transmits everything.
+// These transmit everything earlier:
 //
 //   - a post that is refused, or that brings the deferred data to 256 KiB;
 //   - a later poll that finds the QP's send CQ empty;

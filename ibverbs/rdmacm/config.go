@@ -41,8 +41,8 @@ type ListenConfig struct {
 // ConnConfig says how Dial and Request.Accept make a connection. Nil is the zero value. Dial and
 // Accept do not change it, so concurrent calls may share one.
 //
-// On the engine, a Conn with the zero ConnConfig that has moved no data needs 14 KiB of memory if
-// it was accepted and 21 KiB if it was dialled, and 26 KiB after both of its queues have been used.
+// A Conn of the engine with the zero ConnConfig needs 14 KiB of memory after Accept and 21 KiB
+// after Dial, before it has moved data. It needs 26 KiB after both of its queues have been used.
 // Nearly all of this is room for work requests and completions: with shared CQs and NoOpeningWrite,
 // a Conn needs 3 KiB before the first post.
 type ConnConfig struct {
@@ -128,11 +128,11 @@ type ConnConfig struct {
 	Prepare func(ctx context.Context, c *Conn, param *ConnParam) error
 
 	// NoOpeningWrite makes Dial send nothing by itself. Without it, Dial on iWARP opens the stream
-	// with an RDMA Write of length 0, because the accepting side may not send before it has
-	// received something (RFC 5044 section 7.1.2, rule 4): the engine holds back posts there. The
-	// Write takes no receive and is invisible to the peer's program. It is complete when Dial
-	// returns, and gives no completion in SendCQ; QP.Stats counts it. With NoOpeningWrite, the side
-	// that dialled has to send first.
+	// with an RDMA Write of length 0. The reason is that the accepting side may not send before it
+	// has received something (RFC 5044 section 7.1.2, rule 4), so the engine holds back posts
+	// there. The Write takes no receive and is invisible to the peer's program. It is complete when
+	// Dial returns, and gives no completion in SendCQ; QP.Stats counts it. With NoOpeningWrite, the
+	// side that dialled has to send first.
 	NoOpeningWrite bool
 
 	// LocalAddr, for Dial, is the address to connect from. Zero lets the provider choose.

@@ -20,14 +20,14 @@ import (
 // messages, one more ends the connection. Messages come in the order in which the peer sent them.
 // Any number of goroutines may call Receive; each message goes to one of them.
 //
-// When the connection has ended and all earlier messages have been received, the error is that of a
-// flushed receive, in the form of [Conn.Err], in which errors.Is finds [ibverbs.ErrFlushed]. If no
-// receive is left, it wraps ENOTCONN. If this side ended the connection, the error says so, and
-// errors.Is also finds os.ErrClosed, as with [Conn.Do]. A message longer than
-// ConnConfig.ReceiveSize ends the connection: the error contains a [*ibverbs.WCError] with
-// IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the next call gets the message.
-// After Close, Data of unreleased messages can still be read. EINVAL says that the Conn has no
-// receives. The first call starts the goroutine of Conn.Done.
+// After the connection has ended and all earlier messages have been received, Receive returns the
+// error of a flushed receive, in the form of [Conn.Err], in which errors.Is finds
+// [ibverbs.ErrFlushed]. If no receive is left, the error wraps ENOTCONN. If this side ended the
+// connection, the error says so, and errors.Is also finds os.ErrClosed, as with [Conn.Do]. A
+// message longer than ConnConfig.ReceiveSize ends the connection: the error contains a
+// [*ibverbs.WCError] with IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the
+// next call gets the message. After Close, Data of unreleased messages can still be read. EINVAL
+// says that the Conn has no receives. The first call starts the goroutine of Conn.Done.
 func (c *Conn) Receive(ctx context.Context) (Message, error) {
 	const op = "Conn.Receive"
 	if c == nil || c.qp == nil {
@@ -51,10 +51,10 @@ func (c *Conn) Receive(ctx context.Context) (Message, error) {
 // first, the message may still be sent.
 //
 // Any number of goroutines may call SendBytes, concurrently with Send, Do and the others; each
-// message arrives whole. The copies are in registered memory of the Conn: one buffer for each of
-// the most concurrent calls so far, as long as the longest message that it has carried, rounded up
-// to a power of two. Close frees them. On the engine SendBytes allocates only for these buffers and
-// as [Conn.Do] does.
+// message arrives whole. The copies are in registered memory of the Conn. It has as many buffers as
+// calls have been concurrent; each is as long as its longest message so far, rounded up to a power
+// of two. Close frees them. On the engine SendBytes allocates only for these buffers and as
+// [Conn.Do] does.
 func (c *Conn) SendBytes(ctx context.Context, msg []byte) error {
 	const op = "Conn.SendBytes"
 	if uint64(len(msg)) > math.MaxUint32 {

@@ -50,9 +50,9 @@ func (c *Conn) ownEnd(op string, err error) error {
 	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
 }
 
-// fromOwnEnd reports whether err may result from this side's end of the connection: an object was
-// closed, work was flushed or cut off for no other reason, the queue takes no more work, or Receive
-// has no receive left that could be flushed.
+// fromOwnEnd reports whether err may result from this side's end of the connection. It may if an
+// object was closed, work was flushed or cut off for no other reason, the queue takes no more work,
+// or Receive has no receive left that could be flushed.
 func (c *Conn) fromOwnEnd(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true

@@ -331,8 +331,8 @@ func (r *Receiver) endUntil() {
 var oneWC = sync.Pool{New: func() any { return new([1]ibverbs.WC) }}
 
 // Release posts the message's receive again. Do not use Data afterwards. Only the first Release of
-// a message and its copies does this; the others return EINVAL. Other errors are those of PostRecv:
-// the connection may have ended.
+// a message and its copies does this; the others return EINVAL. Release also returns the errors of
+// PostRecv, because the connection may have ended.
 func (m *Message) Release() error {
 	const op = "Message.Release"
 	switch {

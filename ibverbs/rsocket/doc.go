@@ -52,9 +52,10 @@
 //
 // All methods may be called concurrently, even during Close. One Read or WriteTo, and one Write or
 // ReadFrom, is active at a time; others wait for it. A waiting call takes completions for the
-// others as well. Read and Write allocate nothing on the engine. A connection has no goroutine,
-// with two exceptions: package rdmacm has one for each connection on kernel devices, and CloseWrite
-// starts one if the end of the stream has to wait for the peer's first message (see Limitations).
+// others as well. Read and Write allocate nothing on the engine. A connection has no goroutine of
+// its own, with two exceptions. On kernel devices package rdmacm has one for each connection.
+// CloseWrite starts one if the end of the stream has to wait for the peer's first message (see
+// Limitations).
 //
 // Messages of the peer are processed while a call waits or a Read returns. A program that calls
 // neither Read nor Write for a long time stalls its peer after half of the ring, as a program that

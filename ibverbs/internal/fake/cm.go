@@ -56,7 +56,7 @@ func (d *ID) Event(t provider.CMEventType, status int, private []byte) {
 	d.ch.events <- provider.CMEvent{Type: t, Status: status, ID: d, Param: provider.ConnParam{PrivateData: private}}
 }
 
-// Waiting says how many events of the id's channel nobody has taken.
+// Waiting returns how many events of the id's channel are unread.
 func (d *ID) Waiting() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,16 +1,14 @@
-// Package model has property tests: random legal sequences of verbs, and some
-// illegal ones among them, run between two devices and beside a small model that
-// says what has to come of them. It has no other code.
+// Package model has property tests. Random sequences of verbs, legal and some illegal, run between
+// two devices, and a small model predicts their results. The package has no other code.
 //
-// A plan is a list of numbers that rapid draws, each a step. The run makes of each
-// what is possible at the moment: registers memory, posts lists of work requests,
-// polls, connects, ends connections in all ways there are, breaks rules. The model
-// follows with two pieces of memory, the windows and registrations over them, and the
-// queues; it knows which bytes work that is posted may still read or write, and which
-// keys it may still change, so that the run never asks for what has no definite outcome,
-// except where a connection ends.
+// A plan is a list of numbers that rapid draws, each a step. For each step the run does what is
+// possible at the moment: it registers memory, posts lists of work requests, polls, connects, ends
+// connections in every possible way, breaks rules. The model covers two pieces of memory, the
+// windows and registrations over them, and the queues. It knows which bytes posted work may still
+// read or write, and which keys it may still change. So the run requests nothing without a definite
+// outcome, except when a connection ends.
 //
-// The same property runs on the engine over the simulated network, on the engine
-// over TCP, and in the guest between the engine and siw. What siw does otherwise is
-// in the functions that ask whether an end is on the kernel.
+// The same property runs on the engine over the simulated network, on the engine over TCP, and in
+// the guest between the engine and siw. siw's differences are in the functions that check whether
+// an end is on the kernel.
 package model

@@ -1,5 +1,4 @@
-// Package ondevice runs tests that run on the engine once more, on a device of the
-// kernel in the guest: siw or rxe.
+// Package ondevice runs tests of the engine again on a kernel device in the guest: siw or rxe.
 package ondevice
 
 import (
@@ -19,25 +18,24 @@ import (
 type Device struct {
 	Name   string // of the device: siw0
 	Netdev string // the network interface under it
-	Addr   string // of that
+	Addr   string // of Netdev
 	opts   vmtest.Options
 }
 
-// The devices of the guest. Each is alone in it, so that what the system chooses for
-// an address is the device.
+// The devices of the guest. A guest has only one of them, so the system chooses it for every
+// address.
 var (
 	Siw = Device{"siw0", "d0", "192.0.2.1", vmtest.Options{}}
 	Rxe = Device{"rxe0", "d1", "198.51.100.1", vmtest.Options{Link: "none", Rxe: true}}
 )
 
-// OnSiw reports whether the test runs on siw, which is the guest's iWARP; OnRxe whether on
-// rxe, which is its RoCE.
+// OnSiw reports whether the test runs on siw, the guest's iWARP device.
 func OnSiw() bool { return on(Siw) }
 
-// OnRxe is OnSiw for rxe.
+// OnRxe reports whether the test runs on rxe, the guest's RoCE device.
 func OnRxe() bool { return on(Rxe) }
 
-// OnKernel reports whether the test runs on one of them.
+// OnKernel reports whether the test runs on siw or rxe.
 func OnKernel() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
 
 func on(d Device) bool { return OnKernel() && os.Getenv("GOVS_DEVICE") == d.Name }
@@ -53,11 +51,10 @@ func Netdev() string {
 	return ""
 }
 
-// Run runs the tests and examples of the calling test's package that match pattern
-// with GOVS_PROVIDER=kernel on the device, in a guest with it unless the caller is in
-// one already. leftOut has those that don't hold for the device, by name, each with
-// the reason. Run fails t if one of the others fails, is skipped or does not run, or
-// if there is no test that is left out.
+// Run runs the tests and examples of the calling test's package that match pattern, on the device,
+// with GOVS_PROVIDER=kernel. It boots a guest with the device, unless the caller is in one already.
+// leftOut has the tests that do not hold for the device, by name, each with the reason. Run fails t
+// if one of the other tests fails, is skipped or does not run, or if leftOut names an unknown test.
 func Run(t *testing.T, d Device, pattern string, leftOut map[string]string) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -101,8 +98,8 @@ func Run(t *testing.T, d Device, pattern string, leftOut map[string]string) {
 	}
 }
 
-// choose lists which of the tests in exe that match pattern have to pass, and makes a
-// pattern of the others.
+// choose returns the tests in exe that match pattern and have to pass, and a pattern of the
+// left-out ones.
 func choose(exe, pattern string, leftOut map[string]string) (want []string, skip string, err error) {
 	list, err := exec.Command(exe, "-test.list="+pattern).Output()
 	if err != nil {
