@@ -75,7 +75,7 @@ func TestBadWords(t *testing.T) {
 	}
 }
 
-// TestWordsAndClose: Close unmaps the memory only when nobody is at a word of it.
+// TestWordsAndClose: Close unmaps the memory only when no call uses a word of it.
 func TestWordsAndClose(t *testing.T) {
 	o := newObjects(t)
 	for range 30 {

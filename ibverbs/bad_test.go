@@ -15,10 +15,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// What nobody should do. The tests of this file run on the engine, and on siw
-// through TestOnSiw.
+// Invalid uses. The tests of this file run on the engine, and on siw through TestOnSiw.
 
-// refused checks that a call failed as a call does, with one of the errnos.
+// refused checks that a call failed with an *Error that wraps one of the errnos.
 func refused(t *testing.T, what string, err error, errnos ...syscall.Errno) {
 	t.Helper()
 	var call *ibverbs.Error
@@ -93,13 +92,13 @@ func TestBadSizes(t *testing.T) {
 	}
 }
 
-// linked is two connected Conns with a region each.
+// linked has two connected Conns with a region each.
 type linked struct {
 	client, server     *rdmacm.Conn
 	clientMR, serverMR *ibverbs.MR
 }
 
-// link connects the device with itself, and frees it all at the test's end.
+// link connects the device with itself, and closes everything when the test ends.
 func link(t *testing.T) *linked {
 	t.Helper()
 	ctx := timeout(t)
@@ -133,8 +132,8 @@ func link(t *testing.T) *linked {
 	return &c
 }
 
-// What the call refuses is not posted, and harms nobody: what stands before it
-// in the list is sent, and the connection goes on.
+// A refused work request is not posted and does no harm: the requests before it in the list are
+// sent, and the connection goes on.
 func TestBadWorkRequests(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
@@ -180,7 +179,7 @@ func TestBadWorkRequests(t *testing.T) {
 	testkit.OK(t, c.client.Shutdown(ctx))
 }
 
-// Memory that is not the QP's to use fails the request, not the program.
+// Memory that the QP may not use fails the request, not the program.
 func TestBadMemory(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, c *linked, s *ibverbs.SGE){
 		"behind the region":    func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Addr += 4090 },
@@ -212,7 +211,7 @@ func TestBadMemory(t *testing.T) {
 	}
 }
 
-// Everything at once, and Close in the middle of it.
+// Everything at once, with Close in the middle.
 func TestBadTiming(t *testing.T) {
 	for range 8 {
 		c := link(t)

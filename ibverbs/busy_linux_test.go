@@ -40,13 +40,13 @@ const busyOctets = 64 // of a message
 
 func init() { processes["busy server"] = serveBusy }
 
-// BenchmarkBusyConnections has two processes with many connections between them. Each connection
-// has a Send of 64 bytes under way, in one direction or the other, all the time. The metrics are
-// those of each number of progress goroutines, and of ends that spin or block, and beside them
-// those of as many TCP connections with a goroutine for each: thousands of round trips per second
-// of all connections together, the median of the connections' 50th percentiles, and the smallest,
-// the median and the largest of their 99th percentiles, in us. They are medians of the iterations,
-// which go through the combinations in turn.
+// BenchmarkBusyConnections runs two processes with many connections between them. Each connection
+// always has a Send of 64 bytes under way, in one direction or the other. It measures each number
+// of progress goroutines, with ends that spin or block, and for comparison as many TCP connections
+// with a goroutine each. The metrics are thousands of round trips per second of all connections
+// together, the median of the connections' 50th percentiles, and the smallest, median and largest
+// of their 99th percentiles, in us. They are medians of the iterations, each of which runs all
+// combinations.
 //
 //	go test -run '^$' -bench BusyConnections -benchtime 5x ./ibverbs -busy.conns 1000 -busy.time 1s
 func BenchmarkBusyConnections(b *testing.B) {
@@ -85,7 +85,7 @@ func BenchmarkBusyConnections(b *testing.B) {
 	b.Cleanup(func() { testkit.OK(b, beside.close()) })
 	type combination struct {
 		name string
-		set  int // of sets, none for beside
+		set  int // index in sets; unused for beside
 		spin bool
 	}
 	all := []combination{{"tcp", len(sets), false}}
@@ -177,7 +177,7 @@ func openBusy(progress string, conns, cqs int) (*busySet, error) {
 	return s, nil
 }
 
-// config is that of connection i, which has a receive posted before it begins.
+// config returns the configuration of connection i, which posts a receive before it begins.
 func (s *busySet) config(i int) *rdmacm.ConnConfig {
 	cq := s.cqs[i%len(s.cqs)]
 	return &rdmacm.ConnConfig{PD: s.pd, SendCQ: cq, RecvCQ: cq,
@@ -246,7 +246,7 @@ func (c *busyConn) answer() error {
 	return c.QP().PostSend(c.out...)
 }
 
-// exchange has all connections send and receive for so long.
+// exchange makes all connections send and receive for the given time.
 func (s *busySet) exchange(ctx context.Context, long time.Duration) error {
 	done := make(chan error)
 	end := time.Now().Add(long)
@@ -292,7 +292,7 @@ func (s *busySet) measured(long time.Duration) map[string]float64 {
 	return busyMetrics(all, long)
 }
 
-// busyMetrics returns the metrics of how long each round trip of each connection took.
+// busyMetrics computes the metrics from the times of each connection's round trips.
 func busyMetrics(all [][]time.Duration, long time.Duration) map[string]float64 {
 	var p50, p99 []float64
 	total := 0
@@ -308,7 +308,7 @@ func busyMetrics(all [][]time.Duration, long time.Duration) map[string]float64 {
 	}
 }
 
-// serveBusy is the process that answers, until its standard input ends.
+// serveBusy is the answering process, which runs until its standard input ends.
 func serveBusy() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyTCP is what BenchmarkBusyConnections has beside its devices: TCP connections that do the
-// same, each with a goroutine at either end, as Go programs have them.
+// busyTCP is the comparison of BenchmarkBusyConnections: TCP connections that do the same, each
+// with a goroutine at either end, as usual in Go programs.
 type busyTCP struct {
 	conns []*net.TCPConn
 	took  [][]time.Duration
@@ -32,7 +32,7 @@ func dialBusyTCP(addr string, conns int) (*busyTCP, error) {
 	return t, nil
 }
 
-// busyCubic gives a connection the congestion control that the devices have.
+// busyCubic gives a connection the congestion control that the devices use.
 func busyCubic(c *net.TCPConn) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *busyTCP) close() (err error) {
 	return err
 }
 
-// exchange has all connections send and receive for so long.
+// exchange makes all connections send and receive for the given time.
 func (t *busyTCP) exchange(long time.Duration) (err error) {
 	done := make(chan error)
 	end := time.Now().Add(long)
@@ -82,7 +82,7 @@ func (t *busyTCP) exchange(long time.Duration) (err error) {
 	return err
 }
 
-// serveBusyTCP prints an address, accepts all connections there, and has them answered.
+// serveBusyTCP prints an address, accepts all connections there, and starts their answering.
 func serveBusyTCP(conns int) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

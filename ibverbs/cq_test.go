@@ -18,8 +18,8 @@ func (c endless) Poll([]WC) (int, error) {
 	return 0, nil
 }
 
-// TestPollThatDoesNotReturn: a poll in which a handler of the engine panics, or ends the goroutine,
-// leaves the CQ to others, for Poll as for the taker of the CQ.
+// TestPollThatDoesNotReturn: if a handler of the engine panics in a poll, or ends the goroutine,
+// other calls can still use the CQ, both Poll and the poll of the CQ's taker.
 func TestPollThatDoesNotReturn(t *testing.T) {
 	for name, poll := range map[string]func(*CQ, []WC) (int, error){"Poll": (*CQ).Poll, "poll": (*CQ).poll} {
 		for how, end := range map[string]func(){"panic": func() { panic("a handler") }, "Goexit": runtime.Goexit} {

@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// slowQueue has a fake hold back all completions until they are let go.
+// slowQueue makes a fake hold back all completions until finish.
 type slowQueue struct {
 	mu     sync.Mutex
 	room   int
@@ -43,7 +43,7 @@ func (o *objects) slow(room int) *slowQueue {
 	return s
 }
 
-// finish completes the first n of what is posted, with this status.
+// finish completes the first n posted work requests with this status.
 func (s *slowQueue) finish(n int, status ibverbs.WCStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *slowQueue) finish(n int, status ibverbs.WCStatus) {
 	s.posted = s.posted[n:]
 }
 
-// waiting returns what is posted and not finished.
+// waiting returns the posted work requests that are not finished.
 func (s *slowQueue) waiting() []provider.SendWR {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +133,8 @@ func TestDrainKeepsCompletions(t *testing.T) {
 	}
 }
 
-// TestDrainKeepsManyCompletions: a program that takes what Drain has kept one by one does not wait
-// longer for each of many than for each of few.
+// TestDrainKeepsManyCompletions: taking the completions that Drain has kept one by one takes the
+// same time for each, whether they are many or few.
 func TestDrainKeepsManyCompletions(t *testing.T) {
 	each := func(kept int) time.Duration {
 		o := newObjects(t)
@@ -159,7 +159,7 @@ func TestDrainKeepsManyCompletions(t *testing.T) {
 		return time.Since(begin) / time.Duration(kept)
 	}
 	var few, many time.Duration
-	for range 5 { // the processor has other work, too
+	for range 5 { // other processes use the CPU, too
 		if few, many = each(2000), each(32000); many < 5*few {
 			return
 		}
@@ -196,7 +196,7 @@ func TestDrainFails(t *testing.T) {
 		s := o.slow(8)
 		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
 
-		// Given up: the marker must still not come out later.
+		// Given up: the marker must not come out later.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		wantErr(t, "drain that takes too long", o.qp.Drain(ctx), context.DeadlineExceeded)
@@ -237,8 +237,8 @@ func TestDrainFails(t *testing.T) {
 	})
 }
 
-// TestDrainThatIsTakenWithAnError: siw takes work and says ENOTCONN when the connection is ending.
-// The marker completes later, and that is not for the program either.
+// TestDrainThatIsTakenWithAnError: siw posts work and returns ENOTCONN when the connection is
+// ending. The marker completes later, and the program must not see it then either.
 func TestDrainThatIsTakenWithAnError(t *testing.T) {
 	o := newObjects(t)
 	var posted []provider.SendWR
@@ -262,8 +262,8 @@ func TestDrainThatIsTakenWithAnError(t *testing.T) {
 	}
 }
 
-// If a device keeps the places of unsignalled work until later signalled work is reported,
-// and there is none, Drain does not wait, but returns ErrNoneSignaled.
+// If a device frees the places of unsignalled work only when later signalled work completes, and
+// there is none, Drain does not wait, but returns ErrNoneSignaled.
 func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
@@ -285,8 +285,8 @@ func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
 	})
 }
 
-// A QP that is closed under a Drain ends it, and leaves nothing behind in a CQ
-// that others use: neither a marker nor the search for it.
+// Closing a QP ends its Drain, and leaves nothing behind in a CQ that others use: neither a marker
+// nor the search for it.
 func TestDrainOfAQPThatIsClosed(t *testing.T) {
 	for _, completed := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -313,8 +313,8 @@ func TestDrainOfAQPThatIsClosed(t *testing.T) {
 	}
 }
 
-// TestDrainBesideAQPThatIsClosed closes a QP whose number, as soon as the provider has destroyed
-// it, is that of another one, as siw's numbers are. Both have the same CQ.
+// TestDrainBesideAQPThatIsClosed closes a QP whose number another QP gets as soon as the provider
+// has destroyed it, as siw reuses numbers. Both have the same CQ.
 func TestDrainBesideAQPThatIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)

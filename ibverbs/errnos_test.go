@@ -12,9 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestBadErrnos compares the errnos of what can't be: the engine's, and those of
-// libibverbs with siw. 0 for what siw takes. rxe has the engine's, but for P_Keys, which
-// RoCE has.
+// TestBadErrnos compares the errnos of invalid calls on the engine and on siw through libibverbs. 0
+// means that siw accepts the call. rxe has the engine's errnos, except for P_Keys, which RoCE has.
 func TestBadErrnos(t *testing.T) {
 	vctx, l := queueWorld(t)
 	attr := testkit.Must(vctx.Query())(t)
@@ -81,7 +80,7 @@ func TestBadErrnos(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.what, c.err, want)
 		}
 	}
-	// None of it has harmed the connection.
+	// The connection still works.
 	testkit.OK(t, j.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(j.serverMR.SGE(0, 8))(t)}}))
 	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
 	if wc := take(t, j.server.RecvCQ(), 1); wc[0].Err() != nil {

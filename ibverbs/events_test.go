@@ -16,11 +16,11 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// What ibv_get_async_event(3) says, and which events a device raises. The tests of
-// this file run on the engine, and on siw through TestOnSiw.
+// What ibv_get_async_event(3) says, and the events of each device. The tests of this file run on
+// the engine, and on siw through TestOnSiw.
 
-// wantEvents waits for events of the types, in any order, each of what it should
-// be of, and checks that no other comes.
+// wantEvents waits for events of the types, in any order, checks the object of each, and checks
+// that no other event comes.
 func wantEvents(t *testing.T, vctx *ibverbs.Context, want map[ibverbs.AsyncEventType]ibverbs.AsyncEvent) {
 	t.Helper()
 	left := len(want)
@@ -41,11 +41,11 @@ func wantEvents(t *testing.T, vctx *ibverbs.Context, want map[ibverbs.AsyncEvent
 	}
 }
 
-// TestEventsOfQPs: what fails at one end, which events that end and the other one get.
-// Both ends are on the same device.
+// TestEventsOfQPs: which events a failure at one end raises at both. Both ends are on the same
+// device.
 func TestEventsOfQPs(t *testing.T) {
 	type types []ibverbs.AsyncEventType
-	// On RoCE the completion tells of a failure, and no event of rxe does
+	// On RoCE the completion reports a failure, and rxe raises no event
 	// (kernel-notes/rxe-statuses.md).
 	for _, c := range []struct {
 		name           string
@@ -78,7 +78,7 @@ func TestEventsOfQPs(t *testing.T) {
 				})
 			},
 			server: types{ibverbs.EventQPReqErr},
-			client: types{ibverbs.EventSQDrained}, siwClient: types{}, // it doesn't count a Read that has been sent
+			client: types{ibverbs.EventSQDrained}, siwClient: types{}, // siw omits a Read that has been sent
 		},
 		{
 			name: "a Send that is longer than its receive",
@@ -119,9 +119,8 @@ func TestEventsOfQPs(t *testing.T) {
 	}
 }
 
-// TestEventsSQDrained: the event that ibv_modify_qp(3) has for a send queue that is
-// drained comes when it was asked for and all that was posted is done. siw knows no
-// such request.
+// TestEventsSQDrained: the event of ibv_modify_qp(3) for a drained send queue comes when it was
+// requested and all posted work is done. siw has no such request.
 func TestEventsSQDrained(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		vctx, l := queueWorld(t)
@@ -140,8 +139,8 @@ func TestEventsSQDrained(t *testing.T) {
 	}
 }
 
-// TestEventsOfPorts: the port of a kernel device follows its network interface. The engine
-// has no interface of its own and says nothing.
+// TestEventsOfPorts: the port of a kernel device follows its network interface. The engine has no
+// interface of its own and raises no event.
 func TestEventsOfPorts(t *testing.T) {
 	vctx, _ := open()
 	defer func() { testkit.OK(t, vctx.Close()) }()
@@ -168,8 +167,8 @@ func TestEventsOfPorts(t *testing.T) {
 	}
 }
 
-// TestEventsWaiting: several callers wait, each event goes to one of them, a context
-// ends one wait, and Close ends all. What nobody asks for holds up no Close.
+// TestEventsWaiting: of several waiting callers, one gets each event; a context ends one wait, and
+// Close ends all. Unread events do not delay Close.
 func TestEventsWaiting(t *testing.T) {
 	vctx, l := queueWorld(t)
 	ended, cancel := context.WithCancel(timeout(t))
@@ -219,7 +218,7 @@ func TestEventsWaiting(t *testing.T) {
 	wantErr(t, "a closed device", err, os.ErrClosed)
 }
 
-// TestEventsOfClosedObjects: an event that nobody has taken goes with its object.
+// TestEventsOfClosedObjects: an unread event is dropped when its object is closed.
 func TestEventsOfClosedObjects(t *testing.T) {
 	vctx, l := queueWorld(t)
 	cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
@@ -227,7 +226,7 @@ func TestEventsOfClosedObjects(t *testing.T) {
 	for range 1 + cq.CQE() {
 		testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
 	}
-	if !onSiw() { // which looks at the state alone
+	if !onSiw() { // siw checks only the state
 		refused(t, "a request for SQ drained without SQD", j.client.QP().Modify(ibverbs.QPAttr{EnSQDAsyncNotify: true}, ibverbs.QPAttrEnSQDNotify), syscall.EINVAL)
 	}
 	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 1, Length: 8, LKey: 0x5a5a5a00}}}))

@@ -17,21 +17,21 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// openMapped maps a new file of n bytes, all of it but the first 100, for an object.
+// openMapped maps a new file of n bytes, except its first 100, for an object.
 func openMapped(t *testing.T, dir string, n, flags int) (*os.File, *mappedFile) {
 	t.Helper()
 	f, err := os.OpenFile(dir+"/file", os.O_RDWR|os.O_CREATE|os.O_TRUNC|flags, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() }) // may be closed already
+	t.Cleanup(func() { f.Close() }) // the test may have closed it
 	if err := f.Truncate(int64(n)); err != nil {
 		t.Fatal(err)
 	}
 	return f, mapped(t, f, n)
 }
 
-// mapped maps n bytes of a file, all but the first 100, for an object.
+// mapped maps n bytes of a file, except its first 100, for an object.
 func mapped(t *testing.T, f *os.File, n int) *mappedFile {
 	t.Helper()
 	pages, err := mapFile(f, 0, n, true)
@@ -47,7 +47,7 @@ func mapped(t *testing.T, f *os.File, n int) *mappedFile {
 }
 
 // TestWritesToMappedFile: a write to a mapped file is a system call, which leaves the mapping's
-// pages out of the page table, unless the call would do something else than a copy to these, or is
+// pages out of the page table. It is a copy instead if the call would have another effect, or is
 // refused. Either way the bytes are in the file and in the mapping.
 func TestWritesToMappedFile(t *testing.T) {
 	const size, off, n = 1 << 20, 70_000, 20_000
@@ -96,7 +96,7 @@ func TestWritesToMappedFile(t *testing.T) {
 	}
 }
 
-// TestFileCallsTakeTurns: calls beyond the bound wait for others to end, and then go on.
+// TestFileCallsTakeTurns: calls beyond the bound wait until others end, and then go on.
 func TestFileCallsTakeTurns(t *testing.T) {
 	_, m := openMapped(t, t.TempDir(), 1000, 0)
 	for range cap(fileCalls) {
@@ -155,8 +155,8 @@ func TestSealedFile(t *testing.T) {
 	}
 }
 
-// TestMappedFileCutShort: a write beyond the end of a file that was cut short is an error, and
-// doesn't make the file longer.
+// TestMappedFileCutShort: a write beyond the end of a truncated file is an error, and does not
+// extend the file.
 func TestMappedFileCutShort(t *testing.T) {
 	f, m := openMapped(t, t.TempDir(), 1<<20, 0)
 	if err := f.Truncate(50_000); err != nil {
@@ -172,7 +172,7 @@ func TestMappedFileCutShort(t *testing.T) {
 	}
 }
 
-// TestFileSizeLimit: where the process's limit forbids calls, the mapping is written.
+// TestFileSizeLimit: if the process's limit forbids calls, the mapping is written.
 func TestFileSizeLimit(t *testing.T) {
 	const size, limit = 1 << 20, 100_000
 	f, m := openMapped(t, t.TempDir(), size, 0)
@@ -184,7 +184,7 @@ func TestFileSizeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := bytes.Repeat([]byte("limit"), 5000)
-	_, across := m.WriteAt(b, limit-10_000) // part of it can be written with a call
+	_, across := m.WriteAt(b, limit-10_000) // a call can write a part of it
 	_, beyond := m.WriteAt(b, 2*limit)
 	if err := errors.Join(across, beyond, unix.Setrlimit(unix.RLIMIT_FSIZE, &was)); err != nil {
 		t.Fatal(err)
@@ -197,8 +197,8 @@ func TestFileSizeLimit(t *testing.T) {
 	}
 }
 
-// TestWritesWhileFileChanges: writes go on while the program closes the file. While it is cut
-// short again and again they succeed, or are EIO, and the process goes on.
+// TestWritesWhileFileChanges: writes go on while the program closes the file. While the file is
+// truncated again and again they succeed or return EIO, and the process goes on.
 func TestWritesWhileFileChanges(t *testing.T) {
 	const size, changes = 1 << 20, 100
 	write := func(m *mappedFile, expected error, over *atomic.Bool) error {
@@ -247,8 +247,8 @@ func TestWritesWhileFileChanges(t *testing.T) {
 	}
 }
 
-// TestMappedFileDiskFull: bytes of a hole for which the disk has no room are an error, and what
-// is beside them can be written.
+// TestMappedFileDiskFull: writing to a hole for which the disk has no room is an error, and the
+// bytes beside it can be written.
 func TestMappedFileDiskFull(t *testing.T) {
 	testkit.NeedRoot(t, "only root can mount a small tmpfs")
 	dir := t.TempDir()
@@ -273,8 +273,8 @@ func TestMappedFileDiskFull(t *testing.T) {
 	<-done
 }
 
-// writeToFullDisk writes to a file of 1 MiB where there is room for 256 KiB. It runs on another
-// goroutine than the test's.
+// writeToFullDisk writes to a file of 1 MiB on a disk with room for 256 KiB. It does not run on the
+// test's goroutine.
 func writeToFullDisk(t *testing.T, dir string) {
 	f, err := os.Create(dir + "/file")
 	if err != nil {
@@ -302,7 +302,7 @@ func writeToFullDisk(t *testing.T, dir string) {
 			t.Errorf("64 KiB at %d: %v, want ENOSPC and EIO", off, err)
 		}
 	}
-	const room = 100_000 // before the bytes for which there is none
+	const room = 100_000 // bytes before those that have no room
 	v := slices.Collect(slices.Chunk(make([]byte, 3*len(b)), len(b)))
 	n, err := m.WriteVectorAt(v, 256<<10-room)
 	if n != room || !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, syscall.EIO) {

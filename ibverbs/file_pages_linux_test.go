@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// A mapped file's pages are there before they are touched.
+// A mapped file's pages are in the page table before they are accessed.
 func TestPopulate(t *testing.T) {
 	page := os.Getpagesize()
 	f, err := os.Create(t.TempDir() + "/file")
@@ -23,8 +23,8 @@ func TestPopulate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The region begins inside a page, and what is wanted ends in page 59. What the
-		// kernel brings beside that is its choice.
+		// The region begins inside a page, and the wanted bytes end in page 59. The kernel may read
+		// more pages.
 		const before, first, last = 123, 40, 59
 		for i := first; i <= last; i++ {
 			if present(t, pages[i*page:]) {
@@ -60,8 +60,8 @@ func present(t *testing.T, b []byte) bool {
 	return binary.NativeEndian.Uint64(entry[:])>>63 != 0
 }
 
-// The address of a fault is exact or, on s390x, that of its page; the neighbours of a
-// mapping are not the mapping.
+// The address of a fault is exact or, on s390x, the address of its page. Neighbours of a mapping
+// are not part of it.
 func TestFaultsOfMapping(t *testing.T) {
 	page := os.Getpagesize()
 	pages, err := mapAnonymous(4*page, false)

@@ -12,10 +12,10 @@ import (
 )
 
 // TestPeersOfOneFile: several peers write to one file at the same time, as mappings and as objects.
-// When something that comes after a Write is complete, whoever reads the file with a descriptor of
-// its own gets its bytes; and so it is with a Read whose sink is in the file.
+// When work after a Write is complete, a reader with its own descriptor sees the Write's bytes. The
+// same holds for a Read whose sink is in the file.
 func TestPeersOfOneFile(t *testing.T) {
-	const peers, stripe, rounds = 3, 70_001, 8 // a stripe is no number of pages
+	const peers, stripe, rounds = 3, 70_001, 8 // a stripe is not a multiple of the page size
 	kinds := map[string]func(pd *ibverbs.PD, f *os.File) (*ibverbs.MR, error){
 		"mapped": func(pd *ibverbs.PD, f *os.File) (*ibverbs.MR, error) {
 			return pd.MapFile(f, 0, peers*stripe, remoteRights)
@@ -47,14 +47,14 @@ func TestPeersOfOneFile(t *testing.T) {
 	}
 }
 
-// stripePeer is a peer with n bytes of a file, those from off on.
+// stripePeer is a peer that has n bytes of a file, from off on.
 type stripePeer struct {
 	*linked
 	mr     *ibverbs.MR
 	off, n int
 }
 
-// fill has the peer write to its stripe, and then the stripe's owner read into it.
+// fill makes the peer write to its stripe, and then the stripe's owner read into it.
 func (p *stripePeer) fill(t *testing.T, ctx context.Context, file string, seed byte) {
 	t.Helper()
 	local := testkit.Must(p.client.PD().AllocMR(p.n, remoteRights))(t)

@@ -38,22 +38,22 @@ var (
 )
 
 const (
-	sinkSize  = 256 << 20 // of all that is filled
+	sinkSize  = 256 << 20 // total
 	sinkRead  = 1 << 20   // bytes of a Read
 	sinkDepth = 8         // Reads under way
-	sinkFrom  = 16 << 20  // bytes of the source, which are read again and again
+	sinkFrom  = 16 << 20  // length of the source, which is read repeatedly
 )
 
 func init() { processes["sink source"] = serveSink }
 
-// BenchmarkFileSink is RDMA Reads of 1 MiB from another process over the loopback that end in a
-// new file: in one that is mapped (mapfile), in one that is an object (object), and in memory
-// from where the program writes each to the file (program). With -sink.peers connections fill
-// parts of the file, or with -sink.own files of their own, at the same time. Each iteration does
-// all of them, in another order each time, and the metrics are medians: bytes per second in MB,
-// and CPU time of this process in seconds for a GiB, both also relative to those of program in the
-// same iteration. With -sink.beside there are the 50th and the 99th percentile of how long Reads
-// of 64 bytes take on another connection of the same device meanwhile.
+// BenchmarkFileSink measures RDMA Reads of 1 MiB from another process over the loopback into a new
+// file: a mapped file (mapfile), a file as an object (object), and memory from which the program
+// writes to the file (program). With -sink.peers several connections fill parts of the file at the
+// same time, or with -sink.own their own files. Each iteration does all of these, in a different
+// order. The metrics are medians of bandwidth in MB per second, and of CPU time of this process in
+// seconds per GiB, both also relative to program in the same iteration. -sink.beside adds the 50th
+// and 99th percentile of the time of concurrent Reads of 64 bytes on another connection of the
+// device.
 //
 //	go test -run '^$' -bench FileSink -benchtime 9x ./ibverbs -sink.dir /dev/shm
 func BenchmarkFileSink(b *testing.B) {
@@ -116,13 +116,13 @@ func openSink() (*ibverbs.Context, error) {
 	return ibverbs.Open(engine.New(&o), "")
 }
 
-// sinkPeer is a connection to a process that serves Reads, and what that offers.
+// sinkPeer is a connection to a process that serves Reads, and the region that it offers.
 type sinkPeer struct {
 	conn *rdmacm.Conn
 	from ibverbs.RemoteRegion
 }
 
-// dialSinks begins a process that serves Reads, and connects to it n times.
+// dialSinks starts a process that serves Reads, and connects to it n times.
 func dialSinks(b *testing.B, ctx context.Context, vctx *ibverbs.Context, n int) (peers []sinkPeer) {
 	b.Helper()
 	source := exec.Command(testkit.Must(os.Executable())(b))
@@ -148,7 +148,7 @@ func dialSinks(b *testing.B, ctx context.Context, vctx *ibverbs.Context, n int) 
 	return peers
 }
 
-// serveSink is the process that is read from, until its standard input ends.
+// serveSink is the process that serves Reads, until its standard input ends.
 func serveSink() error {
 	ctx := context.Background()
 	vctx, err := openSink()
@@ -175,7 +175,7 @@ func serveSink() error {
 	}
 }
 
-// serveReads accepts a connection whose private data is what can be read.
+// serveReads accepts a connection, and names the readable region in the private data.
 func serveReads(ctx context.Context, req *rdmacm.Request) error {
 	_, err := req.Accept(ctx, &rdmacm.ConnConfig{
 		Prepare: func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) error {
@@ -195,8 +195,8 @@ func serveReads(ctx context.Context, req *rdmacm.Request) error {
 	return err
 }
 
-// fillSink fills new files, one or one for each peer. It returns the time, and the CPU time of
-// this process, from the first Read to when all is in the files.
+// fillSink fills new files: one, or one for each peer. It returns the time, and the CPU time of
+// this process, from the first Read until all data is in the files.
 func fillSink(b *testing.B, peers []sinkPeer, kind string) (took, used time.Duration) {
 	b.Helper()
 	n := sinkSize / len(peers)
@@ -241,7 +241,7 @@ func fillSink(b *testing.B, peers []sinkPeer, kind string) (took, used time.Dura
 	return took, used
 }
 
-// filePart is a file from off on.
+// filePart is the part of a file from off on.
 type filePart struct {
 	f   *os.File
 	off int64
@@ -250,7 +250,7 @@ type filePart struct {
 func (p filePart) ReadAt(b []byte, off int64) (int, error)  { return p.f.ReadAt(b, p.off+off) }
 func (p filePart) WriteAt(b []byte, off int64) (int, error) { return p.f.WriteAt(b, p.off+off) }
 
-// fill returns what fills n bytes of a part of a file, and the region that it uses.
+// fill returns a function that fills n bytes of a part of a file, and the region that it uses.
 func (p *sinkPeer) fill(b *testing.B, part filePart, n int, kind string) (mr *ibverbs.MR,
 	fill func() error) {
 	b.Helper()
@@ -279,8 +279,7 @@ func (p *sinkPeer) fill(b *testing.B, part filePart, n int, kind string) (mr *ib
 	}
 }
 
-// readBeside reads 64 bytes again and again until stop is called, which returns how long each Read
-// took.
+// readBeside repeatedly reads 64 bytes until stop is called, which returns how long each Read took.
 func readBeside(b *testing.B, p *sinkPeer) (stop func() []time.Duration) {
 	b.Helper()
 	mr := testkit.Must(p.conn.PD().AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite))(b)
@@ -316,8 +315,8 @@ func readBeside(b *testing.B, p *sinkPeer) (stop func() []time.Duration) {
 	}
 }
 
-// readAll reads pieces of a file, piece i to slot i of mr, or one that is free again when
-// arrived has returned.
+// readAll reads pieces of a file: piece i into slot i of mr, or into a slot that is free again
+// because arrived has returned.
 func readAll(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, from ibverbs.RemoteRegion,
 	pieces, slots int, arrived func(int) error) error {
 	posted := 0
@@ -367,7 +366,7 @@ func readAll(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, from ibverb
 	return nil
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time of this process.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage

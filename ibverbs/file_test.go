@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// pattern is n bytes that are alike nowhere near.
+// pattern returns n bytes in which no short sequence repeats nearby.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -27,7 +27,7 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// tempFile is a file of n bytes, open for reading and writing.
+// tempFile returns a file of n bytes, open for reading and writing.
 func tempFile(t *testing.T, n int64) *os.File {
 	t.Helper()
 	f := testkit.Must(os.Create(t.TempDir() + "/file"))(t)
@@ -53,7 +53,7 @@ func TestMemoryFile(t *testing.T) {
 	r := testkit.Must(mr.Remote(0, size))(t)
 	testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
 	clear(local.Bytes())
-	testkit.OK(t, read(t, ctx, c.client, local, r)) // also tells that the Write has arrived
+	testkit.OK(t, read(t, ctx, c.client, local, r)) // also shows that the Write has arrived
 	if !bytes.Equal(local.Bytes(), pattern(size, 1)) {
 		t.Error("what is read is not what was written")
 	}
@@ -140,7 +140,7 @@ func TestBadFile(t *testing.T) {
 	refused(t, "object without WriteAt", err, syscall.EACCES)
 }
 
-// All operations over a file as an object: on either side of each.
+// All operations with a file as an object, on either side.
 func TestObject(t *testing.T) {
 	ctx := timeout(t)
 	for _, size := range []int{1, 1000, 65000, 70001, 400000} {
@@ -195,7 +195,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// Short Sends in lists to an object come in order, also where many are in one read.
+// Short Sends in lists reach an object in order, even if one read returns many of them.
 func TestObjectLists(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
@@ -235,9 +235,8 @@ type failing struct{ err error }
 func (o failing) ReadAt([]byte, int64) (int, error)  { return 0, o.err }
 func (o failing) WriteAt([]byte, int64) (int, error) { return 0, o.err }
 
-// What goes wrong with an object ends the connection: the peer is told, work of ours
-// completes in error, and the reason is in QP.Cause. The same for a mapped file that was
-// cut short.
+// A failure of an object ends the connection: the peer receives a Terminate, our work completes in
+// error, and QP.Cause has the reason. The same holds for a mapped file that was truncated.
 func TestObjectFails(t *testing.T) {
 	broken := errors.New("the object is broken")
 	objects := map[string]struct {
@@ -325,7 +324,7 @@ type zeroEnd struct{ *os.File }
 
 func (zeroEnd) ReadAt([]byte, int64) (int, error) { return 0, io.EOF }
 
-// stuck is an object that answers when it is let.
+// stuck is an object that blocks until the test lets it answer.
 type stuck struct {
 	begun chan struct{}
 	let   chan struct{}
@@ -340,14 +339,13 @@ func (o stuck) call(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// An object that takes its time keeps its own connection waiting, and neither others of
-// the device nor those who close what has nothing to do with it. Closing its region
-// waits for it.
+// A slow object blocks its own connection. It blocks neither other connections of the device nor a
+// Close of unrelated objects. Closing its region waits for it.
 func TestObjectBlocks(t *testing.T) {
 	ctx := timeout(t)
 	for _, op := range []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead} {
 		c := link(t)
-		// More connections of the same device, with what serves them.
+		// More connections of the same device, and their servers.
 		l := testkit.Must(rdmacm.Listen(ctx, c.server.PD().Context(), netip.AddrPortFrom(c.server.LocalAddr().Addr(), 0), nil))(t)
 		var other [2]*rdmacm.Conn
 		var wg sync.WaitGroup
@@ -363,7 +361,7 @@ func TestObjectBlocks(t *testing.T) {
 		r := testkit.Must(mr.Remote(0, 4096))(t)
 		sge := testkit.Must(c.clientMR.SGE(0, 4096))(t)
 		testkit.OK(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: op, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
-		<-o.begun // nobody has polled the server's CQ: its progress goroutine came here
+		<-o.begun // no call polled the server's CQ: its progress goroutine came here
 		for range 10 {
 			testkit.OK(t, read(t, ctx, other[1], c.clientMR, testkit.Must(c.serverMR.Remote(0, 4096))(t)))
 		}

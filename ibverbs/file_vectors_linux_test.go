@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is what a fake system call was asked for, and what it answers: n bytes at most.
+// call is the arguments of a fake system call, and its result: at most n bytes.
 type call struct {
 	slices, at int
 	n          int
 	err        error
 }
 
-// TestWriteVectors: what a system call leaves out is written by the next, and exactly what was
-// written before an error counts.
+// TestWriteVectors: the next call writes what a system call leaves out, and exactly the bytes
+// written before an error count.
 func TestWriteVectors(t *testing.T) {
 	const slice, off, most = 1000, 50, 1 << 30
 	for _, c := range []struct {
@@ -100,8 +100,8 @@ func between(v [][]byte, s []byte) [][]byte {
 	return all
 }
 
-// TestVectorsToMappedFile: vectors reach a mapped file with a system call, or by its pages if the
-// program has closed it. A descriptor that another file has got is not written to.
+// TestVectorsToMappedFile: vectors reach a mapped file with a system call, or through its pages if
+// the program has closed it. A descriptor that another file has got is not written to.
 func TestVectorsToMappedFile(t *testing.T) {
 	const size, off, n = 1 << 20, 70_000, 250_000
 	for _, closed := range []bool{false, true} {
@@ -157,8 +157,8 @@ func otherFile(t *testing.T, path string, fd, n int) {
 	}
 }
 
-// TestVectorsToFileCutShort: what counts of a vector is what was written before the end of a file
-// that was cut short, which stays where it is.
+// TestVectorsToFileCutShort: of a vector the bytes before the end of a truncated file count, and
+// the file keeps its end.
 func TestVectorsToFileCutShort(t *testing.T) {
 	const end = 64 << 10 // whole pages
 	f, m := openMapped(t, t.TempDir(), 1<<20, 0)

@@ -85,8 +85,8 @@ func TestClosedObjects(t *testing.T) {
 	}
 }
 
-// A parent that closes between its child's making and entering must not end up
-// with a child: entering comes first, and a failure takes it back.
+// A parent that closes between the making and the registration of its child must not end up with a
+// child: registration comes first, and a failure undoes it.
 func TestFailedCreationLeavesNothing(t *testing.T) {
 	o := newObjects(t)
 	no := errors.New("no")

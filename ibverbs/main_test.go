@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// processes are what the test program is instead of its tests when the environment's
+// processes are the functions that the test program runs instead of its tests if the environment's
 // GOVS_TEST_PROCESS names one.
 var processes = map[string]func() error{}
 
@@ -84,8 +84,8 @@ func newObjects(t testing.TB) *objects {
 	return o
 }
 
-// patience is how long a test may wait for what has to happen: under the race detector beside
-// others on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+// patience is how long a test may wait for what has to happen. Under the race detector beside
+// others on two CPUs, or in an emulated guest, an operation of a second may take half a minute.
 const patience = 2 * time.Minute
 
 // timeout ends a test that would hang.

@@ -29,8 +29,8 @@ func mapped(t *testing.T, n, prot int) []byte {
 	return b
 }
 
-// Memory that isn't what the rights say is refused with the errno of ibv_reg_mr,
-// and the program goes on.
+// Memory that does not permit what the rights say is refused with the errno of ibv_reg_mr, and the
+// program goes on.
 func TestBadRegistrations(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -65,8 +65,8 @@ func TestBadRegistrations(t *testing.T) {
 	} {
 		mr, err := pd.RegMR(c.buf, c.access)
 		if onKernel() && name == "memory without any right" {
-			// The kernel reads what the program itself may not (FOLL_FORCE); the engine, which
-			// is the program, can't.
+			// The kernel reads memory that the program itself may not read (FOLL_FORCE). The
+			// engine, which is the program, cannot.
 			testkit.OK(t, err)
 			testkit.OK(t, mr.Close())
 			continue
@@ -98,8 +98,7 @@ func TestBadRegistrations(t *testing.T) {
 	testkit.OK(t, syscall.Munmap(hole))
 }
 
-// An address of the program's choice, 0 among them, is what the peer and SGEs name
-// the region by.
+// The peer and SGEs name the region by an address that the program chooses, even 0.
 func TestMemoryIova(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
@@ -119,11 +118,11 @@ func TestMemoryIova(t *testing.T) {
 		memory := mapped(t, 8192, syscall.PROT_READ|syscall.PROT_WRITE)
 		mr, err := c2.reg(memory, remoteRights|c2.access)
 		if onRxe() && name == "the last there is" {
-			refused(t, name, err, syscall.EINVAL) // rxe wants the offset in the page to be that of the memory
+			refused(t, name, err, syscall.EINVAL) // rxe requires the memory's offset in the page
 			continue
 		}
 		if onSiw() {
-			// siw takes it without a word, and names the region by its virtual address.
+			// siw accepts it, but the region keeps its virtual address.
 			refused(t, name, err, syscall.EOPNOTSUPP)
 			wantErr(t, name, err, errors.ErrUnsupported, "siw")
 			continue
@@ -148,8 +147,7 @@ func TestMemoryIova(t *testing.T) {
 	}
 }
 
-// Re-registration: what changes, what stays, and what is refused and changes
-// nothing.
+// Re-registration: what changes, what stays, and which calls are refused and change nothing.
 func TestMemoryRereg(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
@@ -219,7 +217,7 @@ func TestMemoryRereg(t *testing.T) {
 	}
 	see("after what was refused", string(second))
 
-	// The old key is worth nothing any more.
+	// The old key is no longer valid.
 	stale := testkit.Must(mr.Remote(0, 4))(t)
 	testkit.OK(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
 	if err := read(t, ctx, c.client, c.clientMR, stale); err == nil {
@@ -229,8 +227,8 @@ func TestMemoryRereg(t *testing.T) {
 	wantErr(t, "closed", mr.Rereg(ibverbs.ReregAccess, nil, nil, 0), os.ErrClosed)
 }
 
-// Rereg, Close and use at the same time end in one state, without a crash, and the
-// PD has no region left.
+// Rereg, Close and use at the same time end in one state, without a crash, and the PD has no region
+// left.
 func TestMemoryReregRaces(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -255,9 +253,8 @@ func TestMemoryReregRaces(t *testing.T) {
 	testkit.OK(t, other.Close())
 }
 
-// Children that the program starts neither see registered memory change under them
-// nor take it away from the device: os/exec shares the address space until the exec,
-// and with it nothing is copied.
+// Child processes neither see registered memory change nor take it away from the device: os/exec
+// shares the address space until the exec, so nothing is copied.
 func TestMemoryForkExec(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
@@ -272,13 +269,13 @@ func TestMemoryForkExec(t *testing.T) {
 		}
 		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "exit 7")
 		testkit.OK(t, cmd.Start())
-		// While the child runs, and with the pages touched from both sides.
+		// While the child runs, and when both sides have touched the pages.
 		heap[0], c.serverMR.Bytes()[0] = 0, 0
 		src := testkit.Must(c.clientMR.SGE(0, size))(t)
 		for _, mr := range []*ibverbs.MR{onHeap, c.serverMR} {
 			r := testkit.Must(mr.Remote(0, size))(t)
 			testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
-			// A Write is complete before it has been placed; a Read behind it is not.
+			// A Write is complete before it has been placed, but a Read after it completes later.
 			testkit.OK(t, read(t, ctx, c.client, c.clientMR, r))
 			if got := mr.Bytes(); bytes.Count(got, []byte{fill}) != size {
 				t.Fatalf("round %d: %d bytes of %d arrived where the program looks", i, bytes.Count(got, []byte{fill}), size)
@@ -291,9 +288,8 @@ func TestMemoryForkExec(t *testing.T) {
 	}
 }
 
-// Go memory stays where it is while it is registered, also when the program has
-// forgotten the slice; and regions that were forgotten without being closed are told
-// of by their PD.
+// Go memory does not move while it is registered, even if the program has dropped the slice.
+// Dropped regions that were never closed are named by their PD.
 func TestMemoryForgotten(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)

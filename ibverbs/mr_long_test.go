@@ -1,6 +1,6 @@
 //go:build linux && !386 && !arm
 
-// The region of this test is longer than the addresses of 32-bit systems reach.
+// The region of this test is too long for 32-bit addresses.
 
 package ibverbs_test
 
@@ -16,7 +16,7 @@ import (
 // An SGE has 32 bits for its length, a region has 64.
 func TestSGEOfMoreThan4GiB(t *testing.T) {
 	o := newObjects(t)
-	mr := testkit.Must(o.pd.AllocMR(1<<32+1, ibverbs.AccessRemoteRead))(t) // never touched, so that it takes no memory
+	mr := testkit.Must(o.pd.AllocMR(1<<32+1, ibverbs.AccessRemoteRead))(t) // never touched, so it takes no memory
 	defer mr.Close()
 	_, err := mr.SGE(0, 1<<32)
 	wantErrno(t, "SGE of 2^32 bytes", err, syscall.EINVAL, "one SGE")

@@ -90,7 +90,7 @@ func TestSGEStaysInside(t *testing.T) {
 	}
 }
 
-// TestRemoteNeedsARight: a region is for the peer with any of the three rights.
+// TestRemoteNeedsARight: each of the three rights makes a region usable for the peer.
 func TestRemoteNeedsARight(t *testing.T) {
 	const local = ibverbs.AccessLocalWrite | ibverbs.AccessMWBind | ibverbs.AccessRemoteInvalidate
 	o := newObjects(t)

@@ -14,10 +14,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What ibv_alloc_mw(3), ibv_bind_mw(3), ibv_post_send(3) and ibv_dereg_mr(3) say about
-// windows. siw has none, of which TestBadWindows is on siw, too.
+// What ibv_alloc_mw(3), ibv_bind_mw(3), ibv_post_send(3) and ibv_dereg_mr(3) say about windows. siw
+// has none, which TestBadWindows checks.
 
-// completed waits for the next completion of the CQ, a success of that request.
+// completed waits for the next completion of the CQ, and checks that it is a success of this
+// request.
 func completed(t *testing.T, what string, cq *ibverbs.CQ, wrid uint64, opcode ibverbs.WCOpcode) ibverbs.WC {
 	t.Helper()
 	wc := take(t, cq, 1)[0]
@@ -27,8 +28,8 @@ func completed(t *testing.T, what string, cq *ibverbs.CQ, wrid uint64, opcode ib
 	return wc
 }
 
-// exchange has the client write a text to what the key names, read it again, and end it
-// with a Send with Invalidate if it may.
+// exchange makes the client write a text to the memory of the key, read it back, and invalidate the
+// key with a Send if it may.
 func (j *joined) exchange(t *testing.T, at ibverbs.RemoteRegion, text string, invalidate bool) {
 	t.Helper()
 	qp := j.client.QP()
@@ -55,8 +56,8 @@ func (j *joined) exchange(t *testing.T, at ibverbs.RemoteRegion, text string, in
 	}
 }
 
-// TestWindows binds windows of both types and a region for work requests, and has the
-// peer use them, from one round to the next.
+// TestWindows binds windows of both types and a region for work requests, and makes the peer use
+// them, in many rounds.
 func TestWindows(t *testing.T) {
 	vctx, l := queueWorld(t)
 	attr := testkit.Must(vctx.Query())(t)
@@ -77,7 +78,7 @@ func TestWindows(t *testing.T) {
 	fast := testkit.Must(pd.AllocFastRegMR(4096))(t)
 	memory := make([]byte, 4096)
 	const both = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
-	for round := range 300 { // the key's byte comes round
+	for round := range 300 { // the key's byte wraps
 		off := round * 8
 		info := testkit.Must(mr.BindInfo(off, 24, both))(t)
 		old := one.RKey()
@@ -120,7 +121,7 @@ func TestWindows(t *testing.T) {
 	testkit.OK(t, two.Close())
 }
 
-// TestBadWindows tells errnos, and that siw has no windows, nor rxe registration by work
+// TestBadWindows checks errnos, and that siw has no windows, and rxe no registration by work
 // request.
 func TestBadWindows(t *testing.T) {
 	vctx, l := queueWorld(t)
@@ -200,7 +201,7 @@ func TestBadWindows(t *testing.T) {
 		refused(t, "a region for nothing", err, einval)
 		fast = testkit.Must(pd.AllocFastRegMR(64))(t)
 		rows = append(rows,
-			// rxe says so when its turn comes, which ends what is posted behind it.
+			// rxe reports it when the request's turn comes, which ends the work after it.
 			row{"type 2, length zero", qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRBindMW, RKey: next, Bind: &ibverbs.MWBindInfo{LKey: mr.LKey()}}), einval},
 			row{"registration of nothing", qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRegMR, RKey: ibverbs.IncRKey(fast.RKey())}), einval},
 			row{"SGE of what isn't registered", second(fast.SGE(0, 1)), einval},
@@ -224,12 +225,12 @@ func TestBadWindows(t *testing.T) {
 	if none := (*ibverbs.MW)(nil); none.RKey() != 0 || none.Type() != 0 || none.PD() != nil || none.Close() != nil {
 		t.Error("a nil window")
 	}
-	// None of it has harmed the connection.
+	// The connection still works.
 	testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
 	completed(t, "in the end", j.client.SendCQ(), 1, ibverbs.WCRDMAWrite)
 }
 
-// TestBindFails: a bind that is refused only when its turn comes.
+// TestBindFails: a bind that fails only when its turn comes.
 func TestBindFails(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for name, access := range map[string]ibverbs.Access{"without MW_BIND": ibverbs.AccessLocalWrite, "not writable": ibverbs.AccessMWBind} {
@@ -251,7 +252,7 @@ func TestBindFails(t *testing.T) {
 	}
 }
 
-// BindMW, with an object of every layer in between, does not allocate.
+// BindMW, through an object of every layer, does not allocate.
 func TestWindowsOfFake(t *testing.T) {
 	o := newObjects(t)
 	mw := testkit.Must(o.pd.AllocMW(ibverbs.MWType1))(t)

@@ -12,14 +12,14 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// nowhere is a CompletionSink that keeps nothing.
+// nowhere is a CompletionSink that drops completions.
 type nowhere struct{}
 
 func (nowhere) Complete(*ibverbs.WC, bool) (stored, due bool) { return true, false }
 func (nowhere) Notify()                                       {}
 
-// TestSinkRefuses: what needs completions of its own does not wait for them where they go
-// elsewhere.
+// TestSinkRefuses: calls that need completions of their own fail on a CQ with a Sink instead of
+// waiting.
 func TestSinkRefuses(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	pd := testkit.Must(vctx.AllocPD())(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestPollWaitNamesWhatIsLost: a wait in vain on a CQ that has overflowed says so, because what it
-// waits for may be among what is lost.
+// TestPollWaitNamesWhatIsLost: a failed wait on a CQ that has overflowed says so, because the
+// completion that it waits for may be lost.
 func TestPollWaitNamesWhatIsLost(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	pd := testkit.Must(vctx.AllocPD())(t)

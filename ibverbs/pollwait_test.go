@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// complete has a completion with this id come up in o's CQ.
+// complete puts a completion with this id into o's CQ.
 func (o *objects) complete(t testing.TB, wrid uint64) {
 	t.Helper()
 	testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: wrid, Flags: ibverbs.SendSignaled}))
@@ -72,8 +72,8 @@ func TestPollWaitWakes(t *testing.T) {
 	})
 }
 
-// Whoever reads the channel's events may be interested in another CQ, and may
-// leave before those who don't read.
+// The call that reads the channel's events may wait for another CQ, and may leave before the calls
+// that do not read.
 func TestPollWaitOnASharedChannel(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reader leaves %v", leaves), func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestNext(t *testing.T) {
 	})
 }
 
-// Each ReqNotify gives one event to Next, also if PollWait arms the CQ as well.
+// Each ReqNotify gives one event to Next, even if PollWait also arms the CQ.
 func TestNextBesidePollWaitOnOneCQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
@@ -210,8 +210,8 @@ func TestNextBesidePollWaitOnOneCQ(t *testing.T) {
 	})
 }
 
-// Many waiters on a few CQs of one channel, with waits that are given up in
-// between: each completion must reach one of its CQ's waiters.
+// Many waiters on a few CQs of one channel, some of which give up: each completion must reach one
+// of its CQ's waiters.
 func TestPollWaitStress(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -261,8 +261,8 @@ func TestPollWaitStress(t *testing.T) {
 	wg.Wait()
 }
 
-// TestNextOfSeveral: events that PollWait of another CQ has read for Next are all there, each once
-// and in order, and go with a CQ that is closed.
+// TestNextOfSeveral: Next returns all events that PollWait of another CQ has read, each once and in
+// order, and closing a CQ drops its events.
 func TestNextOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
@@ -308,8 +308,8 @@ func TestNextOfSeveral(t *testing.T) {
 	})
 }
 
-// TestNextInterrupted: an event is not lost if another CQ of the channel is closed just when it
-// comes, which interrupts the goroutine that reads the events.
+// TestNextInterrupted: an event is not lost if another CQ of the channel is closed at that moment,
+// which interrupts the goroutine that reads the events.
 func TestNextInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
@@ -337,7 +337,7 @@ func TestNextInterrupted(t *testing.T) {
 	})
 }
 
-// TestNextGivenUp: an event that comes while a Next is given up is for the one after it.
+// TestNextGivenUp: an event that comes while a Next gives up goes to the next call.
 func TestNextGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)

@@ -24,7 +24,7 @@ func TestMemoryPool(t *testing.T) {
 	pool := testkit.Must(c.client.PD().NewPool(remoteRights, []ibverbs.PoolClass{{Size: 1000, Count: 2}, {Size: 10, Count: 3}}))(t)
 	defer func() { testkit.OK(t, pool.Close()) }()
 	var out []ibverbs.PoolBuf
-	for i, want := range []int{10, 10, 10, 1000, 1000} { // the long ones help out
+	for i, want := range []int{10, 10, 10, 1000, 1000} { // long buffers replace short ones
 		b := testkit.Must(pool.Get(7))(t)
 		if got := b.Bytes(); len(got) != want || cap(got) != want || uintptr(unsafe.Pointer(&got[0]))%64 != 0 {
 			t.Errorf("buffer %d: %d bytes, capacity %d, at %p; want %d", i, len(got), cap(got), &got[0], want)
@@ -52,7 +52,7 @@ func TestMemoryPool(t *testing.T) {
 	time.AfterFunc(5*time.Millisecond, func() { testkit.OK(t, out[4].Release()) })
 	out[4] = testkit.Must(pool.Wait(ctx, 11))(t)
 
-	// They are what work requests want: one to the other, through the peer.
+	// Work requests can use them: from one to the other, through the peer.
 	from, to := out[3], out[4]
 	copy(from.Bytes()[100:], "from one buffer to another")
 	src := testkit.Must(from.SGE(100, 26))(t)
@@ -75,8 +75,8 @@ func TestMemoryPool(t *testing.T) {
 	}
 }
 
-// A second Release, and any use behind the first, is told of, also when the buffer has
-// gone to somebody else meanwhile, to whom nothing happens.
+// A second Release, and any use after the first, is an error, even if another user has the buffer,
+// who does not notice.
 func TestBadPool(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -140,7 +140,7 @@ func TestBadPool(t *testing.T) {
 	refused(t, "Release into a closed pool", theirs.Release(), syscall.EINVAL)
 }
 
-// Everybody at once, and Close until it works: no buffer is with two, none is lost.
+// All goroutines at once, and Close until it succeeds: no buffer has two users, none is lost.
 func TestMemoryPoolRaces(t *testing.T) {
 	o := newObjects(t)
 	pool := testkit.Must(o.pd.NewPool(0, []ibverbs.PoolClass{{Size: 8, Count: 3}, {Size: 64, Count: 2}}))(t)
@@ -162,7 +162,7 @@ func TestMemoryPoolRaces(t *testing.T) {
 				}
 				mem := b.Bytes()
 				for i := range mem {
-					mem[i] = byte(w) // races with another owner, which -race tells
+					mem[i] = byte(w) // races with another owner, which -race reports
 				}
 				runtime.Gosched()
 				if bytes.Count(mem, []byte{byte(w)}) != len(mem) {
@@ -187,7 +187,7 @@ func TestMemoryPoolRaces(t *testing.T) {
 		})
 	}
 	for range 100 {
-		_ = pool.Close() // EBUSY, unless everybody is between two buffers
+		_ = pool.Close() // EBUSY, unless no goroutine has a buffer
 	}
 	wg.Wait()
 	testkit.OK(t, pool.Close())
@@ -218,8 +218,7 @@ func TestMemoryPoolAllocatesNothing(t *testing.T) {
 	testkit.OK(t, pool.Close())
 }
 
-// Huge pages: where there are some, the region is on them; where not, the error says
-// so.
+// Huge pages: if there are enough, the region uses them; otherwise the error says so.
 func TestMemoryHugePages(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()

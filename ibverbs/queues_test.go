@@ -13,16 +13,16 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// What ibv_create_cq(3), ibv_resize_cq(3), ibv_req_notify_cq(3), ibv_get_cq_event(3)
-// and ibv_post_send(3) say about queues. The tests of this file run on the engine,
-// and on siw and rxe through TestOnSiw and TestOnRxe; where those differ they say how.
+// What ibv_create_cq(3), ibv_resize_cq(3), ibv_req_notify_cq(3), ibv_get_cq_event(3) and
+// ibv_post_send(3) say about queues. The tests of this file run on the engine, and on siw and rxe
+// through TestOnSiw and TestOnRxe; they say where the devices differ.
 
-// joined is a device connected with itself, each end with a region and CQs of the
-// test's choice. The server's Conn makes its own CQs.
+// joined is a device connected with itself, each end with a region and CQs that the test chooses.
+// The server's Conn makes its own CQs.
 type joined struct {
 	client, server *rdmacm.Conn
 	mr, serverMR   *ibverbs.MR // the client's and the server's
-	readOnly       *ibverbs.MR // the server's, for Reads alone
+	readOnly       *ibverbs.MR // the server's, only for Reads
 }
 
 func joinWith(t *testing.T, vctx *ibverbs.Context, listen *rdmacm.Listener, cfg rdmacm.ConnConfig) *joined {
@@ -31,7 +31,7 @@ func joinWith(t *testing.T, vctx *ibverbs.Context, listen *rdmacm.Listener, cfg 
 	j := &joined{}
 	region := func(mr **ibverbs.MR) func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
 		return func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			if *mr != nil { // Dial tries another port, and the PD stays as long as its region
+			if *mr != nil { // Dial tries another port, and the region keeps the PD
 				testkit.OK(t, (*mr).Close())
 			}
 			*mr, err = c.PD().AllocMR(4096, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead)
@@ -81,14 +81,14 @@ func (j *joined) write(t *testing.T, wrid uint64, flags ibverbs.SendFlags) error
 	})
 }
 
-// begin has the client send something, without which the server may not (RFC 5044
-// section 7.1.2).
+// begin makes the client send something, because the server may not send before (RFC 5044 section
+// 7.1.2).
 func (j *joined) begin(t *testing.T) {
 	t.Helper()
 	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 }
 
-// send has the server send to the client, which has posted a receive.
+// send makes the server send to the client, which has posted a receive.
 func (j *joined) send(t *testing.T, flags ibverbs.SendFlags) {
 	t.Helper()
 	testkit.OK(t, j.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(j.mr.SGE(0, 8))(t)}}))
@@ -117,8 +117,8 @@ func take(t *testing.T, cq *ibverbs.CQ, n int) []ibverbs.WC {
 	return wc
 }
 
-// TestQueueDrain: Drain of a send queue that is full of unsignalled work returns when that is
-// over, and the queue can be used again.
+// TestQueueDrain: Drain of a send queue that is full of unsignalled work returns when the work is
+// done, and the queue can be used again.
 func TestQueueDrain(t *testing.T) {
 	vctx, l := queueWorld(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8, MaxSendSGE: 1}})
@@ -136,8 +136,8 @@ func TestQueueDrain(t *testing.T) {
 	}
 }
 
-// TestQueueResize: a CQ grows and shrinks with completions in it. siw has no
-// ibv_resize_cq, and says so.
+// TestQueueResize: a CQ grows and shrinks with completions in it. siw has no ibv_resize_cq, and
+// returns an error.
 func TestQueueResize(t *testing.T) {
 	vctx, l := queueWorld(t)
 	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
@@ -162,7 +162,7 @@ func TestQueueResize(t *testing.T) {
 		}
 	}
 	post(4)
-	first := take(t, cq, 3) // the ring has turned
+	first := take(t, cq, 3) // the ring wraps
 	testkit.OK(t, cq.Resize(40))
 	if cq.CQE() < 40 {
 		t.Errorf("%d entries, want 40", cq.CQE())
@@ -193,9 +193,9 @@ func TestQueueResize(t *testing.T) {
 	wantErr(t, "a closed CQ", cq.Resize(8), os.ErrClosed)
 }
 
-// TestQueueOverflow: a CQ that is too small loses completions, says so by an event,
-// and nothing else: the work is done, the places in the send queue are free again,
-// what is in the CQ can be polled, and it goes on from there.
+// TestQueueOverflow: a CQ that is too small loses completions, reports that with an event, and does
+// no other harm. The work is done, the places in the send queue are free again, completions in the
+// CQ can be polled, and the CQ works on.
 func TestQueueOverflow(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
@@ -218,13 +218,13 @@ func TestQueueOverflow(t *testing.T) {
 			t.Errorf("completion %d is %d: %v", i, wc[i].WRID, wc[i].Err())
 		}
 	}
-	for round := range 3 * posts { // the queue has lost no place
+	for round := range 3 * posts { // no place of the queue is lost
 		testkit.OK(t, j.write(t, uint64(100+round), ibverbs.SendSignaled))
 		if wc := take(t, cq, 1); wc[0].WRID != uint64(100+round) || wc[0].Err() != nil {
 			t.Fatalf("after the overflow: %d, %v", wc[0].WRID, wc[0].Err())
 		}
 	}
-	// A Write's completion doesn't say that it has been placed; a Read sees it.
+	// A Write's completion does not say that it has been placed, but a Read sees it.
 	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{
 		WRID: 200, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{testkit.Must(j.mr.SGE(100, 8))(t)},
 		RemoteAddr: j.serverMR.Addr(), RKey: j.serverMR.RKey(),
@@ -237,8 +237,8 @@ func TestQueueOverflow(t *testing.T) {
 	}
 }
 
-// TestQueueSharedChannel: several CQs tell of their completions on one channel, each
-// once for each time that it was armed.
+// TestQueueSharedChannel: several CQs report completions on one channel, each once for each time
+// that it was armed.
 func TestQueueSharedChannel(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
@@ -285,9 +285,9 @@ func TestQueueSharedChannel(t *testing.T) {
 	testkit.OK(t, ch.Close())
 }
 
-// TestQueueSolicited: a CQ that is armed for solicited completions alone fires for
-// the receive of a Send with the solicited event, and for a failure. siw's never
-// fires for receives (kernel-notes/siw-solicited-arming.md).
+// TestQueueSolicited: a CQ that is armed only for solicited completions fires for the receive of a
+// Send with the solicited event, and for a failure. siw's never fires for receives
+// (kernel-notes/siw-solicited-arming.md).
 func TestQueueSolicited(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
@@ -321,7 +321,7 @@ func TestQueueSolicited(t *testing.T) {
 	}
 	take(t, cq, 1)
 	testkit.OK(t, cq.ReqNotify(false))
-	testkit.OK(t, cq.ReqNotify(true)) // doesn't narrow it on the engine; siw remembers the last
+	testkit.OK(t, cq.ReqNotify(true)) // the engine keeps the first; siw the last
 	j.send(t, 0)
 	if onSiw() {
 		quiet("narrowed on siw")
@@ -344,10 +344,10 @@ func TestQueueSolicited(t *testing.T) {
 	testkit.OK(t, ch.Close())
 }
 
-// TestQueueUnsignalled: unsignalled work has no completion when it succeeds. Its place in the
-// send queue is free when later signalled work has completed, as on all devices. It is also
-// free when it is needed: siw gives places back as soon as it has taken the work up, rxe when
-// the work is over, and the engine when the work is over and the queue is full.
+// TestQueueUnsignalled: unsignalled work has no completion when it succeeds. Its place in the send
+// queue is free when later signalled work has completed, as on all devices. It may be free earlier:
+// siw frees places when it has taken up the work, rxe when the work is done, and the engine when
+// the work is done and the queue is full.
 func TestQueueUnsignalled(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for _, signalled := range []bool{false, true} {
@@ -364,7 +364,7 @@ func TestQueueUnsignalled(t *testing.T) {
 			testkit.OK(t, j.write(t, uint64(i), flags))
 		}
 		if signalled {
-			// The completion of the last is what frees all of them.
+			// The completion of the last frees all of them.
 			if wc := take(t, cq, 1); wc[0].WRID != uint64(places-1) || wc[0].Err() != nil {
 				t.Fatalf("the only completion: %d, %v", wc[0].WRID, wc[0].Err())
 			}
@@ -372,7 +372,7 @@ func TestQueueUnsignalled(t *testing.T) {
 				testkit.OK(t, j.write(t, uint64(100+i), 0))
 			}
 		}
-		// What is posted is done, which the peer sees, and nothing is told of it.
+		// The posted work is done, as the peer sees, and has no completion.
 		wc := make([]ibverbs.WC, 4)
 		time.Sleep(20 * time.Millisecond)
 		if n := testkit.Must(cq.Poll(wc))(t); n != 0 {
@@ -381,15 +381,15 @@ func TestQueueUnsignalled(t *testing.T) {
 		good := ibverbs.SendWR{WRID: 200, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 		testkit.OK(t, j.client.QP().PostSend(good, good))
 		take(t, cq, 2)
-		// In the end all that is posted is told, if there is an end before it.
+		// If the connection ends first, all posted work completes.
 		testkit.OK(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
 		j.close(t)
 		testkit.OK(t, cq.Close())
 	}
 }
 
-// TestQueuePartlyFull: of a list that is longer than the places, the first ones are
-// posted and complete, and the error says how many.
+// TestQueuePartlyFull: of a list that is longer than the free places, the first ones are posted and
+// complete, and the error says how many.
 func TestQueuePartlyFull(t *testing.T) {
 	vctx, l := queueWorld(t)
 	cq := testkit.Must(vctx.CreateCQ(64, nil))(t)
@@ -413,7 +413,7 @@ func TestQueuePartlyFull(t *testing.T) {
 			t.Fatalf("receive %d is %d: %v", i, wc[0].WRID, wc[0].Err())
 		}
 	}
-	testkit.OK(t, j.client.QP().PostRecv(wrs[:places]...)) // all places are there again
+	testkit.OK(t, j.client.QP().PostRecv(wrs[:places]...)) // all places are free again
 	j.close(t)
 	testkit.OK(t, cq.Close())
 }

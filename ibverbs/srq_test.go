@@ -87,7 +87,7 @@ func TestAsyncEventNamesOurSRQ(t *testing.T) {
 	}
 }
 
-// What follows runs on the engine, and on siw through TestOnSiw.
+// The following tests run on the engine, and on siw through TestOnSiw.
 
 // srqServer is a device with an SRQ, a region that it receives into, and one CQ for
 // all connections.
@@ -99,10 +99,10 @@ type srqServer struct {
 	cq   *ibverbs.CQ
 	mr   *ibverbs.MR
 	l    *rdmacm.Listener
-	cfg  rdmacm.ConnConfig // of the server's ends
+	cfg  rdmacm.ConnConfig // for the server's ends
 }
 
-// srqSlot is how much of the region each receive gets.
+// srqSlot is the length of each receive's part of the region.
 const srqSlot = 4096
 
 func newSRQServer(t *testing.T, places int) *srqServer {
@@ -160,7 +160,7 @@ func (s *srqServer) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibve
 	return client, server, mr
 }
 
-// say sends n bytes c.
+// say sends n bytes of value c.
 func say(t *testing.T, conn *rdmacm.Conn, mr *ibverbs.MR, c byte, n int) {
 	t.Helper()
 	copy(mr.Bytes(), bytes.Repeat([]byte{c}, n))
@@ -181,9 +181,8 @@ func (s *srqServer) next(t *testing.T) ibverbs.WC {
 	return wc[0]
 }
 
-// Receives go to whichever connection a message comes on, in the order in which they
-// were posted; they outlive a connection, and connections that are made later get
-// what is left.
+// Each receive, in the order of posting, goes to the connection on which the next message comes.
+// Receives outlive a connection, and later connections get the rest.
 func TestSRQOfManyConnections(t *testing.T) {
 	const places = 8
 	s := newSRQServer(t, places)
@@ -223,7 +222,7 @@ func TestSRQOfManyConnections(t *testing.T) {
 	}
 	testkit.OK(t, conns[0].client.Shutdown(timeout(t)))
 	testkit.OK(t, conns[0].server.Wait(timeout(t)))
-	// siw flushes a little later than it tells of the end.
+	// siw flushes shortly after it reports the end.
 	time.Sleep(20 * time.Millisecond)
 	var wc [1]ibverbs.WC
 	if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
@@ -303,7 +302,7 @@ func TestSRQRunsDry(t *testing.T) {
 	say(t, client, mr, 'b', 1)
 	testkit.OK(t, server.Wait(timeout(t)))
 	testkit.OK(t, client.Wait(timeout(t)))
-	// The engine knows why; the kernel tells its log.
+	// The engine knows why; the kernel logs it.
 	for _, qp := range []*ibverbs.QP{client.QP(), server.QP()} {
 		var why *ibverbs.TerminateError
 		if cause := qp.Cause(); errors.As(cause, &why) && (why.Layer != 1 || why.EType != 2 || why.ECode != 2) || cause == nil && s.vctx.Provider() == "engine" {
@@ -317,7 +316,8 @@ func TestSRQRunsDry(t *testing.T) {
 	}
 }
 
-// TestSRQStats: what was posted, taken, and wanted in vain. A line of WriteState says it as well.
+// TestSRQStats: the numbers of receives that were posted, taken, and missing. A line of WriteState
+// has them as well.
 func TestSRQStats(t *testing.T) {
 	s := newSRQServer(t, 4)
 	stats := func(want ibverbs.SRQStats) {
@@ -357,7 +357,7 @@ func TestSRQStats(t *testing.T) {
 	}
 }
 
-// What nobody should do with an SRQ.
+// Invalid uses of an SRQ.
 func TestBadSRQ(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -385,8 +385,8 @@ func TestBadSRQ(t *testing.T) {
 	} {
 		refused(t, "SRQ "+name, create(a), syscall.EINVAL)
 	}
-	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 1, MaxSGE: attr.MaxSRQSGE, Limit: 99})) // Limit is irrelevant
-	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 3}))                                    // for messages of nothing
+	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 1, MaxSGE: attr.MaxSRQSGE, Limit: 99})) // Limit is ignored
+	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 3}))                                    // for empty messages
 
 	srq := testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 5, MaxSGE: 2}}))(t)
 	defer srq.Close()
@@ -398,7 +398,7 @@ func TestBadSRQ(t *testing.T) {
 	refused(t, "limit of -1", srq.Modify(ibverbs.SRQAttr{Limit: -1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "limit of 2^40", srq.Modify(ibverbs.SRQAttr{Limit: min(1<<40, math.MaxInt)}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "unknown attribute", srq.Modify(ibverbs.SRQAttr{}, 1<<7), syscall.EINVAL)
-	testkit.OK(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // nothing is to be changed
+	testkit.OK(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // an empty mask changes nothing
 	if a := testkit.Must(srq.Query())(t); a != got {
 		t.Errorf("%+v became %+v", got, a)
 	}
@@ -438,7 +438,7 @@ func TestBadSRQ(t *testing.T) {
 
 	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
 	defer cq.Close()
-	// Sizes of a receive queue mean nothing here, the worst ones either.
+	// With an SRQ the sizes of a receive queue are ignored, even invalid ones.
 	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq,
 		Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: math.MaxInt, MaxRecvSGE: -1}}))(t)
 	posted("to the QP", qp.PostRecv(one), syscall.EINVAL, 0)
@@ -451,9 +451,8 @@ func TestBadSRQ(t *testing.T) {
 	}
 }
 
-// A QP may be of another PD than its SRQ. The receives name memory of the SRQ's PD,
-// and memory of the QP's is not theirs to use. On rxe it is the other way round
-// (kernel-notes/rxe-srq-pd.md).
+// A QP may have another PD than its SRQ. The receives name memory of the SRQ's PD, and may not use
+// memory of the QP's PD. On rxe it is the other way round (kernel-notes/rxe-srq-pd.md).
 func TestSRQOfAnotherPD(t *testing.T) {
 	s := newSRQServer(t, 4)
 	other := testkit.Must(s.vctx.AllocPD())(t)
@@ -478,14 +477,14 @@ func TestSRQOfAnotherPD(t *testing.T) {
 		t.Errorf("memory of the right PD: %+v", wc)
 	}
 	sge := testkit.Must(mr.SGE(0, 5))(t)
-	// On iWARP it completes before the peer has a look at it.
+	// On iWARP it completes before the peer processes it.
 	if err := done(t, timeout(t), client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}); (err == nil) == onRxe() {
 		t.Errorf("the Send: %v", err)
 	}
 	if wc := s.next(t); wc.Err() == nil || wc.WRID != 1 || errors.Is(wc.Err(), ibverbs.ErrFlushed) {
 		t.Errorf("memory of the wrong PD: %+v", wc)
 	}
-	if !onRxe() { // which leaves it to the program to end the connection
+	if !onRxe() { // on rxe the program has to end the connection
 		testkit.OK(t, server.Wait(timeout(t)))
 	}
 	if !bytes.Equal(bad.Bytes()[:8], make([]byte, 8)) {
@@ -493,8 +492,8 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	}
 }
 
-// A QP that the program made itself (PD.CreateQP) can have an SRQ, too, and be
-// connected through a CM id.
+// A QP that the program made itself (PD.CreateQP) can have an SRQ, too, and be connected by a CM
+// id.
 func TestSRQOfOwnQP(t *testing.T) {
 	s := newSRQServer(t, 4)
 	ctx := timeout(t)
@@ -533,7 +532,7 @@ func TestSRQOfOwnQP(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- client.Shutdown(ctx) }()
-	next(rdmacm.Disconnected) // RoCE answers the client by it
+	next(rdmacm.Disconnected) // on RoCE this answers the client
 	testkit.OK(t, <-ended)
 	for _, close := range []func() error{qp.Close, id.Close, l.Close, ch.Close, client.Close, mr.Close} {
 		testkit.OK(t, close())

@@ -7,9 +7,9 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestSRQTypes: SRQs of types other than the basic one (ibv_create_srq_ex) need XRC or
-// tag matching, of which iWARP has neither. A device says so; PD.CreateSRQ makes basic
-// ones. It runs on the engine, and on siw through TestOnSiw.
+// TestSRQTypes: SRQs of types other than the basic one (ibv_create_srq_ex) need XRC or tag
+// matching, and iWARP has neither. A device returns an error for them; PD.CreateSRQ makes basic
+// ones. The test runs on the engine, and on siw through TestOnSiw.
 func TestSRQTypes(t *testing.T) {
 	vctx, _ := open()
 	defer func() { testkit.OK(t, vctx.Close()) }()

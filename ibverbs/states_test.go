@@ -16,15 +16,14 @@ import (
 
 var qpStates = []ibverbs.QPState{ibverbs.QPReset, ibverbs.QPInit, ibverbs.QPRTR, ibverbs.QPRTS, ibverbs.QPSQD, ibverbs.QPSQE, ibverbs.QPErr}
 
-// transitions says for each state a QP can be at rest in which changes the engine
-// makes, in the order of qpStates. siw refuses with EINVAL what siw says and takes
-// everything else, whether it does something or not
-// (kernel-notes/siw-modify-qp.md). Of an unconnected QP only a connection can make one
-// in RTS. The engine's SQD has a test of its own, since a connection does not stay in
-// it: TestStatesConnected of provider/engine.
+// transitions says which state changes the engine makes, for each state in which a QP can stay, in
+// the order of qpStates. siw refuses the changes in its field siw with EINVAL and accepts all
+// others, whether they have an effect or not (kernel-notes/siw-modify-qp.md). An unconnected QP
+// gets to RTS only by a connection. The engine's SQD has its own test, because a connection does
+// not stay in it: TestStatesConnected of provider/engine.
 var transitions = []struct {
 	from ibverbs.QPState
-	path []ibverbs.QPState // to there from RESET; nil for RTS
+	path []ibverbs.QPState // from RESET to the state; nil for RTS
 	may  [7]bool           // RESET INIT RTR RTS SQD SQE ERR
 	siw  []ibverbs.QPState // refused by siw
 }{
@@ -61,7 +60,7 @@ func TestStates(t *testing.T) {
 				}
 			case err != nil:
 				t.Errorf("%s: %v", what, err)
-			case !onSiw() && to != ibverbs.QPSQD && to != ibverbs.QPSQE: // which end in ERR
+			case !onSiw() && to != ibverbs.QPSQD && to != ibverbs.QPSQE: // SQD and SQE end in ERR
 				wantState(t, what, qp, to)
 			}
 			end()
@@ -71,13 +70,13 @@ func TestStates(t *testing.T) {
 
 func wantState(t *testing.T, what string, qp *ibverbs.QP, want ibverbs.QPState) {
 	t.Helper()
-	// rxe has in cur_qp_state what the program said last that it was.
+	// rxe's cur_qp_state is the value that the program set last.
 	if attr, _, err := qp.Query(); err != nil || attr.State != want || attr.CurState != want && !onRxe() {
 		t.Errorf("%s: the QP is in %s (cur_qp_state %s), %v", what, attr.State, attr.CurState, err)
 	}
 }
 
-// qpInState makes a QP that has gone path, or a connected one without a path.
+// qpInState makes a QP and moves it along path; without a path it makes a connected QP.
 func qpInState(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, path []ibverbs.QPState) (qp *ibverbs.QP, end func()) {
 	t.Helper()
 	if path == nil {
@@ -97,8 +96,8 @@ func qpInState(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, path []i
 	}
 }
 
-// TestStatesFlush: whatever ends a connection, all that is posted completes as flushed,
-// in order, and so does what is posted afterwards, signalled or not.
+// TestStatesFlush: whatever ends a connection, all posted work completes as flushed, in order, and
+// so does work that is posted afterwards, signalled or not.
 func TestStatesFlush(t *testing.T) {
 	ends := map[string]func(j *joined) error{
 		"to ERR":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPErr) },
@@ -106,9 +105,9 @@ func TestStatesFlush(t *testing.T) {
 		"the peer disconnects": func(j *joined) error { return j.server.Disconnect() },
 	}
 	if !onRxe() {
-		// What else ends a connection of iWARP. RoCE's goes on: a QP in SQD drains its send
-		// queue alone and may be moved back, SQE is for errors, and nobody tells the peer of
-		// a QP in ERR.
+		// Other ends of an iWARP connection. On RoCE the connection goes on: a QP in SQD drains
+		// only its send queue and may be moved back, SQE is for errors, and the peer does not learn
+		// that a QP is in ERR.
 		ends["to SQD"] = func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQD) }
 		ends["to SQE"] = func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQE) }
 		ends["the peer goes to ERR"] = func(j *joined) error { return toState(j.server.QP(), ibverbs.QPErr) }

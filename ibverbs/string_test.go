@@ -9,7 +9,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// What objects print as, while they are open, after Close and as nil.
+// The texts of objects, open, closed and nil.
 func TestStrings(t *testing.T) {
 	o := newObjects(t)
 	o.fake.Transport = ibverbs.TransportIWARP
@@ -70,8 +70,7 @@ func TestStrings(t *testing.T) {
 	}
 }
 
-// TestErrorsNameTheCQ: an error of a CQ, and the event of one that overflows, say which of the
-// device's CQs it is.
+// TestErrorsNameTheCQ: an error of a CQ, and the event of an overflow, name the CQ.
 func TestErrorsNameTheCQ(t *testing.T) {
 	o := newObjects(t)
 	second := testkit.Must(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Cookie: "replies"}))(t)

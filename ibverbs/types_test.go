@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// TestDocsListFields: the types of work requests are aliases, of which go doc shows no fields. So
-// their comments list them all, with their types.
+// TestDocsListFields: the types of work requests are aliases, and go doc shows no fields of
+// aliases. So their comments list all fields with their types.
 func TestDocsListFields(t *testing.T) {
 	file := testkit.Must(parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments))(t)
 	docs := make(map[string]string)

@@ -87,7 +87,7 @@ func device(t *testing.T) (*ibverbs.Context, netip.AddrPort) {
 	return vctx, addr
 }
 
-// freePort is an address of the device where nobody listens.
+// freePort returns an address of the device at which no program listens.
 func freePort(t *testing.T, addr netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	l := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(addr.Addr(), 0).String()))(t)
@@ -121,7 +121,7 @@ func dialLoopback(t *testing.T) []seen {
 	return dialTo(t, open, netip.MustParseAddrPort("127.0.0.1:7471"), nil)
 }
 
-// onSimulated opens an engine whose network is simulated, and knows one host.
+// onSimulated opens an engine with a simulated network that has one host.
 func onSimulated() (*ibverbs.Context, netip.AddrPort) {
 	vctx, err := ibverbs.Open(engine.New(&engine.Options{Network: memnet.New(nil)}), "")
 	check(err)
@@ -132,8 +132,8 @@ func dialUnreachable(t *testing.T) []seen {
 	return dialTo(t, onSimulated, netip.MustParseAddrPort("203.0.113.9:7471"), nil)
 }
 
-// plainServer is a TCP server of another kind: it reads what comes first, and then
-// writes answer and hangs up, or with a nil answer does nothing.
+// plainServer is a TCP server that does not speak iWARP: it reads the first bytes, and then writes
+// answer and hangs up. With a nil answer it does nothing.
 func plainServer(t *testing.T, answer []byte) netip.AddrPort {
 	t.Helper()
 	_, addr := device(t)
@@ -168,7 +168,7 @@ func dialSilent(t *testing.T) []seen {
 	return saw("Dial", err)
 }
 
-// waitForIDs gives the kernel the time that it takes to give up connections.
+// waitForIDs waits as long as the kernel needs to give up connections.
 func waitForIDs(vctx *ibverbs.Context) {
 	for began := time.Now(); onKernel() && time.Since(began) < patience && vctx.Close() != nil; {
 		time.Sleep(10 * time.Millisecond)
@@ -194,8 +194,7 @@ func dialCancelled(t *testing.T) []seen {
 	return saw("Dial", err)
 }
 
-// dialled has somebody dial the listener with cfg, and returns the request and how that
-// Dial ends.
+// dialled dials the listener with cfg, and returns the request and the result of that Dial.
 func dialled(t *testing.T, cfg *rdmacm.ConnConfig) (*rdmacm.Request, func() error) {
 	t.Helper()
 	ctx := timeout(t)
@@ -282,7 +281,8 @@ func acceptGone(t *testing.T) (saw []seen) {
 	return saw
 }
 
-// acceptGoneFor accepts a peer that has been gone for some time, in which the engine may notice it.
+// acceptGoneFor accepts a peer that has been gone for some time, so that the engine may have
+// noticed.
 func acceptGoneFor(t *testing.T, pause time.Duration) ([]seen, error) {
 	ctx, cancel := context.WithCancel(timeout(t))
 	vctx, addr := device(t)
@@ -304,7 +304,7 @@ func acceptGoneFor(t *testing.T, pause time.Duration) ([]seen, error) {
 	return saw("Accept", err), nil
 }
 
-// newID makes an id on a channel of its own.
+// newID makes an id on its own channel.
 func newID(t *testing.T) (*rdmacm.EventChannel, *rdmacm.ID, netip.AddrPort) {
 	t.Helper()
 	vctx, addr := device(t)
@@ -329,7 +329,7 @@ func connectWithoutQP(t *testing.T) []seen {
 	return saw("ID.Connect", id.Connect(nil))
 }
 
-// wrongWaits are waits for what does not come.
+// wrongWaits are waits for things that do not happen.
 var wrongWaits = []wrongUse{
 	{name: "Accept: nobody dials until the deadline", do: acceptNobody},
 	{name: "PollWait: nothing completes until the deadline", do: pollNothing},
@@ -385,7 +385,7 @@ func waitForever(t *testing.T) []seen {
 	return saw("Conn.Wait", c.client.Wait(soon(t)))
 }
 
-// held is a lab whose server has posted before the client has sent.
+// held returns a lab whose server has posted before the client has sent.
 func held(t *testing.T) *lab {
 	c := newLab(t, labConfig{dial: rdmacm.ConnConfig{NoOpeningWrite: true}})
 	testkit.OK(t, c.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))

@@ -9,7 +9,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// wrongObjects are objects that can't be made.
+// wrongObjects are objects that cannot be made.
 var wrongObjects = []wrongUse{
 	{name: "Open: no device of that name", do: openUnknown},
 	{name: "Open: nil provider", do: func(*testing.T) []seen {
@@ -73,7 +73,7 @@ func openUnknown(t *testing.T) []seen {
 	return saw("Open", err)
 }
 
-// onDevice is what f returns of a device.
+// onDevice returns the result of f for a device.
 func onDevice(where string, f func(c *ibverbs.Context) error) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		vctx, _ := device(t)
@@ -81,12 +81,12 @@ func onDevice(where string, f func(c *ibverbs.Context) error) func(t *testing.T)
 	}
 }
 
-// onPD is what f returns of a PD.
+// onPD returns the result of f for a PD.
 func onPD(where string, f func(pd *ibverbs.PD) error) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen { return saw(where, f(newPD(t))) }
 }
 
-// badQP is what CreateQP returns for good attributes that spoil has changed.
+// badQP returns the result of CreateQP for good attributes that spoil has changed.
 func badQP(spoil func(c *ibverbs.QPInitAttr)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		pd := newPD(t)
@@ -106,7 +106,7 @@ func resizeTo0(t *testing.T) []seen {
 	return saw("CQ.Resize", cq.Resize(0))
 }
 
-// smallCQ makes a Receiver for an SRQ whose CQ has fewer entries than there are receives.
+// smallCQ makes a Receiver for an SRQ with a CQ that has fewer entries than there are receives.
 func smallCQ(t *testing.T) []seen {
 	srq := newSRQ(t)
 	ch := testkit.Must(srq.PD().Context().CreateCompChannel())(t)
@@ -122,8 +122,7 @@ func smallCQ(t *testing.T) []seen {
 	return saw("Receiver", err)
 }
 
-// wrongEnds are objects that are used after they were closed, and closed while others
-// need them.
+// wrongEnds are objects that are used after Close, or closed while others need them.
 var wrongEnds = []wrongUse{
 	{name: "a CQ overflows", do: overflow},
 	{name: "PD.Close: an MR and a QP are open on it", do: closePD},

@@ -21,19 +21,19 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/wrong-uses.golden, or in the guest $VM_OUT/wrong-uses-siw.golden")
 
-// wrongUse is something that programs do wrong, and do returns what they see of it.
+// wrongUse is an error that programs make. do makes it, and returns what the program sees of it.
 type wrongUse struct {
 	name string
 	do   func(t *testing.T) []seen
-	not  string // why siw can't show it; empty if it can
+	not  string // why siw cannot show it; empty if it can
 
-	waits bool // for ten seconds on siw: it is tried while others are
+	waits bool // for ten seconds on siw, so it runs beside others
 }
 
-// seen is what a program sees of a wrong use: text, and where it shows.
+// seen is what a program sees of a wrong use: a text, and where it appears.
 type seen struct{ where, text string }
 
-// saw is what one call, completion or event shows.
+// saw returns the view of one call, completion or event.
 func saw(where string, err error) []seen {
 	if err == nil {
 		return []seen{{where, "nil"}}
@@ -41,7 +41,7 @@ func saw(where string, err error) []seen {
 	return []seen{{where, err.Error()}}
 }
 
-// wrongUses are all of them, by what they are about.
+// wrongUses are all wrong uses, by subject.
 var wrongUses = []struct {
 	about string
 	uses  []wrongUse
@@ -55,8 +55,8 @@ var wrongUses = []struct {
 	{"Using and closing objects", wrongEnds},
 }
 
-// TestWrongUses compares what programs see of wrong uses with a table in testdata, one
-// for the engine and one for siw. To write the engine's anew:
+// TestWrongUses compares what programs see of wrong uses with a table in testdata, one for the
+// engine and one for siw. To write the engine's anew:
 //
 //	go test ./ibverbs -run TestWrongUses -update
 //
@@ -115,7 +115,7 @@ func heading() string {
 	return fmt.Sprintf("What programs see of wrong uses on %s.\nTestWrongUses of package ibverbs compares this table and writes it.\n", on)
 }
 
-// writeUse writes a row of the table for each place where a use shows.
+// writeUse writes a row of the table for each place where a use appears.
 func writeUse(b *strings.Builder, name string, rows []seen) {
 	for _, row := range rows {
 		fmt.Fprintf(b, "%-52s  %-14s  %s\n", name, row.where, stable(row.text))
@@ -129,7 +129,7 @@ func compareGolden(t *testing.T, name, got string) {
 	path := filepath.Join("testdata", name)
 	if *update {
 		if out := os.Getenv("VM_OUT"); out != "" {
-			path = filepath.Join(out, name) // the guest's changes to other files are lost
+			path = filepath.Join(out, name) // the guest discards changes to other files
 		}
 		testkit.OK(t, os.WriteFile(path, []byte(got), 0o644))
 		return
@@ -151,7 +151,7 @@ func compareGolden(t *testing.T, name, got string) {
 	}
 }
 
-// variable is what differs from run to run, and what it is replaced by.
+// variable lists texts that differ between runs, with their replacements.
 var variable = []struct {
 	text *regexp.Regexp
 	by   string
@@ -167,7 +167,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\n`), `; `},
 }
 
-// stable returns text with the words that differ from run to run replaced.
+// stable returns text with the replacements of variable.
 func stable(text string) string {
 	for _, v := range variable {
 		text = v.text.ReplaceAllString(text, v.by)
@@ -191,7 +191,7 @@ type labConfig struct {
 	server       func(c *rdmacm.Conn) error
 }
 
-// newLab connects the device with itself, and frees it all at the test's end.
+// newLab connects the device with itself, and closes everything when the test ends.
 func newLab(t *testing.T, cfg labConfig) *lab {
 	t.Helper()
 	const all = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
@@ -241,15 +241,15 @@ func newLab(t *testing.T, cfg labConfig) *lab {
 	return c
 }
 
-// sge is the first n bytes of the client's region.
+// sge returns an SGE of the first n bytes of the client's region.
 func (c *lab) sge(t *testing.T, n int) ibverbs.SGE {
 	return testkit.Must(c.clientMR.SGE(0, n))(t)
 }
 
-// posts is what the client sees of a work request that PostSend should refuse.
+// posts returns what the client sees of a work request that PostSend should refuse.
 func (c *lab) posts(wr ibverbs.SendWR) []seen { return saw("PostSend", c.client.QP().PostSend(wr)) }
 
-// fails is what the client sees of a work request that PostSend takes, and that ends the
+// fails returns what the client sees of a work request that PostSend accepts and that ends the
 // connection.
 func (c *lab) fails(t *testing.T, wr ibverbs.SendWR) []seen {
 	t.Helper()
@@ -263,7 +263,7 @@ func (c *lab) fails(t *testing.T, wr ibverbs.SendWR) []seen {
 	return append(rows, c.ended(t, "QP.Cause", c.client)...)
 }
 
-// completion is how the next completion of cq ends.
+// completion returns what the next completion of cq shows.
 func completion(t *testing.T, ctx context.Context, c *rdmacm.Conn, cq *ibverbs.CQ) error {
 	t.Helper()
 	var wc [1]ibverbs.WC
@@ -274,7 +274,7 @@ func completion(t *testing.T, ctx context.Context, c *rdmacm.Conn, cq *ibverbs.C
 	return c.Err(&wc[0])
 }
 
-// ended is why c ended, for which it waits. siw never says.
+// ended waits for the end of c, and returns the cause. siw never has one.
 func (c *lab) ended(t *testing.T, where string, conn *rdmacm.Conn) []seen {
 	t.Helper()
 	if onKernel() {
@@ -284,14 +284,14 @@ func (c *lab) ended(t *testing.T, where string, conn *rdmacm.Conn) []seen {
 	return saw(where, conn.QP().Cause())
 }
 
-// event is the device's next asynchronous event.
+// event returns the device's next asynchronous event.
 func event(t *testing.T, vctx *ibverbs.Context) []seen {
 	t.Helper()
 	ev := testkit.Must(vctx.AsyncEvent(timeout(t)))(t)
 	return saw("event", errors.New(ev.String()))
 }
 
-// soon is a context whose deadline passes at once, that of a program in a hurry.
+// soon returns a context whose deadline passes at once.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	t.Cleanup(cancel)

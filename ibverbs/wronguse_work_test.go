@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// wrongPosts are work requests that can't be posted.
+// wrongPosts are work requests that cannot be posted.
 var wrongPosts = []wrongUse{
 	{name: "PostSend: the queue is full, all of it signalled",
 		do:  func(t *testing.T) []seen { return longList(t, ibverbs.SendSignaled) },
@@ -52,7 +52,7 @@ var wrongPosts = []wrongUse{
 
 const noAtomics = "siw has no atomic operations"
 
-// badWR is what PostSend returns for a good Send of 8 bytes that spoil has changed.
+// badWR returns the result of PostSend for a good Send of 8 bytes that spoil has changed.
 func badWR(spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{})
@@ -71,8 +71,8 @@ func longList(t *testing.T, flags ibverbs.SendFlags) []seen {
 	return saw("PostSend", newLab(t, labConfig{}).client.QP().PostSend(wrs...))
 }
 
-// fullQueue posts until the queue is full, on the side that accepted: what that sends
-// waits for the peer's first message.
+// fullQueue posts until the queue is full, on the accepting side, whose sends wait for the peer's
+// first message.
 func fullQueue(t *testing.T, flags ibverbs.SendFlags) []seen {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -198,7 +198,7 @@ func postAfterEnd(t *testing.T) []seen {
 	return saw("completion", completion(t, c.ctx, c.client, c.client.SendCQ()))
 }
 
-// wrongLocalMemory are work requests that name memory of our own wrongly.
+// wrongLocalMemory are work requests that name our own memory wrongly.
 var wrongLocalMemory = []wrongUse{
 	{name: "Send: no region has the lkey", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.LKey ^= 0x5a5a5a00 })},
 	{name: "Send: an SGE without lkey", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.LKey = 0 })},
@@ -221,7 +221,7 @@ var wrongLocalMemory = []wrongUse{
 	}},
 }
 
-// badSGE is what a program sees of a Send whose SGE spoil has changed.
+// badSGE returns what a program sees of a Send whose SGE spoil has changed.
 func badSGE(spoil func(t *testing.T, c *lab, s *ibverbs.SGE)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{})
@@ -238,7 +238,7 @@ func newMR(t *testing.T) *ibverbs.MR {
 	return mr
 }
 
-// readOnly is 8 bytes that the device may not write, of the PD of conn.
+// readOnly returns an SGE of 8 bytes that the device may not write, in the PD of conn.
 func readOnly(t *testing.T, conn *rdmacm.Conn) ibverbs.SGE {
 	mr := testkit.Must(conn.PD().AllocMR(4096, 0))(t)
 	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
@@ -262,7 +262,7 @@ func receiveNowhere(t *testing.T) []seen {
 	return c.receives(t, sge)
 }
 
-// receives is what the two sides see of a Send of 8 bytes into a receive of sge.
+// receives returns what the two sides see of a Send of 8 bytes into a receive of sge.
 func (c *lab) receives(t *testing.T, sge ibverbs.SGE) []seen {
 	testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9, SGList: []ibverbs.SGE{sge}}))
 	rows := c.fails(t, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{c.sge(t, 8)}})
@@ -288,13 +288,13 @@ var wrongRemoteMemory = []wrongUse{
 	{name: "sends that are posted when a work request fails", do: flushedSend},
 }
 
-// remote is a work request on the first 8 bytes of the server's region.
+// remote returns a work request on the first 8 bytes of the server's region.
 func (c *lab) remote(op ibverbs.WROpcode, list []ibverbs.SGE) ibverbs.SendWR {
 	return ibverbs.SendWR{Opcode: op, SGList: list, RemoteAddr: c.serverMR.Addr(), RKey: c.serverMR.RKey()}
 }
 
-// badTarget is what the two sides see of a Write or Read that spoil has changed, of a region with
-// the rights access.
+// badTarget returns what the two sides see of a Write or Read that spoil has changed, on a region
+// with the rights access.
 func badTarget(op ibverbs.WROpcode, access ibverbs.Access, spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{access: access})
@@ -366,7 +366,7 @@ func overflow(t *testing.T) []seen {
 	return event(t, vctx)
 }
 
-// overflowing is a connection that completes to cq.
+// overflowing returns a connection that completes to cq.
 func overflowing(t *testing.T, vctx *ibverbs.Context, cq *ibverbs.CQ) *rdmacm.Conn {
 	ctx := timeout(t)
 	_, addr := device(t)

@@ -21,7 +21,7 @@ import (
 )
 
 // empties are the types whose values a program gets from a call, by package. A program may also
-// have nil, of a call that failed, or the zero value, of a field that nobody set.
+// have nil, after a failed call, or the zero value, in a field that was not set.
 var empties = map[string][]any{
 	".": {&ibverbs.Context{}, &ibverbs.PD{}, &ibverbs.CQ{}, &ibverbs.CompChannel{}, &ibverbs.QP{},
 		&ibverbs.SRQ{}, &ibverbs.MR{}, &ibverbs.MW{}, &ibverbs.Pool{},
@@ -31,7 +31,7 @@ var empties = map[string][]any{
 	"rsocket": {&rsocket.Conn{}, &rsocket.Listener{}, &rsocket.Dialer{}, &rsocket.ListenConfig{}},
 }
 
-// functions are the functions that take one of these.
+// functions are the functions with a parameter of such a type.
 var functions = map[string]map[string]any{
 	".": {"Open": ibverbs.Open},
 	"rdmacm": {"CreateEventChannel": rdmacm.CreateEventChannel, "Dial": rdmacm.Dial, "DialName": rdmacm.DialName,
@@ -40,7 +40,7 @@ var functions = map[string]map[string]any{
 }
 
 // TestNilAndZeroValues calls each method of each object, nil, zero and closed, with arguments that
-// are nil or zero, and with others: an error says what is wrong, and no call panics or waits.
+// are nil or zero, and with others. An error says what is wrong, and no call panics or waits.
 func TestNilAndZeroValues(t *testing.T) {
 	empty := &testkit.Empty{Patience: patience, Fine: []string{"Close", "Cause", "Wait", "Err"}}
 	for _, list := range empties {
@@ -110,7 +110,7 @@ func closedObjects(t *testing.T) []any {
 	return closed
 }
 
-// TestNilAndZeroValuesAreAll: the test above has all types with methods that can fail, and all
+// TestNilAndZeroValuesAreAll: the test above covers all types with methods that can fail, and all
 // functions that take one of them.
 func TestNilAndZeroValuesAreAll(t *testing.T) {
 	for folder := range empties {
@@ -121,7 +121,7 @@ func TestNilAndZeroValuesAreAll(t *testing.T) {
 		for name := range functions[folder] {
 			known[name] = true
 		}
-		known["GetAddrInfo"] = true  // whose hints may be nil
+		known["GetAddrInfo"] = true  // its hints may be nil
 		known["RemoteRegion"] = true // a plain value, whose zero is a region of no length
 		for _, name := range fallible(t, folder) {
 			if !known[name] {
@@ -131,8 +131,8 @@ func TestNilAndZeroValuesAreAll(t *testing.T) {
 	}
 }
 
-// fallible returns the exported types that have a method on a pointer with an error, and the
-// exported functions with a parameter that is a pointer and an error.
+// fallible returns the exported types that have a method with a pointer receiver that returns an
+// error. It also returns the exported functions that have a pointer parameter and return an error.
 func fallible(t *testing.T, folder string) []string {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
