@@ -17,11 +17,11 @@ import (
 // message, which may come before Accept has returned on this side.
 func TestConnAnswerBeforeAccept(t *testing.T) { testAnswers(t, true) }
 
-// TestConnAnswerBeforeDial: the same on the side that dials. The peer has to wait until it may send
+// TestConnAnswerBeforeDial: the same on the dialling side. The peer has to wait until it may send
 // (RFC 5044 section 7.1.2), as the engine does; siw does not.
 func TestConnAnswerBeforeDial(t *testing.T) { testAnswers(t, false) }
 
-// testAnswers has one side answer the other on many connections, some of them at the same time.
+// testAnswers makes one side answer the other on many connections, some of them at the same time.
 func testAnswers(t *testing.T, acceptorAnswers bool) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -52,9 +52,9 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 	testkit.OK(t, l.Close())
 }
 
-// awaitAnswer waits with get for the answer to a first message. siw may leave the first bytes that
-// come unread until more come (kernel-notes/siw-first-fpdu.md), so that they are followed by an
-// empty Write there if there is no answer for long.
+// awaitAnswer waits with get for the answer to a first message. siw may leave the first bytes
+// unread until more come (kernel-notes/siw-first-fpdu.md). So if there is no answer on siw for
+// long, awaitAnswer sends an empty Write.
 func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(context.Context) error) error {
 	for {
 		short, cancel := ctx, context.CancelFunc(func() {})
@@ -76,8 +76,8 @@ func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, get func(con
 	}
 }
 
-// talk makes a connection, and sends a message before it receives one, or the other way round: the
-// side that answers does so in a goroutine that Prepare starts.
+// talk makes a connection, and sends a message before it receives one, or the other way round. A
+// goroutine that Prepare starts does this on the answering side.
 func talk(ctx context.Context, t *testing.T, answers bool,
 	connect func(context.Context, *rdmacm.ConnConfig) (*rdmacm.Conn, error)) {
 	var (
@@ -97,7 +97,7 @@ func talk(ctx context.Context, t *testing.T, answers bool,
 				}
 				if err := c.Send(ctx, sge(t, mr, 0, 4)); err != nil {
 					t.Errorf("the answer: %v", err)
-					_ = c.Disconnect() // or the peer waits for it
+					_ = c.Disconnect() // otherwise the peer waits
 				}
 			})
 			return nil

@@ -25,8 +25,8 @@ func descriptors(t *testing.T) int {
 	return len(dir)
 }
 
-// settled waits for the number of descriptors to come down to n. The end of a
-// connection has its time: a Terminate is waited for, and with siw the kernel.
+// settled waits until the number of descriptors comes down to n. The end of a connection takes
+// time, because it waits for a Terminate, and on siw for the kernel.
 func settled(t *testing.T, n int) {
 	t.Helper()
 	now := descriptors(t)
@@ -39,24 +39,23 @@ func settled(t *testing.T, n int) {
 	}
 }
 
-// serve accepts whoever comes until the listener is closed, and waits for each
-// connection to end. The function that it returns waits for all that.
+// serve accepts all connections until the listener is closed, and waits for the end of each. The
+// function that it returns waits for all of this.
 func serve(t *testing.T, ctx context.Context, l *rdmacm.Listener) (wait func()) {
 	return each(t, ctx, l, 1, func(req *rdmacm.Request) error {
-		// With a limit, as any server should have: on rxe the word of a dialler that gives up can
-		// be lost, and the kernel then waits for long (kernel-notes/rxe-lost-reject.md).
+		// With a time limit, as any server should have: on rxe the message of a dialler that gives
+		// up can be lost, and the kernel then waits for long (kernel-notes/rxe-lost-reject.md).
 		short, cancel := context.WithTimeout(ctx, 8*time.Second)
 		defer cancel()
 		c, err := req.Accept(short, nil)
 		if err != nil {
-			return nil // its dialler gave up meanwhile
+			return nil // its dialler has given up
 		}
 		return errors.Join(c.Wait(ctx), c.Close())
 	})
 }
 
-// dialLater dials with nothing but defaults. The connection is not wanted, only
-// how it went.
+// dialLater dials with the defaults, closes the connection, and reports the result.
 func dialLater(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) <-chan error {
 	dialled := make(chan error, 1)
 	go func() {
@@ -74,7 +73,7 @@ func TestConnManyInARow(t *testing.T) {
 	defer l.Close()
 	wait := serve(t, ctx, l)
 	before, conns := 0, 1000
-	if raceEnabled { // ci/test runs all of them without it, too
+	if raceEnabled { // ci/test also runs all of them without the race detector
 		conns = 200
 	}
 	if onKernel() {
@@ -90,7 +89,7 @@ func TestConnManyInARow(t *testing.T) {
 		}
 		testkit.OK(t, c.Close())
 		if i == 9 {
-			before = descriptors(t) // what is made once is made
+			before = descriptors(t) // everything that is made once exists now
 		}
 	}
 	settled(t, before)
@@ -98,7 +97,7 @@ func TestConnManyInARow(t *testing.T) {
 	wait()
 }
 
-// Given up at any moment, a Dial returns that, and leaves nothing behind.
+// A Dial that is given up at any moment returns that error, and leaves nothing behind.
 func TestConnGivenUpAnywhere(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -146,7 +145,7 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 	settled(t, before)
 }
 
-// A request whose Accept is given up is refused, and the listener goes on.
+// If an Accept is given up, its request is refused, and the listener goes on.
 func TestConnAcceptGivenUp(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -175,8 +174,8 @@ func TestConnAcceptGivenUp(t *testing.T) {
 	settled(t, before)
 }
 
-// Private data of a length that no frame has is refused, by name, on either side
-// and wherever it goes.
+// Private data that is too long for a frame is refused, with an error that names it, on either side
+// and in every call.
 func TestConnTooMuchPrivateData(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -205,12 +204,12 @@ func TestConnTooMuchPrivateData(t *testing.T) {
 	settled(t, before)
 }
 
-// Addresses that can't be, each with an error that names it.
+// Invalid addresses, each with an error that names it.
 func TestConnBadAddresses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	before := descriptors(t)
-	foreign := netip.MustParseAddrPort("198.51.100.7:7471") // RFC 5737: nobody's
+	foreign := netip.MustParseAddrPort("198.51.100.7:7471") // unused: RFC 5737
 	for _, a := range []netip.AddrPort{{}, foreign, netip.MustParseAddrPort("[2001:db8::7]:7471")} {
 		if _, err := rdmacm.Listen(ctx, vctx, a, nil); err == nil || a.IsValid() && !strings.Contains(err.Error(), a.String()) {
 			t.Errorf("Listen at %v: %v", a, err)
@@ -245,8 +244,8 @@ func TestConnWhereItListens(t *testing.T) {
 	vctx, addr := device(t)
 	addrs := []string{"0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"}
 	if onKernel() {
-		// What leads to siw's interface from this host goes over lo, where a
-		// listener of siw's on no address does not listen.
+		// Connections from this host to siw's interface go over lo, where siw's listener on an
+		// unspecified address does not listen.
 		addrs = []string{addr.String(), "[::ffff:" + addr.Addr().String() + "]:0"}
 	}
 	for _, s := range addrs {
@@ -284,8 +283,8 @@ func TestConnWhereItListens(t *testing.T) {
 	}
 }
 
-// Conn.Err is nil for a success, and otherwise has the completion's error and why the
-// connection ended.
+// Conn.Err returns nil for a success, and otherwise the completion's error and the cause of the
+// connection's end.
 func TestConnErr(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	if err := client.Err(&ibverbs.WC{QPN: client.QP().QPN()}); err != nil {
@@ -309,7 +308,7 @@ func TestConnErr(t *testing.T) {
 	}
 }
 
-// TestConnDialPort0: port 0 is refused at once, for a name before all of its addresses.
+// TestConnDialPort0: port 0 is refused at once, for a name before any of its addresses is tried.
 func TestConnDialPort0(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

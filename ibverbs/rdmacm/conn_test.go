@@ -15,14 +15,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// device opens the device for a test, and checks at its end that nothing is
-// left open on it.
+// device opens the device for a test, and checks at its end that nothing on it is still open.
 func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 	t.Helper()
 	vctx, addr := open()
 	t.Cleanup(func() {
 		err := vctx.Close()
-		// The kernel takes its time with connections that were given up.
+		// The kernel frees connections that were given up only after some time.
 		for began := time.Now(); onKernel() && errors.Is(err, syscall.EBUSY) && time.Since(began) < patience; {
 			time.Sleep(10 * time.Millisecond)
 			err = vctx.Close()
@@ -45,7 +44,7 @@ func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm
 	return client, server
 }
 
-// pairOf is pair within the time of ctx, for a caller that closes the Conns.
+// pairOf connects two Conns while ctx lasts. The caller closes the Conns.
 func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
 	t.Helper()
 	vctx, addr := device(t)
@@ -64,8 +63,8 @@ func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) 
 	return client, server
 }
 
-// receiver is a Prepare that posts n receives of size bytes each, with the
-// receive's number as WRID, out of one region.
+// receiver is a Prepare that posts n receives of size bytes each from one region, with the
+// receive's number as WRID.
 type receiver struct {
 	n, size int
 	mr      *ibverbs.MR
@@ -87,7 +86,7 @@ func (r *receiver) prepare(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnPara
 	return c.QP().PostRecv(wrs...)
 }
 
-// close closes the region, if prepare came as far as making it.
+// close closes the region, if prepare has made it.
 func (r *receiver) close() {
 	if r.mr != nil {
 		_ = r.mr.Close()
@@ -131,7 +130,7 @@ func TestConnReceivesPostedInPrepare(t *testing.T) {
 
 func TestConnPrivateData(t *testing.T) {
 	sizes, padded := []int{0, 1, 3, 4, 5, 64, 251}, func(b []byte, _ int) []byte { return b }
-	if onRxe() { // RoCE has a fixed length in either message, and fills it up
+	if onRxe() { // RoCE pads both messages to a fixed length
 		sizes, padded = []int{0, 1, 3, 4, 5, 56}, func(b []byte, n int) []byte { return append(b, make([]byte, n-len(b))...) }
 	}
 	for _, n := range sizes {
@@ -151,7 +150,7 @@ func TestConnPrivateData(t *testing.T) {
 	}
 }
 
-// Shutdown right behind a queue full of unsignalled work loses none of it.
+// Shutdown right after a queue full of unsignalled work loses none of it.
 func TestConnShutdownDelivers(t *testing.T) {
 	const messages, size = 32, 100_000
 	ctx := timeout(t)
@@ -192,7 +191,7 @@ func TestConnShutdownFromBothSides(t *testing.T) {
 		r := &receiver{n: 8, size: 8}
 		client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
 		testkit.OK(t, client.QP().PostSend(make4Sends()...))
-		_, err := r.get(ctx, server) // from now on the server may send, too
+		_, err := r.get(ctx, server) // from here on the server may send, too
 		testkit.OK(t, err)
 		errs := make(chan error, 2)
 		for _, c := range []*rdmacm.Conn{client, server} {
@@ -203,7 +202,7 @@ func TestConnShutdownFromBothSides(t *testing.T) {
 				t.Errorf("Shutdown: %v", err)
 			}
 		}
-		testkit.OK(t, client.Shutdown(ctx)) // again, with nobody there
+		testkit.OK(t, client.Shutdown(ctx)) // again, when the peer has gone
 		testkit.OK(t, r.mr.Close())
 	}
 }
@@ -216,7 +215,7 @@ func make4Sends() []ibverbs.SendWR {
 	return wrs
 }
 
-// Posting, polling and receiving allocate nothing, from one end to the other.
+// Posting, polling and receiving allocate nothing on the whole path.
 func TestConnHotPathDoesNotAllocate(t *testing.T) {
 	r := &receiver{n: 8, size: 64}
 	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
@@ -254,8 +253,8 @@ func TestConnHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestConnSendAfterPeerIsGone: work that is posted when the peer has gone, and nobody has asked
-// for the connection's end, is refused or completes.
+// TestConnSendAfterPeerIsGone: work that is posted after the peer has gone is refused or completes,
+// even if the program does not wait for the connection's end.
 func TestConnSendAfterPeerIsGone(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)
@@ -277,7 +276,7 @@ func TestConnSendAfterPeerIsGone(t *testing.T) {
 	}
 }
 
-// A peer that just closes is noticed, and what was posted is flushed.
+// A peer that closes without Shutdown is noticed, and posted work is flushed.
 func TestConnPeerCloses(t *testing.T) {
 	ctx := timeout(t)
 	r := &receiver{n: 3, size: 8}
@@ -293,8 +292,8 @@ func TestConnPeerCloses(t *testing.T) {
 	testkit.OK(t, server.Shutdown(ctx))
 }
 
-// A peer that disconnects is answered, and what was posted is flushed, whether the
-// program asks for the connection's end or not.
+// A peer that disconnects gets an answer, and posted work is flushed, whether the program waits for
+// the connection's end or not.
 func TestConnPeerDisconnectsUnasked(t *testing.T) {
 	ctx := timeout(t)
 	r := &receiver{n: 3, size: 8}
@@ -330,8 +329,8 @@ func TestConnAddressInUse(t *testing.T) {
 	wantErr(t, "second listener", err, syscall.EADDRINUSE, l.Addr().String())
 }
 
-// A client that gives up while its request waits for an answer does not harm
-// the listener, and the answer comes to nothing.
+// A client that gives up while its request waits for an answer does no harm to the listener, and
+// the answer has no effect.
 func TestConnClientGivesUp(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -344,7 +343,8 @@ func TestConnClientGivesUp(t *testing.T) {
 		_, err := rdmacm.Dial(impatient, vctx, l.Addr(), nil)
 		dialled <- err
 	}()
-	// Before Dial gives up: the engine withdraws a request whose peer leaves before it is fetched.
+	// Accept before Dial gives up, because the engine withdraws a request whose peer leaves before
+	// it is fetched.
 	req := testkit.Must(l.Accept(ctx))(t)
 	giveUp()
 	if err := <-dialled; !errors.Is(err, context.Canceled) {
@@ -359,7 +359,7 @@ func TestConnClientGivesUp(t *testing.T) {
 	testkit.OK(t, server.Shutdown(ctx))
 }
 
-// pairAt connects over a listener that is there.
+// pairAt connects over an existing listener.
 func pairAt(t *testing.T, ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener) (client, server *rdmacm.Conn) {
 	t.Helper()
 	accepted := make(chan error, 1)
@@ -379,7 +379,7 @@ func pairAt(t *testing.T, ctx context.Context, vctx *ibverbs.Context, l *rdmacm.
 	return client, server
 }
 
-// Requests that nobody has accepted end with their listener.
+// Requests that were not accepted end with their listener.
 func TestConnListenerCloses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -392,7 +392,7 @@ func TestConnListenerCloses(t *testing.T) {
 	}
 }
 
-// A PD and CQs that many connections share stay when those close.
+// A PD and CQs that many connections share stay open when these close.
 func TestConnSharedParts(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnReadDepths: what ConnConfig says of ResponderResources and InitiatorDepth. The acceptor's
-// IRD is raised to the peer's ORD; its ORD, and that of the side that dials, are limits.
+// TestConnReadDepths checks what ConnConfig says about ResponderResources and InitiatorDepth. The
+// acceptor's IRD is raised to the peer's ORD; its ORD and both of the dialler's depths are limits.
 func TestConnReadDepths(t *testing.T) {
 	type depths struct{ ird, ord int }
 	for _, tc := range []struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnDoNamesTheCall: what the caller called is in the error.
+// TestConnDoNamesTheCall: errors name the method that the program called.
 func TestConnDoNamesTheCall(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
@@ -37,7 +37,7 @@ func TestConnDoNamesTheCall(t *testing.T) {
 	}
 }
 
-// TestConnDoEndedContext: a call whose context has ended already posts nothing.
+// TestConnDoEndedContext: a call whose context has already ended posts nothing.
 func TestConnDoEndedContext(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
@@ -56,15 +56,15 @@ func TestConnDoEndedContext(t *testing.T) {
 	}
 }
 
-// TestDoFullOfOthers: unsignalled work that the program has posted itself fills the queue, and
-// stays there. The call ends with its context, and says so.
+// TestDoFullOfOthers: the program's own unsignalled work fills the queue, and stays there. The call
+// ends with its context, and says so.
 func TestDoFullOfOthers(t *testing.T) {
 	ctx := timeout(t)
 	const places = 4
 	var server *rdmacm.Conn
 	_, server = pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true},
 		&rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}})
-	// The accepting side's work is held until the peer's first message.
+	// The engine holds the accepting side's work until the peer's first message.
 	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 	for _, own := range []int{places, places - 1} {
 		for range own {
@@ -80,8 +80,8 @@ func TestDoFullOfOthers(t *testing.T) {
 	}
 }
 
-// TestConnDoOnSendPanics: a program that recovers from a panic of its OnSend goes on, whether that
-// came while a call waited for its work or for places, or posted.
+// TestConnDoOnSendPanics: a program that recovers from a panic of its OnSend goes on. The panic may
+// come while a call waits for its work or for places, or posts.
 func TestConnDoOnSendPanics(t *testing.T) {
 	ctx := timeout(t)
 	const places = 4
@@ -111,7 +111,7 @@ func TestConnDoOnSendPanics(t *testing.T) {
 			_ = a.Do(ctx, read, read)
 		}()
 		bad = false
-		for range 3 { // all places are there
+		for range 3 { // all places are free
 			if err := a.Do(ctx, read, read, read, read); err != nil {
 				t.Fatalf("after a panic with %d of the program's own: %v", own, err)
 			}
@@ -119,8 +119,8 @@ func TestConnDoOnSendPanics(t *testing.T) {
 	}
 }
 
-// TestConnDoBesideFullCQ: as much signalled work as the program may post between calls has
-// completed when a call comes that fills the queue once more. No completion is lost.
+// TestConnDoBesideFullCQ: the program's own signalled work, as much as it may post between calls,
+// has completed when a call fills the queue once more. No completion is lost.
 func TestConnDoBesideFullCQ(t *testing.T) {
 	ctx := timeout(t)
 	for _, places := range []int{8, 6, 1} {
@@ -151,8 +151,8 @@ func TestConnDoBesideFullCQ(t *testing.T) {
 	}
 }
 
-// TestDoStress: calls with and without an end of their own, beside others' work and Drain.
-// Whatever happens, all places of the queue come back.
+// TestDoStress: calls with and without a deadline, beside others' work and Drain. In every case all
+// places of the queue come back.
 func TestDoStress(t *testing.T) {
 	ctx := timeout(t)
 	const places = 8
@@ -214,8 +214,8 @@ func TestDoStress(t *testing.T) {
 	}
 }
 
-// TestConnDoLast: callers of which none makes another call, so that the completion of none comes
-// with somebody else's. It found a caller that took over the polling with its own work complete.
+// TestConnDoLast: each caller makes one call, so no later call brings its completion. The test
+// found a caller that began to poll although its own work was complete.
 func TestConnDoLast(t *testing.T) {
 	ctx := timeout(t)
 	a, _ := pair(t, nil, nil)

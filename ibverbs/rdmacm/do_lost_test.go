@@ -14,9 +14,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestLostCompletions: after the end of a connection the program goes on posting, and nobody polls,
-// so that the send CQ is full. A call whose completion finds no room fails, as does a Drain, and
-// the places of such calls come back.
+// TestLostCompletions: after the end of a connection the program goes on posting without polling,
+// so the send CQ is full. A call whose completion finds no room fails, as does a Drain, and the
+// places of such calls come back.
 func TestLostCompletions(t *testing.T) {
 	const places = 2
 	a, _ := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}}, nil)
@@ -41,8 +41,8 @@ func TestLostCompletions(t *testing.T) {
 	}
 }
 
-// TestLostBeforeUnsignalled: the completion of a call is lost while unsignalled work that was
-// posted after it is under way. Nothing reports the end of that, and the call fails all the same.
+// TestLostBeforeUnsignalled: the completion of a call is lost while later unsignalled work is under
+// way. Nothing reports the end of that work, but the call still fails.
 func TestLostBeforeUnsignalled(t *testing.T) {
 	w := newLossWorld(t)
 	lost := make(chan error)
@@ -53,7 +53,7 @@ func TestLostBeforeUnsignalled(t *testing.T) {
 	<-w.slow.asked
 	testkit.OK(t, w.poll())
 	w.until(func() bool { return w.stats().Waiting == 0 })
-	time.Sleep(20 * time.Millisecond) // most often the call sleeps then
+	time.Sleep(20 * time.Millisecond) // usually the call sleeps by then
 	close(w.slow.answer)
 	if err := <-lost; !errors.Is(err, syscall.EOVERFLOW) {
 		t.Errorf("the call whose completion is lost: %v", err)
@@ -61,12 +61,12 @@ func TestLostBeforeUnsignalled(t *testing.T) {
 	testkit.OK(t, w.a.Do(w.ctx, empty))
 }
 
-// TestLostAndClosed: a QP that is closed has completions to come, which need not find room. After a
-// loss, what closes the Conn ends the calls that wait, as it does without one.
+// TestLostAndClosed: the completions of a closed QP may find no room. As without a loss, closing
+// the Conn ends the waiting calls.
 func TestLostAndClosed(t *testing.T) {
 	w := newLossWorld(t)
 	defer close(w.slow.answer)
-	testkit.OK(t, w.a.QP().PostSend(own(2))) // is lost
+	testkit.OK(t, w.a.QP().PostSend(own(2))) // its completion is lost
 	w.until(func() bool { return w.stats().Lost > 0 })
 	read := make(chan error)
 	go func() { read <- w.a.Read(w.ctx, w.here, w.there) }()
@@ -85,14 +85,14 @@ func TestLostAndClosed(t *testing.T) {
 }
 
 // TestLostBesideOneThatWaits: a call whose completions are lost has the places that another call
-// waits for. The other one polls last, and does not keep the first from finding the loss.
+// waits for. The other call polls last, and does not keep the first from finding the loss.
 func TestLostBesideOneThatWaits(t *testing.T) {
 	w := newLossWorld(t)
 	lost, waits := make(chan error), make(chan error)
 	all := slices.Repeat([]ibverbs.SendWR{empty}, lossPlaces)
 	go func() { lost <- w.a.Do(w.ctx, all[1:]...) }() // the call that polls has one place
 	w.until(func() bool { return w.stats().Lost == lossPlaces-1 })
-	time.Sleep(20 * time.Millisecond) // most often it waits then
+	time.Sleep(20 * time.Millisecond) // usually it waits by then
 	go func() { waits <- w.a.Do(w.ctx, all...) }()
 	time.Sleep(20 * time.Millisecond)
 	testkit.OK(t, w.poll())
@@ -102,8 +102,8 @@ func TestLostBesideOneThatWaits(t *testing.T) {
 	testkit.OK(t, <-waits)
 }
 
-// lossWorld is a connection whose send CQ is full of the program's own completions, which nobody
-// polls before the test says so, with a region at the peer that is slow.
+// lossWorld is a connection whose send CQ is full of the program's own completions, which are not
+// polled before the test says so. The peer has a slow region.
 type lossWorld struct {
 	t     *testing.T
 	ctx   context.Context
@@ -119,7 +119,7 @@ const lossPlaces = 4 // of the send queue
 
 var empty = ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 
-// own is signalled work of the program.
+// own returns signalled work of the program.
 func own(wrid uint64) ibverbs.SendWR {
 	return ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, WRID: wrid}
 }
@@ -154,7 +154,7 @@ func newLossWorld(t *testing.T) *lossWorld {
 	return w
 }
 
-// poll lets the call go on that polls.
+// poll lets the polling call go on.
 func (w *lossWorld) poll() error {
 	close(w.goOn)
 	return <-w.first
@@ -174,7 +174,7 @@ func (w *lossWorld) until(holds func() bool) {
 	}
 }
 
-// slowObject has no bytes until answer is closed.
+// slowObject returns no bytes until answer is closed.
 type slowObject struct{ asked, answer chan struct{} }
 
 func (o *slowObject) ReadAt(b []byte, _ int64) (int, error) {

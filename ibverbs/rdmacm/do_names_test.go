@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// wantName checks that err names a work request that failed, and neither by a number that the
-// program does not know, nor by one that it has not given.
+// wantName checks that err names a failed work request, without a number that the program does not
+// know or has not set.
 func wantName(t *testing.T, err error, words ...string) {
 	t.Helper()
 	var wc *ibverbs.WCError
@@ -34,7 +34,7 @@ func wantName(t *testing.T, err error, words ...string) {
 func wantCause(t *testing.T, c *rdmacm.Conn, name string) {
 	t.Helper()
 	if onKernel() {
-		return // it knows no cause
+		return // siw and rxe know no cause
 	}
 	var work *ibverbs.WorkError
 	if cause := c.QP().Cause(); !errors.As(cause, &work) || !work.Unknown || work.Error() == "" ||
@@ -43,8 +43,8 @@ func wantCause(t *testing.T, c *rdmacm.Conn, name string) {
 	}
 }
 
-// TestConnDoNamesWork: what failed is named as the program knows it, also where it is the cause of
-// the connection's end.
+// TestConnDoNamesWork: errors name failed work as the program knows it, even in the cause of the
+// connection's end.
 func TestConnDoNamesWork(t *testing.T) {
 	for _, c := range []struct {
 		op   string
@@ -78,14 +78,15 @@ func TestConnDoNamesWork(t *testing.T) {
 		err := c.do(a, good, bad)
 		wantName(t, err, c.op, c.name)
 		wantCause(t, a, "IBV_WR_SEND, SGE 0: no region has lkey")
-		// What comes afterwards is flushed, for the same cause.
+		// Later work is flushed for the same cause.
 		if again := a.Send(timeout(t), good); again == nil {
 			t.Errorf("after %v: a Send is nil", err)
 		}
 	}
 }
 
-// TestConnReceiverNamesWork: the program knows no numbers of a Receiver's receives.
+// TestConnReceiverNamesWork: errors have no WRIDs of a Receiver's receives, because the program
+// does not know them.
 func TestConnReceiverNamesWork(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, messages(2, 16))
@@ -105,7 +106,7 @@ func TestConnReceiverNamesWork(t *testing.T) {
 	}
 }
 
-// TestConnReceiverOfSRQNamesWork is TestConnReceiverNamesWork for an SRQ.
+// TestConnReceiverOfSRQNamesWork: the same for the receives of an SRQ.
 func TestConnReceiverOfSRQNamesWork(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 2)
@@ -124,8 +125,8 @@ func TestConnReceiverOfSRQNamesWork(t *testing.T) {
 	}
 }
 
-// TestDoNamesRefusedWork: a list is posted in two parts, because the queue is full at first, and
-// the second part has a work request that is refused. Its place is the one in the call.
+// TestDoNamesRefusedWork: a list is posted in two parts, because the queue is full at first, and a
+// work request in the second part is refused. The error has its position in the call.
 func TestDoNamesRefusedWork(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)

@@ -17,7 +17,7 @@ import (
 
 const allRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 
-// memory registers bytes that a peer may read and write.
+// memory registers bytes that the peer may read and write.
 func memory(t testing.TB, c *rdmacm.Conn, octets int) (*ibverbs.MR, ibverbs.RemoteRegion) {
 	t.Helper()
 	mr := testkit.Must(c.PD().AllocMR(octets, allRights))(t)
@@ -52,7 +52,7 @@ func TestConnDo(t *testing.T) {
 	if got := in.mr.Bytes()[:wc[0].ByteLen]; string(got) != "over there" {
 		t.Errorf("received %q", got)
 	}
-	// In order: what the Write brings is there when the Send is received.
+	// In order: the Write's data is in place when the Send is received.
 	copy(here.Bytes(), "second")
 	testkit.OK(t, a.Do(ctx,
 		ibverbs.SendWR{
@@ -66,7 +66,7 @@ func TestConnDo(t *testing.T) {
 }
 
 // TestConnDoOfMany: more goroutines than the queue has places, with chains of several lengths. Each
-// finds its own bytes.
+// reads back its own bytes.
 func TestConnDoOfMany(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8}}, nil)
@@ -112,8 +112,8 @@ func TestConnDoOfMany(t *testing.T) {
 	all.Wait()
 }
 
-// TestConnDoGivenUp: a call whose context ends leaves its work to the others, which still get
-// theirs, and its places come back.
+// TestConnDoGivenUp: a call whose context ends leaves its completions to the other calls, which
+// still get theirs, and its places come back.
 func TestConnDoGivenUp(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2}}, nil)
@@ -142,7 +142,7 @@ func TestConnDoGivenUp(t *testing.T) {
 	}
 }
 
-// TestConnDoOfOthers: completions of work that the program has posted itself go to OnSend.
+// TestConnDoOfOthers: completions of the program's own work go to OnSend.
 func TestConnDoOfOthers(t *testing.T) {
 	ctx := timeout(t)
 	var mu sync.Mutex
@@ -197,7 +197,7 @@ func TestConnDoEnds(t *testing.T) {
 	}
 }
 
-// TestConnDoClosed: Close ends the calls that wait.
+// TestConnDoClosed: Close ends waiting calls.
 func TestConnDoClosed(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
@@ -229,8 +229,8 @@ func TestConnDoClosed(t *testing.T) {
 	testkit.OK(t, mr.Close())
 }
 
-// TestConnDoFaults: what is wrong with one work request is in the error, with its WRID and the
-// reason for the connection's end.
+// TestConnDoFaults: the error says what is wrong with one work request, with its WRID and the cause
+// of the connection's end.
 func TestConnDoFaults(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
@@ -243,7 +243,7 @@ func TestConnDoFaults(t *testing.T) {
 		"Conn.Write", "8 bytes", "only 4")
 	wantErr(t, "an opcode that does not exist", a.Do(ctx,
 		ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}, ibverbs.SendWR{Opcode: 77}), syscall.EINVAL)
-	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 8))) // that was no harm
+	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 8))) // the connection still works
 
 	bad := there
 	bad.RKey ^= 0xff00
@@ -258,7 +258,7 @@ func TestConnDoFaults(t *testing.T) {
 	t.Log(err)
 }
 
-// TestConnDoRefusedBesideOthers: calls whose work is refused give their places to those that wait,
+// TestConnDoRefusedBesideOthers: calls whose work is refused pass their places to waiting calls,
 // although nothing completes.
 func TestConnDoRefusedBesideOthers(t *testing.T) {
 	ctx := timeout(t)
@@ -283,8 +283,8 @@ func TestConnDoRefusedBesideOthers(t *testing.T) {
 	testkit.OK(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 }
 
-// TestConnDoNeedsACQOfItsOwn: completions of a CQ that the program has made may be waited for
-// elsewhere.
+// TestConnDoNeedsACQOfItsOwn: the program may wait elsewhere for completions of a CQ that it has
+// made.
 func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -307,7 +307,7 @@ func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 	testkit.OK(t, (<-accepted).Close())
 }
 
-// TestDoAllocatesNothing counts what a call allocates when others were there before.
+// TestDoAllocatesNothing counts a call's allocations after earlier calls.
 func TestDoAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates; ci/test runs this without it")
@@ -358,8 +358,8 @@ func TestDoAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkConnWrite compares Conn.Write with a post and a wait of the program's own, and with
-// several callers at a time.
+// BenchmarkConnWrite compares Conn.Write with the program's own post and wait, and with several
+// concurrent callers.
 func BenchmarkConnWrite(b *testing.B) {
 	for _, callers := range []int{1, 8} {
 		b.Run(fmt.Sprintf("Conn.Write, %d callers", callers), func(b *testing.B) {

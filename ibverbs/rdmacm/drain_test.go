@@ -11,13 +11,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestPollWaitAfterDrains: two Drains were given up, and what they posted completes before work of
-// the program. PollWait for one completion finds that work.
+// TestPollWaitAfterDrains: two Drains were given up, and their markers complete before work of the
+// program. PollWait for one completion finds that work.
 func TestPollWaitAfterDrains(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil)
 	write := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
-	// What an accepting side posts is held until the peer's first message.
+	// The accepting side's work is held until the peer's first message.
 	testkit.OK(t, server.QP().PostSend(write))
 	for range 2 {
 		short, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -43,8 +43,8 @@ func TestPollWaitAfterDrains(t *testing.T) {
 	}
 }
 
-// TestConnDrainBesideAFullQueue: the send CQ has room for the completion that Drain waits for
-// beside those of all places that the QP has, which may be more than the configuration asks for.
+// TestConnDrainBesideAFullQueue: the send CQ has room for Drain's completion beside the completions
+// of all places of the QP, which may have more than the configuration requests.
 func TestConnDrainBesideAFullQueue(t *testing.T) {
 	for _, asked := range []int{1, 31, 64, 100, 127} {
 		ctx := timeout(t)

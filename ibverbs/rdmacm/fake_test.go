@@ -45,8 +45,7 @@ func TestDialMakesAndFreesInOrder(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// Whatever fails on the way, all that was made before is freed: the context can
-// be closed.
+// Whatever call fails, everything that was made before is freed: the context can be closed.
 func TestDialFailures(t *testing.T) {
 	no := syscall.EIO
 	for _, call := range []string{
@@ -99,7 +98,7 @@ func TestDialRejected(t *testing.T) {
 	}
 }
 
-// A context that ends in each of the waits of Dial frees everything.
+// If the context ends in one of Dial's waits, Dial frees everything.
 func TestDialGivenUp(t *testing.T) {
 	for _, silent := range []string{"resolve addr", "resolve route", "connect"} {
 		script := goodDial()
@@ -119,8 +118,8 @@ func TestDialGivenUp(t *testing.T) {
 	}
 }
 
-// A connect call that does not come back, as with the kernel and an address
-// that swallows packets, ends when the QP is closed.
+// A connect call that does not return, as with the kernel and an address that drops packets, ends
+// when the QP is closed.
 func TestDialGivenUpWithinConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, vctx := newFake(t, goodDial())
@@ -142,13 +141,13 @@ func TestDialGivenUpWithinConnect(t *testing.T) {
 		if f.Count("disconnect") != 0 {
 			t.Error("disconnect of what was never connected: it would wait for the connect call")
 		}
-		time.Sleep(time.Millisecond) // for the call to come back
+		time.Sleep(time.Millisecond) // for the call to return
 		testkit.OK(t, vctx.Close())
 	})
 }
 
-// The kernel holds on to an id whose connection the peer has not answered. Dial
-// returns all the same, and leaves nothing behind in the end.
+// The kernel keeps an id whose connection the peer has not answered. Dial still returns, and
+// eventually leaves nothing behind.
 func TestDialGivenUpWithAnIDThatIsHeld(t *testing.T) {
 	script := goodDial()
 	delete(script, "connect")
@@ -223,8 +222,8 @@ func TestPrepare(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// A region may outlive its connection, and one that did not come about. The PD
-// that nobody but the connection knows goes with the last region.
+// A region may outlive its connection, even one that was not established. The PD that only the Conn
+// knows is freed with the last region.
 func TestRegionsOutliveTheConnection(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		f, vctx := newFake(t, goodDial())
@@ -331,8 +330,8 @@ func TestRejectAndClose(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// A request that can't be accepted is rejected, so that the peer isn't kept
-// waiting, and frees everything.
+// A request that cannot be accepted is rejected, so that the peer does not wait, and everything is
+// freed.
 func TestAcceptFailures(t *testing.T) {
 	no := syscall.EIO
 	for _, call := range []string{"alloc pd", "create cq", "cm create qp", "query", "prepare", "accept", "event"} {
@@ -360,7 +359,7 @@ func TestAcceptFailures(t *testing.T) {
 		})
 		wantErr(t, call, err, no)
 		rejects := 1
-		if call == "event" { // the reply is out
+		if call == "event" { // the reply has been sent
 			rejects = 0
 			wantErr(t, call, err, no, "rdma_accept 192.0.2.9:9")
 		}
@@ -391,7 +390,7 @@ func TestAcceptFailures(t *testing.T) {
 	}
 }
 
-// The kernel finds out late that its choice of a local port is taken.
+// The kernel finds out late that the local port it chose is taken.
 func TestDialTriesAnotherPort(t *testing.T) {
 	for _, c := range []struct {
 		errno syscall.Errno
@@ -421,8 +420,8 @@ func TestDialTriesAnotherPort(t *testing.T) {
 	}
 }
 
-// TestListenTriesAnotherPort: the kernel finds out no earlier than when it listens that TCP has the
-// port that it chose for port 0.
+// TestListenTriesAnotherPort: the kernel finds out only when it listens that TCP has the port that
+// it chose for port 0.
 func TestListenTriesAnotherPort(t *testing.T) {
 	for _, c := range []struct {
 		call  string
@@ -558,14 +557,14 @@ func TestWaitGivenUp(t *testing.T) {
 		if err := c.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		testkit.OK(t, c.Close()) // ends the watcher that Wait started
+		testkit.OK(t, c.Close()) // ends the goroutine that Wait started
 		testkit.OK(t, c.Wait(ctx))
 		testkit.OK(t, vctx.Close())
 	})
 }
 
-// Where the transport leaves the answer to a disconnect to us, the event is taken without
-// anybody asking; elsewhere a connection at rest has no goroutine.
+// If the program has to answer a disconnect, the event is taken without any call. On other
+// transports an idle connection has no goroutine.
 func TestDisconnectUnasked(t *testing.T) {
 	for transport, want := range map[provider.TransportType]int{provider.TransportIB: 0, provider.TransportIWARP: 1} {
 		synctest.Test(t, func(t *testing.T) {

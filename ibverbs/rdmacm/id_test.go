@@ -65,7 +65,7 @@ func TestConnectRequestMakesAnID(t *testing.T) {
 	_, vctx, l, lid := listen(t)
 	_ = l
 	nid := lid.Request(provider.ConnParam{PrivateData: []byte("x"), ResponderResources: 1, InitiatorDepth: 2})
-	lid.Event(provider.CMAddrChange, 0, nil) // of no interest to Accept
+	lid.Event(provider.CMAddrChange, 0, nil) // Accept ignores it
 	req := testkit.Must(l.Accept(t.Context()))(t)
 	if _, is := nid.Cookie().(*rdmacm.ID); !is {
 		t.Errorf("the new id's cookie is %T", nid.Cookie())
@@ -107,7 +107,7 @@ func TestQPOfAnID(t *testing.T) {
 	testkit.OK(t, qp.Close())
 	testkit.OK(t, id.Close())
 
-	// A QP that the id did not make goes to Connect and Accept.
+	// Connect and Accept take a QP that the id did not make.
 	id = testkit.Must(ch.CreateID(nil))(t)
 	qp = testkit.Must(pd.CreateQP(init))(t)
 	for _, call := range []func(*rdmacm.ConnParam) error{id.Connect, id.Accept} {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestIdleCostsNoCPU: a device without connections, 1,000 idle connections, and goroutines that
-// wait for completions use no CPU time: nothing looks, and nothing ticks.
+// wait for completions use no CPU time: nothing polls, and no timer ticks.
 func TestIdleCostsNoCPU(t *testing.T) {
 	ctx := timeout(t)
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
@@ -73,18 +73,18 @@ func connectIdle(ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener,
 	return dialled, accepted, errors.Join(err, <-done)
 }
 
-// wantNoCPU fails the test unless there is half a second in which this process does nothing. Some
-// time may pass before that, because the runtime and the engine put away what is no longer needed.
+// wantNoCPU fails the test unless this process does nothing for half a second. Some time may pass
+// before that, because the runtime and the engine free what is no longer needed.
 func wantNoCPU(t *testing.T, what string) {
 	t.Helper()
 	const (
 		while, tries = time.Second / 2, 120
-		// What the runtime does in that time for itself, and for the sleep of this function: under
-		// the race detector on a slow machine 1.8 ms were seen, with 4 switches. A tick is up to
-		// five switches, and a goroutine that looks again and again takes all of the time.
+		// The limit allows for the runtime's own work, and for the sleep of this function: under
+		// the race detector on a slow machine 1.8 ms were seen, with 4 switches. A timer costs up
+		// to five switches, and a goroutine that polls takes all of the time.
 		mostCPU, mostSwitches = 5 * time.Millisecond, 15
 	)
-	debug.FreeOSMemory() // so that no scavenger does it meanwhile
+	debug.FreeOSMemory() // so that the scavenger has nothing to do
 	for range tries {
 		before := usage(t)
 		time.Sleep(while)
@@ -101,7 +101,7 @@ func wantNoCPU(t *testing.T, what string) {
 		what, mostCPU, while, mostSwitches)
 }
 
-// usage is what this process has used.
+// usage returns the resource usage of this process.
 func usage(t *testing.T) (u unix.Rusage) {
 	t.Helper()
 	testkit.OK(t, unix.Getrusage(unix.RUSAGE_SELF, &u))

@@ -11,9 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 )
 
-// TestLinkLocal connects over link-local addresses with zones, in a network
-// namespace that has one.
-// A device of the kernel has its interface's, in the guest.
+// TestLinkLocal connects over link-local addresses with zones, in a network namespace that has one.
+// A device of the kernel uses its interface's address, in the guest.
 func TestLinkLocal(t *testing.T) {
 	if onKernel() {
 		testLinkLocal(t, linkLocalOf(t, ondevice.Netdev()))

@@ -23,7 +23,7 @@ func TestListenBacklog(t *testing.T) {
 	wantErr(t, "Listen", err, syscall.EINVAL, "rdma_listen "+addr.String(), "ListenConfig.Backlog is -1")
 }
 
-// lines is a writer that passes on what a slog handler writes.
+// lines is a writer that passes on the output of a slog handler.
 type lines chan string
 
 func (l lines) Write(b []byte) (int, error) {
@@ -31,7 +31,7 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestListenToOtherProtocols: the log says which protocol a client speaks that has come to the
+// TestListenToOtherProtocols: the log names the protocol of a client that has connected to the
 // wrong port.
 func TestListenToOtherProtocols(t *testing.T) {
 	ctx := timeout(t)
@@ -63,8 +63,8 @@ func TestListenToOtherProtocols(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// TestConnListenerKnowsItsAddr: a closed Listener returns the address that it had, and Dial of that
-// says that nobody listens.
+// TestConnListenerKnowsItsAddr: a closed Listener returns its former address, and Dial to it says
+// that no program listens.
 func TestConnListenerKnowsItsAddr(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

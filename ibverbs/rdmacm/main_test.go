@@ -32,8 +32,8 @@ func wantErr(t testing.TB, what string, err, target error, words ...string) {
 	}
 }
 
-// patience is how long a test may wait for what has to happen: under the race detector beside
-// others on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+// patience is how long a test may wait for what has to happen. Under the race detector beside
+// others on two CPUs, or in an emulated guest, an operation of a second may take half a minute.
 const patience = 2 * time.Minute
 
 // timeout ends a test that would hang.
@@ -45,8 +45,8 @@ func timeout(t testing.TB) context.Context {
 
 var somewhere = netip.MustParseAddrPort("192.0.2.7:7471")
 
-// newFake returns a context over a fake whose CM calls are answered by script,
-// a list of "call" and the event for it.
+// newFake returns a context over a fake. script has the event for each CM call, as a list of "call"
+// and event.
 func newFake(t testing.TB, script map[string]provider.CMEvent) (*fake.Provider, *ibverbs.Context) {
 	t.Helper()
 	f := fake.New()
@@ -59,7 +59,7 @@ func newFake(t testing.TB, script map[string]provider.CMEvent) (*fake.Provider, 
 	return f, vctx
 }
 
-// goodDial is how a Dial goes if nothing goes wrong.
+// goodDial is the script of a Dial that succeeds.
 func goodDial() map[string]provider.CMEvent {
 	return map[string]provider.CMEvent{
 		"resolve addr":  {Type: provider.CMAddrResolved},

@@ -20,12 +20,12 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// A hundred connections at once: no event, message or private data goes to the
-// wrong one, and rejections in between disturb nobody.
+// A hundred connections at once: no event, message or private data goes to the wrong one, and
+// rejections do not affect the others.
 //
-// siw gives up a Reply after some seconds, which a hundred accepts on a loaded,
-// emulated CPU may take. Who is given up by the kernel tries again, as a program
-// would, and each such attempt may fail one accept; every client gets through.
+// siw gives up a Reply after some seconds, and a hundred accepts on a loaded, emulated CPU may take
+// longer. A client that the kernel gives up tries again, as a program would, and each such attempt
+// may fail one accept. Every client succeeds eventually.
 func TestConnHundredAtOnce(t *testing.T) {
 	const conns = 100
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -70,8 +70,8 @@ func TestConnHundredAtOnce(t *testing.T) {
 	t.Logf("%d clients, %d attempts", conns, attempts)
 }
 
-// Nobody starves: of clients of the engine (siw's turns are the kernel's) that connect
-// again and again, each gets its share while the others do the same.
+// No client starves: clients of the engine that connect again and again all get their share. (On
+// siw the kernel decides.)
 func TestFairShares(t *testing.T) {
 	const clients, total = 20, 400
 	ctx := timeout(t)
@@ -103,9 +103,8 @@ func TestFairShares(t *testing.T) {
 	}
 }
 
-// each calls handle with every request, in a goroutine of its own, until the
-// listener is closed. So many goroutines accept at a time. The function that it
-// returns waits for all of them.
+// each calls handle with every request, in its own goroutine, until the listener is closed.
+// accepting goroutines call Accept at a time. The function that each returns waits for all of them.
 func each(t *testing.T, ctx context.Context, l *rdmacm.Listener, accepting int, handle func(*rdmacm.Request) error) (wait func()) {
 	var wg sync.WaitGroup
 	for range accepting {
@@ -130,10 +129,10 @@ func each(t *testing.T, ctx context.Context, l *rdmacm.Listener, accepting int, 
 	return wg.Wait
 }
 
-// echo answers a request: every tenth with a refusal, others with a connection
-// that sends back one message.
+// echo answers a request: every tenth with a rejection, others with a connection that sends back
+// one message.
 func echo(ctx context.Context, req *rdmacm.Request) error {
-	name := req.PrivateData()[:4] // RoCE fills it up with zeros, here and in the answers
+	name := req.PrivateData()[:4] // RoCE pads it with zeros, here and in the answers
 	if binary.BigEndian.Uint32(name)%10 == 7 {
 		return req.Reject(name)
 	}

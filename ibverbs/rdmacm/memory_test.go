@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestIdleConnsAreSmall: what a connection needs to come about is gone when it is
-// there, and what it needs to move data comes with the first post.
+// TestIdleConnsAreSmall: memory for the start-up is freed when the connection is established, and
+// memory for data is allocated by the first post.
 func TestIdleConnsAreSmall(t *testing.T) {
 	vctx, _ := device(t)
 	pd := testkit.Must(vctx.AllocPD())(t)
@@ -30,7 +30,7 @@ func TestIdleConnsAreSmall(t *testing.T) {
 	testkit.OK(t, pd.Close())
 }
 
-// TestDefaultConnCost compares what a Conn of the default configuration needs with the
+// TestDefaultConnCost compares the memory of a Conn of the default configuration with the
 // documentation of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
 	if raceEnabled {
@@ -62,8 +62,8 @@ func TestDefaultConnCost(t *testing.T) {
 	})/2, said[3])
 }
 
-// TestDefaultConnSizes: a QP has the default sizes, and its CQs hold a full queue and what Drain
-// posts.
+// TestDefaultConnSizes: a QP has the default sizes, and its CQs have room for a full queue and
+// Drain's work request.
 func TestDefaultConnSizes(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	for _, c := range []*rdmacm.Conn{client, server} {
@@ -82,9 +82,9 @@ func TestDefaultConnSizes(t *testing.T) {
 	}
 }
 
-// cost returns how many bytes of memory both ends of a connection need together, with cfg and
-// after use. It fails t if they need goroutines. It is the least of three measurements: where more
-// connections move data at the same time than before, the device makes buffers, and keeps them.
+// cost returns how many bytes of memory both ends of a connection need together, with cfg and after
+// use. It fails t if they need goroutines. It returns the least of three measurements, because the
+// device allocates and keeps buffers when more connections than before move data at the same time.
 func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	use func(c *rdmacm.Conn) error) uint64 {
 	t.Helper()
@@ -138,13 +138,13 @@ func measuredCost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	return each
 }
 
-// heap returns how much memory is in use, after the engine has had time for what is on its way: on
-// a loaded machine the other side may not have read the opening Write yet.
+// heap returns how much memory is in use, after the engine has had time to finish. On a loaded
+// machine the other side may not have read the opening Write yet.
 func heap() uint64 {
 	var m runtime.MemStats
 	least, same := uint64(math.MaxUint64), 0
 	for same < 3 {
-		runtime.GC() // what pools keep goes with the second
+		runtime.GC() // the second collection frees the contents of pools
 		runtime.ReadMemStats(&m)
 		if m.HeapAlloc+10_000 < least {
 			least, same = m.HeapAlloc, 0

@@ -34,8 +34,8 @@ func wantMessage(t *testing.T, ctx context.Context, c *rdmacm.Conn, want []byte)
 	testkit.OK(t, m.Release())
 }
 
-// TestConnMessages is the story of an echo: many more messages than there are receives, of all
-// lengths that fit, in both directions, until the client has had enough.
+// TestConnMessages is an echo: many more messages than there are receives, of all lengths that fit,
+// in both directions, until the client ends the connection.
 func TestConnMessages(t *testing.T) {
 	ctx := timeout(t)
 	const size = 5000
@@ -60,7 +60,7 @@ func TestConnMessages(t *testing.T) {
 	for i, n := range lengths {
 		msg := bytes.Repeat([]byte{byte('a' + i)}, n)
 		testkit.OK(t, client.SendBytes(ctx, msg))
-		clear(msg) // it is the caller's again
+		clear(msg) // SendBytes does not keep it
 		wantMessage(t, ctx, client, bytes.Repeat([]byte{byte('a' + i)}, n))
 	}
 	testkit.OK(t, <-served) // its last Send is complete as well
@@ -73,7 +73,7 @@ func TestConnMessages(t *testing.T) {
 }
 
 // TestConnMessagesAcceptorFirst: the accepting side may send first, to receives that Dial has
-// posted before it could.
+// posted in time.
 func TestConnMessagesAcceptorFirst(t *testing.T) {
 	ctx := timeout(t)
 	for range repeats(20, 3) {
@@ -85,7 +85,7 @@ func TestConnMessagesAcceptorFirst(t *testing.T) {
 
 // TestConnSendBytesOfMany: more goroutines than the send queue has places, each with messages of
 // all lengths, beside Sends and Writes of registered memory. Each message arrives once and whole,
-// at one of several goroutines that receive.
+// at one of several receiving goroutines.
 func TestConnSendBytesOfMany(t *testing.T) {
 	ctx := timeout(t)
 	const senders, receives, size = 9, 8, 3000
@@ -152,8 +152,8 @@ func TestConnSendBytesOfMany(t *testing.T) {
 	}
 }
 
-// TestConnMessageTooLong: the receiving side learns how long a message may be. The sending side
-// has succeeded, and learns with a later call that the connection is over.
+// TestConnMessageTooLong: the receiving side's error says how long a message may be. The sending
+// side's call has succeeded, and a later call says that the connection has ended.
 func TestConnMessageTooLong(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, messages(2, 64))
@@ -191,8 +191,8 @@ func TestConnMessagesTooMany(t *testing.T) {
 	}
 }
 
-// TestConnMessagesGivenUp: a Receive that is given up takes no message, whenever that happens, and
-// Close ends those that wait.
+// TestConnMessagesGivenUp: a Receive that is given up at any time takes no message, and Close ends
+// waiting calls.
 func TestConnMessagesGivenUp(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, messages(4, 8))
@@ -233,8 +233,8 @@ func TestConnMessagesGivenUp(t *testing.T) {
 	wantErr(t, "SendBytes after Close", server.SendBytes(ctx, []byte("no")), os.ErrClosed, "Conn.SendBytes")
 }
 
-// TestConnSendBytesClosed: Close comes while goroutines send messages of growing lengths. Nothing
-// stays registered, which pair checks.
+// TestConnSendBytesClosed: Close comes while goroutines send messages of growing lengths. No memory
+// stays registered, as pair checks.
 func TestConnSendBytesClosed(t *testing.T) {
 	ctx := timeout(t)
 	for range repeats(20, 3) {
@@ -272,7 +272,7 @@ func TestConnSendBytesClosed(t *testing.T) {
 	}
 }
 
-// TestConnMessagesFaults: what can't be.
+// TestConnMessagesFaults: invalid calls.
 func TestConnMessagesFaults(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -311,12 +311,12 @@ func TestConnMessagesFaults(t *testing.T) {
 	}
 }
 
-// TestSendBytesGivenUp: a message that was given up is sent all the same, and the next ones don't
-// take its place in memory.
+// TestSendBytesGivenUp: a message that was given up is still sent, and later messages do not
+// overwrite it in memory.
 func TestSendBytesGivenUp(t *testing.T) {
 	ctx := timeout(t)
 	dial := messages(4, 16)
-	dial.NoOpeningWrite = true // so that what the server sends waits for the client
+	dial.NoOpeningWrite = true // so that the server's messages wait for the client
 	client, server := pair(t, dial, messages(4, 16))
 	const given = 3
 	for i := range given {
@@ -342,8 +342,8 @@ func TestSendBytesGivenUp(t *testing.T) {
 	testkit.OK(t, <-last)
 }
 
-// TestMessagesBesideVerbs: completions of the program's own work go to OnSend, and Receive returns
-// what the verbs below bring: immediate data, and a key that the peer has invalidated.
+// TestMessagesBesideVerbs: completions of the program's own work go to OnSend. Receive also returns
+// what verbs deliver: immediate data, and a key that the peer has invalidated.
 func TestMessagesBesideVerbs(t *testing.T) {
 	ctx := timeout(t)
 	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{Extensions: true}), ""))(t)
@@ -398,7 +398,7 @@ func TestMessagesBesideVerbs(t *testing.T) {
 		errors.ErrUnsupported, "RFC 7306")
 }
 
-// TestImmNeedsExtensions: where the engine has no immediate data, the error says how to have it.
+// TestImmNeedsExtensions: if the engine has no immediate data, the error says how to enable it.
 func TestImmNeedsExtensions(t *testing.T) {
 	a, b := pair(t, nil, nil)
 	here, _ := memory(t, a, 16)

@@ -21,12 +21,12 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// noDNS knows what the system's files know, and asks nobody.
+// noDNS is a resolver that uses the system's files and asks no server.
 var noDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.New("no name servers here")
 }}
 
-// listenName listens at an address, by name, and serves whoever comes.
+// listenName listens at an address, by name, and serves all connections.
 func listenName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address string) netip.AddrPort {
 	t.Helper()
 	l := testkit.Must(rdmacm.ListenName(ctx, vctx, address, &rdmacm.ListenConfig{Resolver: noDNS}))(t)
@@ -38,7 +38,7 @@ func listenName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, addres
 	return l.Addr()
 }
 
-// dialName dials by name, checks where that led, and ends the connection.
+// dialName dials by name, checks the peer's address, and ends the connection.
 func dialName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address string, want netip.AddrPort) {
 	t.Helper()
 	c, err := rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{Resolver: noDNS})
@@ -46,7 +46,7 @@ func dialName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address 
 		t.Errorf("DialName %q: %v", address, err)
 		return
 	}
-	// The zone of the peer is as the program wrote it.
+	// The peer's zone is as the program wrote it.
 	if got := c.RemoteAddr(); got.Port() != want.Port() || got.Addr().WithZone("") != want.Addr().WithZone("") {
 		t.Errorf("DialName %q led to %v, want %v", address, c.RemoteAddr(), want)
 	}
@@ -58,8 +58,8 @@ func port(a netip.AddrPort) string {
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port()).String()[len("0.0.0.0:"):]
 }
 
-// ip runs the command of that name. Of a machine's own network it changes nothing: it is
-// called in a namespace, or in the guest.
+// ip runs the command ip. It changes nothing in a machine's own network, because it runs in a
+// namespace or in the guest.
 func ip(t *testing.T, args string) {
 	t.Helper()
 	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
@@ -67,9 +67,9 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// namedHost has a host, by name and by its two addresses. With the engine it is this one.
-// A device of the kernel serves its own interface only; in the guest that gets an
-// address of IPv6 (RFC 3849), and the system's hosts a name.
+// namedHost describes a host, by name and by its two addresses. With the engine it is this host. A
+// device of the kernel serves only its own interface, so in the guest that interface gets an IPv6
+// address (RFC 3849), and the system's hosts file a name.
 func namedHost(t *testing.T, addr netip.AddrPort) (name string, four, six netip.Addr) {
 	t.Helper()
 	if !onKernel() {
@@ -85,19 +85,18 @@ func namedHost(t *testing.T, addr netip.AddrPort) (name string, four, six netip.
 	return name, addr.Addr(), six
 }
 
-// TestNames: addresses, names with several addresses of which one is listened at,
-// and no host.
+// TestNames: addresses, names with several addresses of which one has a listener, and no host.
 func TestNames(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	name, four, six := namedHost(t, addr)
-	none := []string{""} // is the loopback, where no device of the kernel is
+	none := []string{""} // means the loopback, where no kernel device is
 	all := []string{":0", "*:0"}
 	if onKernel() {
 		none = nil
 	}
 	if onSiw() {
-		all = nil // what leads to siw's interface from this host comes over lo, where its listener isn't
+		all = nil // connections from this host use lo, where siw does not listen
 	}
 
 	at := listenName(t, ctx, vctx, four.String()+":0")
@@ -138,7 +137,7 @@ func TestBadNames(t *testing.T) {
 	if !errors.As(err, &dns) || dns.Name != "no-such-host.invalid" {
 		t.Errorf("a name that nobody has: %v", err)
 	}
-	_, err = rdmacm.DialName(ctx, vctx, "127.0.0.1:http", nil) // whoever is there does not speak MPA
+	_, err = rdmacm.DialName(ctx, vctx, "127.0.0.1:http", nil) // no MPA there
 	wantErr(t, "the name of a service", err, err, "127.0.0.1:80")
 	if err == nil {
 		t.Error("connected to a web server")
@@ -158,8 +157,7 @@ func TestBadNames(t *testing.T) {
 	}
 }
 
-// TestDialNameTellsOfEachAddress: when no address of a name is any good, the error
-// has each.
+// TestDialNameTellsOfEachAddress: if no address of a name works, the error has a reason for each.
 func TestDialNameTellsOfEachAddress(t *testing.T) {
 	ctx := timeout(t)
 	vctx, _ := device(t)
@@ -172,14 +170,13 @@ func TestDialNameTellsOfEachAddress(t *testing.T) {
 	wantErr(t, "not ours", err, syscall.EADDRNOTAVAIL, "192.0.2.77:7471")
 }
 
-// TestDialNameLeavesTimeForTheNext: an address that doesn't answer doesn't take all
-// the time there is.
+// TestDialNameLeavesTimeForTheNext: an address that does not answer does not use up all the time.
 func TestDialNameLeavesTimeForTheNext(t *testing.T) {
 	t.Parallel()
 	vctx, _ := device(t)
 	ctx := timeout(t)
 	var at netip.AddrPort
-	var silent net.Listener // takes connections, says nothing
+	var silent net.Listener // accepts connections, sends nothing
 	for silent == nil {     // until the port is free on both addresses
 		at = listenName(t, ctx, vctx, "127.0.0.1:0")
 		silent, _ = net.Listen("tcp6", "[::1]:"+port(at))
@@ -201,7 +198,7 @@ func TestDialNameLeavesTimeForTheNext(t *testing.T) {
 	})
 }
 
-// linkLocalOf returns the link-local address that an interface has.
+// linkLocalOf returns the link-local address of an interface.
 func linkLocalOf(t *testing.T, name string) netip.Addr {
 	t.Helper()
 	dev := testkit.Must(net.InterfaceByName(name))(t)
@@ -219,7 +216,7 @@ func testLinkLocal(t *testing.T, addr netip.Addr) {
 	zone := addr.Zone()
 	number := strconv.Itoa(testkit.Must(net.InterfaceByName(zone))(t).Index)
 	host := func(zone string) string { return "[" + addr.WithZone(zone).String() + "]:" }
-	for { // the kernel takes a moment to route to an address that is new
+	for { // routing to a new address takes the kernel a moment
 		l := testkit.Must(net.Listen("tcp", host(zone)+"0"))(t)
 		c, err := net.Dial("tcp", host(zone)+port(l.Addr().(*net.TCPAddr).AddrPort()))
 		_ = l.Close()
@@ -236,7 +233,7 @@ func testLinkLocal(t *testing.T, addr netip.Addr) {
 	at := listenName(t, ctx, vctx, host(zone)+"0")
 	want := zone
 	if onKernel() {
-		want = number // as the kernel tells of it
+		want = number // as the kernel reports it
 	}
 	if at.Addr() != addr.WithZone(want) {
 		t.Errorf("the listener is at %v", at)
@@ -246,7 +243,7 @@ func testLinkLocal(t *testing.T, addr netip.Addr) {
 	dialName(t, ctx, vctx, host(number)+port(at), at)
 
 	c, err := rdmacm.DialName(ctx, vctx, host("")+port(at), nil)
-	if onKernel() && err == nil { // rdma_resolve_addr takes the only route that there is
+	if onKernel() && err == nil { // rdma_resolve_addr takes the only route
 		testkit.OK(t, c.Shutdown(ctx))
 		testkit.OK(t, c.Close())
 	} else {
@@ -258,8 +255,8 @@ func testLinkLocal(t *testing.T, addr netip.Addr) {
 	wantErr(t, "a zone that isn't there", err, syscall.ENODEV, "nosuchif")
 }
 
-// TestSetupAndOptions: Setup comes before the id is bound, options reach the
-// provider, and an error ends Dial and Listen.
+// TestSetupAndOptions: Setup is called before the id is bound, options reach the provider, and an
+// error ends Dial and Listen.
 func TestSetupAndOptions(t *testing.T) {
 	ctx := timeout(t)
 	vctx, _ := device(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestConnAcceptingSideFirst: the accepting side posts first, and it completes and arrives, while
-// the program that dialled posts nothing.
+// TestConnAcceptingSideFirst: the accepting side posts first, and its message arrives and
+// completes, while the program that dialled posts nothing.
 func TestConnAcceptingSideFirst(t *testing.T) {
 	ctx := timeout(t)
 	r := &receiver{n: 1, size: 8}
@@ -36,8 +36,8 @@ func TestConnAcceptingSideFirst(t *testing.T) {
 	testkit.OK(t, server.Shutdown(ctx))
 }
 
-// TestConnDialLeavesAllPlaces: what Dial posts by itself takes no place of send queue and CQ from
-// the program.
+// TestConnDialLeavesAllPlaces: Dial's own Write occupies no place of send queue and CQ when Dial
+// returns.
 func TestConnDialLeavesAllPlaces(t *testing.T) {
 	const places = 4
 	ctx := timeout(t)
@@ -95,7 +95,7 @@ func TestConnDialLeavesAllPlaces(t *testing.T) {
 	testkit.OK(t, server.Close())
 }
 
-// TestOpeningWrite has Dial over a fake post its Write, or not, and looks at what it is.
+// TestOpeningWrite checks on a fake whether Dial posts its Write, and which Write it is.
 func TestOpeningWrite(t *testing.T) {
 	write := provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled}
 	for name, tc := range map[string]struct {
@@ -138,8 +138,8 @@ func TestOpeningWrite(t *testing.T) {
 	}
 }
 
-// TestOpeningWriteFails: a Write that fails, because the connection has ended, is no failure of
-// Dial. One that does not complete ends Dial with its context.
+// TestOpeningWriteFails: if the Write fails because the connection has ended, Dial does not fail.
+// If it does not complete, Dial ends with its context.
 func TestOpeningWriteFails(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	f.Transport = provider.TransportIWARP

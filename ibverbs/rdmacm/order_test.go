@@ -10,7 +10,7 @@ import (
 )
 
 // TestConnectOrder: requests reach a listener in the order of a program's calls of Connect.
-// perftest numbers its QPs by it.
+// perftest relies on that order to number its QPs.
 func TestConnectOrder(t *testing.T) {
 	const n = 8
 	vctx, addr := device(t)

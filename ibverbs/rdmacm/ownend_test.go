@@ -16,8 +16,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it
-// returns one error for it, which says so.
+// TestConnCallsAfterOwnEnd: whatever error a call of a Conn gets when this side ends the
+// connection, it returns one error, which says so.
 func TestConnCallsAfterOwnEnd(t *testing.T) {
 	for name, end := range map[string]func(c *rdmacm.Conn) error{
 		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
@@ -53,8 +53,8 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 	}
 }
 
-// TestCallsAfterThePeersEnd: where the peer ended the connection first, calls say so after this
-// side's Shutdown or Disconnect, and after its Close that it has closed the Conn.
+// TestCallsAfterThePeersEnd: if the peer ended the connection first, calls say so, even after this
+// side's Shutdown or Disconnect. After its Close they say that it has closed the Conn.
 func TestCallsAfterThePeersEnd(t *testing.T) {
 	for name, end := range map[string]func(c *rdmacm.Conn) error{
 		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
@@ -86,8 +86,8 @@ func checkOwnEnd(t *testing.T, op string, err error, peer string) {
 	}
 }
 
-// TestConnReceiveAfterOwnEnd: so do calls of Receive, whether receives are flushed or all of them
-// hold messages.
+// TestConnReceiveAfterOwnEnd: calls of Receive say that this side has ended the connection, whether
+// receives are flushed or all of them hold messages.
 func TestConnReceiveAfterOwnEnd(t *testing.T) {
 	const receives = 2
 	for name, end := range map[string]func(c *rdmacm.Conn) error{
@@ -122,7 +122,7 @@ func TestConnReceiveAfterOwnEnd(t *testing.T) {
 	}
 }
 
-// TestCauseOfOwnEnd: the cause of an end that this side has made does not speak of files.
+// TestCauseOfOwnEnd: the cause of an end by this side does not speak of files.
 func TestCauseOfOwnEnd(t *testing.T) {
 	client, _ := pair(t, nil, nil)
 	testkit.OK(t, client.Shutdown(timeout(t)))
@@ -132,9 +132,9 @@ func TestCauseOfOwnEnd(t *testing.T) {
 	}
 }
 
-// TestCutOffByOwnEnd: siw completes the work that it is sending when this side disconnects with a
-// status that local faults have, too. It is the end's where the device names no other cause, and
-// this side has ended the connection.
+// TestCutOffByOwnEnd: when this side disconnects, siw completes the work that it is sending with a
+// status that local faults have, too. The error is attributed to the end if the device names no
+// other cause, and this side has ended the connection.
 func TestCutOffByOwnEnd(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -178,8 +178,8 @@ func TestCutOffByOwnEnd(t *testing.T) {
 	}
 }
 
-// TestReceiveAfterOwnEndWithoutACause: so does Receive on a device that knows no cause, as those of
-// the kernel.
+// TestReceiveAfterOwnEndWithoutACause: Receive does the same on a device that knows no cause, such
+// as a kernel device.
 func TestReceiveAfterOwnEndWithoutACause(t *testing.T) {
 	ctx := timeout(t)
 	f, vctx := newFake(t, goodDial())
@@ -204,7 +204,8 @@ func TestReceiveAfterOwnEndWithoutACause(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// TestCallOnAClosedConn: the first call of a Conn that is closed names the call and the peer.
+// TestCallOnAClosedConn: the first call on a closed Conn returns an error with the call and the
+// peer.
 func TestCallOnAClosedConn(t *testing.T) {
 	client, _ := pair(t, nil, nil)
 	peer := client.RemoteAddr().String()
@@ -212,8 +213,8 @@ func TestCallOnAClosedConn(t *testing.T) {
 	wantErr(t, "Send", client.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+peer, "this side has closed")
 }
 
-// TestClosedConnKnowsItsPeer: also where a closed id does not know the address any more, as on the
-// kernel.
+// TestClosedConnKnowsItsPeer: the error names the peer even if a closed id no longer knows the
+// address, as on the kernel.
 func TestClosedConnKnowsItsPeer(t *testing.T) {
 	_, vctx := newFake(t, goodDial())
 	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)

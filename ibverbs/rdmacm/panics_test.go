@@ -17,7 +17,7 @@ var leaving = map[string]func(){
 	"Goexit": runtime.Goexit, // as of t.FailNow
 }
 
-// left calls f, which does not return, on a goroutine of its own.
+// left calls f, which does not return, on its own goroutine.
 func left(t *testing.T, f func()) {
 	t.Helper()
 	over := make(chan any)
@@ -43,13 +43,13 @@ func left(t *testing.T, f func()) {
 	}
 }
 
-// TestPanicsInCallbacks: a panic in a callback of the program goes on to the caller, the peer gets
-// an answer, and nothing is left open: the device can be closed, which device's cleanup does.
+// TestPanicsInCallbacks: a panic in a callback of the program goes on to the caller, and the peer
+// gets an answer. Nothing is left open: the cleanup of device can close the device.
 func TestPanicsInCallbacks(t *testing.T) {
 	for name, leave := range leaving {
 		inSetup := func(*rdmacm.ID) error { leave(); return nil }
 		inPrepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
-			c.Done() // which has nobody waiting after the end
+			c.Done() // its goroutine must not wait after the end
 			leave()
 			return nil
 		}

@@ -19,9 +19,9 @@ import (
 )
 
 // TestPortZeroOnSiw: the range of local ports has two, and a TCP socket listens on one of them. The
-// kernel binds an id with port 0 to either, because it looks only at the ports of other ids, and
-// siw refuses to listen on the one that TCP has (kernel-notes/siw-port-zero.md). Listen takes
-// the other.
+// kernel may bind an id with port 0 to either, because it checks only the ports of other ids. siw
+// refuses to listen on the port that TCP has (kernel-notes/siw-port-zero.md). Listen takes the
+// other.
 func TestPortZeroOnSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		vmtest.NeedKernelProvider(t, kernel.Available)

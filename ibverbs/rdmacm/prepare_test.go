@@ -40,8 +40,8 @@ var waiters = map[string]func(ctx context.Context, c *rdmacm.Conn) error{
 	},
 }
 
-// TestConnWaitsFromPrepare: what waits for the end of a connection may be started in Prepare. It
-// does not take the event from Dial or Accept that the connection is there.
+// TestConnWaitsFromPrepare: calls that wait for the end of a connection may be started in Prepare.
+// They do not take the ESTABLISHED event from Dial or Accept.
 func TestConnWaitsFromPrepare(t *testing.T) {
 	rounds := 25
 	if onKernel() {
@@ -52,10 +52,10 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 			for i := range rounds {
 				var waiting sync.WaitGroup
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				t.Cleanup(func() { cancel(); waiting.Wait() }) // also if there is no connection
+				t.Cleanup(func() { cancel(); waiting.Wait() }) // even if there is no connection
 				prepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 					if i == 0 {
-						c.Done() // so that nothing depends on which goroutine is faster
+						c.Done() // so that the order of goroutines does not matter
 					}
 					waiting.Go(func() {
 						if err := wait(ctx, c); err != nil {
@@ -79,7 +79,7 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 	}
 }
 
-// TestConnFailsWhileWaitedFor: a Dial or Accept that fails ends what has been waiting since
+// TestConnFailsWhileWaitedFor: a Dial or Accept that fails ends calls that have waited since
 // Prepare.
 func TestConnFailsWhileWaitedFor(t *testing.T) {
 	ctx := timeout(t)
@@ -106,7 +106,7 @@ func TestConnFailsWhileWaitedFor(t *testing.T) {
 	waiting.Wait()
 }
 
-// TestConnShutdownInPrepare: there is no connection yet, and Shutdown says so at once.
+// TestConnShutdownInPrepare: there is no connection yet, and Shutdown returns that error at once.
 func TestConnShutdownInPrepare(t *testing.T) {
 	ctx := timeout(t)
 	var inPrepare error

@@ -27,11 +27,10 @@ var (
 	callsSeed = flag.Uint64("calls.seed", 0, "its seed; 0 draws one")
 )
 
-// TestConnCallsAtRandom: two or three goroutines for each side of each connection make calls drawn
-// by lot, beside work that the program posts itself and messages that it receives, until one of
-// the sides ends the connection, in a way and at a time drawn by lot as well. Every call returns, a
-// Read that has succeeded has brought its bytes, and each message and completion comes once,
-// unless the CQ had no room for it.
+// TestConnCallsAtRandom: two or three goroutines for each side of each connection make random
+// calls, until one of the sides ends the connection at a random time in a random way. The program
+// also posts its own work and receives messages. Every call returns, a successful Read has read its
+// bytes, and each message and completion comes once, unless the CQ had no room for it.
 func TestConnCallsAtRandom(t *testing.T) {
 	rounds := 40
 	switch {
@@ -68,23 +67,23 @@ const (
 	callerOctets = 64 // of each caller's buffer
 	callersMost  = 3
 	messageSize  = 16
-	patternAt    = callersMost * callerOctets // what the peer reads, and after it what it writes to
+	patternAt    = callersMost * callerOctets // bytes that the peer reads, then those it writes
 )
 
 // callsSide is one end of a connection.
 type callsSide struct {
 	w      *callsWorld
 	c      *rdmacm.Conn
-	mr     *ibverbs.MR // callersMost buffers, and what the peer reads and writes
+	mr     *ibverbs.MR // callersMost buffers, and the bytes for the peer
 	remote ibverbs.RemoteRegion
 	here   ibverbs.RemoteRegion
 
 	places    int // of the send queue
 	hasOnSend bool
-	own       int64        // signalled work requests of the program's own that were posted; under w.mu
+	own       int64        // the program's own signalled work requests posted; under w.mu
 	owned     atomic.Int64 // of these, how many have come to OnSend
 
-	seen [callersMost][256]bool // which messages of each of the peer's callers have come; under w.mu
+	seen [callersMost][256]bool // messages received from each of the peer's callers; under w.mu
 }
 
 func (w *callsWorld) draw(n int) int {
@@ -93,7 +92,7 @@ func (w *callsWorld) draw(n int) int {
 	return w.rnd.IntN(n)
 }
 
-// pattern is what a side's memory has where the peer reads.
+// pattern returns the bytes of a side's memory that the peer reads.
 var pattern = bytes.Repeat([]byte("pattern."), callerOctets/8)
 
 // config returns a configuration for s.
@@ -126,7 +125,7 @@ func (s *callsSide) config() *rdmacm.ConnConfig {
 	return cfg
 }
 
-// onSend gets the completions of the program's own work: in order, each once. Unsignalled work,
+// onSend gets the completions of the program's own work, in order and each once. Unsignalled work,
 // whose WRID is 0, completes only if it is flushed.
 func (s *callsSide) onSend(wc *ibverbs.WC) {
 	switch {
@@ -138,13 +137,13 @@ func (s *callsSide) onSend(wc *ibverbs.WC) {
 	}
 }
 
-// lost reports whether completions found no room: the program goes on posting after the end.
+// lost reports whether completions were lost, because the program goes on posting after the end.
 func (s *callsSide) lost() bool {
 	st, err := s.c.SendCQ().Stats()
 	return err == nil && st.Lost > 0
 }
 
-// brief returns a context that ends soon, or one that doesn't.
+// brief returns a context that ends soon, or never.
 func (w *callsWorld) brief() (context.Context, context.CancelFunc) {
 	if w.draw(3) > 0 {
 		return context.WithCancel(context.Background())
@@ -181,8 +180,8 @@ func putMessage(text []byte, caller int, number uint64) {
 	binary.BigEndian.PutUint64(text[8:], number)
 }
 
-// check looks at a message, which may come only once. Two goroutines may come here in another order
-// than the messages.
+// check checks a message, which may come only once. Two goroutines may call it in an order other
+// than the messages' order.
 func (s *callsSide) check(data []byte) {
 	caller, number := binary.BigEndian.Uint64(data), binary.BigEndian.Uint64(data[8:])
 	if len(data) != messageSize || caller >= callersMost || number == 0 {
@@ -200,8 +199,8 @@ func (s *callsSide) check(data []byte) {
 	s.seen[caller][number] = true
 }
 
-// call makes calls until one fails for another reason than its context. Work of a call that was
-// given up may still use the caller's buffer: then nothing is written there any more.
+// call makes calls until one fails for a reason other than its context. Work of a call that was
+// given up may still use the caller's buffer, so call does not write there any more.
 func (s *callsSide) call(k int) {
 	t, c := s.w.t, s.c
 	at := k * callerOctets
@@ -235,7 +234,7 @@ func (s *callsSide) call(k int) {
 				err = c.Send(ctx, message)
 			}
 		case 9:
-			putMessage(copied[:], k, number) // also after a call that was given up
+			putMessage(copied[:], k, number) // even after a call that was given up
 			number++
 			err = c.SendBytes(ctx, copied[:])
 		case 4:
@@ -265,8 +264,8 @@ func (s *callsSide) call(k int) {
 	}
 }
 
-// post posts a work request of the program's own, signalled only if its completion comes to OnSend,
-// and as many as there is room for.
+// post posts a work request of the program's own, if there is room. It is signalled only if its
+// completion comes to OnSend.
 func (s *callsSide) post(to ibverbs.RemoteRegion, from ibverbs.SGE) {
 	wr := ibverbs.NewWrite(to, from)
 	s.w.mu.Lock()
@@ -291,7 +290,7 @@ func (s *callsSide) post(to ibverbs.RemoteRegion, from ibverbs.SGE) {
 func (s *callsSide) end() {
 	t, c := s.w.t, s.c
 	time.Sleep(time.Duration(s.w.draw(8000)) * time.Microsecond)
-	defer func() { _ = c.Disconnect() }() // where a Shutdown has given up
+	defer func() { _ = c.Disconnect() }() // in case a Shutdown has given up
 	var both sync.WaitGroup
 	defer both.Wait()
 	for range 1 + s.w.draw(2) {
@@ -312,7 +311,7 @@ func (s *callsSide) end() {
 				defer cancel()
 				_ = c.Write(ctx, bad, testkit.Must(s.mr.SGE(patternAt, 8))(t))
 			case 4:
-				if !onKernel() { // whose work would be lost without completions
+				if !onKernel() { // on the kernel work would be lost without completions
 					testkit.OK(t, c.QP().Close())
 				}
 			case 5:

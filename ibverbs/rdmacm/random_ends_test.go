@@ -16,16 +16,16 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnEndsAtRandom: while goroutines of both sides send, write, read and receive, with
-// contexts that end, each side ends its connections in a way and at a time drawn by lot. Every
-// call returns, and everything can be closed after that.
+// TestConnEndsAtRandom: while goroutines of both sides send, write, read and receive, with contexts
+// that end, each side ends its connections at a random time in a random way. Every call returns,
+// and everything can be closed afterwards.
 func TestConnEndsAtRandom(t *testing.T) {
 	rounds := 60
 	switch {
 	case testing.Short():
 		rounds = 10
 	case onKernel():
-		rounds = 8 // librdmacm takes its time for each, most of all with RoCE
+		rounds = 8 // librdmacm takes long for each, longest with RoCE
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
@@ -38,7 +38,7 @@ func TestConnEndsAtRandom(t *testing.T) {
 	}
 }
 
-// endsWorld is one round: a server with one Receiver for all connections, and its clients.
+// endsWorld is one round: a server with one Receiver for all connections, and the server's clients.
 type endsWorld struct {
 	t     testing.TB
 	rnd   *rand.Rand
@@ -52,7 +52,7 @@ func (w *endsWorld) draw(n int) int {
 	return w.rnd.IntN(n)
 }
 
-// brief returns a context that ends soon, or one that doesn't.
+// brief returns a context that ends soon, or never.
 func (w *endsWorld) brief(parent context.Context) (context.Context, context.CancelFunc) {
 	if w.draw(3) > 0 {
 		return context.WithCancel(parent)
@@ -154,7 +154,7 @@ func endedEarly(err error) bool {
 		onKernel() && errors.Is(err, syscall.EINVAL) && strings.Contains(err.Error(), "CONNECT_ERROR")
 }
 
-// use has goroutines call c until one of their calls fails for another reason than its context.
+// use makes goroutines call c until a call of each fails for a reason other than its context.
 func (w *endsWorld) use(c *rdmacm.Conn, mr *ibverbs.MR, remote ibverbs.RemoteRegion) {
 	from := testkit.Must(mr.SGE(2048, 64))(w.t)
 	to := testkit.Must(mr.SGE(3072, 64))(w.t)
@@ -192,7 +192,7 @@ func (w *endsWorld) use(c *rdmacm.Conn, mr *ibverbs.MR, remote ibverbs.RemoteReg
 // end ends c, in one way or in two at the same time.
 func (w *endsWorld) end(c *rdmacm.Conn) {
 	time.Sleep(time.Duration(w.draw(8000)) * time.Microsecond)
-	defer func() { _ = c.Disconnect() }() // where a Shutdown has given up
+	defer func() { _ = c.Disconnect() }() // in case a Shutdown has given up
 	var both sync.WaitGroup
 	defer both.Wait()
 	for range 1 + w.draw(2) {

@@ -35,7 +35,8 @@ func TestReceiverHoldsMessages(t *testing.T) {
 	wantErr(t, "a message too many", err, err, "no buffer available", "until Message.Release")
 }
 
-// TestBindOfASend: a Bind that nobody would look at is refused, after what was posted before it.
+// TestBindOfASend: a Bind that would be ignored is refused, after the work requests before it are
+// posted.
 func TestBindOfASend(t *testing.T) {
 	client, _ := pair(t, nil, nil)
 	write := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendInline}
@@ -49,8 +50,8 @@ func TestBindOfASend(t *testing.T) {
 	wantErr(t, "Do of a Send with a Bind", err, err, ", work request 1: ", "an IBV_WR_SEND with a Bind")
 }
 
-// TestReceiverHoldsNothing: a peer with too many Reads ends the connection with the Terminate of a
-// message for which there is no receive. The error does not ask for more of them.
+// TestReceiverHoldsNothing: a peer with too many Reads ends the connection with the Terminate for a
+// message without a receive. The error does not recommend more receives.
 func TestReceiverHoldsNothing(t *testing.T) {
 	ctx := timeout(t)
 	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{ManualIRD: true, ManualORD: true}), ""))(t)

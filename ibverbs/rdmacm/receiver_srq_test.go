@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// shared is a server's SRQ, the CQ of its connections, and who connects to it.
+// shared is a server's SRQ, the CQ of its connections, and its clients.
 type shared struct {
 	vctx *ibverbs.Context
 	l    *rdmacm.Listener
@@ -64,7 +64,7 @@ func (s *shared) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibverbs
 }
 
 // TestConnReceiverOutlivesBadPeers: peers whose messages are too long end their own connections.
-// Each has taken a receive, which the others need.
+// Each has taken a receive, which is posted again because the others need it.
 func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 	ctx := timeout(t)
 	const receives, size = 2, 16
@@ -94,7 +94,7 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 	}
 }
 
-// TestConnReceiverTooManyForTheSRQ: nothing stays in the SRQ of a Receiver that could not be made.
+// TestConnReceiverTooManyForTheSRQ: a Receiver that could not be made leaves nothing in the SRQ.
 func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)
@@ -113,8 +113,8 @@ func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
 	testkit.OK(t, m.Release())
 }
 
-// TestConnReceiverClosesUnderWaiting: Close of a Receiver with an SRQ ends the calls that wait,
-// although no connection has ended.
+// TestConnReceiverClosesUnderWaiting: Close of a Receiver with an SRQ ends waiting calls, although
+// no connection has ended.
 func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)
@@ -137,8 +137,8 @@ func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 	wantErr(t, "Receive after Close", err, os.ErrClosed)
 }
 
-// TestConnReceiverClosedWithMessages: Close comes while the program holds a message, and another
-// one has not been received.
+// TestConnReceiverClosedWithMessages: Close comes while the program has a message, and another
+// message has not been received.
 func TestConnReceiverClosedWithMessages(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)
@@ -161,7 +161,7 @@ func TestConnReceiverClosedWithMessages(t *testing.T) {
 }
 
 // TestConnReceivesClosedByConn: a program whose Dial fails after Prepare has no Conn to close, and
-// may not have noticed that there was a second attempt with another one.
+// may not have noticed a second attempt with another Conn.
 func TestConnReceivesClosedByConn(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -177,10 +177,11 @@ func TestConnReceivesClosedByConn(t *testing.T) {
 	wantErr(t, "a Dial that fails", err, no)
 	_, err = failed.Receive(ctx)
 	wantErr(t, "Receive", err, os.ErrClosed)
-	testkit.OK(t, l.Close()) // and then the device, which is EBUSY while the receives' memory is registered
+	testkit.OK(t, l.Close()) // then device closes the device: EBUSY with memory registered
 }
 
-// TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
+// TestConnReceiverReleasesOnce: releasing a copy of a message does not post its receive a second
+// time.
 func TestConnReceiverReleasesOnce(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, messages(2, 16))
@@ -202,8 +203,8 @@ func TestConnReceiverReleasesOnce(t *testing.T) {
 	}
 }
 
-// TestConnReceiverBesideOthers: completions of receives that the program has posted itself are
-// errors of Receive, and no messages.
+// TestConnReceiverBesideOthers: completions of the program's own receives are errors of Receive,
+// not messages.
 func TestConnReceiverBesideOthers(t *testing.T) {
 	ctx := timeout(t)
 	cfg := messages(1, 16)
@@ -224,7 +225,7 @@ func TestConnReceiverBesideOthers(t *testing.T) {
 	}
 }
 
-// TestConnReceiverCloseRace: Receive goes on with a message that it has just got while the Conn
+// TestConnReceiverCloseRace: Receive goes on with a message that it has just taken while the Conn
 // is closed.
 func TestConnReceiverCloseRace(t *testing.T) {
 	ctx := timeout(t)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestConnReceiver: many more messages than there are receives, taken by several goroutines, each
-// once. The sender waits for credit, as iWARP wants it.
+// once. The sender waits for credit, as iWARP requires.
 func TestConnReceiver(t *testing.T) {
 	ctx := timeout(t)
 	const receives, count, takers = 4, 100, 3
@@ -66,8 +66,8 @@ func TestConnReceiver(t *testing.T) {
 	}
 }
 
-// TestConnReceiverEnds: the connection's end ends every call of Receive, also if there are more of
-// them than receives, all of which hold messages, so that none is flushed.
+// TestConnReceiverEnds: the connection's end ends every call of Receive. This holds even if there
+// are more calls than receives, and all receives hold messages, so that none is flushed.
 func TestConnReceiverEnds(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, messages(1, 16))
@@ -155,7 +155,7 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 	}
 }
 
-// TestConnReceiverFaults: what can't be.
+// TestConnReceiverFaults: invalid calls.
 func TestConnReceiverFaults(t *testing.T) {
 	shared := newShared(t, 4)
 	for _, c := range [][2]int{{0, 1}, {1, 0}, {-1, 5}} {
@@ -170,8 +170,8 @@ func TestConnReceiverFaults(t *testing.T) {
 	wantErr(t, "no message", new(rdmacm.Message).Release(), syscall.EINVAL, "does not come from Receive")
 }
 
-// TestConnUntilEnd: the context ends with the parent, by its cancel, and with the connection, and
-// then says why.
+// TestConnUntilEnd: the context ends with the parent, by its cancel, and with the connection, whose
+// end it then gives as the cause.
 func TestConnUntilEnd(t *testing.T) {
 	a, b := pair(t, nil, nil)
 	parent, stop := context.WithCancel(timeout(t))

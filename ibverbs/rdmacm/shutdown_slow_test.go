@@ -45,7 +45,7 @@ func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
 	return c, peer
 }
 
-// sendTo sends a message of n bytes, which is complete before the peer has read it.
+// sendTo sends a message of n bytes, which completes before the peer has read it.
 func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
 	t.Helper()
 	mr := testkit.Must(c.PD().AllocMR(n, 0))(t)
@@ -54,7 +54,7 @@ func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
 }
 
 // TestConnShutdownWaitsForAPausedPeer: a peer that takes nothing for several times CloseTimeout,
-// and goes on then, gets everything. Shutdown waits for it.
+// and then goes on, gets everything. Shutdown waits for it.
 func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
 	const size = 100_000
 	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 30 * time.Millisecond})
@@ -73,8 +73,8 @@ func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
 	testkit.OK(t, <-read)
 }
 
-// TestConnShutdownNamesALoss: where the engine has reset the connection, or the peer has, Shutdown
-// does not return nil.
+// TestConnShutdownNamesALoss: if the engine or the peer has reset the connection, Shutdown returns
+// an error.
 func TestConnShutdownNamesALoss(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer  func(*net.TCPConn)
@@ -96,8 +96,8 @@ func TestConnShutdownNamesALoss(t *testing.T) {
 	}
 }
 
-// TestConnShutdownGivesUp: when ctx ends before the peer has closed its side, nothing is lost yet,
-// and another Shutdown goes on. Only without one the peer has CloseTimeout.
+// TestConnShutdownGivesUp: if ctx ends before the peer has closed its side, nothing is lost yet,
+// and another Shutdown goes on. Without another Shutdown the peer has only CloseTimeout.
 func TestConnShutdownGivesUp(t *testing.T) {
 	t.Parallel()
 	testkit.Scaled(t, 500*time.Millisecond, func(closeTimeout time.Duration) error {
@@ -123,9 +123,9 @@ func TestConnShutdownGivesUp(t *testing.T) {
 	wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
 }
 
-// TestConnDisconnectsSlowly: a peer that takes several times CloseTimeout for what is in the socket
-// when the connection is closed gets everything. One that takes nothing more after that, and does
-// not close its side, has CloseTimeout.
+// TestConnDisconnectsSlowly: a peer that takes several times CloseTimeout to read the data in the
+// socket at Close gets everything. A peer that takes nothing more after that, and does not close
+// its side, has CloseTimeout.
 func TestConnDisconnectsSlowly(t *testing.T) {
 	t.Parallel()
 	for name, hangs := range map[string]bool{"closes": false, "hangs at the end": true} {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestConnShutdownNamesTheTerminate: work that the peer refuses completes with success, and the
-// program polls nothing after that. Shutdown says what became of it.
+// program polls nothing after that. Shutdown returns the Terminate.
 func TestConnShutdownNamesTheTerminate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		wr    func(server *ibverbs.MR) ibverbs.SendWR
@@ -41,12 +41,12 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 				testkit.OK(t, client.QP().PostSend(wr))
 				var wc [1]ibverbs.WC
 				testkit.Must(client.SendCQ().PollWait(ctx, wc[:]))(t)
-				testkit.OK(t, wc[0].Err()) // as it is on iWARP
+				testkit.OK(t, wc[0].Err()) // as on iWARP
 				if wait {
 					testkit.OK(t, client.Wait(ctx))
 				}
 				err := client.Shutdown(ctx)
-				if onKernel() { // which does not report Terminates
+				if onKernel() { // kernel devices do not report Terminates
 					testkit.OK(t, err)
 				} else {
 					var term *ibverbs.TerminateError
@@ -65,7 +65,7 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 
 const remoteRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
 
-// TestConnShutdownOfGoodWork: nobody's orderly end is an error.
+// TestConnShutdownOfGoodWork: an orderly end, by either side, is not an error.
 func TestConnShutdownOfGoodWork(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)
@@ -75,7 +75,8 @@ func TestConnShutdownOfGoodWork(t *testing.T) {
 	testkit.OK(t, client.Shutdown(ctx))
 }
 
-// TestDeadlinesAreNamed: a wait that ends with its context says which wait it was, and with whom.
+// TestDeadlinesAreNamed: the error of a wait that ends with its context names the wait and the
+// peer.
 func TestDeadlinesAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -6,11 +6,11 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 )
 
-// What the tests ask for the device that they run on, where devices differ.
+// Questions of the tests about the device that they run on, where devices differ.
 var onSiw, onRxe, onKernel = ondevice.OnSiw, ondevice.OnRxe, ondevice.OnKernel
 
-// repeats returns how often a test does something: engine, or kernel on a device of the kernel,
-// where a connection takes much longer.
+// repeats returns how often a test repeats its steps: engine, or kernel on a kernel device, where a
+// connection takes much longer.
 func repeats(engine, kernel int) int {
 	if onKernel() {
 		return kernel
@@ -18,24 +18,24 @@ func repeats(engine, kernel int) int {
 	return engine
 }
 
-// elsewhere are the tests that run on siw, too, and the examples.
+// elsewhere matches the tests that also run on siw, and the examples.
 const elsewhere = "^TestConn|^TestNames$|^TestLinkLocal$|^Example"
 
-// TestOnSiw runs them on siw.
+// TestOnSiw runs the tests of elsewhere on siw.
 func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
 
-// onlyOnRxe are those of them that run on rxe: what rxe does otherwise, names and addresses, and
-// one for each way to use a connection. They show that nothing in this package is bound to siw;
-// what connections do on rxe shows in kernel.TestRxe.
+// onlyOnRxe are the tests of elsewhere that run on rxe. They cover rxe's differences, names and
+// addresses, and each way to use a connection. They show that nothing in this package is bound to
+// siw; kernel.TestRxe covers connections on rxe.
 const onlyOnRxe = "^TestConn(PrivateData|ReceiverOfWritesWithImm|PeerDisconnectsUnasked|AnswerBeforeAccept|" +
 	"ShutdownDelivers|NobodyThere|SharedParts|Do|DoFaults|DoOfMany|Receiver|ReceiverOfSRQ|ReceiverFaults|" +
 	"Messages|SendBytesOfMany)$" +
 	"|^TestNames$|^TestLinkLocal$|^Example"
 
-// TestOnRxe runs them.
+// TestOnRxe runs the tests of onlyOnRxe on rxe.
 func TestOnRxe(t *testing.T) { ondevice.Run(t, ondevice.Rxe, onlyOnRxe, nil) }
 
-// notOnSiw are those that siw lacks the means for.
+// notOnSiw are the tests for which siw lacks features.
 var notOnSiw = map[string]string{
 	"TestConnReadDepths":              "siw does not report the depths that it has negotiated",
 	"TestConnReceiverOfWritesWithImm": "siw has no immediate data",

@@ -29,19 +29,18 @@ func reset(c net.Conn) {
 	_ = c.Close()
 }
 
-// readRequest reads what Dial's Request has at least.
+// readRequest reads the minimum length of Dial's Request.
 func readRequest(c net.Conn) {
 	_, _ = io.ReadFull(c, make([]byte, len(request)))
 }
 
-// TestConnPeerGoesAway has a peer leave, or say what is none of MPA, at each step of
-// a Dial. The errors are those that rdma_connect of librdmacm has where an id has no
-// event channel.
+// TestConnPeerGoesAway makes a peer leave, or send something other than MPA, at each step of a
+// Dial. The errors are those of librdmacm's rdma_connect for an id without an event channel.
 func TestConnPeerGoesAway(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer func(c net.Conn)
 		want syscall.Errno
-		text string // what the engine has to say
+		text string // the engine's error has to contain it
 	}{
 		"hangs up at once":            {func(c net.Conn) { _ = c.Close() }, syscall.ECONNREFUSED, "rejected"},
 		"resets at once":              {reset, syscall.ECONNREFUSED, "rejected"},
@@ -97,8 +96,8 @@ func TestConnPeerGoesAway(t *testing.T) {
 			_, err := rdmacm.Dial(ctx, vctx, at, nil)
 			<-done
 			if onKernel() {
-				// siw tells -ECONNRESET of nearly all of them, the kernel of some
-				// within the call.
+				// siw reports -ECONNRESET for nearly all of them; for some of them the kernel
+				// returns it from the call.
 				var call *ibverbs.Error
 				if !errors.As(err, &call) {
 					t.Errorf("%v, want an *Error", err)
@@ -111,8 +110,8 @@ func TestConnPeerGoesAway(t *testing.T) {
 	}
 }
 
-// TestConnNoAnswer: a peer that takes connections and says nothing costs the time
-// that the program, or the engine, gives it.
+// TestConnNoAnswer: a peer that accepts connections and sends nothing costs only the time that the
+// program, or the engine, allows.
 func TestConnNoAnswer(t *testing.T) {
 	ctx := timeout(t)
 	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{StartupTimeout: 300 * time.Millisecond}), ""))(t)
@@ -126,16 +125,16 @@ func TestConnNoAnswer(t *testing.T) {
 	wantErr(t, "Dial with less time", err, context.DeadlineExceeded)
 	testkit.OK(t, l.Close())
 	err = vctx.Close()
-	for errors.Is(err, syscall.EBUSY) && ctx.Err() == nil { // what Dial made is freed later
+	for errors.Is(err, syscall.EBUSY) && ctx.Err() == nil { // Dial's objects are freed later
 		time.Sleep(10 * time.Millisecond)
 		err = vctx.Close()
 	}
 	testkit.OK(t, err)
 }
 
-// TestConnClientGoesAway has clients leave at each step of what comes to a listener.
-// It hears of those that have sent a whole Request only, learns at the answer, or
-// afterwards, that they are gone, and goes on.
+// TestConnClientGoesAway makes clients leave at each step of a start-up. The listener sees only
+// clients that have sent a whole Request, learns when it answers, or later, that they have gone,
+// and goes on.
 func TestConnClientGoesAway(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -209,8 +208,8 @@ func TestConnClientGoesAway(t *testing.T) {
 	served()
 }
 
-// TestConnAddressesThatCannotBe: where to listen and connect from, with the errno
-// that librdmacm has.
+// TestConnAddressesThatCannotBe: invalid addresses to listen at and connect from, with the errno of
+// librdmacm.
 func TestConnAddressesThatCannotBe(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -218,7 +217,7 @@ func TestConnAddressesThatCannotBe(t *testing.T) {
 	_, err := rdmacm.Listen(ctx, vctx, nobody, nil)
 	wantErr(t, "Listen", err, syscall.EADDRNOTAVAIL, nobody.String())
 	if onKernel() {
-		return // what leads where is the guest's matter
+		return // routes are the guest's
 	}
 	_, err = rdmacm.Dial(ctx, vctx, netip.AddrPortFrom(addr.Addr(), 1), &rdmacm.ConnConfig{LocalAddr: nobody})
 	wantErr(t, "Dial from nobody's address", err, syscall.EADDRNOTAVAIL, nobody.String())
@@ -226,8 +225,8 @@ func TestConnAddressesThatCannotBe(t *testing.T) {
 	wantErr(t, "Dial of an address without a route", err, syscall.ENETUNREACH, "rdma_resolve_addr")
 }
 
-// TestConnIDOptions: options before an id is bound, and values and options that
-// there are not, with the kernel's errno.
+// TestConnIDOptions: options before an id is bound, and unknown options and values, with the
+// kernel's errno.
 func TestConnIDOptions(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -257,10 +256,10 @@ func TestConnIDOptions(t *testing.T) {
 	wait()
 }
 
-// TestConnSecondBind: an address that an id is bound to is taken, unless both ids share it, and one
-// id at most can listen there. With TCP, and so with the engine, that is the first to call Listen;
-// the kernel lets an id listen only if no other id is bound there. A listener's connections don't
-// keep it from being bound again.
+// TestConnSecondBind: an address that an id is bound to is taken, unless both ids share it, and at
+// most one id can listen there. With TCP, and so with the engine, that is the first to call Listen.
+// The kernel lets an id listen only if no other id is bound there. A listener's connections do not
+// prevent another bind.
 func TestConnSecondBind(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -274,7 +273,7 @@ func TestConnSecondBind(t *testing.T) {
 	}
 	first := newID(false)
 	testkit.OK(t, first.BindAddr(addr))
-	addr = netip.AddrPortFrom(addr.Addr(), first.LocalAddr().Port()) // which was chosen
+	addr = netip.AddrPortFrom(addr.Addr(), first.LocalAddr().Port()) // the chosen port
 	refused := func(what string, share bool) {
 		t.Helper()
 		id := newID(share)
@@ -286,7 +285,7 @@ func TestConnSecondBind(t *testing.T) {
 	testkit.OK(t, first.Close())
 
 	first = newID(false)
-	testkit.OK(t, first.BindAddr(addr)) // by its number
+	testkit.OK(t, first.BindAddr(addr)) // by port number
 	refused("second bind of a port with a number", false)
 	refused("the same, of one that would share", true)
 	testkit.OK(t, first.Close())
@@ -294,10 +293,10 @@ func TestConnSecondBind(t *testing.T) {
 	first, second := newID(true), newID(true)
 	testkit.OK(t, first.BindAddr(addr))
 	testkit.OK(t, second.BindAddr(addr))
-	if onKernel() { // Linux' TCP can't tell the engine from whom it shares the address
+	if onKernel() { // on the engine Linux's TCP cannot distinguish the sharers
 		refused("third bind, of one that does not share", false)
 	}
-	if onKernel() { // nobody can listen on an address that somebody shares
+	if onKernel() { // no id can listen on a shared address
 		wantErr(t, "listening where it is shared", first.Listen(0), syscall.EADDRINUSE)
 	} else {
 		testkit.OK(t, first.Listen(0))

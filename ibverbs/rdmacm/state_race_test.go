@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestWriteStateMeanwhile: WriteState and Stats beside connections that come, move data and go.
+// TestWriteStateMeanwhile: WriteState and Stats while connections come, move data and go.
 func TestWriteStateMeanwhile(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

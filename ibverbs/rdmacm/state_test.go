@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestWriteState compares the whole text of a listener, and of a connection whose accepting
-// side has posted before the peer's first message.
+// TestWriteState compares the whole text of a listener, and of a connection whose accepting side
+// has posted before the peer's first message.
 func TestWriteState(t *testing.T) {
 	vctx, err := ibverbs.Open(engine.New(nil), "")
 	testkit.OK(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// What a Conn prints as: while it is there, after its end and Close, and as nil.
+// The text of a Conn: open, after its end and Close, and nil.
 func TestConnString(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	want := fmt.Sprintf("%s -> %s, qp %d (", client.LocalAddr(), client.RemoteAddr(), client.QP().QPN())
@@ -45,7 +45,7 @@ func TestEventString(t *testing.T) {
 	}
 }
 
-// What an ID prints as: a listener's and a connection's, after Close and as nil.
+// The text of an ID: a listener's and a connection's, after Close and nil.
 func TestIDString(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	device := client.ID().DeviceName()

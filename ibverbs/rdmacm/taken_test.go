@@ -11,7 +11,7 @@ import (
 )
 
 // TestConnTakesItsSendCQ: after the first Write of a Conn the program's own polls of its send CQ
-// fail, so that they neither wait for what has been dropped nor take what a call waits for.
+// fail. So they neither wait for dropped completions nor take the completions of a waiting call.
 func TestConnTakesItsSendCQ(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)
@@ -35,8 +35,8 @@ func TestConnTakesItsSendCQ(t *testing.T) {
 	testkit.OK(t, client.Shutdown(ctx)) // its Drain may poll
 }
 
-// TestReceiverTakesItsCQFromASleeper: a PollWait that sleeps when a Receiver takes the CQ ends,
-// though nothing completes.
+// TestReceiverTakesItsCQFromASleeper: a sleeping PollWait ends when a Receiver takes the CQ,
+// although nothing completes.
 func TestReceiverTakesItsCQFromASleeper(t *testing.T) {
 	s := newShared(t, 2)
 	slept := make(chan error)
@@ -50,7 +50,7 @@ func TestReceiverTakesItsCQFromASleeper(t *testing.T) {
 	wantErr(t, "PollWait", <-slept, syscall.EBUSY, "Receiver")
 }
 
-// TestReceiverTakesItsCQ: while there is a Receiver, the program's own polls of the CQ fail.
+// TestReceiverTakesItsCQ: while a Receiver is open, the program's own polls of the CQ fail.
 func TestReceiverTakesItsCQ(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 2)

@@ -13,9 +13,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestManyWaiters has three goroutines wait on each of two CQs of one channel, under contexts that
-// end now and then, for completions of Reads that come at once or after a pause, so that some are
-// found by looking and some by events. None is lost, and none is left lying.
+// TestManyWaiters makes three goroutines wait on each of two CQs of one channel for completions of
+// Reads. Their contexts end occasionally. Completions come at once or after a pause, so that polls
+// find some and events report others. None is lost or left behind.
 func TestManyWaiters(t *testing.T) {
 	reads := 2000
 	if onKernel() {
