@@ -21,8 +21,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// The benchmarks compare streams between two processes, each end of which blocks. All use the same
-// congestion control, where the system has it: BBR's pacing costs more than what is measured.
+// The benchmarks compare streams between two processes, both ends of which block. All use the same
+// congestion control, if the system has it, because BBR's pacing costs more than the streams
+// themselves.
 const congestion = "cubic"
 
 // A carrier makes streams.
@@ -44,7 +45,7 @@ var carriers = []carrier{
 	overEngine("rsocket-nocrc", engine.Options{CRC: engine.CRCOff}),
 }
 
-// overEngine is rsockets over a device of the engine. The device stays open as long as the process.
+// overEngine runs rsockets over a device of the engine, which stays open as long as the process.
 func overEngine(name string, opts engine.Options) carrier {
 	open := func() (*ibverbs.Context, error) {
 		if hasCongestion() {
@@ -80,7 +81,7 @@ type withDevice struct {
 
 func (c *withDevice) Close() error { return errors.Join(c.Conn.Close(), c.vctx.Close()) }
 
-// serverEnv has the process be the server of a benchmark: "carrier job".
+// serverEnv makes the process the server of a benchmark: "carrier job".
 const serverEnv = "RSOCKET_BENCHMARK_SERVER"
 
 // serveBenchmark is the server's main function.
@@ -107,7 +108,7 @@ func serveBenchmark(what string) error {
 			err = echo(c, messageSize)
 		case "drain":
 			err = drain(c)
-		case "large": // and it is stopped then
+		case "large": // the benchmark then stops the server
 			if _, err = c.Write([]byte{1}); err == nil {
 				err = drain(c)
 			}
@@ -117,10 +118,10 @@ func serveBenchmark(what string) error {
 	return fmt.Errorf("no carrier %s", name)
 }
 
-// messageSize is that of round trips.
+// messageSize is the size of round trips' messages.
 const messageSize = 64
 
-// echo sends back what comes, size bytes at a time.
+// echo sends back what it receives, size bytes at a time.
 func echo(c net.Conn, size int) error {
 	buf := make([]byte, size)
 	for {
@@ -135,7 +136,7 @@ func echo(c net.Conn, size int) error {
 	}
 }
 
-// drain reads until the end, and then says how much that was.
+// drain reads until the end, and then sends how many bytes it has read.
 func drain(c net.Conn) error {
 	buf, total := make([]byte, 1<<20), 0
 	for {
@@ -202,7 +203,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkStream measures Writes of 64 KiB and 1 MiB in one direction, until all is read.
+// BenchmarkStream measures Writes of 64 KiB and 1 MiB in one direction, until everything is read.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20} {
 		for _, k := range carriers {

@@ -16,7 +16,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// readerFunc and writerFunc are functions as io.Reader and io.Writer.
+// readerFunc and writerFunc make an io.Reader and an io.Writer of a function.
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
@@ -27,7 +27,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 var errOwn = errors.New("an error of the test")
 
-// TestConnReadFrom: what a reader can do to ReadFrom.
+// TestConnReadFrom: readers that misbehave, or fail.
 func TestConnReadFrom(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -52,7 +52,7 @@ func TestConnReadFrom(t *testing.T) {
 		}()
 		_, _ = c.ReadFrom(readerFunc(func([]byte) (int, error) { panic("of the reader") }))
 	}()
-	// A direction that was closed meanwhile sends nothing more.
+	// A direction that was closed during the call sends nothing more.
 	_, err = c.ReadFrom(readerFunc(func(p []byte) (int, error) { return len(p), c.CloseWrite() }))
 	wantErr(t, "ReadFrom with CloseWrite in it", err, syscall.EPIPE)
 	if got := testkit.Must(io.ReadAll(plainConn{s}))(t); string(got) != "abcdefghi" {
@@ -60,7 +60,7 @@ func TestConnReadFrom(t *testing.T) {
 	}
 }
 
-// TestConnWriteTo: what a writer can do to WriteTo.
+// TestConnWriteTo: writers that misbehave, or fail.
 func TestConnWriteTo(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -92,8 +92,8 @@ func TestConnWriteTo(t *testing.T) {
 	}
 }
 
-// TestConnWithoutCopies: ReadFrom has its reader read into the send buffer, and WriteTo has its
-// writer write from the ring, also when io.Copy calls them.
+// TestConnWithoutCopies: ReadFrom makes its reader read into the send buffer, and WriteTo makes its
+// writer write from the ring, even if io.Copy calls them.
 func TestConnWithoutCopies(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -121,7 +121,7 @@ func TestConnWithoutCopies(t *testing.T) {
 }
 
 // TestConnCloseUnderReadFrom: Close does not wait for a reader or a writer that does not return,
-// and the memory that they were given stays until they do.
+// and their memory stays until they do.
 func TestConnCloseUnderReadFrom(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -158,7 +158,8 @@ func TestConnCloseUnderReadFrom(t *testing.T) {
 	}
 }
 
-// TestConnCloseWriteUnderWrite: a Write that waits ends, and what it has sent before arrives.
+// TestConnCloseWriteUnderWrite: CloseWrite ends a waiting Write, and the data that the Write has
+// sent arrives.
 func TestConnCloseWriteUnderWrite(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -172,7 +173,7 @@ func TestConnCloseWriteUnderWrite(t *testing.T) {
 		wrote <- result{n, err}
 	}()
 	first := testkit.Must(s.Read(make([]byte, 1)))(t) // so Write has begun
-	time.Sleep(50 * time.Millisecond)                 // and has probably filled what there is
+	time.Sleep(50 * time.Millisecond)                 // and has probably filled all buffers
 	testkit.OK(t, c.CloseWrite())
 	r := <-wrote
 	wantErr(t, "Write", r.err, syscall.EPIPE, "write rsocket")
@@ -181,7 +182,7 @@ func TestConnCloseWriteUnderWrite(t *testing.T) {
 	}
 }
 
-// TestIPv6: addresses of the other family.
+// TestIPv6: IPv6 addresses.
 func TestIPv6(t *testing.T) {
 	vctx, _ := device(t)
 	c, s := pair(t, vctx, netip.MustParseAddrPort("[::1]:0"), rsocket.Config{}, rsocket.Config{})
@@ -192,7 +193,7 @@ func TestIPv6(t *testing.T) {
 	bothWays(t, c, s, 1<<18, 1<<14, false, false)
 }
 
-// TestDialContext: names, networks and what is none.
+// TestDialContext: names, networks and invalid ones.
 func TestDialContext(t *testing.T) {
 	ctx := timeout(t)
 	vctx, _ := device(t)
@@ -223,7 +224,7 @@ func TestDialContext(t *testing.T) {
 	}
 }
 
-// TestConnStats: the numbers of a connection, and what they are in words.
+// TestConnStats: the counters of a connection, and their text.
 func TestConnStats(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{ReceiveBuffer: 4096}, rsocket.Config{})
@@ -249,7 +250,7 @@ func TestConnStats(t *testing.T) {
 	}
 	testkit.OK(t, c.Close())
 	testkit.OK(t, s.SetDeadline(time.Now().Add(patience)))
-	for !s.Stats().PeerDisconnected { // only who calls learns of it
+	for !s.Stats().PeerDisconnected { // a call has to process the message first
 		if _, err := s.Write([]byte("x")); err != nil {
 			break
 		}

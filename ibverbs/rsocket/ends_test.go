@@ -16,7 +16,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// messages returns how many messages a raw peer has received when its connection has ended.
+// messages returns how many messages a raw peer has received by the end of its connection.
 func (r *rawPeer) messages(t *testing.T) (n int) {
 	t.Helper()
 	wcs := make([]ibverbs.WC, 16)
@@ -31,7 +31,7 @@ func (r *rawPeer) messages(t *testing.T) (n int) {
 	}
 }
 
-// TestConnNoAnswerToDisconnect: an end whose peer has disconnected sends nothing more, as C's.
+// TestConnNoAnswerToDisconnect: an end whose peer has disconnected sends nothing more, as in C.
 func TestConnNoAnswerToDisconnect(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	r.message(t, proto.KindData, 1)
@@ -47,7 +47,8 @@ func TestConnNoAnswerToDisconnect(t *testing.T) {
 	}
 }
 
-// TestConnAcceptorCloses: a client reads io.EOF also of a server that closes what it has accepted.
+// TestConnAcceptorCloses: a client also reads io.EOF from a server that closes accepted
+// connections.
 func TestConnAcceptorCloses(t *testing.T) {
 	vctx, addr := device(t)
 	ctx := timeout(t)
@@ -78,12 +79,12 @@ func TestConnAcceptorCloses(t *testing.T) {
 	testkit.OK(t, l.Close())
 }
 
-// TestConnCloseWithoutLinger: a Write that is under way when Close does not wait fails as one that
-// waits, and not for the connection that is gone.
+// TestConnCloseWithoutLinger: when Close does not wait, a running Write fails as a waiting Write
+// does, and not because the connection has gone.
 func TestConnCloseWithoutLinger(t *testing.T) {
 	vctx, addr := device(t)
 	rounds := 150
-	if raceEnabled { // ci/test runs all of them without it, too
+	if raceEnabled { // ci/test also runs all of them without the race detector
 		rounds = 50
 	}
 	if onKernel() {
@@ -108,8 +109,8 @@ func TestConnCloseWithoutLinger(t *testing.T) {
 	}
 }
 
-// TestConnClosesUnderFlood: what was written before Close comes, with the end, also if the peer
-// writes all the time what nobody reads.
+// TestConnClosesUnderFlood: data that was written before Close arrives, with the end, even if the
+// peer constantly writes data that is not read.
 func TestConnClosesUnderFlood(t *testing.T) {
 	vctx, addr := device(t)
 	rounds := 20
@@ -137,8 +138,8 @@ func TestConnClosesUnderFlood(t *testing.T) {
 	}
 }
 
-// TestConnWriteFindsEnd: what the peer wrote before it closed is read, with the end, also if a
-// Write finds that the connection is gone before that.
+// TestConnWriteFindsEnd: data that the peer wrote before it closed can be read, with the end, even
+// if a Write finds first that the connection has gone.
 func TestConnWriteFindsEnd(t *testing.T) {
 	vctx, addr := device(t)
 	for range 10 {
@@ -162,9 +163,9 @@ func TestConnWriteFindsEnd(t *testing.T) {
 	}
 }
 
-// TestConnNudges: an end that has dialled sends Writes of no bytes to a peer that it hears nothing
-// of, which may be siw that has not read the first message, and one more when it has heard
-// something, because siw may speak before it has read.
+// TestConnNudges: an end that has dialled sends empty Writes to a peer from which it receives
+// nothing, because that may be siw, which has not read the first message. When it has received
+// something, it sends one more, because siw may send before it has read.
 func TestConnNudges(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -191,7 +192,7 @@ func TestConnNudges(t *testing.T) {
 	before := c.Stats().Keepalives
 	r.message(t, proto.KindData, 1)
 	testkit.Must(io.ReadFull(c, make([]byte, 1)))(t)
-	most := 1 + c.Stats().Keepalives - before // the third may come before the message
+	most := 1 + c.Stats().Keepalives - before // the third may precede the message
 	for c.Stats().Keepalives == before {
 		if ctx.Err() != nil {
 			t.Fatalf("it sends none after the peer's message: %v", c)

@@ -21,10 +21,10 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
-// rawPeer is a peer that says what a test wants.
+// rawPeer is a peer that sends whatever a test wants.
 type rawPeer struct {
 	conn *rdmacm.Conn
-	mr   *ibverbs.MR // what it sends, and what it receives in
+	mr   *ibverbs.MR // the memory for its sends and receives
 	ring *ibverbs.MR // its ring and, at the end, its SGL
 	peer proto.Hello
 }
@@ -32,12 +32,12 @@ type rawPeer struct {
 // rawRing is the length of a raw peer's ring.
 const rawRing = 8192
 
-// edit changes private data that is good.
+// edit changes valid private data.
 type edit func(h *proto.Hello) []byte
 
 func good(h *proto.Hello) []byte { return h.Append(nil) }
 
-// config is for a connection with private data that edit makes.
+// config returns the configuration of a connection with private data that edit makes.
 func (r *rawPeer) config(t testing.TB, hello edit) *rdmacm.ConnConfig {
 	return &rdmacm.ConnConfig{
 		NoOpeningWrite: true,
@@ -100,10 +100,10 @@ func (r *rawPeer) send(t *testing.T, b []byte) {
 	}
 }
 
-// mayFail reports whether work of the raw peer may end so: its connection ends while it does what
-// it may not. siw then completes the Send or Write that it was sending with LOC_QP_OP_ERR
-// (kernel-notes/siw-error-reports.md), and flushes what follows. That it was the other side that
-// ended the connection, and why, is for the test to check.
+// mayFail reports whether work of the raw peer may fail this way, because its connection ends when
+// it breaks the protocol. siw then completes the Send or Write that it was sending with
+// LOC_QP_OP_ERR (kernel-notes/siw-error-reports.md), and flushes later work. The test has to check
+// that the other side ended the connection, and why.
 func (r *rawPeer) mayFail(t *testing.T, err error) bool {
 	t.Helper()
 	var work *ibverbs.WCError
@@ -118,7 +118,7 @@ func (r *rawPeer) mayFail(t *testing.T, err error) bool {
 	}
 }
 
-// message sends one of a kind and a number.
+// message sends a message of a kind and a number.
 func (r *rawPeer) message(t *testing.T, kind, value uint32) {
 	t.Helper()
 	r.send(t, binary.NativeEndian.AppendUint32(nil, kind<<29|value))
@@ -135,7 +135,7 @@ func (r *rawPeer) write(t *testing.T, addr uint64, key uint32, b []byte) {
 	}
 }
 
-// receive returns the next message that is not credits.
+// receive returns the next message other than credits.
 func (r *rawPeer) receive(t *testing.T) proto.Message {
 	t.Helper()
 	var wc [1]ibverbs.WC
@@ -209,7 +209,7 @@ func TestConnHostile(t *testing.T) {
 			}()
 			defer func() { <-did }()
 			testkit.OK(t, s.SetDeadline(time.Now().Add(patience)))
-			// It writes, and does not read what would give the peer credits.
+			// It writes, and does not read, which would give the peer credits.
 			_, err := s.Write(make([]byte, 1<<20))
 			wantErr(t, "the call", err, syscall.EPROTO, "rsocket protocol: the peer", tc.say)
 			select {
@@ -222,7 +222,7 @@ func TestConnHostile(t *testing.T) {
 	}
 }
 
-// TestConnHostileMessageTooLong: it ends the connection in iWARP already.
+// TestConnHostileMessageTooLong: the message already ends the connection in iWARP.
 func TestConnHostileMessageTooLong(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	did := make(chan struct{})
@@ -235,7 +235,7 @@ func TestConnHostileMessageTooLong(t *testing.T) {
 	wantErr(t, "Read", err, syscall.ECONNRESET)
 }
 
-// TestConnHostileWrite: nor can the peer write outside of the ring.
+// TestConnHostileWrite: the peer cannot write outside the ring.
 func TestConnHostileWrite(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	did := make(chan struct{})
@@ -248,7 +248,7 @@ func TestConnHostileWrite(t *testing.T) {
 	wantErr(t, "Read", err, syscall.ECONNRESET)
 }
 
-// TestConnVanishes: the end of a connection without the end of the stream is no io.EOF.
+// TestConnVanishes: the end of a connection without the end of the stream is not io.EOF.
 func TestConnVanishes(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	r.message(t, proto.KindData, 3)
@@ -264,7 +264,8 @@ func TestConnVanishes(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// TestConnAcceptorIsSilent: it sends nothing before the peer's first message, also if it closes.
+// TestConnAcceptorIsSilent: an acceptor sends nothing before the peer's first message, even if it
+// closes.
 func TestConnAcceptorIsSilent(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{Inline: 16})
 	wrote := make(chan error, 1)
@@ -301,14 +302,14 @@ func TestConnAcceptorIsSilent(t *testing.T) {
 		t.Errorf("the peer got %v, and not the shutdown", m)
 	}
 
-	// It is sent without another call of the program's.
+	// It is sent without another call by the program.
 	r, s = dialRaw(t, rsocket.Config{})
 	testkit.OK(t, s.CloseWrite())
 	r.message(t, proto.KindData, 1)
 	if m := r.receive(t); m != proto.Shutdown {
 		t.Errorf("the peer of a program that waits for nothing got %v, and not the shutdown", m)
 	}
-	// A call that waits meanwhile goes on without it.
+	// A call that is waiting goes on without it.
 	testkit.Must(s.Read(make([]byte, 1)))(t)
 	r.message(t, proto.KindData, 1)
 	testkit.Must(s.Read(make([]byte, 1)))(t)
@@ -322,8 +323,8 @@ func TestConnAcceptorIsSilent(t *testing.T) {
 	}
 }
 
-// TestConnListenerRefuses: a peer whose private data is none of rsocket's gets no connection, and
-// the listener goes on.
+// TestConnListenerRefuses: a peer whose private data is not rsocket's gets no connection, and the
+// listener goes on.
 func TestConnListenerRefuses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -373,7 +374,7 @@ func version2(h *proto.Hello) []byte {
 	return data
 }
 
-// TestConnDialRefuses: the same of a listener's private data, with the reason.
+// TestConnDialRefuses: Dial refuses such private data of a listener, with the reason.
 func TestConnDialRefuses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -411,7 +412,7 @@ func TestConnDialRefuses(t *testing.T) {
 	}
 }
 
-// TestConnDialErrors: nobody listens, and a deadline.
+// TestConnDialErrors: no listener, and a deadline.
 func TestConnDialErrors(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -438,7 +439,7 @@ func TestConnDialErrors(t *testing.T) {
 	}
 }
 
-// TestConnListener: deadlines and Close end an Accept that waits.
+// TestConnListener: deadlines and Close end a waiting Accept.
 func TestConnListener(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -474,10 +475,10 @@ func TestConnListener(t *testing.T) {
 }
 
 // TestConnDialGivenUp: a Dial whose context ends while the peer does not answer leaves nothing
-// behind, at the latest when the device has let go of it.
+// behind after the device has freed the connection.
 func TestConnDialGivenUp(t *testing.T) {
 	vctx, addr := device(t)
-	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t) // nobody accepts
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t) // no Accept follows
 	d := rsocket.Dialer{Timeout: 50 * time.Millisecond}
 	_, err := d.Dial(timeout(t), vctx, "tcp", l.Addr().String())
 	wantErr(t, "Dial", err, os.ErrDeadlineExceeded)

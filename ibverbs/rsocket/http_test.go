@@ -38,8 +38,8 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// TestConnHTTP has net/http over rsockets: version 1.1, the same with TLS, and version 2, with many
-// requests at a time and bodies in both directions.
+// TestConnHTTP runs net/http over rsockets: version 1.1, the same with TLS, and version 2, with
+// many concurrent requests and bodies in both directions.
 func TestConnHTTP(t *testing.T) {
 	cert, pool := certificate(t)
 	for _, tc := range []struct {
@@ -101,7 +101,7 @@ func TestConnHTTP(t *testing.T) {
 	}
 }
 
-// post posts n bytes and compares what comes back.
+// post posts n bytes and compares the response.
 func post(ctx context.Context, client *http.Client, url string, n int) error {
 	body := make([]byte, n)
 	_, _ = newRandom(byte(n)).Read(body)

@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestImmediateData: on a device that takes RFC 7306's messages, immediate data is no message, also
-// where the receive that it takes has one from before in its memory.
+// TestImmediateData: on a device that supports RFC 7306, immediate data is not processed as a
+// message, even if the memory of its receive contains an earlier message.
 func TestImmediateData(t *testing.T) {
 	ctx := timeout(t)
 	_, addr := device(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestNotOnRoCE: where messages would be immediate data, there are no rsockets.
+// TestNotOnRoCE: there are no rsockets on devices on which messages would be immediate data.
 func TestNotOnRoCE(t *testing.T) {
 	f := fake.New()
 	f.Transport = provider.TransportIB
@@ -28,8 +28,7 @@ func TestNotOnRoCE(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// TestConnNoIOMap: the peer learns that there are no iomap entries, in the private data and by an
-// error.
+// TestConnNoIOMap: the private data and an error say that there are no iomap entries.
 func TestConnNoIOMap(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	if r.peer.IOMap != 0 {
@@ -40,8 +39,8 @@ func TestConnNoIOMap(t *testing.T) {
 	wantErr(t, "Read", err, err, "this end has none")
 }
 
-// TestConnCreditsKept: 8 of the peer's 100 credits are not used. The peer has as many receives for
-// data, and none beyond them for the rest.
+// TestConnCreditsKept: 8 of the peer's 100 credits are left unused. The peer has as many receives
+// for data, and none for other messages.
 func TestConnCreditsKept(t *testing.T) {
 	r, s := dialRaw(t, rsocket.Config{})
 	r.message(t, proto.KindData, 1)
@@ -63,7 +62,8 @@ func TestConnCreditsKept(t *testing.T) {
 }
 
 // TestConnManyMessages: a peer that uses all of its credits, and then sends as many credit messages
-// as it may, finds receives for all of them while this end only writes, without taking completions.
+// as it may, finds receives for all of them, while this end only writes, without taking
+// completions.
 func TestConnManyMessages(t *testing.T) {
 	cfg := rsocket.Config{SendQueue: 100, ReceiveQueue: 16}
 	r, s := dialRaw(t, cfg)
@@ -85,7 +85,7 @@ func TestConnManyMessages(t *testing.T) {
 		t.Errorf("of %d bytes, %d were read", cfg.ReceiveQueue, len(got))
 	}
 	err := error(nil)
-	for err == nil { // until it takes completions, the last of which is the disconnect
+	for err == nil { // until it takes completions; the last is the disconnect
 		_, err = s.Write([]byte{1})
 	}
 	wantErr(t, "Write", err, syscall.EPIPE)

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestLinger: Close of a connection whose peer takes nothing comes back, and says what is lost.
+// TestLinger: Close of a connection whose peer takes nothing returns, and says how much is lost.
 func TestLinger(t *testing.T) {
 	for _, linger := range []time.Duration{200 * time.Millisecond, -1} {
 		vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{CloseTimeout: 50 * time.Millisecond}), ""))(t)

@@ -14,15 +14,15 @@ import (
 )
 
 // TestConnLists sends Writes of all lengths through buffers and queues in which a list of transfers
-// just fits, does not fit, or wraps around, with transfers that are inline among them. Where a
-// deadline or CloseWrite ends a Write, the peer has got as many bytes as it said.
+// just fits, does not fit, or wraps around. Some transfers are inline. If a deadline or CloseWrite
+// ends a Write, the peer has got as many bytes as the Write returned.
 func TestConnLists(t *testing.T) {
 	total, inline := 512<<10, 512
-	if raceEnabled { // ci/test runs all of it without it, too
+	if raceEnabled { // ci/test also runs all of it without the race detector
 		total = 128 << 10
 	}
 	if onKernel() {
-		total, inline = 128<<10, 80 // what siw has
+		total, inline = 128<<10, 80 // siw's limit
 	}
 	vctx, addr := device(t)
 	for i, cfg := range []rsocket.Config{
@@ -102,5 +102,5 @@ func sendLists(t *testing.T, c, s *rsocket.Conn, total int, r *rand.Rand) {
 
 func pattern(i int) byte { return byte(i ^ i>>8 ^ i>>15) }
 
-// below is some number below n.
+// below returns a number below n.
 func below(seed, n int) int { return seed * 7919 % n }

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test may wait for what has to happen: under the race detector beside
-// others on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+// patience is how long a test may wait for what has to happen. Under the race detector beside
+// others on two CPUs, or in an emulated guest, an operation of a second may take half a minute.
 const patience = 2 * time.Minute
 
 // timeout ends a test that would hang.
@@ -56,7 +56,7 @@ func wantErr(t testing.TB, what string, err, target error, words ...string) {
 	}
 }
 
-// device opens the device that the tests run on: the engine, or that of the guest.
+// device opens the device that the tests run on: the engine, or the guest's device.
 func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 	t.Helper()
 	addr := "127.0.0.1"
@@ -74,8 +74,8 @@ func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 	return vctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
 }
 
-// closeDevice checks that nothing is left open on the device. What net/http has closed it may still
-// be closing, and so may the kernel what was given up.
+// closeDevice checks that nothing is left open on the device. net/http may still be closing its
+// connections, and the kernel may still be freeing connections that were given up.
 func closeDevice(t testing.TB, vctx *ibverbs.Context) {
 	began, err := time.Now(), vctx.Close()
 	for errors.Is(err, syscall.EBUSY) && time.Since(began) < patience {
@@ -85,7 +85,7 @@ func closeDevice(t testing.TB, vctx *ibverbs.Context) {
 	testkit.OK(t, err)
 }
 
-// pair connects two ends over one device. They are closed with the test, if not before.
+// pair connects two ends over one device. They are closed when the test ends, or earlier.
 func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort,
 	client, server rsocket.Config) (c, s *rsocket.Conn) {
 	t.Helper()

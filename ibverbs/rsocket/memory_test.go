@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// residentKiB returns how much anonymous memory the process has.
+// residentKiB returns how much anonymous memory the process has, in KiB.
 func residentKiB(t *testing.T) int {
 	debug.FreeOSMemory()
 	b := testkit.Must(os.ReadFile("/proc/self/status"))(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// TestNetConn runs the tests that x/net has for every net.Conn.
+// TestNetConn runs x/net's tests for every net.Conn.
 func TestNetConn(t *testing.T) {
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		vctx, addr := device(t)

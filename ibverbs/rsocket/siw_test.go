@@ -6,16 +6,16 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 )
 
-// onKernel is for tests that ask what device they run on.
+// onKernel is for tests whose expectations differ by device.
 var onKernel = ondevice.OnKernel
 
-// elsewhere are the tests that run on siw, too, and the examples.
+// elsewhere matches the tests that also run on siw, and the examples.
 const elsewhere = "^TestNetConn|^TestConn|^Example"
 
-// TestOnSiw runs them on siw.
+// TestOnSiw runs the tests of elsewhere on siw.
 func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
 
-// notOnSiw are those that siw lacks the means for, or has no part in.
+// notOnSiw are the tests for which siw lacks features, or which do not involve siw.
 var notOnSiw = map[string]string{
 	"TestConnHTTP": "it is about net/http and TLS on a Conn, and TestNetConn has what they ask of one",
 	"TestConnClosesUnderFlood": "siw closes its socket while the peer's bytes are in it, so that " +

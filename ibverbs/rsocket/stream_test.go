@@ -19,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// random is bytes that are the same for the same seed.
+// random returns bytes that depend only on the seed.
 type random struct{ r *rand.ChaCha8 }
 
 func newRandom(seed byte) *random { return &random{rand.NewChaCha8([32]byte{seed})} }
@@ -147,10 +147,10 @@ func TestConnBothWays(t *testing.T) {
 	}
 }
 
-// tiny is the least of everything.
+// tiny has the minimum of every size.
 var tiny = rsocket.Config{SendBuffer: 2048, ReceiveBuffer: 2048, SendQueue: 16, ReceiveQueue: 16, Inline: 4}
 
-// TestConnHalfClose: each direction ends for itself.
+// TestConnHalfClose: each direction ends on its own.
 func TestConnHalfClose(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -211,12 +211,12 @@ func TestConnCloseRead(t *testing.T) {
 	if got := testkit.Must(io.ReadAll(s))(t); string(got) != "last" {
 		t.Errorf("the server reads %q", got)
 	}
-	// That was a disconnect: nothing can be written to it any more.
+	// The peer has disconnected: nothing can be written to it any more.
 	_, err := s.Write([]byte("x"))
 	wantErr(t, "Write to an end that has disconnected", err, syscall.EPIPE)
 }
 
-// TestConnPeerCloses: what was written before Close is read, and Write fails then.
+// TestConnPeerCloses: data that was written before Close is read, and then Write fails.
 func TestConnPeerCloses(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -233,7 +233,7 @@ func TestConnPeerCloses(t *testing.T) {
 
 func mustFail(_ int, err error) error { return err }
 
-// TestConnDeadlines: beyond what nettest tries.
+// TestConnDeadlines: cases that nettest does not try.
 func TestConnDeadlines(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
@@ -244,8 +244,7 @@ func TestConnDeadlines(t *testing.T) {
 			t.Errorf("%s: %v is no timeout", what, err)
 		}
 	}
-	// Of a reader and a writer that wait, the one that polls leaves first, and the other one
-	// second.
+	// Of a waiting reader and writer, the one that polls leaves first, and the other one second.
 	for _, first := range []string{"reader", "writer"} {
 		read, wrote := make(chan error, 1), make(chan error, 1)
 		testkit.OK(t, c.SetDeadline(time.Time{}))
@@ -291,7 +290,8 @@ func TestConnDeadlines(t *testing.T) {
 	}
 	isTimeout("one of two Reads", <-both)
 	isTimeout("the other one", <-both)
-	// Nothing is lost: what was written before the deadlines arrives, and the connection goes on.
+	// Nothing is lost: data that was written before the deadlines arrives, and the connection goes
+	// on.
 	testkit.OK(t, c.SetDeadline(time.Time{}))
 	testkit.Must(s.Write([]byte("x")))(t)
 	testkit.Must(io.ReadFull(c, make([]byte, 1)))(t)
@@ -303,7 +303,7 @@ func TestConnDeadlines(t *testing.T) {
 	testkit.OK(t, <-closed)
 }
 
-// TestConnClose ends a reader and a writer that wait.
+// TestConnClose ends a waiting reader and a waiting writer.
 func TestConnClose(t *testing.T) {
 	vctx, addr := device(t)
 	c, _ := pair(t, vctx, addr, rsocket.Config{Linger: patience}, rsocket.Config{})
@@ -387,8 +387,8 @@ func TestConnMany(t *testing.T) {
 	wg.Wait()
 }
 
-// TestConnKeepAlive: keepalives don't disturb, are more than there are control slots, and end with
-// the connection.
+// TestConnKeepAlive: keepalives do not disturb the stream, outnumber the control slots, and end
+// with the connection.
 func TestConnKeepAlive(t *testing.T) {
 	vctx, addr := device(t)
 	cfg := rsocket.Config{KeepAlive: 2 * time.Millisecond}

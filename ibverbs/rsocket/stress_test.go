@@ -17,9 +17,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// TestConnDeadlinesUnderLoad has reader and writer of both ends run into deadlines all the time:
-// who polls for both leaves, and the other one has to take over. Nothing is lost, and nobody waits
-// for ever.
+// TestConnDeadlinesUnderLoad makes readers and writers of both ends run into deadlines all the
+// time: the call that polls for both leaves, and the other one has to take over. Nothing is lost,
+// and no call waits forever.
 func TestConnDeadlinesUnderLoad(t *testing.T) {
 	total := 8 << 20
 	if raceEnabled || onKernel() {
@@ -78,8 +78,8 @@ func TestConnDeadlinesUnderLoad(t *testing.T) {
 	}
 }
 
-// TestConnEndsAtRandom closes ends, in the middle of what they do, again and again. Calls return,
-// and nothing is left behind.
+// TestConnEndsAtRandom repeatedly closes ends that are active. Calls return, and nothing is left
+// behind.
 func TestConnEndsAtRandom(t *testing.T) {
 	rounds := 100
 	if onKernel() {
@@ -119,10 +119,10 @@ func TestConnEndsAtRandom(t *testing.T) {
 	}
 }
 
-// TestNoGoroutines: a connection has none, at rest or while a call waits.
+// TestNoGoroutines: a connection has no goroutine, idle or while a call waits.
 func TestNoGoroutines(t *testing.T) {
 	vctx, addr := device(t)
-	before := runtime.NumGoroutine() // and perhaps some of other tests, which end
+	before := runtime.NumGoroutine() // perhaps including goroutines of other tests, which end
 	const n = 20
 	var returned atomic.Int32
 	for range n {

@@ -50,25 +50,26 @@ func TestListenerCloseWhileAccepting(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// TestConnGrantsWhileReading: a program that reads what has come without ever waiting takes the
-// completions of its grants, so that it does not run out of the places that they are sent from.
-// Each half of the receives is granted when it has been read, not when the program waits next.
+// TestConnGrantsWhileReading: a program that reads arrived data without ever waiting takes the
+// completions of its grants, so it does not run out of places for them. Each half of the receives
+// is granted when it has been read, not when the program waits next.
 func TestConnGrantsWhileReading(t *testing.T) {
 	const receives = 16
 	r, s := dialRaw(t, rsocket.Config{ReceiveQueue: receives})
 	for range receives {
 		r.message(t, proto.KindData, 1)
 	}
-	time.Sleep(50 * time.Millisecond) // all come before the first Read, which takes them at once
+	time.Sleep(50 * time.Millisecond) // all arrive before the first Read, which takes them at once
 	for i := range receives {
 		if i == receives-1 {
-			time.Sleep(20 * time.Millisecond) // the grants before are complete
+			time.Sleep(20 * time.Millisecond) // the earlier grants complete
 		}
 		if n := testkit.Must(s.Read(make([]byte, 1)))(t); n != 1 {
 			t.Fatalf("Read returns %d", n)
 		}
 	}
-	// That of the second half of the ring, which takes two of the four places, and two of receives.
+	// The grant of the second half of the ring, which takes two of the four places, and two grants
+	// of receives.
 	if n := s.Stats().Received.Grants; n != 3 {
 		t.Errorf("%d grants after all is read, want 3", n)
 	}

@@ -13,8 +13,8 @@ import (
 // step is a line of the recording.
 type step struct {
 	from, kind string
-	data       []byte // of private data and Sends
-	key        uint32 // of Writes
+	data       []byte // for private data and Sends
+	key        uint32 // for Writes
 	addr       uint64
 	payload    []byte
 }
@@ -43,8 +43,8 @@ func recording(t *testing.T) []step {
 	return steps
 }
 
-// TestRecording puts a State in the place of each of C's two ends: it takes what the other one
-// sent, and would send the same octets.
+// TestRecording replaces each of C's two ends by a State: it accepts what the other end sent, and
+// would send the same bytes.
 func TestRecording(t *testing.T) {
 	steps := recording(t)
 	for _, me := range []string{"client", "server"} {
@@ -72,7 +72,7 @@ func TestRecording(t *testing.T) {
 				t.Errorf("the %s is silent: %v", me, st.Silent())
 			}
 			var msg [MessageLen]byte
-			var write step // the one that has not got its message
+			var write step // the Write whose message is still missing
 			unread := 0
 			for _, s := range steps[2:] {
 				switch {
@@ -96,7 +96,7 @@ func TestRecording(t *testing.T) {
 					}
 				default:
 					if Message(binary.LittleEndian.Uint32(s.data)).Kind() == KindData {
-						st.Consume(unread) // it answers what it has read
+						st.Consume(unread) // it answers the data that it has read
 						unread = 0
 					}
 					st.replay(t, s, write, msg[:])
@@ -112,7 +112,7 @@ func TestRecording(t *testing.T) {
 	}
 }
 
-// replay has st send what is recorded.
+// replay makes st send the recorded messages.
 func (s *State) replay(t *testing.T, want, write step, msg []byte) {
 	t.Helper()
 	var addr uint64
@@ -151,7 +151,7 @@ func (s *State) replay(t *testing.T, want, write step, msg []byte) {
 	}
 }
 
-// TestMessages: how messages read.
+// TestMessages: the texts of messages.
 func TestMessages(t *testing.T) {
 	for text, m := range map[string]Message{
 		"data of 65536 bytes":       message(KindData, MaxTransfer),

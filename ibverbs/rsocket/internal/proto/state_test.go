@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// end is one end of a simulated stream. Its memory is at the addresses that it says.
+// end is one end of a simulated stream. Its memory is at the addresses that it announces.
 type end struct {
 	st        *State
 	cfg       Config
@@ -21,8 +21,8 @@ type end struct {
 	buf       []byte // the send buffer
 
 	wire         []op  // on the way to the peer
-	data         []int // bytes of transfers that are not complete
-	slots        []int // control slots of messages that are not complete
+	data         []int // bytes of incomplete transfers
+	slots        []int // control slots of incomplete messages
 	wrote, read  uint64
 	sent, grants int
 }
@@ -55,10 +55,10 @@ func newEnds(a, b Config) (x, y *end) {
 	return x, y
 }
 
-// byte is what the stream has at offset n.
+// byte returns the stream's byte at offset n.
 func octet(n uint64) byte { return byte(n * 0x9e3779b1 >> 13) }
 
-// write sends n bytes, if they can be sent.
+// write sends n bytes, if possible.
 func (e *end) write(n int, inline bool) {
 	n = min(n, e.st.CanSend())
 	if n == 0 {
@@ -71,7 +71,7 @@ func (e *end) write(n int, inline bool) {
 		e.wrote++
 	}
 	o := op{addr: tr.Addr, data: p}
-	if !inline { // out of the send buffer, so that two transfers in the same place are seen
+	if !inline { // from the send buffer, to detect overlapping transfers
 		k := copy(e.buf[tr.Offset:], p)
 		copy(e.buf, p[k:])
 		o.data = append(append([]byte(nil), e.buf[tr.Offset:tr.Offset+k]...), e.buf[:n-k]...)
@@ -90,7 +90,7 @@ func (e *end) message(m Message) {
 	e.wire = append(e.wire, o)
 }
 
-// grant sends what is due.
+// grant sends the grants that are due.
 func (e *end) grant() {
 	var g Grant
 	for e.st.Grant(&g) {
@@ -103,7 +103,7 @@ func (e *end) grant() {
 	}
 }
 
-// complete takes the oldest completions.
+// complete processes the oldest completions.
 func (e *end) complete() {
 	if len(e.data) > 0 {
 		e.st.Sent(e.data[0])
@@ -115,7 +115,7 @@ func (e *end) complete() {
 	}
 }
 
-// deliver has the oldest thing on the way to e arrive.
+// deliver makes the oldest operation on the way to e arrive.
 func (e *end) deliver(t testing.TB, from *end) {
 	if len(from.wire) == 0 {
 		return
@@ -134,7 +134,7 @@ func (e *end) deliver(t testing.TB, from *end) {
 	}
 }
 
-// consume reads up to n bytes, and looks at them.
+// consume reads up to n bytes, and checks them.
 func (e *end) consume(t testing.TB, n int) {
 	off, have := e.st.Readable()
 	n = min(n, have)
@@ -147,11 +147,11 @@ func (e *end) consume(t testing.TB, n int) {
 	e.st.Consume(n)
 }
 
-// TestStreams has two ends do what they may in any order, for many sizes of rings and queues, and
-// both byte orders.
+// TestStreams makes two ends do everything that is permitted, in any order, for many sizes of rings
+// and queues, and both byte orders.
 func TestStreams(t *testing.T) {
 	seeds := uint64(300)
-	if raceEnabled { // nothing here is concurrent; ci/test runs all of them without it, too
+	if raceEnabled { // nothing here is concurrent; ci/test also runs all without the race detector
 		seeds = 20
 	}
 	for seed := range seeds {
@@ -207,8 +207,8 @@ func (e *end) busy() bool {
 	return len(e.wire)+len(e.data)+len(e.slots)+e.st.Unread() > 0
 }
 
-// TestSilence: an end that accepted sends nothing before the first message, and is then due the
-// grant of its second half.
+// TestSilence: an end that accepted sends nothing before the first message, and then has to send
+// the grant of its second half.
 func TestSilence(t *testing.T) {
 	x, y := newEnds(plain(), Config{Receives: 16, Ring: Region{Len: 64}, SendQueue: 16, SendRing: 4096, Silent: true})
 	var g Grant
@@ -236,7 +236,7 @@ func plain() Config {
 	return Config{Receives: 16, Ring: Region{Len: 64}, SendQueue: 16, SendRing: 4096}
 }
 
-// TestLimits: what stops a sender, one thing after the other.
+// TestLimits: each limit that stops a sender.
 func TestLimits(t *testing.T) {
 	cfg := plain()
 	cfg.SendQueue = ControlSlots + 2*3 // three transfers
@@ -262,7 +262,7 @@ func TestLimits(t *testing.T) {
 	if x.st.CanSend() != 32 {
 		t.Errorf("in the second half there is room for 32 bytes, and not %d", x.st.CanSend())
 	}
-	for i := range 12 - 4 { // of 16 credits a quarter is kept
+	for i := range 12 - 4 { // a quarter of 16 credits is left unused
 		if x.st.CanSend() == 0 {
 			t.Fatalf("no credits after %d transfers", 4+i)
 		}
@@ -301,7 +301,7 @@ func newLow() *end {
 	return x
 }
 
-// TestHellos: private data that is refused, and what the error says.
+// TestHellos: invalid private data, and the errors.
 func TestHellos(t *testing.T) {
 	good := testkit.Unhex(t, "0102018000000000 00007fc7f4002000d8501f0000000002 00007fc7f8c2600010ac050000080000")
 	if _, err := ParseHello(good); err != nil {
@@ -343,7 +343,7 @@ func wantBroken(t *testing.T, name string, err error, say string) {
 	}
 }
 
-// TestBroken: messages that a peer may not send, after what makes them so.
+// TestBroken: messages that a peer may not send, after the events that make them invalid.
 func TestBroken(t *testing.T) {
 	data := func(n uint32) Message { return message(KindData, n) }
 	credits := func(n uint32) Message { return message(KindCredits, n) }
@@ -415,7 +415,7 @@ func repeat(n int, m Message) []Message {
 	return all
 }
 
-// TestCAfterEnd: what C's end sends behind its shutdown and disconnect is taken.
+// TestCAfterEnd: messages that C's end sends after its shutdown and disconnect are accepted.
 func TestCAfterEnd(t *testing.T) {
 	x, y := newEnds(plain(), plain())
 	x.write(5, false)
@@ -433,15 +433,15 @@ func TestCAfterEnd(t *testing.T) {
 	if x.st.PeerEnd() != Disconnect || x.st.Out().Room != 64-5 {
 		t.Errorf("the peer's end is %v, and there is %+v", x.st.PeerEnd(), x.st.Out())
 	}
-	// Who has shut down needs no grants.
+	// An end that has shut down needs no grants.
 	var g Grant
 	if x.st.Grant(&g) {
 		t.Errorf("a peer that writes no more is granted %+v", g)
 	}
 }
 
-// TestCreditsBeforeGrant: an entry that is being written while credits of before are handled is
-// taken with the next ones.
+// TestCreditsBeforeGrant: an entry that is still being written while earlier credits are processed
+// is accepted with the next credits.
 func TestCreditsBeforeGrant(t *testing.T) {
 	x, _ := newEnds(plain(), plain())
 	var b [MessageLen]byte
@@ -467,8 +467,8 @@ func TestCreditsBeforeGrant(t *testing.T) {
 	}
 }
 
-// TestGrantOfUnreadHalf: an entry for a half that the peer has not read is not looked at, since the
-// peer may be writing it.
+// TestGrantOfUnreadHalf: an entry for a half that the peer has not read is ignored, because the
+// peer may still be writing it.
 func TestGrantOfUnreadHalf(t *testing.T) {
 	x, y := newEnds(plain(), plain())
 	y.grant()
@@ -492,7 +492,8 @@ func TestGrantOfUnreadHalf(t *testing.T) {
 	receive(2, 64)
 }
 
-// FuzzReceive has a peer say and write anything, while the program does what it may.
+// FuzzReceive makes a peer send and write anything, while the program does everything that is
+// permitted.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 1, 0x80, 0, 0, 16, 2, 9, 3, 4, 5})
 	f.Add(bytes.Repeat([]byte{0, 0, 0, 0, 7, 4, 9, 5}, 40))
