@@ -51,13 +51,13 @@
 //
 // # Limitations
 //
-// All QPs are reliable connected (IBV_QPT_RC); other types are EINVAL. The ibv_wr_* and
+// QPs are reliable connected ones (IBV_QPT_RC); other types are EINVAL. The ibv_wr_* and
 // ibv_start_poll families are not bound.
 //
-// Other features depend on the device. A call that the device does not support returns an error in
-// which errors.Is finds errors.ErrUnsupported. The engine has memory windows and registration by
-// work request (MW, PD.AllocFastRegMR). With its option Extensions (RFC 7306) it also has atomics
-// and immediate data: with a Write as in libibverbs, with a Send only if the Send has no payload.
-// siw has none of these. siw also does not report which key a Send with Invalidate ended, and does
-// not enforce AccessRemoteRead.
+// What else there is depends on the device. A call that the device does not support returns an
+// error in which errors.Is finds errors.ErrUnsupported. The engine has memory windows and
+// registration by work request (MW, PD.AllocFastRegMR). With its option Extensions (RFC 7306) it
+// also has atomics and immediate data: with a Write as in libibverbs, with a Send only if the Send
+// has no payload. siw has none of these. siw also does not report which key a Send with Invalidate
+// ended, and does not enforce AccessRemoteRead.
 package ibverbs

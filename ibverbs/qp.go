@@ -121,13 +121,13 @@ func (qp *QP) ok(op string) error {
 // completed, or as the program posted before. The last expected post then transmits everything.
 // These transmit everything earlier:
 //
-//   - a post that is refused, or that brings the deferred data to 256 KiB;
+//   - a post that makes 256 KiB wait, or that is refused;
 //   - a later poll that finds the QP's send CQ empty;
 //   - arming the send or the receive CQ, before or after the post (ReqNotify, PollWait);
 //   - Drain, Disconnect, Close, and anything else that ends the connection;
-//   - time: after 100 us the program's next post, or its next poll that takes completions,
-//     transmits; after 0.5 to 0.75 ms a timer does. The timer is later if no P or CPU is free, for
-//     example by 10 to 30 ms with one P and a goroutine that computes.
+//   - time: the program's next post, or its next poll that takes completions, if the wait has taken
+//     100 us by then; otherwise a timer after 0.5 to 0.75 ms. The timer is later if no P or CPU is
+//     free, for example by 10 to 30 ms with one P and a goroutine that computes.
 //
 // When time has ended the deferral of a QP's posts twice within a second, the QP defers no posts
 // for a second. A process that exits first loses its deferred posts. With

@@ -41,10 +41,10 @@ type ListenConfig struct {
 // ConnConfig says how Dial and Request.Accept make a connection. Nil is the zero value. Dial and
 // Accept do not change it, so concurrent calls may share one.
 //
-// A Conn of the engine with the zero ConnConfig needs 14 KiB of memory after Accept and 21 KiB
-// after Dial, before it has moved data. It needs 26 KiB after both of its queues have been used.
-// Nearly all of this is room for work requests and completions: with shared CQs and NoOpeningWrite,
-// a Conn needs 3 KiB before the first post.
+// On the engine, a Conn of the zero value that has moved no data needs 14 KiB of
+// memory when it was accepted and 21 when it was dialled, and 26 KiB once both of its queues have
+// been used. Nearly all of this is room for work requests and completions: with shared CQs and
+// NoOpeningWrite, a Conn needs 3 KiB before the first post.
 type ConnConfig struct {
 	// PD is the protection domain for the QP. If it is nil, the Conn uses the SRQ's PD, or makes
 	// and later closes its own.

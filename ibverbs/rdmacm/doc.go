@@ -50,6 +50,6 @@
 //
 // # Limitations
 //
-// Connections use the port space RDMA_PS_TCP. Multicast, the options of InfiniBand paths, and
+// Connections are of the port space RDMA_PS_TCP. Multicast, the options of InfiniBand paths, and
 // librdmacm's rdma_create_ep with its related calls are not supported.
 package rdmacm

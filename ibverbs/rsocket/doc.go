@@ -79,22 +79,23 @@
 //
 //   - iWARP only: on InfiniBand and RoCE rsockets send immediate data instead of Sends. There Dial
 //     and Listen return errors.ErrUnsupported.
-//   - Memory cannot be mapped (riomap, riowrite): this end announces 0 entries to the peer. The
-//     peer's riomap then returns ENOMEM, as with a peer in C by default, and riostream ends.
+//   - No memory of the peer can be mapped (riomap, riowrite), and this end announces 0 entries to
+//     the peer. The peer's riomap then returns ENOMEM, as with a peer in C by default, and
+//     riostream ends.
 //   - Two ends of different byte order work only if both use this package, because C's rsockets do
 //     not support that on iWARP.
 //   - The end that accepted may send only after the other end's first message (RFC 5044 section
 //     7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes or
 //     polls. Until then Write waits, and CloseWrite returns and sends the end later.
-//   - A server in C on siw also sends too early, and siw lets it. The engine accepts data that
+//   - A server in C on siw sends too early, too, and siw lets it. The engine accepts data that
 //     comes with the Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try again.
 //   - On siw, Close while the peer writes may lose the last bytes that this end wrote. The reason
 //     is that siw closes its socket with unread bytes in it, for which TCP sends a reset. To lose
 //     nothing, call CloseWrite, and Read until io.EOF before Close. The engine reads until the
 //     peer's end.
-//   - Unlike with TCP, the peer's Close ends both directions, as in C: what came before it can
+//   - The peer's Close ends both directions, as in C but unlike with TCP: data from before it can
 //     still be read, but nothing can be written.
-//   - A peer in C posts no receives for surplus credit messages, so too many of them end the
-//     connection; this package has room for them. For that reason this end leaves up to 8 of the
+//   - A peer in C may end the connection by sending more credit messages than there are receives.
+//     This package has receives for them, but C's end does not. So this end leaves up to 8 of the
 //     peer's credits unused.
 package rsocket
