@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// A FetchAdd takes a number from a counter in the peer's memory, which the peer
-// itself can use at the same time. Both ends need the engine's option: iWARP has no
-// atomic operations without RFC 7306.
+// A FetchAdd takes a number from a counter in the peer's memory, which the peer's program can use
+// at the same time. Both ends need the engine's option, because iWARP has no atomic operations
+// without RFC 7306.
 func ExampleQP_PostSend_atomic() {
 	ctx := context.Background()
 	vctx, err := ibverbs.Open(engine.New(&engine.Options{Extensions: true}), "")

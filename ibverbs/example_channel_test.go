@@ -8,10 +8,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// One goroutine that serves any number of CQs sleeps on the completion channel
-// that they share. The order matters: a CQ is armed, then polled until empty,
-// and only then is it safe to sleep. With one CQ per goroutine, CQ.PollWait does
-// the same.
+// One goroutine serves any number of CQs, and sleeps on the completion channel that they share. The
+// order matters: arm a CQ, poll it until it is empty, and only then sleep. With one CQ per
+// goroutine, CQ.PollWait does the same.
 func ExampleCompChannel() {
 	ctx := context.Background()
 	vctx, addr := open()

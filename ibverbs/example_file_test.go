@@ -10,9 +10,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// A peer writes to a file directly: the region is the file, mapped, and the program
-// that has it does nothing. PD.RegObject does the same for whatever has ReadAt and
-// WriteAt, on the engine.
+// A peer writes to a file directly: the region is the mapped file, and the file's program does
+// nothing. On the engine PD.RegObject does the same for any object with ReadAt and WriteAt.
 func ExamplePD_MapFile() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -54,7 +53,7 @@ func ExamplePD_MapFile() {
 	check(err)
 	defer conn.Close()
 	var r ibverbs.RemoteRegion
-	data := conn.PrivateData() // which RoCE fills up with zeros
+	data := conn.PrivateData() // RoCE pads it with zeros
 	check(r.UnmarshalBinary(data[:min(len(data), ibverbs.RemoteRegionSize)]))
 	mr, err := conn.PD().AllocMR(20, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
 	check(err)

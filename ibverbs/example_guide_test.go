@@ -11,8 +11,8 @@ import (
 
 // The examples of docs/reference.md.
 
-// connect opens a device and makes a connection from it to itself. Closing the device is the
-// caller's, after both ends.
+// connect opens a device and makes a connection from it to itself. The caller closes both ends, and
+// then the device.
 func connect(ctx context.Context, dial, accept *rdmacm.ConnConfig) (vctx *ibverbs.Context, dialled, accepted *rdmacm.Conn) {
 	vctx, addr := open()
 	l, err := rdmacm.Listen(ctx, vctx, addr, nil)
@@ -32,8 +32,8 @@ func connect(ctx context.Context, dial, accept *rdmacm.ConnConfig) (vctx *ibverb
 	return vctx, dialled, accepted
 }
 
-// A server posts eight receives before the client can send, and posts each of them again as
-// soon as it has used the message.
+// A server posts eight receives before the client can send, and posts each of them again when it
+// has used the message.
 func ExampleQP_PostRecv() {
 	const slots, size = 8, 64
 	var mr *ibverbs.MR
@@ -80,9 +80,9 @@ func ExampleQP_PostRecv() {
 	// message 19
 }
 
-// In this protocol the server sends the first message. Dial opens the stream for it by default;
-// this client does so itself, with an empty RDMA Write, which needs no key and which the server's
-// program does not see.
+// In this protocol the server sends the first message. By default Dial opens the stream for that.
+// This client does it itself, with an empty RDMA Write, which needs no key and is invisible to the
+// server's program.
 func ExampleQP_PostSend_first() {
 	ctx := context.Background()
 	var mr *ibverbs.MR
@@ -111,8 +111,8 @@ func ExampleQP_PostSend_first() {
 	// welcome
 }
 
-// Of 1000 Writes every 16th is signalled. Its completion frees its place in the send queue and
-// those of the 15 before it.
+// Of 1000 Writes every 16th is signalled. Its completion frees its place in the send queue and the
+// places of the 15 before it.
 func ExampleQP_PostSend_unsignaled() {
 	ctx := context.Background()
 	var target *ibverbs.MR
@@ -155,8 +155,8 @@ func ExampleQP_PostSend_unsignaled() {
 	// 62 of 1000 were signalled
 }
 
-// Two connections complete to one CQ, which has room for everything that both can have posted,
-// and for the work request of QP.Drain, which Conn.Shutdown calls.
+// Two connections complete to one CQ. It has room for all work that both can have posted, and for
+// the work request of QP.Drain, which Conn.Shutdown calls.
 func ExampleContext_CreateCQ() {
 	vctx, addr := open()
 	defer vctx.Close()
@@ -195,7 +195,7 @@ func ExampleContext_CreateCQ() {
 	// true true
 }
 
-// A Read that is posted after a Write, and reads what that wrote, completes when the Write has
+// A Read after a Write, from the place that the Write has written, completes when the Write has
 // been placed in the peer's memory.
 func ExampleQP_PostSend_readBack() {
 	ctx := context.Background()
@@ -234,8 +234,8 @@ func ExampleQP_PostSend_readBack() {
 	// IBV_WC_RDMA_READ: 8 octets
 }
 
-// granting returns how to accept a connection whose peer may use a new region of n octets. It
-// names the region in the private data.
+// granting returns a configuration for accepting a connection whose peer may use a new region of n
+// bytes. The private data names the region.
 func granting(mr **ibverbs.MR, n int, access ibverbs.Access) *rdmacm.ConnConfig {
 	return &rdmacm.ConnConfig{
 		Prepare: func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) (err error) {
@@ -252,15 +252,15 @@ func granting(mr **ibverbs.MR, n int, access ibverbs.Access) *rdmacm.ConnConfig 
 	}
 }
 
-// granted returns the region that the peer's private data names. RoCE fills these up with zeros.
+// granted returns the region that the peer's private data names. RoCE pads the data with zeros.
 func granted(c *rdmacm.Conn) (r ibverbs.RemoteRegion) {
 	data := c.PrivateData()
 	check(r.UnmarshalBinary(data[:min(len(data), ibverbs.RemoteRegionSize)]))
 	return r
 }
 
-// The client ends the connection with Shutdown. The server sees the end as a flushed receive, or
-// as the end of Done.
+// The client ends the connection with Shutdown. The server learns of the end from a flushed
+// receive, or from Done.
 func Example_closing() {
 	ctx := context.Background()
 	served := make(chan int)

@@ -10,10 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// A server lends each client a part of one region for as long as a request takes. The
-// window is bound by a work request, and its key goes out in the Send right behind that;
-// with its answer the client gives the window back, so that the server may look at the
-// bytes without anybody writing to them.
+// A server lends each client a part of one region for the duration of a request. A work request
+// binds the window, and the Send after it carries the window's key. The client's answer invalidates
+// the key, so the server can read the bytes while no peer writes to them.
 func ExampleMW() {
 	ctx := context.Background()
 	vctx, err := ibverbs.Open(engine.New(nil), "")
@@ -30,7 +29,7 @@ func ExampleMW() {
 	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 64}})
 	check(err)
 	defer conn.Close()
-	mr, err := conn.PD().AllocMR(1<<20, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind) // no peer has a right to it
+	mr, err := conn.PD().AllocMR(1<<20, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind) // no remote rights
 	check(err)
 	defer mr.Close()
 	mw, err := conn.PD().AllocMW(ibverbs.MWType2)
@@ -59,7 +58,7 @@ func ExampleMW() {
 	// from a client
 }
 
-// fillWindow is the client.
+// fillWindow runs the client.
 func fillWindow(ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener) {
 	var mr *ibverbs.MR
 	conn, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{
@@ -78,7 +77,7 @@ func fillWindow(ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener) 
 	check(err)
 	defer mr.Close()
 	defer conn.Close()
-	check(conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite})) // the server may send from now on
+	check(conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite})) // from here on the server may send
 	var wc [1]ibverbs.WC
 	_, err = conn.RecvCQ().PollWait(ctx, wc[:])
 	check(err)

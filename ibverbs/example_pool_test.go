@@ -8,9 +8,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// A pool registers memory once and hands it out in pieces, so that a server doesn't
-// register for each message. Which buffer a completion is about, the program keeps by
-// the work request's id.
+// A pool registers memory once and hands out parts of it, so a server need not register memory for
+// each message. The program finds a completion's buffer by the work request's id.
 func ExamplePool() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -53,7 +52,7 @@ func ExamplePool() {
 			check(buf.Release())
 		}
 		check(conn.Wait(ctx))
-		check(pool.Close()) // would be EBUSY with a buffer handed out
+		check(pool.Close()) // returns EBUSY while a buffer is handed out
 	}()
 
 	conn, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 4, MaxInlineData: 16}})

@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// open opens a device and says at which address to listen. This is all that
-// depends on the provider: with GOVS_PROVIDER=kernel, and GOVS_ADDR set to an
-// address on the interface under the device, the examples run on siw.
+// open opens a device and returns an address to listen at. Only this function depends on the
+// provider: with GOVS_PROVIDER=kernel, and GOVS_ADDR set to an address of the interface under the
+// device, the examples run on siw.
 func open() (*ibverbs.Context, netip.AddrPort) {
 	if os.Getenv("GOVS_PROVIDER") == "kernel" {
 		vctx, err := ibverbs.Open(kernel.New(), os.Getenv("GOVS_DEVICE"))

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// An RDMA Read fetches data from the peer's memory without the peer doing
-// anything. The completion says that the data is there.
+// An RDMA Read fetches data from the peer's memory, while the peer's program does nothing. The
+// completion says that the data has arrived.
 func ExampleQP_PostSend_read() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -48,12 +48,12 @@ func ExampleQP_PostSend_read() {
 	check(err)
 	defer conn.Close()
 	var window ibverbs.RemoteRegion
-	data := conn.PrivateData() // which RoCE fills up with zeros
+	data := conn.PrivateData() // RoCE pads it with zeros
 	check(window.UnmarshalBinary(data[:min(len(data), ibverbs.RemoteRegionSize)]))
 	part, err := window.Part(5, 13)
 	check(err)
 
-	// Hardware takes a Read's response for a write of the peer.
+	// Hardware treats a Read's response as a write by the peer.
 	sink, err := conn.PD().AllocMR(int(part.Len), ibverbs.AccessReadSink)
 	check(err)
 	defer sink.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// A server that answers one message in capitals, and its client. Both post
-// their receive in Prepare: the peer may send as soon as the connection stands.
+// A server answers one message in capitals. It and its client post their receives in Prepare,
+// because the peer may send as soon as the connection is established.
 func Example() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -35,7 +35,7 @@ func Example() {
 	defer conn.Close()
 	defer mr.Close()
 
-	// Inline would do for so little; this is the general way.
+	// Inline data would suffice for so few bytes; this is the general way.
 	out, err := conn.PD().AllocMR(64, 0)
 	check(err)
 	defer out.Close()

@@ -8,10 +8,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// Slices that a program has anyway, on the Go heap, can be registered. A region keeps
-// its slice alive and in place until it is closed, whatever the garbage collector does.
-// One Send gathers from several of them, here a header and a body, and a receive
-// scatters a message in the same way.
+// A program can register its existing slices on the Go heap. A region keeps its slice alive and in
+// place until Close, whatever the garbage collector does. One Send gathers from several slices,
+// here a header and a body, and a receive scatters a message in the same way.
 func ExamplePD_RegMR() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -53,7 +52,7 @@ func ExamplePD_RegMR() {
 		check(wc[0].Err())
 		check(conn.Wait(ctx))
 		for _, mr := range parts {
-			check(mr.Close()) // from here on the slices are the program's alone
+			check(mr.Close()) // from here on the device does not use the slices
 		}
 		fmt.Printf("%s / %s\n", header, body[:int(wc[0].ByteLen)-len(header)])
 	}()
@@ -63,7 +62,7 @@ func ExamplePD_RegMR() {
 	defer conn.Close()
 	var list []ibverbs.SGE
 	for _, part := range [][]byte{[]byte("length: "), []byte("as long as it takes")} {
-		mr, err := conn.PD().RegMR(part, 0) // no rights: it is only read, and by us
+		mr, err := conn.PD().RegMR(part, 0) // no rights: only this side reads it
 		check(err)
 		defer mr.Close()
 		sge, err := mr.SGE(0, len(part))
@@ -71,7 +70,7 @@ func ExamplePD_RegMR() {
 		list = append(list, sge)
 	}
 	check(conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: list}))
-	check(conn.Shutdown(ctx)) // returns behind the Send's completion
+	check(conn.Shutdown(ctx)) // returns after the Send's completion
 	<-served
 	// Output: length:  / as long as it takes
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// A server with many connections and buffers for the messages that are under way,
-// not for each connection: all of them take their receives from one shared receive
-// queue and complete on one CQ. Each message adds up to a total.
+// A server with many connections has buffers for the messages that are under way, not for each
+// connection. All connections take their receives from one shared receive queue and complete on one
+// CQ. Each message adds to a total.
 func ExampleSRQ() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -44,7 +44,7 @@ func ExampleSRQ() {
 	for i := range uint64(slots) {
 		post(i)
 	}
-	// Fewer than a quarter are left: whoever reads vctx.AsyncEvent hears of it, once.
+	// When fewer than a quarter are left, vctx.AsyncEvent returns one event.
 	check(srq.Modify(ibverbs.SRQAttr{Limit: slots / 4}, ibverbs.SRQAttrLimit))
 
 	const clients, messages = 5, 6
@@ -55,7 +55,7 @@ func ExampleSRQ() {
 	for range clients {
 		req, err := l.Accept(ctx)
 		check(err)
-		// The PD is the SRQ's, as none is given. Conn has a CQ of its own for sends.
+		// The Conn uses the SRQ's PD, because none is given. It makes its own CQ for sends.
 		conn, err := req.Accept(ctx, &rdmacm.ConnConfig{SRQ: srq, RecvCQ: cq})
 		check(err)
 		defer conn.Close()
@@ -69,7 +69,7 @@ func ExampleSRQ() {
 		for i := range wc[:n] {
 			check(wc[i].Err())
 			total += int(mr.Bytes()[wc[i].WRID*slot])
-			from[wc[i].QPN]++ // which connection it was
+			from[wc[i].QPN]++ // identifies the connection
 			post(wc[i].WRID)
 		}
 		got += n
@@ -80,7 +80,7 @@ func ExampleSRQ() {
 	// 5 connections, 60 in all
 }
 
-// count sends its number a few times, one after the other.
+// count sends its number several times, one message after the other.
 func count(ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener, n, messages int) {
 	conn, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
 	check(err)

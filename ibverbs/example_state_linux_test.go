@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// SIGUSR1 makes the program write what is open on its device, while it goes on.
+// On SIGUSR1 the program writes what is open on its device, and goes on.
 func ExampleContext_WriteState() {
 	vctx, _ := open()
 	defer vctx.Close()

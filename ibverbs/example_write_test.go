@@ -8,10 +8,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// An RDMA Write puts data into the peer's memory without the peer doing
-// anything. Which memory that is, the peer says in the private data of its
-// reply. It notices nothing of the Write, so that the writer sends an empty
-// message behind it.
+// An RDMA Write puts data into the peer's memory, while the peer's program does nothing. The peer
+// names the memory in the private data of its reply. It does not notice the Write, so the writer
+// sends an empty message after it.
 func ExampleQP_PostSend_write() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -33,7 +32,7 @@ func ExampleQP_PostSend_write() {
 				if err != nil {
 					return err
 				}
-				window, err := mr.Remote(100, 50) // the rest stays ours
+				window, err := mr.Remote(100, 50) // the peer cannot access the rest
 				if err != nil {
 					return err
 				}
@@ -58,7 +57,7 @@ func ExampleQP_PostSend_write() {
 	check(err)
 	defer conn.Close()
 	var window ibverbs.RemoteRegion
-	data := conn.PrivateData() // which RoCE fills up with zeros
+	data := conn.PrivateData() // RoCE pads it with zeros
 	check(window.UnmarshalBinary(data[:min(len(data), ibverbs.RemoteRegionSize)]))
 	src, err := conn.PD().RegMR([]byte("hello, memory"), 0)
 	check(err)
@@ -74,7 +73,7 @@ func ExampleQP_PostSend_write() {
 		},
 		ibverbs.SendWR{Opcode: ibverbs.WRSend},
 	))
-	check(conn.Shutdown(ctx)) // waits for both, unsignalled as they are
+	check(conn.Shutdown(ctx)) // waits for both, although they are unsignalled
 	<-served
 	fmt.Printf("%q\n", written)
 	// Output:

@@ -10,11 +10,10 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// Everything that waits takes a context, and ends with it: Dial, Accept, the wait for
-// a completion, Wait and Shutdown. The connection goes on; whether it is closed is for
-// the program to say.
+// Every call that waits takes a context, and ends with it: Dial, Accept, waiting for a completion,
+// Wait and Shutdown. The connection goes on; the program decides whether to close it.
 func ExampleConn_contexts() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // of all of it
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // for everything
 	defer cancel()
 	vctx, addr := open()
 	defer vctx.Close()
@@ -22,7 +21,7 @@ func ExampleConn_contexts() {
 	check(err)
 	defer l.Close()
 
-	// Nobody answers requests so far.
+	// No goroutine answers requests yet.
 	soon, cancelSoon := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancelSoon()
 	_, err = rdmacm.Dial(soon, vctx, l.Addr(), nil)
@@ -41,7 +40,7 @@ func ExampleConn_contexts() {
 			check(err)
 			conn, err := req.Accept(stop, nil)
 			if err != nil {
-				continue // the client of above, who has gone
+				continue // the first Dial, which has given up
 			}
 			defer conn.Close()
 		}
@@ -50,7 +49,7 @@ func ExampleConn_contexts() {
 	check(err)
 	defer conn.Close()
 
-	// No message comes.
+	// No message arrives.
 	wait, cancelWait := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancelWait()
 	var wc [1]ibverbs.WC

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// Read, Write, Send and Do wait for their own work, beside any number of others. A Receiver posts
-// receives, and posts each again when its message is released.
+// Read, Write, Send and Do wait only for their own work, even if many run at the same time. A
+// Receiver posts receives, and posts each again when its message is released.
 func ExampleConn_Do() {
 	ctx := context.Background()
 	vctx, addr := open()

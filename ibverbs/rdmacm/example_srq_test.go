@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// All connections of a server share 32 receives. The number of the QP in a completion says which
-// connection a message is of; Prepare enters it in the map before the first message can come.
+// All connections of a server share 32 receives. The QP's number in a completion identifies the
+// message's connection; Prepare enters it in the map before the first message can come.
 func ExampleNewSRQReceiver() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -38,7 +38,7 @@ func ExampleNewSRQReceiver() {
 	check(err)
 	defer messages.Close()
 
-	var conns sync.Map // *rdmacm.Conn by the number of its QP
+	var conns sync.Map // *rdmacm.Conn by QP number
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for _, name := range []string{"Ann", "Bob"} {
@@ -70,7 +70,7 @@ func ExampleNewSRQReceiver() {
 	// Bob: hello
 }
 
-// greet is a client that says who it is, and sends one message.
+// greet is a client that sends its name in its private data, and one message.
 func greet(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, name string) {
 	conn, err := rdmacm.Dial(ctx, vctx, addr, &rdmacm.ConnConfig{PrivateData: []byte(name)})
 	check(err)

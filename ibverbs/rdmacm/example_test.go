@@ -16,9 +16,9 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// open opens a device and says at which address to listen. This is all that
-// depends on the provider: with GOVS_PROVIDER=kernel, and GOVS_ADDR set to an
-// address on the interface under the device, the examples run on siw.
+// open opens a device and returns an address to listen at. Only this function depends on the
+// provider: with GOVS_PROVIDER=kernel, and GOVS_ADDR set to an address of the interface under the
+// device, the examples run on siw.
 func open() (*ibverbs.Context, netip.AddrPort) {
 	if os.Getenv("GOVS_PROVIDER") == "kernel" {
 		vctx, err := ibverbs.Open(kernel.New(), os.Getenv("GOVS_DEVICE"))
@@ -39,8 +39,8 @@ func check(err error) {
 	}
 }
 
-// A listener looks at each request before it answers. Private data travels with
-// the request and with either answer; RoCE fills it up with zeros.
+// A server inspects each request before it answers. Private data is part of the request and of
+// either answer; RoCE pads it with zeros.
 func Example() {
 	ctx := context.Background()
 	vctx, addr := open()
@@ -81,7 +81,7 @@ func Example() {
 	// accepted: welcome
 }
 
-// The calls of librdmacm, one for one, each with the event that it leads to.
+// The calls of librdmacm, one for one, each with its event.
 func ExampleID() {
 	ctx := context.Background()
 	vctx, addr := open()

@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// open opens a device and says at which address to listen. This is all that depends on the
+// open opens a device and returns an address to listen at. Only this function depends on the
 // provider.
 func open() (*ibverbs.Context, netip.AddrPort) {
 	if os.Getenv("GOVS_PROVIDER") == "kernel" {
@@ -40,15 +40,14 @@ func check(err error) {
 	}
 }
 
-// closeLater closes the device when its connections are closed, which net/http does in goroutines
-// of its own.
+// closeLater closes the device after its connections, which net/http closes in its own goroutines.
 func closeLater(vctx *ibverbs.Context) {
 	for errors.Is(vctx.Close(), syscall.EBUSY) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// A server sends back what it is sent, until the end of the stream.
+// A server sends back what it receives, until the end of the stream.
 func Example() {
 	ctx := context.Background()
 	vctx, addr := open()
