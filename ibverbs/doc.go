@@ -27,9 +27,9 @@
 // A [Context] is an open device. It makes [PD], [CompChannel] and [CQ]; a PD makes [MR], [MW],
 // [SRQ] and [QP]. A parent cannot close before its children: its Close then returns EBUSY, names
 // what is open, and changes nothing. Close of a closed object returns nil, and its other methods
-// return os.ErrClosed. The garbage collector closes nothing. A nil object, and an object of another
-// context, is EINVAL. The device decides everything else, and its errors are the errnos of the C
-// calls.
+// return os.ErrClosed. The garbage collector closes nothing. A call with a nil object, or with an
+// object of another context, returns EINVAL. The device decides everything else, and its errors are
+// the errnos of the C calls.
 //
 // # Concurrency
 //

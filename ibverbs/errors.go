@@ -26,10 +26,9 @@ type (
 	// [provider.WCError].
 	WCError = provider.WCError
 
-	// TerminateError is a protocol failure that ended a connection (RFC 5040
-	// section 4.8): who terminated (Remote: the peer), Layer, EType, ECode,
-	// and Text, which names the code. QP.Cause returns it. The fields and methods are in
-	// [provider.TerminateError].
+	// TerminateError is a protocol failure that ended a connection (RFC 5040 section 4.8): Remote
+	// (the peer terminated), Layer, EType, ECode, and Text, which names the code. QP.Cause returns
+	// it. The fields and methods are in [provider.TerminateError].
 	TerminateError = provider.TerminateError
 
 	// WorkError is the fault of one of our own work requests, in the Err of a *TerminateError:

@@ -25,12 +25,12 @@ import (
 //   - WriteVectorAt, if the object is a provider.VectorWriterAt: it replaces WriteAt for more than
 //     64 KiB of such segments, one call for up to 256 KiB.
 //
-// The object orders overlapping writes of different peers. The methods may block; only their
-// connection waits. A method that blocks in a system call holds a thread, and a Go program ends at
-// 10,000 threads (debug.SetMaxThreads), so limit the calls if that many connections may come.
-// MR.Close waits for running calls, so a method must not call it. EACCES: the right LocalWrite for
-// an object without WriteAt. EINVAL: rights other than LocalWrite, RemoteWrite, RemoteRead and
-// ZeroBased, or RemoteWrite without LocalWrite.
+// Different peers have to order their overlapping writes themselves. The methods may block; only
+// their connection waits. A method that blocks in a system call holds a thread, and a Go program
+// ends at 10,000 threads (debug.SetMaxThreads), so limit the calls if that many connections may
+// come. MR.Close waits for running calls, so a method must not call it. EACCES: the right
+// LocalWrite for an object without WriteAt. EINVAL: rights other than LocalWrite, RemoteWrite,
+// RemoteRead and ZeroBased, or RemoteWrite without LocalWrite.
 //
 // A method that fails, or reads or writes less than requested, ends the connection. For a read, the
 // bytes before that place are sent first. The peer receives a Terminate. Our own work that names

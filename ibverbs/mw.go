@@ -9,8 +9,8 @@ import (
 
 // MW is a memory window (struct ibv_mw). It gives peers access to part of a region, with its own
 // key and rights, and ends the access again, without registering memory. Work requests do both, in
-// the order of posting: a Send after a bind may carry the new key to the peer, and work before an
-// invalidation is done before it. Only peers use windows; an SGE cannot name one.
+// the order of posting. So a Send after a bind may carry the new key to the peer, and work that is
+// posted before an invalidation is done before it. Only peers use windows; an SGE cannot name one.
 //
 // QP.BindMW binds a window of type 1, on any QP of its PD and any number of times. Each bind ends
 // the access that the previous bind gave. The peers of all QPs of the PD can use the window.

@@ -99,8 +99,8 @@ type ConnConfig struct {
 	OnSend func(wc *ibverbs.WC)
 
 	// ResponderResources (IRD) and InitiatorDepth (ORD) limit the outstanding RDMA Reads of the
-	// peer and of this side. 0 means DefaultReadDepth, reduced to what the device and (in Accept)
-	// the peer offers, but at least 1. Negative means none.
+	// peer and of this side. 0 means DefaultReadDepth, or less if the device or (in Accept) the
+	// peer's offer is less, but at least 1. Negative means none.
 	//
 	// InitiatorDepth is a limit on both sides, ResponderResources only on the dialling side. On
 	// iWARP an acceptor with fewer ResponderResources than the peer's ORD still serves as many

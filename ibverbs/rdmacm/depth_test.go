@@ -8,7 +8,7 @@ import (
 )
 
 // TestConnReadDepths checks what ConnConfig says about ResponderResources and InitiatorDepth. The
-// acceptor's IRD is raised to the peer's ORD; its ORD and both of the dialler's depths are limits.
+// acceptor's IRD is raised to the peer's ORD; its ORD and the dialler's ORD are limits.
 func TestConnReadDepths(t *testing.T) {
 	type depths struct{ ird, ord int }
 	for _, tc := range []struct {

@@ -18,8 +18,9 @@ const lossLook = 10 * time.Millisecond
 // afterLoss handles lost completions. The holder of the token of lead calls it before a poll that
 // may sleep. If the CQ has lost completions and all posted work is complete, afterLoss takes what
 // is in the CQ. If the CQ was empty, any missing completion is lost. Then afterLoss ends the
-// given-up calls whose completions are lost; if the caller waits for completions, too, it returns
-// an error. over tells the caller to check again at once, soon to poll for at most lossLook.
+// given-up calls whose completions are lost. If the caller also waits for completions, afterLoss
+// returns an error. over means that the caller has to check again at once; soon means that it has
+// to poll for at most lossLook.
 func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 	cq, err := r.c.sendCQ.Stats()
 	if err != nil || cq.Lost == 0 {

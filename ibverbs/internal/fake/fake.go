@@ -1,7 +1,6 @@
-// Package fake is a provider for tests of what packages ibverbs and rdmacm do
-// themselves: it does what it is told, completes what is posted, and writes
-// down each call. It keeps none of the provider contract's rules about closing,
-// so that a test sees who did.
+// Package fake is a provider for tests of packages ibverbs and rdmacm alone. It does what a test
+// sets, completes posted work, and records each call. It does not enforce the provider contract's
+// rules about closing, so that a test sees whether the packages do.
 package fake
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Provider is the fake, and the state of all that is made from it.
+// Provider is the fake, and the state of everything that is made from it.
 type Provider struct {
 	DeviceName string
 
@@ -22,19 +21,20 @@ type Provider struct {
 	calls []string
 	fail  map[string]error
 
-	// PostSend, if not nil, is asked instead of completing work at once.
+	// PostSend, if not nil, is called instead of completing work at once.
 	PostSend func(qp *QP, wrs []provider.SendWR) (int, error)
 
-	// OnCM is called with each call of a CM id, within it.
+	// OnCM is called within each call of a CM id.
 	OnCM func(id *ID, call string)
 
-	// BoundTo is the device that ids find themselves bound to, if not empty.
+	// BoundTo, if not empty, is the device that ids are bound to.
 	BoundTo string
 
-	// Transport is that of the device; unknown if it is not set.
+	// Transport is the device's transport; unknown if it is not set.
 	Transport provider.TransportType
 
-	// Cause is why each connection ended (QP.Cause). New sets io.EOF: the peer has closed it.
+	// Cause is the cause of each connection's end (QP.Cause). New sets io.EOF: the peer has closed
+	// it.
 	Cause error
 
 	Async chan provider.AsyncEvent
@@ -48,14 +48,14 @@ func New() *Provider {
 	}
 }
 
-// Fail makes call fail with err, nil for not any more.
+// Fail makes call fail with err, or succeed again if err is nil.
 func (p *Provider) Fail(call string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fail[call] = err
 }
 
-// Calls returns the calls so far, and forgets them.
+// Calls returns the calls so far, and clears the record.
 func (p *Provider) Calls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,7 +64,7 @@ func (p *Provider) Calls() []string {
 	return calls
 }
 
-// Count says how often call is among the calls so far.
+// Count returns how often call is among the calls so far.
 func (p *Provider) Count(call string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *Provider) called(call string) error {
 	return p.failureOf(call)
 }
 
-// failure is called for calls of the data path, which are not written down.
+// failure is called for calls of the data path, which are not recorded.
 func (p *Provider) failure(call string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +244,7 @@ type mr struct {
 	access provider.Access
 }
 
-// Where every region of the fake is, and its keys.
+// The address and keys of every region of the fake.
 const (
 	Addr = 0x10000
 	LKey = 0x1200
