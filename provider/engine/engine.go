@@ -20,49 +20,47 @@ import (
 // DeviceName is the name of the engine's one device.
 const DeviceName = "govs0"
 
-// CRCPolicy says what the engine asks for in the MPA start-up frames. The CRC
-// is used if either side asks (RFC 5044 section 7.1).
+// CRCPolicy says whether the engine asks for the CRC in the MPA start-up frames. The CRC is used if
+// either side asks (RFC 5044 section 7.1).
 type CRCPolicy int
 
 const (
-	// CRCPreferred asks for the CRC, so that every connection has it, whatever the
-	// peer asks for. RFC 5044 section 4.4 wants this unless the path is known to be
-	// as strong.
+	// CRCPreferred asks for the CRC, so every connection has it, whatever the peer asks for. RFC
+	// 5044 section 4.4 requires this unless the path is known to be as strong.
 	CRCPreferred CRCPolicy = iota
 	// CRCOff does not ask; the peer may.
 	CRCOff
-	// CRCRequired is CRCPreferred, but Connect takes no Reply that doesn't ask as
-	// well: it ends with CONNECT_ERROR. That would be legal (RFC 5044 section
-	// 7.1.1), but such a peer may not look at the CRC. A listener's answer comes
-	// last, so that there is nothing more to require.
+	// CRCRequired asks as CRCPreferred does, and Connect also fails with CONNECT_ERROR if the
+	// peer's Reply does not ask. Such a Reply is legal (RFC 5044 section 7.1.1), but the peer may
+	// not check the CRC. A listener requires nothing more, because its own Reply is the last frame.
 	CRCRequired
 
 	// CRCOn is CRCPreferred.
 	CRCOn = CRCPreferred
 )
 
-// FallbackPolicy says when Connect tries once more with MPA revision 1, on a new TCP connection,
-// after a Request of revision 2. Read depths are not negotiated then: each side has those that its
-// program gave. RFC 6581 section 10 permits it.
+// FallbackPolicy says when Connect, after a Request of revision 2, tries once more with MPA
+// revision 1 on a new TCP connection. RFC 6581 section 10 permits it. Read depths are not
+// negotiated then: each side uses the depths that its program gave.
 type FallbackPolicy int
 
 const (
-	// FallbackNever makes no second attempt. A peer that knows revision 1 only looks like one that
-	// hung up (REJECTED, -ECONNRESET).
+	// FallbackNever makes no second attempt. A peer that knows only revision 1 then looks like a
+	// peer that hung up (REJECTED, -ECONNRESET).
 	FallbackNever FallbackPolicy = iota
-	// FallbackUnenhanced makes one after a Reply, accepting or rejecting, that is not enhanced: no
-	// peer of revision 2 sends that.
+	// FallbackUnenhanced retries after a Reply, accepting or rejecting, that is not enhanced: no
+	// peer of revision 2 sends one.
 	FallbackUnenhanced
-	// FallbackClosed also makes one after the peer hung up without a Reply, which RFC 6581 section
-	// 10 asks of one that doesn't know revision 2. Others hang up, too, if their program does; so
-	// one such Connect may be seen as two.
+	// FallbackClosed also retries after the peer hung up without a Reply, as RFC 6581 section 10
+	// requires of peers that don't know revision 2. Other peers also hang up if their program does,
+	// so such a peer may see one Connect as two.
 	FallbackClosed
 )
 
-// DefaultBusyWait is longer than it takes to wake a peer on another CPU and to be woken by its
-// answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. With a shorter
-// one, waits for such a peer, which also has work to do, count as too long, and neither end ever
-// polls.
+// DefaultBusyWait is longer than waking a peer on another CPU and being woken by its answer take
+// together: round trips between two sleeping ends took 70 to 95 us on a virtual machine. If
+// BusyWait were shorter, waits for such a peer, which also has work to do, would count as too long,
+// and neither end would ever poll.
 const DefaultBusyWait = policy.BusyWait
 
 // Options configures an engine. Every zero value is the default.
@@ -76,196 +74,194 @@ const DefaultBusyWait = policy.BusyWait
 //     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
 //   - the system and the program: Network, TCP, Logger.
 type Options struct {
-	// Revision of MPA to connect with: 2 (RFC 6581, the default) or 1
-	// (RFC 5044). A listener answers in the revision it was asked in.
+	// Revision is the MPA revision to connect with: 2 (RFC 6581, the default) or 1 (RFC 5044). A
+	// listener answers in the revision of the Request.
 	Revision int
 
-	// Fallback is for peers that know revision 1 only. It does not go with
-	// PeerToPeer, which revision 1 doesn't have.
+	// Fallback is for peers that know only revision 1. It excludes PeerToPeer, which revision 1
+	// doesn't have.
 	Fallback FallbackPolicy
 
-	// PeerToPeer has Connect begin with an RTR indication of its own (RFC 6581
-	// section 9), so that the accepting side may send first. It needs revision 2.
-	// A listener serves both models.
+	// PeerToPeer makes Connect begin with an RTR indication (RFC 6581 section 9), so that the
+	// accepting side may send first. It needs revision 2. A listener serves both models.
 	PeerToPeer bool
 
-	// RTR is which RTR indications this end can send, connecting with PeerToPeer,
-	// or take, listening: those of package provider/iwarp/mpa. 0 means all. With
-	// none in common with the peer the connection fails (CONNECT_ERROR).
+	// RTR is the set of RTR indications, as package provider/iwarp/mpa defines them, that this end
+	// can send when it connects with PeerToPeer, and take when it listens. 0 means all. If both
+	// ends have none in common, the connection fails (CONNECT_ERROR).
 	RTR mpa.RTR
 
 	// ManualIRD and ManualORD leave a read depth out of the negotiation (RFC 6581 section 9.1):
-	// Connect sends 0x3fff in its place, and each side has the depth that its program gives. With
-	// both, and without PeerToPeer, the Request is one of revision 1. siw does not know the meaning
-	// of 0x3fff and takes it for a number.
+	// Connect sends 0x3fff instead, and each side has the depth that its program gives. With both,
+	// and without PeerToPeer, Connect sends a Request of revision 1. siw does not know the special
+	// meaning of 0x3fff and takes it for a depth.
 	ManualIRD, ManualORD bool
 
-	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
-	// outstanding, at a time: 1 to 128, default 128.
+	// MaxIRD and MaxORD bound how many RDMA Reads one QP serves, and has outstanding, at a time: 1
+	// to 128, default 128.
 	MaxIRD, MaxORD int
 
-	// Markers asks peers to put MPA markers into what they send us. What we
-	// send has markers if and only if the peer asked (RFC 5044 section 4.3).
+	// Markers asks peers to put MPA markers into the FPDUs that they send. Our own FPDUs have
+	// markers if and only if the peer asked (RFC 5044 section 4.3).
 	Markers bool
 
 	// RDMAC says whether the engine accepts peers with the RDMA Consortium's protocols: MPA
-	// revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). The policies are those of package
-	// provider/iwarp/mpa. By default they are refused: their Request is answered by a rejecting
-	// Reply of revision 1, their Reply is a CONNECT_ERROR. With mpa.RDMACPermitted the engine
-	// speaks each peer's version, and with mpa.RDMACOnly the engine is such a peer itself.
+	// revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). Package provider/iwarp/mpa defines
+	// the policies. By default such peers are refused: a rejecting Reply of revision 1 answers
+	// their Request, and their Reply is a CONNECT_ERROR. With mpa.RDMACPermitted the engine speaks
+	// each peer's version. With mpa.RDMACOnly the engine itself speaks only the Consortium's
+	// protocols.
 	//
-	// CMEvent.RDMAC reports it to the program. Such a connection has Markers and CRCs in
-	// both directions, read depths as both programs give them, no peer-to-peer mode
-	// and nothing of RFC 7306. Connect begins with Revision, and makes a second
-	// attempt with revision 1 when the answer to revision 2 is of revision 0; toward
-	// peers that hang up instead, set Revision to 1 or Fallback to FallbackClosed.
+	// CMEvent.RDMAC reports such a connection to the program. It has Markers and CRCs in both
+	// directions, the read depths that both programs give, no peer-to-peer mode and no messages of
+	// RFC 7306. Connect begins with Revision, and retries with revision 1 when the answer to
+	// revision 2 is of revision 0. For peers that hang up instead, set Revision to 1 or Fallback to
+	// FallbackClosed.
 	RDMAC mpa.RDMACPolicy
 
-	// Extensions turns the messages of RFC 7306 on, in both directions, for every
-	// connection of the device. With it a program can post WRRDMAWriteWithImm,
-	// WRSendWithImm without payload and the atomic operations, and receives the
-	// peer's; AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap is AtomicHCA.
+	// Extensions enables the messages of RFC 7306, in both directions, for every connection of the
+	// device. A program can then post WRRDMAWriteWithImm, WRSendWithImm without payload and atomic
+	// operations, and receives the peer's. AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap
+	// is AtomicHCA.
 	//
-	// Both ends must have it, and MPA's start-up does not negotiate it: section 1.1
-	// leaves that to the programs. A peer without it, siw for one, ends the
-	// connection at the first such message, with a Terminate 0/2/0x06 (unexpected
-	// opcode) if it follows RFC 5040. So does this engine to a peer that has it
-	// while it is off here.
+	// Both ends must enable it, because MPA's start-up does not negotiate it: section 1.1 leaves
+	// that to the programs. A peer without it, such as siw, ends the connection at the first such
+	// message. If it follows RFC 5040, it sends Terminate 0/2/0x06 (unexpected opcode). This engine
+	// does the same when Extensions is off.
 	Extensions bool
 
-	// CRC is what the engine asks for.
+	// CRC is the policy for the CRC.
 	CRC CRCPolicy
 
-	// BusyWait is how long a goroutine that waits for a completion event polls for it
-	// before it sleeps, if its last wait was no longer than that: where answers come
-	// within microseconds, waking up takes most of the time. It yields the CPU to other
-	// goroutines meanwhile, and less than GOMAXPROCS goroutines of a process poll at the same
-	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once. With
-	// GOMAXPROCS 1 a round trip of two processes that poll so takes a tenth of the time that it
-	// takes if they sleep at once (docs/benchmarks, "What is the latency?").
+	// BusyWait is how long a goroutine that waits for a completion event polls for it before it
+	// sleeps, if its last wait was no longer than that. Where answers come within microseconds,
+	// waking up takes most of the time. While it polls, the goroutine yields the CPU to others. At
+	// most GOMAXPROCS-1 goroutines of a process poll at a time, or one if GOMAXPROCS is 1. Default
+	// DefaultBusyWait; negative: it sleeps at once. With GOMAXPROCS 1, polling makes a round trip
+	// between two processes ten times as fast (docs/benchmarks, "What is the latency?").
 	BusyWait time.Duration
 
-	// TransmitAtOnce has each post transmitted in the call of PostSend. Without it a post may wait
-	// for others that the program is expected to make (QP.PostSend in package ibverbs). It is for
-	// programs that can't do with a post that is late by 0.75 ms, or lost if the process ends, and
-	// costs those that post one by one most of their rate of short messages.
+	// TransmitAtOnce makes every PostSend transmit before it returns. Without it the engine may
+	// defer a post until the program has made the next ones (QP.PostSend in package ibverbs). Set
+	// it for a program that cannot accept that a post is up to 0.75 ms late, or lost if the process
+	// ends. It costs a program that posts one by one most of its rate of short messages.
 	TransmitAtOnce bool
 
 	// ProgressGoroutines is how many goroutines of a device move the data of connections that no
-	// goroutine of the program polls: those whose program waits for completion events, and the
-	// targets of Writes and Reads. A connection is given to the one that has the fewest, and stays
-	// with it. Each has four descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
-	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given. More than one move more data where CPUs
-	// would be idle otherwise, and many connections share them. Where one keeps the CPUs busy that
-	// it can get, a second adds nothing and costs up to a twelfth (docs/benchmarks, "How do many
-	// connections behave?"): then 1 is better. That was so on a machine with two CPUs and both
-	// ends of the connections. Leave the default where there are more CPUs than goroutines of the
-	// program keep busy.
+	// goroutine of the program polls: connections whose program waits for completion events, and
+	// targets of Writes and Reads. A new connection goes to the goroutine that has the fewest, and
+	// stays there. Each goroutine has four descriptors. 1 to 256; default GOMAXPROCS, but at most
+	// 16 and at most a 32nd of RLIMIT_NOFILE, or 1 if Network is given.
+	//
+	// More goroutines move more data where CPUs would otherwise be idle and there are many
+	// connections. If one goroutine already keeps all available CPUs busy, a second adds nothing
+	// and costs up to a twelfth (docs/benchmarks, "How do many connections behave?"), so 1 is
+	// better. That was measured with both ends on one machine with two CPUs. Keep the default if
+	// there are more CPUs than goroutines of the program keep busy.
 	ProgressGoroutines int
 
-	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
-	// either side. Default 10 s.
+	// StartupTimeout bounds connecting and the whole MPA start-up, on either side. Default 10 s.
 	StartupTimeout time.Duration
 
-	// FPDUTimeout is how long an FPDU may take to arrive, from its first byte to its
-	// last, however its bytes are spread. A peer that exceeds it is sent a Terminate
-	// (0/0/0xff), and QP.Cause wraps os.ErrDeadlineExceeded. The longest FPDU has 64 KiB
-	// and most have no more than a TCP segment, so a line of 20 kbit/s meets the default
-	// of 30 s, and so does a faster one that is interrupted for half that time. Negative:
-	// no limit.
+	// FPDUTimeout is how long an FPDU may take to arrive, from its first byte to its last, however
+	// the peer spreads its bytes. A peer that exceeds it is sent a Terminate (0/0/0xff), and
+	// QP.Cause wraps os.ErrDeadlineExceeded. The longest FPDU has 64 KiB, and most have no more
+	// than a TCP segment. So a line of 20 kbit/s meets the default of 30 s, and so does a faster
+	// one that is interrupted for half of that time. Negative: no limit.
 	FPDUTimeout time.Duration
 
-	// SendTimeout bounds how long a peer may leave the socket full instead of taking what
-	// it is sent, above all the answers to its Reads. The time runs from when the socket
-	// was found full until the peer has taken as much as was left over then; of that at
-	// most 64 KiB count, and taking single bytes doesn't help. A connection that exceeds
-	// it is reset, and QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer needs
-	// more if its objects (RegObject) may take longer to store what they are sent.
-	// Negative: no limit.
+	// SendTimeout bounds how long a peer may leave the socket full instead of taking what the
+	// engine sends, above all the answers to its Reads. The time runs from when the socket was
+	// found full until the peer has taken the bytes that were left over then, of which at most 64
+	// KiB count. Taking single bytes does not restart it. A connection that exceeds it is reset,
+	// and QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer needs more if its objects
+	// (RegObject) may take longer to store what they are sent. Negative: no limit.
 	//
-	// TCP.UserTimeout does not replace it: that ends a connection only when nothing at all
-	// is acknowledged, or the window stays closed, for so long. A peer that opens its
-	// window by a byte now and then is never ended by it.
+	// TCP.UserTimeout does not replace it, because it ends a connection only when the peer
+	// acknowledges nothing at all, or keeps its window closed, for so long. It never ends a
+	// connection whose peer occasionally opens its window by a byte.
 	SendTimeout time.Duration
 
-	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
-	// before it resets, if MaxClosing permits. A graceful end also resets if for so long the
-	// peer takes nothing and sends no more of the answer to a Read, and after its FIN, if the
-	// peer acknowledges nothing more of what TCP still sends, which the engine looks at four
-	// times in it. A peer that does so slowly has SendTimeout for each 64 KiB. While
-	// rdmacm.Conn.Shutdown waits for a graceful end, the time is SendTimeout if that is longer.
-	// Default 1 s. The time that objects under regions of this side (RegObject) take does not
-	// count, however long it is; the time that the peer's objects take counts, because the
-	// protocol does not report it.
+	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's FIN
+	// before it resets, if MaxClosing permits. Default 1 s.
+	//
+	// A graceful end also resets when for so long the peer takes nothing and sends no more of the
+	// answer to a Read. After the engine's FIN it resets when the peer acknowledges nothing more of
+	// what TCP still sends, which the engine checks four times within CloseTimeout. A peer that
+	// makes slow progress has SendTimeout for each 64 KiB. While rdmacm.Conn.Shutdown waits for a
+	// graceful end, SendTimeout applies if it is longer than CloseTimeout. The time that objects
+	// under regions of this side (RegObject) take does not count, however long it is. The time that
+	// the peer's objects take does count, because the protocol does not report it.
 	CloseTimeout time.Duration
 
-	// MaxPending bounds the connections of one listener that are in the MPA start-up or are a
-	// request that the program has not answered yet (Accept, Reject, or Close of its id). If the
+	// MaxPending bounds the connections of one listener that are in the MPA start-up or are
+	// requests that the program has not answered yet (Accept, Reject, or Close of the id). If the
 	// peer of a request leaves, the request is withdrawn; but if the program has fetched it by
-	// then, it still counts. Connections beyond that wait in TCP's backlog. Default 1024: each
-	// costs a descriptor, a goroutine and some KiB, and a peer that is silent has its place for
-	// StartupTimeout, so that silent peers, of two addresses at least, have to open 100 connections
-	// a second to keep others out. The default is half of MaxAccepted if that is less, because
-	// silent connections count there, too, and a connection beyond MaxAccepted is reset and does
-	// not wait.
+	// then, it still counts. Further connections wait in TCP's backlog.
+	//
+	// Default 1024, because each costs a descriptor, a goroutine and some KiB. A silent peer holds
+	// its place for StartupTimeout, so silent peers, at two addresses or more, have to open 100
+	// connections a second to keep others out. The default is half of MaxAccepted if that is less,
+	// because silent connections count there, too, and connections beyond MaxAccepted are reset
+	// instead of waiting.
 	MaxPending int
 
-	// MaxPendingPerPeer bounds those of one peer among them that have not sent
-	// their Request yet. What it opens beyond that is reset. Default half of
-	// MaxPending, so that one peer alone keeps nobody out; more than MaxPending is EINVAL,
-	// as it is for the other limits per peer. A peer is, here and below,
-	// an IPv4 address or the first 64 bits of an IPv6 address: a host that has one
-	// address of such a prefix can have them all.
+	// MaxPendingPerPeer bounds how many of these connections one peer may have without having sent
+	// a Request. Further ones are reset. Default half of MaxPending, so that one peer alone keeps
+	// nobody out. More than MaxPending is EINVAL; the other limits per peer have the same rule.
+	// Here and below, a peer is an IPv4 address or the first 64 bits of an IPv6 address, because a
+	// host that has one address of such a prefix can have them all.
 	MaxPendingPerPeer int
 
-	// MaxAccepted bounds the connections of the device that came to its listeners,
-	// from TCP's handshake to the end of the RDMA stream, over all listeners;
-	// MaxAcceptedPerPeer those from one peer. What comes beyond is reset. Negative
-	// means no limit. A call of an object (RegObject) that outlives its connection
-	// counts in its place until it returns.
+	// MaxAccepted bounds the connections of the device that came to its listeners, from TCP's
+	// handshake to the end of the RDMA stream, over all listeners. MaxAcceptedPerPeer bounds the
+	// connections of one peer among them. Further ones are reset. Negative means no limit. A call
+	// of an object (RegObject) that outlives its connection takes the connection's place in the
+	// count until it returns.
 	//
-	// By default MaxAccepted is three quarters of the descriptors that the process may
-	// have (RLIMIT_NOFILE), so that peers can't take those that the program needs to
-	// dial and to open files. If there can be fewer QPs (DeviceAttr.MaxQP), or Network is
-	// given, it is the number of QPs. MaxAcceptedPerPeer is half of it by default,
-	// so that one peer alone keeps nobody out. Loopback addresses have no limit by
-	// default: what is on the same host has the host's resources anyway.
+	// By default MaxAccepted is three quarters of the descriptors that the process may have
+	// (RLIMIT_NOFILE), so that peers can't take those that the program needs to dial and to open
+	// files. It is the number of QPs if that is less (DeviceAttr.MaxQP), or if Network is given.
+	// MaxAcceptedPerPeer is half of it by default, so that one peer alone keeps nobody out.
+	// Loopback addresses have no limit by default, because a process on the same host has the
+	// host's resources anyway.
 	MaxAccepted, MaxAcceptedPerPeer int
 
-	// MaxClosing bounds the connections of the device that have ended on this side and
-	// wait for the peer's end: streams after a Terminate or a close, requests that were
-	// rejected, and peers that were refused with a Reply. MaxClosingPerPeer bounds those
-	// of one peer. Each has a descriptor and 2 to 3 KiB of heap for up to CloseTimeout. When
-	// there are more, the one that has waited longest, of the peer that has most of them,
-	// is closed at once: TCP still delivers what was sent last, but the peer may see a
-	// reset after it. Default 1024, or an eighth of RLIMIT_NOFILE if that is less: it is
-	// rare, and harmless, that a thousand connections end in the time that a peer needs to
-	// answer a FIN. The default per peer is half of it.
+	// MaxClosing bounds the connections of the device that have ended on this side and wait for the
+	// peer's end: streams after a Terminate or a close, rejected requests, and peers that were
+	// refused with a Reply. MaxClosingPerPeer bounds the connections of one peer among them. Each
+	// has a descriptor and 2 to 3 KiB of heap for up to CloseTimeout.
+	//
+	// When there are more, the engine takes the peer that has most of them and closes its longest
+	// waiting connection at once. TCP still delivers the last bytes, but the peer may see a reset
+	// after them. Default 1024, or an eighth of RLIMIT_NOFILE if that is less: it is rare, and
+	// harmless, that a thousand connections end in the time that a peer needs to answer a FIN. The
+	// default per peer is half of it.
 	MaxClosing, MaxClosingPerPeer int
 
 	// Network makes the connections; nil for TCP.
 	Network transport.Network
 
 	// TCP adjusts the sockets: congestion control, buffers, segments, keepalive (on by default),
-	// user timeout, DSCP, interface. Open fails, and names the option, where the system can't.
-	// The engine has defaults of its own for LocalReceiveBuffer, LocalSendBuffer and MaxSegment,
-	// which are described there. It is for the default Network, and EINVAL with another.
+	// user timeout, DSCP, interface. Open fails and names the option if the system can't set one.
+	// The engine has its own defaults for LocalReceiveBuffer, LocalSendBuffer and MaxSegment, which
+	// their comments describe. TCP is for the default Network, and is EINVAL with another.
 	TCP transport.TCPOptions
 
-	// Logger gets what a person may want to know: start-ups that failed, Terminates sent and
+	// Logger receives what a person may want to know: start-ups that failed, Terminates sent and
 	// received, CQs that overflow, limits that were reached, and the first Read whose sink lacks
-	// the rights that RNICs want (ibverbs.AccessReadSink). If its Handler takes records of
-	// slog.LevelDebug when the device is opened, it also gets sends that are held until the peer's
-	// first message. Nil, the default, logs nothing.
-	// At most 10 records of a level are written in a second, because a peer can cause them; the
-	// next one of the level has the number of those that were dropped in its attribute "dropped". A
+	// the rights that RNICs require (ibverbs.AccessReadSink). If its Handler accepts
+	// slog.LevelDebug when the device is opened, it also receives sends that are held until the
+	// peer's first message. Nil, the default, logs nothing.
+	//
+	// At most 10 records of a level are written in a second, because a peer can cause them. The
+	// next record of the level has the number of dropped ones in its attribute "dropped". A
 	// goroutine of the device calls the Handler, which must not close the device.
 	Logger *slog.Logger
 }
 
-// Limits that the engine enforces and Device.Query returns. Where siw has the
-// same limit the number is siw's, so that programs that size by it behave the
-// same on both.
+// Limits that the engine enforces and Device.Query returns. Where siw has the same limit, the
+// number is siw's, so that programs that size by it behave the same on both.
 const (
 	maxQP      = 102400
 	maxQPWR    = 32768
@@ -299,10 +295,10 @@ func New(opts *Options) provider.Provider {
 // engine implements provider.Provider.
 type engine struct {
 	opts Options // complete
-	err  error   // why no device can be opened with these
+	err  error   // why no device can be opened with opts; nil if one can
 }
 
-// complete puts the defaults in and says what is impossible.
+// complete fills in the defaults, and returns EINVAL for impossible values.
 func (o *Options) complete() error {
 	setDefault(&o.Revision, 2)
 	setDefault(&o.StartupTimeout, 10*time.Second)
@@ -371,7 +367,7 @@ func isNil(network transport.Network) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// checkStartup says what is impossible of the options that MPA's start-up has.
+// checkStartup returns EINVAL for impossible values among the options of MPA's start-up.
 func (o *Options) checkStartup() error {
 	switch {
 	case o.CRC < CRCPreferred || o.CRC > CRCRequired:
@@ -394,8 +390,8 @@ func (o *Options) checkStartup() error {
 	return nil
 }
 
-// enhances reports whether Connect sends an enhanced Request: RFC 6581 section 10
-// forbids one that has nothing to negotiate.
+// enhances reports whether Connect sends an enhanced Request. RFC 6581 section 10 forbids an
+// enhanced Request that has nothing to negotiate.
 func (o *Options) enhances() bool {
 	return o.Revision >= 2 && o.RDMAC != mpa.RDMACOnly && (!o.ManualIRD || !o.ManualORD || o.PeerToPeer)
 }
@@ -407,18 +403,18 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// What numbers of Options have to be.
+// The values that numbers of Options may have, in errors.
 const positive = "above 0, or 0 for the default"
 
 var readDepths = fmt.Sprintf("from 1 to %d, or 0 for the default", maxRdAtom)
 
-// badOption is EINVAL for a field of Options. allowed is what it has to be.
+// badOption returns EINVAL for a field of Options; allowed says which values the field may have.
 func badOption(name string, value any, allowed string) error {
 	return fmt.Errorf("engine.Options.%s is %v, and must be %s: %w", name, value, allowed, syscall.EINVAL)
 }
 
-// badPerPeer is EINVAL for a limit per peer that is above the one for all peers, limit, which may
-// be the default.
+// badPerPeer returns EINVAL for a limit per peer that is above the limit for all peers, all, which
+// may be the default.
 func badPerPeer(limit string, perPeer, all int) error {
 	return badOption(limit+"PerPeer", perPeer, fmt.Sprintf("at most %s, which is %d", limit, all))
 }
@@ -437,8 +433,8 @@ func (e *engine) Devices() ([]provider.DeviceInfo, error) {
 	}}, nil
 }
 
-// Open implements provider.Provider. Each call gives a device of its own: what
-// belongs to one is foreign to the other.
+// Open implements provider.Provider. Each call returns a separate device, which rejects the objects
+// of others.
 func (e *engine) Open(name string) (provider.Device, error) {
 	const op = "ibv_open_device"
 	if name != "" && name != DeviceName {
@@ -454,27 +450,27 @@ func (e *engine) Open(name string) (provider.Device, error) {
 	return d, nil
 }
 
-// fail makes the error of a failed call.
+// fail returns the error of a failed call.
 func fail(op, object string, err error) error {
 	return &provider.Error{Op: op, Object: object, Err: err}
 }
 
-// failClosed makes the error of a call on something closed.
+// failClosed returns the error of a call on a closed object.
 func failClosed(op, object string) error { return fail(op, object, os.ErrClosed) }
 
-// failBusy makes the error of closing something that others depend on.
+// failBusy returns the error of closing an object on which others depend.
 func failBusy(op, object, dependants string) error {
 	return fail(op, object, fmt.Errorf("%s not closed: %w", dependants, syscall.EBUSY))
 }
 
-// failUnsupported makes the error of something the engine does not offer.
+// failUnsupported returns the error of a feature that the engine does not have.
 func failUnsupported(feature, reason string) error {
 	return &provider.UnsupportedError{Feature: feature, Reason: reason}
 }
 
 var errForeign = errors.New("belongs to another device or provider")
 
-// failForeign makes the error of an argument of another device or provider.
+// failForeign returns the error of an argument that belongs to another device or provider.
 func failForeign(op, what string) error {
 	return fail(op, what, fmt.Errorf("%w: %w", errForeign, syscall.EINVAL))
 }
