@@ -105,10 +105,10 @@
 // # Limitations
 //
 //   - RC only, over TCP only.
-//   - Immediate data has 32 bits in libibverbs and 64 in RFC 7306: they are the first 32; the
-//     others are sent as zero and ignored when received. Immediate Data that follows a Write is
+//   - Immediate data has the 32 bits of libibverbs, where RFC 7306 has 64: they are the first 32.
+//     The others are sent as zero and ignored when received. Immediate Data that follows a Write is
 //     reported as the Write's, as in WRRDMAWriteWithImm, even if it was posted as a WRSendWithImm.
-//   - Rights of a region apply to all QPs of its protection domain. If peers distrust each other,
+//   - Rights of a region are for all QPs of its protection domain. If peers distrust each other,
 //     use windows of type 2, or one domain per peer.
 //   - Atomic operations are the CPU's, on words that are aligned in memory, whatever the region's
 //     addresses are. Bytes that a Write or Send places are not atomic with them. An operation is

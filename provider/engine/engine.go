@@ -143,7 +143,7 @@ type Options struct {
 
 	// TransmitAtOnce makes every PostSend transmit before it returns. Without it the engine may
 	// defer a post until the program has made the next ones (QP.PostSend in package ibverbs). Set
-	// it for a program that cannot accept that a post is up to 0.75 ms late, or lost if the process
+	// it for a program that cannot accept a post that is late by 0.75 ms, or lost if the process
 	// ends. It costs a program that posts one by one most of its rate of short messages.
 	TransmitAtOnce bool
 
