@@ -8,12 +8,13 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// admission counts the connections that came to the listeners of a device, for
-// Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing. A
-// connection is counted from TCP's handshake until its RDMA stream has ended. From then
-// on departures counts it, unless it is closed at once. And instead of it each call of an
-// object is counted that was begun for it and is not over: otherwise peers that come, ask
-// and leave could make any number of calls.
+// admission counts the connections that came to the listeners of a device, for Options.MaxAccepted
+// and MaxAcceptedPerPeer. Without either it counts nothing. A connection counts from TCP's
+// handshake until its RDMA stream has ended; then departures counts it, unless it is closed at
+// once.
+//
+// Each call of an object that outlives its connection counts in the connection's place. Otherwise
+// peers that connect, send a request and leave could make any number of calls.
 type admission struct {
 	mu    sched.Mutex[locks.Admission]
 	all   int
@@ -43,7 +44,7 @@ func (d *device) admit(peer netip.Addr) (limitName string) {
 	return ""
 }
 
-// discharge takes a connection back that admit counted.
+// discharge undoes admit for one connection.
 func (d *device) discharge(peer netip.Addr) {
 	if !d.countsAccepted() {
 		return
@@ -61,7 +62,7 @@ func (d *device) countsAccepted() bool {
 	return d.opts.MaxAccepted > 0 || d.opts.MaxAcceptedPerPeer > 0
 }
 
-// eachAccepted is how many connections peer, a result of peerGroup, may have; 0 for any
+// eachAccepted returns how many connections peer, a result of peerGroup, may have; 0 means any
 // number.
 func (o *Options) eachAccepted(peer netip.Addr) int {
 	switch {
@@ -73,7 +74,7 @@ func (o *Options) eachAccepted(peer netip.Addr) int {
 	return max(1, o.MaxAccepted/2)
 }
 
-// discharge takes the connection of id back, once. id.mu is held.
+// discharge removes the connection of id from the count, once. id.mu is held.
 func (id *cmID) discharge() {
 	if id.admitted {
 		id.admitted = false
@@ -81,14 +82,14 @@ func (id *cmID) discharge() {
 	}
 }
 
-// peerOf is the address that limits go by.
+// peerOf returns the address by which limits count a connection.
 func peerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr().Addr()) }
 
-// peerGroup returns a in place of all addresses that one peer has: an IPv4 address is
-// one peer, also where an IPv6 socket has it in IPv4-mapped form, and of IPv6 addresses
-// those with the same first 64 bits. A host that has one of these can have all 2^64,
-// because that is the prefix of a link (RFC 4291 section 2.5.4, RFC 7421). The loopback
-// address ::1 is not one of a link's, and has limits of its own.
+// peerGroup returns one address for all addresses of one peer. An IPv4 address is one peer, even
+// where an IPv6 socket has it in IPv4-mapped form. All IPv6 addresses with the same first 64 bits
+// are one peer: a host that has one of them can have all 2^64, because that is the prefix of a link
+// (RFC 4291 section 2.5.4, RFC 7421). The loopback address ::1 does not belong to a link, and has
+// limits of its own.
 func peerGroup(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); !a.Is6() || a.IsLoopback() {
 		return a

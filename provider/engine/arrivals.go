@@ -12,22 +12,22 @@ import (
 // arrival is a connection to a listener that has not sent its Request yet.
 //
 // The CONNECT_REQUESTs of one peer come in the order of its connections, if the Requests have come
-// in that order, too: programs number connections by it (see cmID.Connect). Each connection has a
-// goroutine that waits for its Request, and these may run in any order. So the one that has a
-// Request first reads what has come on the peer's earlier connections.
+// in that order, because programs number connections by it (see cmID.Connect). Each connection has
+// a goroutine that waits for its Request, and these may run in any order. So the first goroutine
+// that has a Request reads what has come on the peer's earlier connections.
 type arrival struct {
 	wire      *wire
 	peer      netip.Addr
 	responder mpa.Responder
 	done      chan struct{} // closed when there is a Request, or will be none
 
-	// Under listening.turn.
+	// Guarded by listening.turn.
 	in       frameReader
 	silent   bool // counted by admit
 	overtook int  // how many later connections had their Requests first
 }
 
-// arrive puts a connection behind the others of its peer. The connection is closed if it fails.
+// arrive appends a connection to those of its peer. It closes the connection if it fails.
 func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, error) {
 	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
 	if err != nil { // Options were checked
@@ -46,8 +46,8 @@ func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, err
 	return a, nil
 }
 
-// await waits for the Request of a connection, and raises CONNECT_REQUEST. It closes the
-// connection if there is none in time or it is not one.
+// await waits for the Request of a connection, and raises CONNECT_REQUEST. It closes the connection
+// if no Request comes in time, or a malformed one.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 //rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
@@ -66,14 +66,14 @@ func (ls *listening) await(a *arrival) {
 	}
 }
 
-// look reads what has come on a connection, and with its Request what has come before. It reports
-// whether the connection is no longer a's; with late, the error of a's time limit, it is not.
+// look reads what has come on a connection and, if that is its Request, on earlier connections of
+// its peer. It reports whether a is done. With late, the error of a's time limit, it always is.
 func (ls *listening) look(a *arrival, late error) bool {
 	ls.turn <- struct{}{}
 	defer func() { <-ls.turn }()
 	select {
 	case <-a.done:
-		// What a's goroutine has taken from readable may be the request's.
+		// a's goroutine may have taken a token from readable that was for the request.
 		a.wire.notify(a.wire.readable)
 		return true
 	default:
@@ -100,13 +100,13 @@ func (ls *listening) readBefore(a *arrival) {
 	}
 }
 
-// overtakenMost is how many later connections of its peer may have their Requests before that of a
-// connection, until these are no longer looked for on it.
+// overtakenMost is how many later connections of a peer may have their Requests first before the
+// engine stops looking for the Request of an earlier one.
 const overtakenMost = 64
 
-// overtake is for a connection whose peer has sent the Request of a later one. After a number of
-// these the Request is no longer looked for, so that silent connections cost each Request that
-// comes no more than a call of the socket, however many there are.
+// overtake reads the Request of a connection whose peer has sent the Request of a later one. After
+// overtakenMost times it stops looking. So silent connections, however many there are, cost each
+// arriving Request at most one call of the socket.
 func (ls *listening) overtake(b *arrival) {
 	r, err := ls.read(b)
 	if err != transport.ErrWouldBlock {
@@ -118,13 +118,13 @@ func (ls *listening) overtake(b *arrival) {
 	}
 }
 
-// read reads the Request of a connection, as far as it has come: ErrWouldBlock if it is not
-// complete. Bytes after it are refused like a malformed Request: they can only be FPDUs, which an
-// initiator may not send before it has the Reply, and this end could not know how they are framed.
-// siw does the same.
+// read reads the Request of a connection, as far as it has come. The error is ErrWouldBlock if the
+// Request is not complete. Bytes after it are refused like a malformed Request, as siw does: they
+// can only be FPDUs, which an initiator may not send before it has the Reply, and this end could
+// not know how they are framed.
 //
-// A connection counts as silent only if it has to be waited for: when it comes out of the backlog,
-// its Request has often arrived.
+// A connection counts as silent only if its Request has not arrived when it comes out of the
+// backlog, which it often has.
 func (ls *listening) read(a *arrival) (*mpa.Request, error) {
 	r := new(mpa.Request)
 	err := a.in.read(a.wire.conn, func(b []byte) (n int, err error) {
@@ -144,7 +144,7 @@ func (ls *listening) read(a *arrival) (*mpa.Request, error) {
 	return nil, transport.ErrWouldBlock
 }
 
-// settle raises CONNECT_REQUEST for a Request. With an error it closes the connection.
+// settle raises CONNECT_REQUEST for a Request. With an error it closes the connection instead.
 //
 //rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func (ls *listening) settle(a *arrival, r *mpa.Request, err error) {
@@ -173,7 +173,7 @@ func (ls *listening) settle(a *arrival, r *mpa.Request, err error) {
 	}
 }
 
-// unorder takes a connection out of the order, if it is there.
+// unorder removes a connection from ls.order, if it is there.
 func (ls *listening) unorder(a *arrival) {
 	list := ls.order[a.peer]
 	if i := slices.Index(list, a); i >= 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// asyncQueue holds asynchronous events until the program asks for them. Nobody
-// has to: when it is full the oldest are kept, as the first failure explains
-// the rest, and the others are counted.
+// asyncQueue holds asynchronous events until the program fetches them. No program has to, so when
+// the queue is full it keeps the oldest events, because the first failure explains the rest, and
+// counts the others.
 type asyncQueue struct {
 	wake signal
 
@@ -42,8 +42,8 @@ func (a *asyncQueue) raise(e provider.AsyncEvent) {
 	a.wake.set()
 }
 
-// pop takes the oldest event. After the last one that was kept it returns once
-// how many were lost after that.
+// pop takes the oldest event. After the last event that was kept, it returns once how many were
+// lost.
 func (a *asyncQueue) pop() (e provider.AsyncEvent, lost uint64, ok, more bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,7 +58,7 @@ func (a *asyncQueue) pop() (e provider.AsyncEvent, lost uint64, ok, more bool) {
 	return e, 0, true, n > 0 || a.lost > 0
 }
 
-// forget drops the events that match: those of an object that is being closed.
+// forget drops the events that match, because their object is being closed.
 func (a *asyncQueue) forget(match func(provider.AsyncEvent) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,8 +72,9 @@ func (a *asyncQueue) forget(match func(provider.AsyncEvent) bool) {
 	a.events = kept
 }
 
-// forgetQP drops the events of q, which is being closed, and those to come: the goroutine
-// that ends a connection raises events after the flush, and that lets the program close q.
+// forgetQP drops the events of q, which is being closed, and makes raise ignore later ones. The
+// goroutine that ends a connection raises events after the flush, and the flush lets the program
+// close q.
 func (a *asyncQueue) forgetQP(q *qp) {
 	a.mu.Lock()
 	q.unheard = true
@@ -91,9 +92,8 @@ func (a *asyncQueue) close() {
 	a.wake.close()
 }
 
-// AsyncEvent implements provider.Device. When more events came than it keeps
-// (256), the call after the last one that was kept fails with ENOBUFS, once,
-// and says how many were lost.
+// AsyncEvent implements provider.Device. It keeps 256 events. If more came, the call after the last
+// one that was kept fails once with ENOBUFS, and says how many were lost.
 func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 	const op = "ibv_get_async_event"
 	for {

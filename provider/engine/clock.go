@@ -4,5 +4,5 @@ package engine
 
 import "time"
 
-// sinceEpoch is the time.
+// sinceEpoch returns the time since epoch.
 func sinceEpoch() time.Duration { return time.Since(epoch) }

@@ -12,12 +12,12 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// maxDepth as ResponderResources or InitiatorDepth asks for what the device
-// allows (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH of librdmacm).
+// maxDepth as ResponderResources or InitiatorDepth asks for the device's maximum (librdmacm's
+// RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
 const maxDepth = 0xff
 
-// checkDepths checks the read depths of param and replaces maxDepth. IRD comes
-// as a power of two: siw rounds what it is granted up to one, and uses it.
+// checkDepths checks the read depths of param and replaces maxDepth. It rounds IRD up to a power of
+// two, because siw rounds up what it is granted, and uses it.
 func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error) {
 	ird, ord = param.ResponderResources, param.InitiatorDepth
 	if ird == maxDepth {
@@ -35,14 +35,14 @@ func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error)
 	return roundDepth(ird), ord, nil
 }
 
-// depthOutside is outside for a read depth, which programs often set in rdmacm.ConnConfig, where
-// other values have a meaning.
+// depthOutside returns EINVAL for a read depth out of range. Programs often set depths in
+// rdmacm.ConnConfig, where other values have a meaning.
 func depthOutside(name string, depth, limit int) error {
 	return fmt.Errorf("%s is %d, and must be from 0 to %d (in ConnConfig, 0 is the default and a negative one none): %w",
 		name, depth, limit, syscall.EINVAL)
 }
 
-// checkPrivateData names the limit where the layer below would only refuse.
+// checkPrivateData returns an error that names the limit. The layer below would only refuse.
 //
 //rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
 //rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
@@ -57,8 +57,8 @@ func checkPrivateData(private []byte, enhanced bool) error {
 	return nil
 }
 
-// startupConfig is how the engine starts MPA up, in either role. Deadlines are
-// the caller's.
+// startupConfig returns how the engine does the MPA start-up, in either role. Deadlines are the
+// caller's.
 func (d *device) startupConfig() mpa.Config {
 	cfg := mpa.Config{RDMAC: d.opts.RDMAC, Markers: d.opts.Markers, MaxIRD: d.opts.MaxIRD, RTR: d.opts.RTR}
 	switch d.opts.CRC {
@@ -70,8 +70,7 @@ func (d *device) startupConfig() mpa.Config {
 	return cfg
 }
 
-// connectable returns the QP that a connection of id is to run on. id.mu is
-// held.
+// connectable returns the QP on which a connection of id is to run. id.mu is held.
 func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
 	q := id.qp
 	if !id.hasQP() {
@@ -93,9 +92,9 @@ func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
 	return q, nil
 }
 
-// establishedEvent makes the event of a connection that works: what the peer sent,
-// and the read depths that were agreed, from our point of view: Reads that we
-// serve and Reads that we may have outstanding.
+// establishedEvent returns the event of an established connection, with the peer's private data and
+// the agreed read depths as this side sees them: Reads that it serves, and Reads that it may have
+// outstanding.
 //
 //rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
 //rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
@@ -112,14 +111,14 @@ func establishedEvent(p mpa.Params) provider.CMEvent {
 	}
 }
 
-// failureEvent makes the event of a connection that did not come about, by the
-// rules of the kernel's cma_iw_handler:
+// failureEvent returns the event of a connection that could not be made, by the rules of the
+// kernel's cma_iw_handler:
 //
-//   - REJECTED: -ECONNREFUSED when the peer's program said no (only then is there
-//     private data) or nobody listens; -ECONNRESET when the peer hung up without
-//     an answer. siw reports -ECONNRESET for both.
-//   - UNREACHABLE: no answer in time, or no way to the host.
-//   - CONNECT_ERROR: all else; -EINVAL for an answer that breaks the protocol.
+//   - REJECTED: -ECONNREFUSED if the peer's program rejected (only then is there private data) or
+//     nobody listens; -ECONNRESET if the peer hung up without an answer. siw reports -ECONNRESET
+//     for both.
+//   - UNREACHABLE: no answer in time, or no route to the host.
+//   - CONNECT_ERROR: all else; -EINVAL for an answer that violates the protocol.
 //
 //rfc:5044 MPA-7.1.2-3-03 R=1: exit MPA, TCP left open
 //rfc:5044 MPA-7.1.2-5-01 Wrong key closes TCP and reports to ULP
@@ -157,13 +156,13 @@ func rejectedEvent(r *mpa.RejectedError) provider.CMEvent {
 		Status: -int(syscall.ECONNREFUSED),
 		Param:  provider.ConnParam{PrivateData: r.PrivateData},
 	}
-	if r.Enhanced { // what the responder would have needed of us
+	if r.Enhanced { // the depths that the responder needs on our side
 		e.Param.ResponderResources, e.Param.InitiatorDepth = negotiable(r.ORD, maxDepth), negotiable(r.IRD, maxDepth)
 	}
 	return e
 }
 
-// negotiable returns a depth as a peer sent it, or limit if it left it to the
+// negotiable returns a depth as a peer sent it, or limit if the peer left the depth to the
 // programs.
 func negotiable(depth, limit int) int {
 	if depth == mpa.NotNegotiated {

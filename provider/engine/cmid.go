@@ -39,12 +39,11 @@ var cmStateNames = [...]string{
 	"established", "ended", "closed",
 }
 
-// String returns what an id is in this state.
+// String returns the state's name, as errors have it.
 func (s cmState) String() string { return cmStateNames[s] }
 
-// cmID is a communication identifier. At most one goroutine works for it, while
-// its connection is in the start-up or waits for Accept; an established or idle
-// id has none.
+// cmID is a communication identifier. It has at most one goroutine, while its connection is in the
+// start-up or waits for Accept. An established or idle id has none.
 type cmID struct {
 	dev   *device
 	tasks sync.WaitGroup
@@ -55,7 +54,7 @@ type cmID struct {
 	state         cmState
 	local, remote netip.AddrPort
 	binding       transport.Binding  // a port reserved by BindAddr, nil if none or used up
-	adjusted      transport.Network  // the device's with options of this id; nil: it has none
+	adjusted      transport.Network  // the device's with options of this id; nil without any
 	qp            *qp                // made by CreateQP
 	listening     *listening         // while idListening
 	request       *request           // since a CONNECT_REQUEST
@@ -67,14 +66,13 @@ type cmID struct {
 	admitted bool    // the device counts the connection
 }
 
-// newID makes an id on ch, which has been held for it.
+// newID makes an id on ch. The caller holds ch for it.
 func newID(ch *eventChannel, cookie any) *cmID {
 	return &cmID{dev: ch.dev, ch: ch, cookie: cookie}
 }
 
-// idle ends the work of id's goroutine, and what only that needed: an established
-// id keeps none of the start-up. What came with a CONNECT_REQUEST is there for as
-// long as the program may answer.
+// idle ends the work of id's goroutine, and drops what only the start-up needed. The data of a
+// CONNECT_REQUEST stays as long as the program may answer it.
 func (id *cmID) idle(cancel context.CancelFunc) {
 	cancel()
 	id.mu.Lock()
@@ -86,7 +84,7 @@ func (id *cmID) idle(cancel context.CancelFunc) {
 	}
 }
 
-// name says which id it is, in errors. id.mu is held.
+// name identifies the id in errors. id.mu is held.
 func (id *cmID) name() string {
 	switch {
 	case id.remote.IsValid():
@@ -97,8 +95,8 @@ func (id *cmID) name() string {
 	return "id"
 }
 
-// enter begins a call that is allowed in some states only, and leaves id.mu held
-// if it succeeds.
+// enter begins a call that is allowed only in some states. If it succeeds, id.mu is held when it
+// returns.
 func (id *cmID) enter(op string, allowed ...cmState) error {
 	id.mu.Lock()
 	for _, s := range allowed {
@@ -113,7 +111,7 @@ func (id *cmID) enter(op string, allowed ...cmState) error {
 	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed), syscall.EINVAL))
 }
 
-// anyOf lists states: "bound or listening".
+// anyOf lists states, for example "bound or listening".
 func anyOf(states []cmState) string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -122,8 +120,7 @@ func anyOf(states []cmState) string {
 	return strings.Join(names, " or ")
 }
 
-// post queues an event of id. id.mu is held, so that nothing is queued once the
-// id is closed.
+// post queues an event of id. id.mu is held, so that nothing is queued after the id is closed.
 func (id *cmID) post(e provider.CMEvent) {
 	if id.state != idClosed {
 		e.ID = id
@@ -131,8 +128,8 @@ func (id *cmID) post(e provider.CMEvent) {
 	}
 }
 
-// BindAddr implements provider.ID. The port is reserved until Listen, Connect or
-// Close uses it up.
+// BindAddr implements provider.ID. The port stays reserved until Listen or Connect uses it, or
+// Close.
 func (id *cmID) BindAddr(addr netip.AddrPort) error {
 	const op = "rdma_bind_addr"
 	if err := id.enter(op, idIdle); err != nil {
@@ -152,10 +149,9 @@ func (id *cmID) bind(op string, addr netip.AddrPort) error {
 	return nil
 }
 
-// ResolveAddr implements provider.ID. What it looks up is at hand, so that the
-// event is there when it returns and timeout does not matter. Without a port in
-// src, and without BindAddr before, LocalAddr has none until the id is
-// connected. src does not count after BindAddr.
+// ResolveAddr implements provider.ID. The engine has the answer at once, so the event is queued
+// when ResolveAddr returns, and timeout does not matter. Without a port in src, and without
+// BindAddr before, LocalAddr has no port until the id is connected. After BindAddr, src is ignored.
 func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	const op = "rdma_resolve_addr"
 	if err := id.enter(op, idIdle, idBound); err != nil {
@@ -192,9 +188,9 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 	return nil
 }
 
-// bindSource reserves the port of src. Without one it checks that the address is
-// ours and leaves the port to Connect, as any number of connections can share a
-// port that is chosen with their destination known.
+// bindSource reserves the port of src. If src has none, it checks that the address is ours and
+// leaves the choice to Connect, because any number of connections can share a port that is chosen
+// with their destination known.
 func (id *cmID) bindSource(op string, src netip.AddrPort) error {
 	if err := id.bind(op, src); err != nil {
 		return err
@@ -207,7 +203,7 @@ func (id *cmID) bindSource(op string, src netip.AddrPort) error {
 	return nil
 }
 
-// ResolveRoute implements provider.ID. A route was found with the address.
+// ResolveRoute implements provider.ID. ResolveAddr has found the route already.
 func (id *cmID) ResolveRoute(timeout time.Duration) error {
 	if err := id.enter("rdma_resolve_route", idResolved); err != nil {
 		return err
@@ -218,7 +214,7 @@ func (id *cmID) ResolveRoute(timeout time.Duration) error {
 	return nil
 }
 
-// CreateQP implements provider.ID. The QP comes in INIT.
+// CreateQP implements provider.ID. The QP is in INIT when it returns.
 func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, error) {
 	const op = "rdma_create_qp"
 	if err := id.enter(op, idBound, idResolved, idRouted, idRequested); err != nil {
@@ -249,7 +245,7 @@ func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, 
 // hasQP reports whether the QP of CreateQP exists. id.mu is held.
 func (id *cmID) hasQP() bool { return id.qp != nil && !id.qp.isClosed() }
 
-// Migrate implements provider.ID. Events that were not fetched move along.
+// Migrate implements provider.ID. Events that the program has not fetched move along.
 func (id *cmID) Migrate(to provider.EventChannel) error {
 	const op = "rdma_migrate_id"
 	ch, ok := to.(*eventChannel)
@@ -269,7 +265,7 @@ func (id *cmID) Migrate(to provider.EventChannel) error {
 		return failClosed(op, "event channel")
 	}
 	for _, e := range old.take(id) {
-		// A request that was not fetched goes where its listener goes.
+		// A request that was not fetched moves with its listener.
 		if child := e.ID.(*cmID); child != id {
 			child.mu.Lock()
 			child.move(ch)
@@ -280,7 +276,7 @@ func (id *cmID) Migrate(to provider.EventChannel) error {
 	return nil
 }
 
-// move makes ch the channel of id, which has events of it still. id.mu is held.
+// move makes ch the channel of id, which still has events in it. id.mu is held.
 func (id *cmID) move(ch *eventChannel) bool {
 	if !ch.refs.Hold() {
 		return false
@@ -290,8 +286,8 @@ func (id *cmID) move(ch *eventChannel) bool {
 	return true
 }
 
-// Close implements provider.ID. A connection ends as with QP.Close; a request
-// that was not answered is rejected without private data.
+// Close implements provider.ID. It ends a connection as QP.Close does. It rejects an unanswered
+// request without private data.
 func (id *cmID) Close() error {
 	id.mu.Lock()
 	if id.state == idClosed {
@@ -351,8 +347,8 @@ func (id *cmID) RemoteAddr() netip.AddrPort {
 	return id.remote
 }
 
-// DeviceName implements provider.ID. An id bound to all addresses is not bound to
-// a device, as with the kernel.
+// DeviceName implements provider.ID. As with the kernel, an id bound to all addresses is not bound
+// to a device.
 func (id *cmID) DeviceName() string {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -380,8 +376,7 @@ func (id *cmID) SetCookie(cookie any) {
 	id.cookie = cookie
 }
 
-// status turns the reason of a failure into the Status of an event: a negative
-// errno.
+// status returns the Status of an event for the reason of a failure: a negative errno.
 func status(err error) int {
 	switch errno := provider.Errno(err); {
 	case errno != 0:

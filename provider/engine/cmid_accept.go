@@ -10,42 +10,41 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// request is a peer's Request that waits for Accept or Reject.
+// request is a peer's Request until the program accepts or rejects it.
 type request struct {
 	*mpa.Request
 	wire    *wire
 	answers chan answer  // capacity 1
 	event   *queuedEvent // its CONNECT_REQUEST
 
-	// answered is closed by settled when the answer is carried out, or will not be.
+	// answered is closed by settled after the answer is carried out, or when it can't be any more.
 	answered chan struct{}
 	settled  func()
 
 	// Under cmID.mu.
-	places chan struct{} // of the listener; nil once this request has given its own back
-	gone   bool          // the peer did not wait
+	places chan struct{} // of the listener; nil after this request has returned its place
+	gone   bool          // the peer has closed the connection
 }
 
-// answer is what the program decided: to accept with params on qp, or to reject.
+// answer is the program's decision: to accept with params on qp, or to reject.
 type answer struct {
 	reply  []byte
 	qp     *qp // nil: reject
 	params mpa.Params
 }
 
-// wait starts the goroutine that waits for the answer and carries it out. There
-// is no time limit: the program takes the time that it needs, as with siw. id.mu is
-// held.
+// wait starts the goroutine that waits for the answer and carries it out. There is no time limit,
+// as with siw: the program may take as long as it needs. id.mu is held.
 //
-// The request counts against Options.MaxPending and MaxAccepted until the program has
-// answered it or closed the id, whether the peer is still there or not. Otherwise peers
-// that come and leave could make any number of ids and events.
+// The request counts against Options.MaxPending and MaxAccepted until the program has answered it
+// or closed the id, even if the peer is gone. Otherwise peers that come and leave could make any
+// number of ids and events.
 func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
 	r.answered = make(chan struct{})
 	r.settled = sync.OnceFunc(func() { close(r.answered) })
-	// The device waits for it as well: a request that is withdrawn has no id that anybody closes.
+	// The device waits for it as well, because nobody closes the id of a withdrawn request.
 	id.dev.tasks.Add(1)
 	id.tasks.Go(func() {
 		defer id.dev.tasks.Done()
@@ -63,8 +62,8 @@ func (id *cmID) wait(r *request) {
 	})
 }
 
-// answer waits for the program's answer and watches the peer meanwhile: it has to
-// stay, and be silent. The error says that it did not. A closed id rejects.
+// answer waits for the program's answer. Until then the peer has to stay and be silent; if it does
+// not, the error says so. A closed id rejects.
 func (r *request) answer(ctx context.Context) (answer, error) {
 	for {
 		if err := r.wire.intrusion(); err != nil {
@@ -87,11 +86,11 @@ func (r *request) answer(ctx context.Context) (answer, error) {
 	}
 }
 
-// peerLeft notes that the peer has closed the connection before it was answered. If the
-// program has not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or
-// Reject fails, or, if the program has accepted already, an event reports it.
+// peerLeft notes that the peer has closed the connection before it was answered. If the program has
+// not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or Reject fails, or, if the
+// program has accepted already, an event reports the failure.
 func (id *cmID) peerLeft(r *request, err error) {
-	if err == mpa.ErrTrailing { // TCP may have more of it, and would reset anyway
+	if err == mpa.ErrTrailing { // TCP may have more bytes of it, and would reset anyway
 		r.wire.abort()
 	} else {
 		r.wire.close()
@@ -112,8 +111,7 @@ func (id *cmID) peerLeft(r *request, err error) {
 	}
 }
 
-// vacate gives back the request's place among those of its listener, unless that was done
-// before. id.mu is held.
+// vacate returns the request's place to its listener, unless it was returned before. id.mu is held.
 func (id *cmID) vacate() {
 	if r := id.request; r != nil && r.places != nil {
 		<-r.places
@@ -153,10 +151,10 @@ func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 var errDiallerGone = fmt.Errorf("%w: the peer closed the TCP connection before the request was answered",
 	syscall.ECONNRESET)
 
-// Accept implements provider.ID. As with siw, ResponderResources is raised to
-// what the peer asks for, as far as the device allows, and InitiatorDepth lowered
-// to what the peer offers. When it returns the Reply is sent and the QP in RTS, or the event says
-// why not. ECONNRESET: the peer has hung up.
+// Accept implements provider.ID. As with siw, it raises ResponderResources to what the peer asks
+// for, as far as the device allows, and lowers InitiatorDepth to what the peer offers. When it
+// returns, the Reply is sent and the QP is in RTS, or the event says why not. ECONNRESET: the peer
+// has hung up.
 func (id *cmID) Accept(param provider.ConnParam) error {
 	r, err := id.beginAccept(param)
 	if err == nil {
@@ -165,7 +163,7 @@ func (id *cmID) Accept(param provider.ConnParam) error {
 	return err
 }
 
-// beginAccept is Accept without waiting.
+// beginAccept does everything that Accept does before it waits.
 func (id *cmID) beginAccept(param provider.ConnParam) (*request, error) {
 	const op = "rdma_accept"
 	if err := id.enter(op, idRequested); err != nil {
@@ -191,7 +189,7 @@ func (id *cmID) beginAccept(param provider.ConnParam) (*request, error) {
 	return r, nil
 }
 
-// acceptance makes the Reply of an Accept. id.mu is held.
+// acceptance returns the answer with the Reply of an Accept. id.mu is held.
 //
 //rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
 //rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
@@ -211,10 +209,10 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 	return answer{reply: reply, params: params}, err
 }
 
-// Reject implements provider.ID. It sends private to the peer and hangs up when
-// the peer has, or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves
-// the TCP connection to the ULP, and the verbs have no other use for it. When Reject returns,
-// private is sent. ECONNRESET: the peer has hung up.
+// Reject implements provider.ID. It sends private to the peer, and hangs up when the peer has hung
+// up or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves the TCP connection to the
+// ULP, and the verbs have no other use for it. When Reject returns, private is sent. ECONNRESET:
+// the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
@@ -226,7 +224,7 @@ func (id *cmID) Reject(private []byte) error {
 	return err
 }
 
-// beginReject is Reject without waiting.
+// beginReject does everything that Reject does before it waits.
 func (id *cmID) beginReject(private []byte) (*request, error) {
 	const op = "rdma_reject"
 	if err := id.enter(op, idRequested); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Connect implements provider.ID. It returns when the Request is sent, so that a peer sees those of
-// one goroutine in the order of its calls, or when there will be none: the event says why. TCP's
-// handshake and the MPA start-up together have Options.StartupTimeout. A peer that is siw takes 252
-// bytes of private data at most, and hangs up when there are more.
+// Connect implements provider.ID. It returns when the Request is sent, so that a peer sees the
+// Requests of one goroutine in the order of its calls. It also returns when no Request will be
+// sent; then the event says why. TCP's handshake and the MPA start-up together have
+// Options.StartupTimeout. siw takes at most 252 bytes of private data, and hangs up when there are
+// more.
 //
-// Options.Fallback says whether there is a second attempt with revision 1 when the
-// peer may not understand revision 2. Where Options.RDMAC permits them, there is one
-// as well after an answer of revision 0.
+// Options.Fallback says whether Connect retries with revision 1 when the peer may not understand
+// revision 2. If Options.RDMAC permits it, Connect also retries after an answer of revision 0.
 //
 //rfc:5044 MPA-7.1-02 Immediate start right after TCP connect is allowed
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
@@ -35,7 +35,7 @@ func (id *cmID) Connect(param provider.ConnParam) error {
 	return err
 }
 
-// beginConnect is Connect without waiting: requested is closed when Connect may return.
+// beginConnect starts a Connect without waiting. requested is closed when Connect may return.
 func (id *cmID) beginConnect(param provider.ConnParam) (requested <-chan struct{}, err error) {
 	const op = "rdma_connect"
 	if err := id.enter(op, idRouted); err != nil {
@@ -78,8 +78,8 @@ func (d *device) initiator(param provider.ConnParam) (mpa.Initiator, error) {
 	})
 }
 
-// connect makes the connection and raises the event that says how it went. It calls requested when
-// the first Request is sent, or when it returns.
+// connect makes the connection and raises the event with the result. It calls requested when the
+// first Request is sent, at the latest when it returns.
 func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, requested func()) {
 	defer requested()
 	src := id.source()
@@ -90,7 +90,7 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, req
 			return
 		}
 		if second, again := id.dev.opts.Fallback.second(initiator, err, reply); again && w != nil {
-			w.abort() // src may be needed again at once
+			w.abort() // the program may need src again at once
 			initiator = second
 			continue
 		}
@@ -108,8 +108,8 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, req
 	}
 }
 
-// attempt makes a TCP connection and starts MPA up on it. It calls requested when the Request is
-// sent. Without a TCP connection the wire is nil.
+// attempt makes a TCP connection and does the MPA start-up on it. It calls requested when the
+// Request is sent. Without a TCP connection the wire is nil.
 //
 //rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator,
@@ -126,7 +126,7 @@ func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.I
 	if err != nil {
 		return w, mpa.Params{}, nil, err
 	}
-	requested() // a new connection of TCP has room for all of it
+	requested() // a new TCP connection has room for all of it
 	if err := w.write(ctx, rest); err != nil {
 		return w, mpa.Params{}, nil, err
 	}
@@ -134,8 +134,8 @@ func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.I
 	return w, params, reply, err
 }
 
-// second returns the initiator of a second attempt, of revision 1, if the policy
-// wants one after err.
+// second returns the initiator of a second attempt, with revision 1, and whether the policy wants
+// one after err.
 //
 //rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
@@ -150,8 +150,8 @@ func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mp
 	return first.Fallback(err, time.Time{})
 }
 
-// isRDMAC reports whether the peer answered an enhanced Request in revision 0. To permit
-// that is to want the attempt that such a peer can serve.
+// isRDMAC reports whether the peer answered an enhanced Request in revision 0. If Options.RDMAC
+// permits such peers, Connect makes a second attempt, which such a peer can serve.
 //
 //rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func isRDMAC(err error) bool {
@@ -159,8 +159,7 @@ func isRDMAC(err error) bool {
 	return err == error(mpa.ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
 }
 
-// source is where to connect from. The port is one that BindAddr reserved, or
-// none.
+// source returns the address to connect from. Its port is the one that BindAddr reserved, or 0.
 func (id *cmID) source() netip.AddrPort {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -170,8 +169,7 @@ func (id *cmID) source() netip.AddrPort {
 	return netip.AddrPortFrom(id.local.Addr(), 0)
 }
 
-// dial makes the TCP connection, with the port that BindAddr reserved if it still
-// is.
+// dial makes the TCP connection, from the port that BindAddr reserved if it is still reserved.
 func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, error) {
 	id.mu.Lock()
 	binding, network, remote := id.binding, id.network(), id.remote
@@ -193,9 +191,9 @@ func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, e
 	return conn, nil
 }
 
-// lastFPDU returns the Terminate that RFC 6581 wants sent when an initiator can't
-// go on with what an enhanced responder agreed to, nil if err is not of that
-// kind. RFC 5044 section 8 closes the connection at once for everything else.
+// lastFPDU returns the Terminate that RFC 6581 requires of an initiator that can't go on with what
+// an enhanced responder agreed to. It returns nil for all other errors, after which RFC 5044
+// section 8 closes the connection at once.
 //
 //rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
 //rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
@@ -218,7 +216,7 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 	return fpdu
 }
 
-// run hands the connection to the QP and says so.
+// run hands the connection to the QP and raises the event.
 func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 	event := establishedEvent(params)
 	w.release()
@@ -236,16 +234,15 @@ func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 	}
 }
 
-// established raises ESTABLISHED, and reports whether Disconnect was called
-// before. From here on id ends s, and not the QP's connection, which may be another one
-// once s has ended.
+// established raises ESTABLISHED, and reports whether Disconnect was called before. From now on id
+// ends s, not the QP's connection, because the QP may have another one once s has ended.
 func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if !id.down {
 		id.stream = s
 	}
-	if id.state == idClosed { // Close waits for this goroutine and then ends the connection
+	if id.state == idClosed { // Close waits for this goroutine, and then ends the connection
 		return false
 	}
 	id.state = idEstablished
@@ -256,8 +253,8 @@ func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
 	return id.leave
 }
 
-// disconnected is called once by the QP when the connection has ended. That may be
-// before ESTABLISHED was raised, which comes first nevertheless.
+// disconnected is called once by the QP when the connection has ended. That may be before
+// ESTABLISHED was raised; ESTABLISHED still comes first.
 func (id *cmID) disconnected(error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -269,7 +266,7 @@ func (id *cmID) disconnected(error) {
 	}
 }
 
-// failed raises the event of a connection that did not come about.
+// failed raises the event of a connection that could not be made.
 func (id *cmID) failed(err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -279,7 +276,7 @@ func (id *cmID) failed(err error) {
 	id.noConnection(err)
 }
 
-// noConnection is failed with a complete error. id.mu is held.
+// noConnection raises that event for a complete error. id.mu is held.
 func (id *cmID) noConnection(err error) {
 	if id.state == idClosed {
 		err = errIDClosed
@@ -287,7 +284,7 @@ func (id *cmID) noConnection(err error) {
 	id.countFailure(err)
 	e := failureEvent(err)
 	if id.request != nil {
-		e.Type = provider.CMConnectError // the peer has asked for the connection: it rejects nothing
+		e.Type = provider.CMConnectError // a listener's peer rejects nothing
 	}
 	id.end(e)
 }
@@ -311,10 +308,9 @@ func (id *cmID) end(e provider.CMEvent) {
 	}
 }
 
-// Disconnect implements provider.ID. A connection that is being made ends as soon
-// as it works. With a request that was not answered, and after the peer has
-// disconnected, there is nothing to do, which is not an error with the kernel
-// either.
+// Disconnect implements provider.ID. A connection that is being made ends as soon as it is
+// established. For a request that was not answered, and after the peer has disconnected, it does
+// nothing and returns nil, as the kernel does.
 func (id *cmID) Disconnect() error {
 	if err := id.enter("rdma_disconnect", idConnecting, idRequested, idAccepting, idEstablished, idEnded); err != nil {
 		return err

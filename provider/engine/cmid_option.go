@@ -8,12 +8,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// SetOption implements provider.ID. The upper six bits of a type of service are the
-// DSCP of the socket's packets, the lower two are TCP's own. With REUSEADDR an address
-// may be bound that others have bound with it, until one of them listens; unlike with
-// the kernel, so may one that they all share be without it. Either has
-// an effect before Connect or Listen only, and AFONLY, and REUSEADDR 0, before BindAddr;
-// later is EINVAL. An ACK timeout is unsupported: TCP retransmits.
+// SetOption implements provider.ID. The upper six bits of a type of service are the DSCP of the
+// socket's packets; TCP uses the lower two. REUSEADDR lets the id bind an address that others have
+// bound with it, until one of them listens. Unlike with the kernel, an id without REUSEADDR may
+// bind such a shared address, too. Both options have an effect only before Connect or Listen;
+// AFONLY, and REUSEADDR 0, only before BindAddr. Later calls return EINVAL. An ACK timeout is
+// unsupported: TCP retransmits.
 func (id *cmID) SetOption(option provider.IDOption, value int) error {
 	const op = "rdma_set_option"
 	if err := option.Check(value); err != nil {
@@ -36,8 +36,7 @@ func (id *cmID) SetOption(option provider.IDOption, value int) error {
 	return nil
 }
 
-// adjust changes the sockets that id makes, and the one that it has bound. id.mu is
-// held.
+// adjust changes the sockets that id makes, and the socket that it has bound. id.mu is held.
 func (id *cmID) adjust(option provider.IDOption, value int) error {
 	change := func(o *transport.TCPOptions) { o.V6Only = value == 1 }
 	switch option {
@@ -67,7 +66,7 @@ func (id *cmID) adjust(option provider.IDOption, value int) error {
 	return nil
 }
 
-// network is what id makes its sockets with. id.mu is held.
+// network returns the network that makes id's sockets. id.mu is held.
 func (id *cmID) network() transport.Network {
 	if id.adjusted != nil {
 		return id.adjusted

@@ -13,13 +13,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// looksInRow is after how many looks a goroutine that looks before it sleeps stops where no clock
-// moves.
+// looksInRow is how often a goroutine polls before it sleeps if the clock does not move.
 const looksInRow = 4096
 
-// compChannel is a completion channel: a queue of CQs that have fired. A CQ is
-// in the queue once, with a count, so that the queue needs no memory of its
-// own.
+// compChannel is a completion channel: a queue of CQs that have fired. A CQ is in the queue once,
+// with a count of its events, so the queue needs no memory of its own.
 type compChannel struct {
 	dev  *device
 	refs refs.Count
@@ -27,15 +25,15 @@ type compChannel struct {
 
 	pace pace
 
-	// looked is when a goroutine that is about to sleep began to look in vain, as a time since
-	// epoch, 0 if none has.
+	// looked is when a goroutine that is about to sleep began to poll in vain, as a time since
+	// epoch. It is 0 if none has.
 	looked atomic.Int64
 
 	mu          sched.Mutex[locks.CompChannel]
 	first, last *cq // linked by cq.next
 }
 
-// epoch is before everything that is measured.
+// epoch is the zero of all times that the engine measures.
 var epoch = time.Now()
 
 // CreateCompChannel implements provider.Device.
@@ -74,8 +72,7 @@ func (ch *compChannel) append(c *cq) {
 	ch.last = c
 }
 
-// pop takes the oldest event, nil if there is none. more reports whether
-// there are others.
+// pop takes the oldest event, nil if there is none. more reports whether there are others.
 func (ch *compChannel) pop() (c *cq, more bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -137,8 +134,8 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 	}
 }
 
-// sleep waits for an event, or returns the error of ctx. If the caller has not looked for
-// completions already (cq.Look), and the last wait was short, it first looks for events.
+// sleep waits for an event, or returns the error of ctx. It polls for events first if the last wait
+// was short and the caller has not polled for completions already (cq.Look).
 func (ch *compChannel) sleep(ctx context.Context) error {
 	look := ch.dev.opts.BusyWait
 	began := time.Now()
@@ -151,34 +148,34 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 			return nil
 		}
 		vain = true
-		ch.dev.poller.Attend() // the looks may have begun a lease
+		ch.dev.poller.Attend() // the polls may have begun a lease
 	}
 	err := ch.wake.wait(ctx)
-	if short := time.Since(began) < look; !short || err == nil { // what ctx ends was no short wait
+	if short := time.Since(began) < look; !short || err == nil { // not if ctx ended the wait
 		ch.pace.waited(short, vain)
 	}
 	return err
 }
 
-// pace decides from the waits before whether a wait begins with looking. It is only a guess, so
-// that what several goroutines do to it at the same time does not matter.
+// pace decides from earlier waits whether a wait begins with polling. It is only a guess, so races
+// between goroutines that change it do not matter.
 type pace struct {
-	brief  atomic.Bool  // the next wait begins with looking
-	shorts atomic.Int32 // short waits, one after the other, that did not
-	vain   atomic.Int32 // looks in vain, of which each that finds something takes one back
+	brief  atomic.Bool  // the next wait begins with polling
+	shorts atomic.Int32 // consecutive short waits without polling
+	vain   atomic.Int32 // waits that polled in vain; each that finds something takes one back
 }
 
-// found is called after a look that found something.
+// found is called when polling has found something.
 func (p *pace) found() {
 	if n := p.vain.Load(); n > 0 {
 		p.vain.Store(n - 1)
 	}
 }
 
-// waited is called after a sleep. vain says that it began with a look that found nothing, and short
-// that it was shorter than BusyWait. Where the peer needs the CPU that looks, because there is only
-// one, each look is in vain and the sleep after it is short: so each look in vain doubles how many
-// short waits there have to be before the next.
+// waited is called after a sleep. vain says that it began with polling that found nothing, and
+// short that it took less than BusyWait. If the peer needs the polling CPU, because there is only
+// one, polling is always in vain and the sleep after it is short. So each vain poll doubles how
+// many short waits must follow before the next.
 func (p *pace) waited(short, vain bool) {
 	n := p.vain.Load()
 	switch {
@@ -208,17 +205,18 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 			return false
 		}
 		ch.dev.breathe()
-		runtime.Gosched() // to whom the CPU is of more use
+		runtime.Gosched() // lets goroutines run that can use the CPU better
 	}
 	return false
 }
 
-// looking is how many goroutines of the process look.
+// looking is how many goroutines of the process poll before they sleep.
 var looking atomic.Int32
 
-// beginLook reports whether one more goroutine may look. As long as each P has a goroutine to run,
-// and be it one that gives way all the time, the scheduler asks Go's netpoller only every 10 ms,
-// and all that is not ours, a net.Conn for instance, waits for that. So one P is left to others.
+// beginLook reports whether one more goroutine may poll. As long as each P has a runnable
+// goroutine, even one that yields all the time, the scheduler polls Go's netpoller only every 10
+// ms. Other users of the netpoller, such as a net.Conn, would wait for that. So one P is left to
+// others.
 func beginLook() bool {
 	if int(looking.Add(1)) > max(runtime.GOMAXPROCS(0)-1, 1) {
 		looking.Add(-1)
@@ -229,9 +227,9 @@ func beginLook() bool {
 
 func endLook() { looking.Add(-1) }
 
-// breathe has the scheduler ask the netpoller, which it would not do as long as each P, or each CPU
-// of a machine that others use, has a goroutine that looks. It wakes the first progress goroutine,
-// which is in the netpoller, too, and waits for it.
+// breathe makes the scheduler poll the netpoller. The scheduler would not poll it while each P, or
+// each CPU of a shared machine, has a goroutine that polls the device. breathe wakes the first
+// progress goroutine, which also waits in the netpoller, and waits until it has run.
 func (d *device) breathe() {
 	now := int64(time.Since(epoch))
 	if now-d.prog.breath.Load() < int64(policy.BreathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
@@ -240,7 +238,7 @@ func (d *device) breathe() {
 	defer d.prog.breathing.Store(false) // one at a time, or one could take the other's token
 	d.prog.breath.Store(now)
 	select {
-	case <-d.prog.awake: // of an earlier time
+	case <-d.prog.awake: // a token of an earlier time
 	default:
 	}
 	d.poller.first().Wake()
@@ -250,10 +248,10 @@ func (d *device) breathe() {
 	}
 }
 
-// Look implements provider.Looker. Falling asleep and being woken take from 5 to 50 us on either
-// side. So after a wait shorter than BusyWait it looks for completions for as long. It
-// reads the streams of the CQ directly, and as it is called before the CQ is armed, the progress
-// goroutine leaves the streams to it.
+// Look implements provider.Looker. Falling asleep and being woken take 5 to 50 us on each side. So
+// after a wait shorter than BusyWait, Look polls for completions for up to BusyWait. It reads the
+// streams of the CQ directly. It is called before the CQ is armed, so the progress goroutine leaves
+// the streams to it.
 func (c *cq) Look(ctx context.Context) bool {
 	ch := c.ch
 	if ch == nil || c.dev.opts.BusyWait <= 0 || !ch.pace.brief.Load() {

@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// armState says which completion fires the channel next.
+// armState says which completion will fire the channel.
 type armState uint8
 
 const (
@@ -24,29 +24,28 @@ const (
 	armAny
 )
 
-// cq is a completion queue: a ring that grows and shrinks by Resize only.
-// Children are the queues of QPs that complete here.
+// cq is a completion queue: a ring that only Resize grows or shrinks. Its children are the queues
+// of QPs that complete on it.
 type cq struct {
 	dev    *device
 	refs   refs.Count
 	ch     *compChannel            // nil for none
 	cqe    int                     // with a sink, how many completions were asked for
 	sink   provider.CompletionSink // takes the completions; nil for the ring
-	use    provider.SinkUse        // sink, nil if it does not see its program's use
+	use    provider.SinkUse        // sink, nil if it does not report its program's use
 	cookie any
 
-	// direct are the QPs that complete here, each once, as long as they are
-	// few enough that asking each for news is cheaper than asking the poller
-	// which have some; otherwise it is empty. It is replaced as a whole, so that
-	// progress reads it without a lock.
+	// direct holds the QPs that complete here, each once. It is empty if they are so many that
+	// asking the poller which have news is cheaper than asking each. It is replaced as a whole, so
+	// that progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	seen     atomic.Int64  // count, for those without mu
-	unlooked atomic.Uint32 // completions of many QPs that were taken since lookFirst
+	seen     atomic.Int64  // count, for readers without mu
+	unlooked atomic.Uint32 // completions of many QPs taken since lookFirst
 	bells    doorbells
 	run      atomic.Int64  // the policy.Run of the program
-	taken    atomic.Uint32 // what use.Taken has returned last
-	came     atomic.Int64  // when use was given a completion last, as a time since epoch
+	taken    atomic.Uint32 // the last result of use.Taken
+	came     atomic.Int64  // when use last received a completion, as a time since epoch
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -54,21 +53,20 @@ type cq struct {
 	head   int // oldest
 	count  int
 	arm    armState // with a sink only armAny, until something comes: see lookAtAll
-	full   bool     // a completion was lost and none was polled since
+	full   bool     // a completion was lost, and the program has polled none since
 	losses uint64   // completions lost for want of room
 	pushed uint64   // completions that have been in the ring
 	errors uint64   // those of them that report a failure
 	most   int      // the highest count since the ring was made
 
-	passed provider.WC // what the sink is just given
+	passed provider.WC // the completion that the sink is given
 
-	events int // of ch.mu: fired and not yet handed out
+	events int // guarded by ch.mu: fired and not yet fetched
 	queued bool
 	next   *cq // in the channel's queue
 }
 
-// CreateCQ implements provider.Device. The capacity granted is CQE rounded up
-// to a power of two.
+// CreateCQ implements provider.Device. The granted capacity is CQE rounded up to a power of two.
 func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	const op = "ibv_create_cq"
 	if init.CQE < 1 || init.CQE > maxCQE {
@@ -113,7 +111,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, as the sink notifies the "+
 	"program; leave out one: %w", syscall.EINVAL)
 
-// roundUp returns the least power of two that is not below n.
+// roundUp returns the least power of two that is at least n.
 func roundUp(n int) int {
 	size := 1
 	for size < n {
@@ -122,7 +120,7 @@ func roundUp(n int) int {
 	return size
 }
 
-// ownCQ returns the CQ of d that c is, nil if it isn't one.
+// ownCQ returns c as a CQ of d, nil if it isn't one.
 func (d *device) ownCQ(c provider.CQ) *cq {
 	own, ok := c.(*cq)
 	if !ok || own == nil || own.dev != d {
@@ -131,9 +129,8 @@ func (d *device) ownCQ(c provider.CQ) *cq {
 	return own
 }
 
-// attach makes q a dependant of c and one that Poll makes progress for. It
-// reports false if c is closed. A QP whose two queues complete on one CQ
-// attaches once.
+// attach makes q a dependant of c, for which Poll makes progress. It reports false if c is closed.
+// A QP whose two queues complete on one CQ attaches once.
 func (c *cq) attach(q *qp) bool {
 	if !c.refs.Hold() {
 		return false
@@ -145,7 +142,7 @@ func (c *cq) attach(q *qp) bool {
 	return true
 }
 
-// detach undoes attach. Completions of q that are in the ring stay.
+// detach undoes attach. Completions of q in the ring stay there.
 func (c *cq) detach(q *qp) {
 	c.mu.Lock()
 	delete(c.qps, q)
@@ -162,11 +159,10 @@ func (c *cq) listDirect() {
 	c.direct.Store(&list)
 }
 
-// push queues a completion, and fires the channel if it is armed for it:
-// solicited is that of a Send with the solicited event, and a failure counts
-// as solicited, too. It neither blocks nor allocates, so that it may be called
-// with a QP's locks held. Without room the completion is lost, as with siw,
-// and EventCQErr is raised once until the next Poll.
+// push queues a completion, and fires the channel if it is armed for it. solicited marks a Send
+// with the solicited event; a failure counts as solicited, too. push neither blocks nor allocates,
+// so it may be called with a QP's locks held. Without room the completion is lost, as with siw, and
+// EventCQErr is raised once until the next Poll.
 func (c *cq) push(wc provider.WC, solicited bool) {
 	if c.sink != nil {
 		c.pass(wc, solicited)
@@ -187,8 +183,8 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	c.release(c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess))
 }
 
-// release has the others see what was put into the ring, releases mu, which is held, and fires the
-// channel if it is to.
+// release publishes what was put into the ring, releases mu, which is held, and fires the channel
+// if fire is true.
 func (c *cq) release(fire bool) {
 	if fire {
 		c.arm = armNone
@@ -200,7 +196,7 @@ func (c *cq) release(fire bool) {
 	}
 }
 
-// lose counts n completions that there was no room for. It unlocks mu.
+// lose counts n completions for which there was no room. It unlocks mu.
 func (c *cq) lose(n int) {
 	cqe := c.capacity()
 	c.losses += uint64(n)
@@ -222,7 +218,7 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	if c.use != nil {
 		c.came.Store(int64(sinceEpoch())) // before the completion can be seen
 	}
-	c.passed = wc // what a method of an interface is given would be allocated
+	c.passed = wc // an argument of an interface's method would be allocated
 	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
 		returned = true
@@ -274,15 +270,17 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	return n, nil
 }
 
-// lookFirst looks at the streams before completions are taken from the ring. A program whose many
-// connections are all busy always finds some. It would never look, and the progress goroutine would
-// serve every stream, on a CPU that the peer or the program could use. It looks first: what a poll
-// has taken would be lost if its look did not return, and a poll that returns less than it could
-// has emptied the CQ. With one P nobody serves the streams at the same time, and looks would only
-// come earlier.
+// lookFirst receives before a poll takes completions from the ring. A program whose many
+// connections are all busy always finds completions, so it would never receive. The progress
+// goroutine would serve every stream, on a CPU that the peer or the program could use.
 //
-// What waits for an empty ring is sent as well (doorbells). With looks the ring is rarely empty,
-// and a program that takes 16 completions at a time had 0.6 of the messages without that.
+// It receives first, because a poll that has taken completions would lose them if a look did not
+// return, and because a poll that returns fewer than it could has emptied the CQ. With one P it
+// does nothing: nobody serves the streams at the same time, so looks would only come earlier.
+//
+// It also transmits deferred posts that wait for an empty ring (doorbells). With looks the ring is
+// rarely empty, and without this a program that takes 16 completions at a time had 0.6 of the
+// message rate.
 func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
@@ -314,13 +312,13 @@ func (c *cq) take(wc []provider.WC) int {
 }
 
 // ReqNotify implements provider.CQ. Without a channel it does nothing, as with siw; with a sink it
-// says only that the program is about to sleep. A request for any completion is not narrowed by a
+// only notes that the program is about to sleep. A request for any completion is not narrowed by a
 // later one for solicited completions.
 func (c *cq) ReqNotify(solicitedOnly bool) error {
 	if c.refs.Closed() {
 		return failClosed("ibv_req_notify_cq", "cq")
 	}
-	if c.sink != nil { // which knows what the program waits for
+	if c.sink != nil { // the sink knows what the program waits for
 		c.mu.Lock()
 		c.arm = armAny // until something comes
 		c.mu.Unlock()
@@ -339,8 +337,8 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
 	c.ringAll()
-	// The caller is about to sleep: the progress goroutine, which leaves the
-	// streams to whoever polls, takes them over without delay.
+	// The caller is about to sleep. The progress goroutine, which leaves the streams to pollers,
+	// takes them over without delay.
 	c.dev.poller.Attend()
 	return nil
 }
@@ -369,8 +367,7 @@ func (c *cq) CQE() int {
 	return c.capacity()
 }
 
-// capacity returns how many completions there is room for: with a sink, how many were asked for.
-// mu is held.
+// capacity returns how many completions fit; with a sink, how many were asked for. mu is held.
 func (c *cq) capacity() int {
 	if c.sink != nil {
 		return c.cqe
@@ -378,8 +375,8 @@ func (c *cq) capacity() int {
 	return len(c.ring)
 }
 
-// Resize implements provider.CQ. As in CreateCQ, the capacity granted is cqe
-// rounded up to a power of two; a CQ gives back what it no longer needs.
+// Resize implements provider.CQ. As in CreateCQ, the granted capacity is cqe rounded up to a power
+// of two. A CQ frees the memory that it no longer needs.
 func (c *cq) Resize(cqe int) error {
 	const op = "ibv_resize_cq"
 	switch {
@@ -391,7 +388,7 @@ func (c *cq) Resize(cqe int) error {
 		return fail(op, "cq", failUnsupported("a new size",
 			"the CQ's completions go to a Sink, which has the room"))
 	}
-	ring := make([]provider.WC, roundUp(cqe)) // outside of the lock, on which QPs wait
+	ring := make([]provider.WC, roundUp(cqe)) // without the lock, for which QPs wait
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cqe < c.count {
@@ -406,8 +403,8 @@ func (c *cq) Resize(cqe int) error {
 // Cookie implements provider.CQ.
 func (c *cq) Cookie() any { return c.cookie }
 
-// Close implements provider.CQ. Events of the CQ that were not taken from
-// its channel or from the device are gone with it.
+// Close implements provider.CQ. Events of the CQ that were not fetched from its channel or from the
+// device are dropped.
 func (c *cq) Close() error {
 	first, busy := c.refs.End()
 	if busy {

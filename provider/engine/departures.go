@@ -11,36 +11,37 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// departures are the connections of a device that have ended here and wait for the
-// peer's end: RDMA streams (see linger) and connections that the start-up refused (see
-// farewell). Each holds a socket although nothing of the program's is left, so
-// Options.MaxClosing bounds how many there are, and Options.MaxClosingPerPeer how many
-// of one peer. When there is one too many, the peer that has most gives up the one that has
-// waited longest: the peer had the most time of all to see its end, and a peer that ends
-// connections in a flood displaces its own.
+// departures are the connections of a device that have ended here and wait for the peer's end: RDMA
+// streams (see linger) and connections that the start-up refused (see farewell). Each holds a
+// socket although the program has nothing left of it. So Options.MaxClosing bounds how many there
+// are, and Options.MaxClosingPerPeer how many one peer has.
+//
+// When there is one too many, the peer that has most of them loses the one that has waited longest.
+// That peer had more time than all others to see its end, and a peer that floods the device with
+// ending connections displaces only its own.
 //
 // A goroutine may take mu while it holds linger.mu or farewell.mu, and dropping while it holds
 // farewell.mu. It takes no lock while it holds one of these two.
 type departures struct {
 	mu       sched.Mutex[locks.Departures]
 	stopping bool
-	peers    map[netip.Addr]*leavingPeer // nil: none so far
+	peers    map[netip.Addr]*leavingPeer // nil before the first
 	places   map[departing]*list.Element // in the list of its peer
 	most     leavingPeers
-	came     uint64 // how many were added so far
+	came     uint64 // how many have been added
 
 	dropping sched.Mutex[locks.Dropping]
-	dropped  [4096]byte // what farewells read
+	dropped  [4096]byte // into which farewells read
 }
 
-// leavingPeer is a peer of connections that wait.
+// leavingPeer is a peer that has waiting connections.
 type leavingPeer struct {
 	addr    netip.Addr
 	waiting list.List // of leavingConn, the oldest first; never empty
 	at      int       // in leavingPeers
 }
 
-// leavingConn is a connection that waits.
+// leavingConn is a connection that waits for the peer's end.
 type leavingConn struct {
 	departing
 	peer *leavingPeer
@@ -49,8 +50,8 @@ type leavingConn struct {
 
 func (p *leavingPeer) oldest() leavingConn { return p.waiting.Front().Value.(leavingConn) }
 
-// leavingPeers is a heap. The first peer is the one of which most connections wait; of
-// several with as many, the one whose oldest connection came first.
+// leavingPeers is a heap. Its first peer has most waiting connections. Among peers with equally
+// many, it is the one whose oldest connection came first.
 type leavingPeers []*leavingPeer
 
 func (h leavingPeers) Len() int { return len(h) }
@@ -85,15 +86,15 @@ func (h *leavingPeers) Pop() any {
 
 // departing is a connection that waits for the peer's end.
 type departing interface {
-	// cut closes the socket without waiting any longer. TCP still sends what it has taken,
-	// and the FIN. But with reset, if TCP has not taken everything, the connection is
-	// reset. The caller holds no lock. The socket may be closed already.
+	// cut closes the socket without waiting any longer. TCP still sends the bytes that it has
+	// taken, and the FIN. With reset, the connection is reset instead if TCP has not taken
+	// everything. The caller holds no lock. The socket may be closed already.
 	cut(reset bool)
 	peer() netip.Addr // a result of peerGroup
 }
 
-// add notes that c waits. If instead is not nil, there is one connection too many, and the
-// caller has to cut instead. ok is false if the device is being closed, and c can't wait.
+// add notes that c waits. If instead is not nil, there is one connection too many, and the caller
+// must cut instead. ok is false if the device is being closed, so that c can't wait.
 func (d *departures) add(c departing, opts *Options) (instead departing, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +136,7 @@ func (d *departures) gone(c departing) {
 	d.remove(c)
 }
 
-// remove takes c out, if it is in. mu is held.
+// remove removes c, if it is there. mu is held.
 func (d *departures) remove(c departing) {
 	place := d.places[c]
 	if place == nil {
@@ -152,7 +153,7 @@ func (d *departures) remove(c departing) {
 	heap.Fix(&d.most, p.at)
 }
 
-// stop cuts all, and lets no other wait.
+// stop cuts all connections, and lets no other wait.
 func (d *departures) stop() {
 	d.mu.Lock()
 	d.stopping = true
@@ -171,8 +172,8 @@ func (d *departures) len() int {
 	return len(d.places)
 }
 
-// drop reads what has arrived on conn and forgets it, within the turn. The error is nil if
-// there may be more.
+// drop reads and discards what has arrived on conn, within the turn. The error is nil if there may
+// be more.
 func (d *departures) drop(conn transport.Conn, left *int) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()

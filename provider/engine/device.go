@@ -23,21 +23,20 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// The engine has no interface of its own, so its MAC address is made up: with
-// the bit for locally administered addresses set, and the project's name
-// after it. It is the same on every host, as nothing that is stable differs on
-// all of them; iWARP addresses peers by IP and never by GID.
+// The engine has no interface of its own, so its MAC address is made up: the bit for locally
+// administered addresses, and then the project's name. It is the same on every host, because
+// nothing that is stable differs on all of them; iWARP addresses peers by IP and never by GID.
 var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
 
-// nodeGUID is the EUI-64 of mac (RFC 4291 appendix A), which siw forms from
-// its interface's address, too.
+// nodeGUID is the EUI-64 of mac (RFC 4291 appendix A). siw makes its GUID from its interface's
+// address in the same way.
 var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 
-// chunk is a pooled buffer, of a batch or of payload for an object or from one.
+// chunk is a pooled buffer, for a batch, or for payload to or from an object.
 type chunk = frames.Chunk
 
-// device is an open device, the root of everything else. Its children count
-// themselves with refs.Hold.
+// device is an open device, the root of all other objects. Its children count themselves with
+// refs.Hold.
 type device struct {
 	refs   refs.Count
 	opts   Options // complete
@@ -53,7 +52,7 @@ type device struct {
 
 	accepted admission
 	leaving  departures
-	streams  sync.WaitGroup // whose onDown has not returned yet
+	streams  sync.WaitGroup // streams whose onDown has not returned yet
 	tasks    sync.WaitGroup // goroutines of spawn
 
 	pds, cqs, qps, srqs refs.Limit
@@ -61,7 +60,7 @@ type device struct {
 	fatal atomic.Bool
 
 	qpnMu   sched.Mutex[locks.QPNumbers]
-	qpns    map[uint32]*qp // in use; nil for one that is being made
+	qpns    map[uint32]*qp // in use; nil while the QP is being made
 	nextQPN uint32
 }
 
@@ -83,7 +82,7 @@ func openDevice(opts Options) (*device, error) {
 	d.async.init(maxAsync)
 	d.log.open(opts.Logger)
 	d.chunks.New = func() *chunk { return new(chunk) }
-	d.chunks.Idle = func(*chunk) bool { return true } // what is in one has no meaning
+	d.chunks.Idle = func(*chunk) bool { return true } // its content has no meaning
 	d.pds.Max, d.cqs.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
@@ -92,14 +91,14 @@ func openDevice(opts Options) (*device, error) {
 	return d, nil
 }
 
-// tcpNetwork makes the network of a device for which Options names none.
+// tcpNetwork makes the network of a device whose Options name none.
 //
-// With CRC, segments are bounded, which only matters on links like loopback, whose segments could
-// be longer. There the MSS, 65,483, is no multiple of four: a segment that TCP cuts from the middle
-// of a long record may end inside a CRC, so that each FPDU has to be a record of its own (see
-// addFPDU). With segments of 32,576 bytes, or 32,564 with time stamps, FPDUs without pad may be
-// any number in one record, and 256 KiB are sent with one call. Two of them still go in one packet
-// of the kernel's, which has 64 KiB at most.
+// With CRC, it bounds the segments, which only matters on links like loopback, whose segments could
+// be longer. The MSS there, 65,483, is no multiple of four, so a segment that TCP cuts from the
+// middle of a long record may end inside a CRC. Each FPDU would have to be a record of its own (see
+// addFPDU). With segments of 32,576 bytes, or 32,564 with time stamps, one record can hold any
+// number of FPDUs without pad, so one call sends 256 KiB. Two such segments still fit into one
+// packet of the kernel, which has at most 64 KiB.
 func tcpNetwork(opts Options) (transport.Network, error) {
 	if opts.TCP.MaxSegment == 0 && opts.CRC != CRCOff {
 		opts.TCP.MaxSegment = policy.RecordSegment
@@ -150,9 +149,9 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 	}, nil
 }
 
-// atomicCap is what Query returns as DeviceAttr.AtomicCap. Operations are those of the CPU, and
-// so atomic with the program's own as well; but not with another device's that does not ask
-// the CPU, which IBV_ATOMIC_GLOB would promise.
+// atomicCap returns DeviceAttr.AtomicCap for Query. The CPU performs the operations, so they are
+// atomic with the program's own, too. They are not atomic with the operations of another device
+// that does not use the CPU, which IBV_ATOMIC_GLOB would promise.
 func (d *device) atomicCap() provider.AtomicCap {
 	if d.opts.Extensions {
 		return provider.AtomicHCA
@@ -177,8 +176,8 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	}, nil
 }
 
-// QueryGID implements provider.Device. The one GID is made from an address
-// that is the same on every host.
+// QueryGID implements provider.Device. The one GID is made from mac, so it is the same on every
+// host.
 func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	const op = "ibv_query_gid"
 	var gid provider.GID
@@ -201,8 +200,8 @@ func (d *device) QueryGIDTable() ([]provider.GIDEntry, error) {
 	return []provider.GIDEntry{{GID: gid, Port: 1}}, nil
 }
 
-// errNoPkey has the errno that libibverbs gives for siw, whatever port and index:
-// it looks for a file in sysfs.
+// errNoPkey has the errno that libibverbs returns for siw, whatever port and index, because it
+// looks for a file in sysfs.
 var errNoPkey = fmt.Errorf("%w: %w", failUnsupported("P_Key table", "iWARP has no partitions"), syscall.ENOENT)
 
 // QueryPkey implements provider.Device.
@@ -252,8 +251,8 @@ func (d *device) Close() error {
 	return nil
 }
 
-// spawn calls f on a goroutine that Close waits for. The device is not closed yet: the caller has
-// something that holds it, or is a look at stalls.
+// spawn calls f on a goroutine that Close waits for. The device must not be closed yet: the caller
+// holds something of it, or is a look at stalls.
 func (d *device) spawn(f func()) {
 	d.tasks.Add(1)
 	sched.Go(func() {
@@ -288,7 +287,7 @@ func (d *device) list(q *qp) {
 	d.qpnMu.Unlock()
 }
 
-// giveQPN takes the number back.
+// giveQPN returns the number, so that another QP may have it.
 func (d *device) giveQPN(qpn uint32) {
 	d.qpnMu.Lock()
 	delete(d.qpns, qpn)
@@ -300,10 +299,10 @@ func (d *device) giveQPN(qpn uint32) {
 var errDeviceFatal = fmt.Errorf("the device has failed, close it and open another: %w", syscall.EIO)
 
 // fail is called when a poller has failed, so that arrivals are no longer seen. It raises
-// EventDeviceFatal once, and ends all connections, so that no program waits for ever.
+// EventDeviceFatal once, and ends all connections, so that no program waits forever.
 func (d *device) fail(err error) {
 	if d.fatal.Swap(true) {
-		return // another progress goroutine has seen to it
+		return // another progress goroutine has reported it
 	}
 	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
 	d.qpnMu.Lock()
@@ -311,7 +310,7 @@ func (d *device) fail(err error) {
 	d.qpnMu.Unlock()
 	for _, q := range qps {
 		if q != nil {
-			q.mu.Lock()   // enterRTS is through, or finds the device failed
+			q.mu.Lock()   // enterRTS has returned, or finds the device failed
 			q.mu.Unlock() //nolint:staticcheck // waits for the holder
 			q.abort(fmt.Errorf("%w: %w", errDeviceFatal, err))
 		}

@@ -12,8 +12,8 @@ import (
 
 // eventChannel is an event channel: a queue of the events of the ids on it.
 //
-// Most connections have a channel of their own, and no events most of the time. So it
-// holds memory only for events that are queued and for goroutines that wait for one.
+// Most connections have a channel of their own, and no events most of the time. So a channel holds
+// memory only for queued events and waiting goroutines.
 type eventChannel struct {
 	dev  *device
 	refs refs.Count // ids
@@ -23,17 +23,16 @@ type eventChannel struct {
 	woken       chan struct{} // closed by the next event, or Close; nil: no goroutine waits
 }
 
-// queuedEvent is an event with its place in a channel's queue. The queue is a list
-// because events are taken out of its middle: requests whose peers have left, at the
-// rate at which peers come and leave, and however long the queue is.
+// queuedEvent is an event with its place in a channel's queue. The queue is a list, because events
+// are taken out of its middle: requests whose peers have left. That happens as often as peers come
+// and leave, and must not depend on the queue's length.
 type queuedEvent struct {
 	provider.CMEvent
-	queued     bool // under the mu of the channel
+	queued     bool // guarded by the channel's mu
 	prev, next *queuedEvent
 }
 
-// newEventChannel makes an event channel of d, which has been held for it:
-// Close drops that.
+// newEventChannel makes an event channel of d. The caller holds d for it, and Close drops the hold.
 func newEventChannel(d *device) provider.EventChannel {
 	return &eventChannel{dev: d}
 }
@@ -75,9 +74,9 @@ func (ch *eventChannel) unlink(e *queuedEvent) {
 	e.queued, e.prev, e.next = false, nil, nil
 }
 
-// withdraw takes e out of the queue, and its id off the channel. It reports false if e was
-// fetched, or is about to move to another channel. It does both in one step: Close of the
-// listener looks for events only, and the program may close the channel after that.
+// withdraw takes e out of the queue, and its id off the channel. It returns false if e was fetched,
+// or is about to move to another channel. It does both under one lock, because Close of the
+// listener looks only for events, and the program may close the channel after that.
 func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -89,7 +88,7 @@ func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 	return true
 }
 
-// wake has all goroutines that wait look again. mu is held.
+// wake makes all waiting goroutines check the queue again. mu is held.
 func (ch *eventChannel) wake() {
 	if ch.woken != nil {
 		close(ch.woken)
@@ -97,8 +96,8 @@ func (ch *eventChannel) wake() {
 	}
 }
 
-// pop takes the oldest event. Without one it returns what is closed when it is
-// worth looking again.
+// pop takes the oldest event. Without one it returns a channel that is closed when the caller
+// should try again.
 func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{}) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -116,15 +115,15 @@ func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{
 	return oldest.CMEvent, true, nil
 }
 
-// closedChan is always worth looking again.
+// closedChan makes a caller of pop try again at once.
 var closedChan = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// take removes the events of id, in order, with those of a listener the
-// requests that were not fetched.
+// take removes the events of id, in order. For a listener, these include the requests that were not
+// fetched.
 func (ch *eventChannel) take(id *cmID) []*queuedEvent {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -160,8 +159,8 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	}
 }
 
-// Close implements provider.EventChannel. Connections that were rejected go on waiting
-// for the peer's FIN, because they are the device's (see departures).
+// Close implements provider.EventChannel. Rejected connections go on waiting for the peer's FIN,
+// because they belong to the device (see departures).
 func (ch *eventChannel) Close() error {
 	ids := ch.refs.Len()
 	first, busy := ch.refs.End()

@@ -11,11 +11,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// farewell is a connection that ends in the start-up with something left to send: a
-// rejecting Reply, or a Terminate. It is sent, then FIN; what the peer still sends is read
-// and dropped until its FIN comes, because a close with unread bytes is a reset, which
-// could overtake what was sent. The farewell is the Handler of its Conn and needs no
-// goroutine, so any number of peers can be refused.
+// farewell is a connection that ends in the start-up with something left to send: a rejecting
+// Reply, or a Terminate. The farewell sends it, then FIN. It reads and discards what the peer still
+// sends until the peer's FIN, because closing with unread bytes is a reset, which could overtake
+// what was sent. It is the Handler of its Conn and needs no goroutine, so any number of peers can
+// be refused.
 type farewell struct {
 	dev  *device
 	conn transport.Conn
@@ -29,7 +29,7 @@ type farewell struct {
 	timer   *time.Timer
 }
 
-// leave sends last and ends w, and returns at once. It takes over w.
+// leave sends last and ends w, without waiting. It takes over w.
 func (d *device) leave(w *wire, last []byte) {
 	w.release()
 	f := &farewell{dev: d, conn: w.conn, out: last}
@@ -41,8 +41,8 @@ func (d *device) leave(w *wire, last []byte) {
 	}
 }
 
-// begin does what can be done at once. It returns the connection that has to be cut, or
-// nil. mu is held.
+// begin does what can be done at once. It returns a connection that must be cut, or nil. mu is
+// held.
 func (f *farewell) begin() (instead departing) {
 	if turn := policy.TurnEnd; f.dev.poller.first().Add(f.conn, f) != nil || f.step(&turn) {
 		f.close()
@@ -80,14 +80,13 @@ func (f *farewell) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
 	return turn - left, left <= 0
 }
 
-// step does what can be done in what is left of a turn, and reports whether the socket can
-// be closed. mu is held.
+// step does what can be done in the rest of a turn, and reports whether the socket can be closed.
+// mu is held.
 func (f *farewell) step(left *int) bool {
 	return !f.send() || f.drain(left) || f.fin && f.eof
 }
 
-// send sends the rest and the FIN. It reports false when the connection is lost. mu is
-// held.
+// send sends the rest and the FIN. It reports false if the connection is lost. mu is held.
 func (f *farewell) send() bool {
 	for len(f.out) > 0 {
 		n, err := writeRecords(f.conn, [][]byte{f.out}, []int{len(f.out)})
@@ -114,8 +113,8 @@ func (f *farewell) send() bool {
 	return f.conn.CloseWrite() == nil
 }
 
-// drain drops what has arrived, within the turn, and reports whether the connection is
-// lost. mu is held.
+// drain discards what has arrived, within the turn, and reports whether the connection is lost. mu
+// is held.
 func (f *farewell) drain(left *int) (lost bool) {
 	if f.eof {
 		return false
