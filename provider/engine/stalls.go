@@ -16,27 +16,25 @@ import (
 )
 
 const (
-	stallsLeast = 64 // streams that a list of them has room for, however few there are
+	stallsLeast = 64 // capacity that a list of streams keeps at least
 
-	// turnsToFill is how many turns fill the last third of the buffer of a socket with short
-	// messages.
+	// turnsToFill is how many turns of short messages fill the last third of a socket's buffer.
 	turnsToFill = 8
 )
 
-// A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
-// Its connection, which holds very little otherwise, then holds part of an FPDU, or
-// bytes that the socket didn't take. That ends after a time, even if a few bytes move now
-// and then: an FPDU has FPDUTimeout from its first byte to its last, and what was left
-// over when the socket was full has SendTimeout until it is taken. So a peer has to keep to
-// an absolute rate. A slow peer that does so is never cut, because each FPDU has the whole
-// time.
+// A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent. Its
+// connection, which otherwise holds very little, then holds part of an FPDU, or bytes that the
+// socket didn't take. That ends after a time, even if a few bytes move occasionally. An FPDU has
+// FPDUTimeout from its first byte to its last. The bytes that were left over when the socket was
+// full have SendTimeout until they are taken. So a peer must keep an absolute rate. A slow peer
+// that keeps it is never cut, because each FPDU has the whole time.
 //
-// The streams of a device that may be stalled are looked at together, and a timer runs
-// only while there are any. A stream joins them when it begins to wait for its peer in one
-// of these ways, and sets one flag, which stays set most of the time that it is busy.
-// Counters that the stream has anyway show whether it has moved since the last look.
+// One timer checks all streams of a device that may be stalled, and runs only while there are any.
+// A stream joins when it begins to wait for its peer in one of these ways. That sets one flag,
+// which stays set most of the time that the stream is busy. Counters that the stream has anyway
+// show whether it has moved since the last check.
 
-// Why streams that are stalled for too long end.
+// The causes of streams that were stalled for too long.
 var (
 	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
 		os.ErrDeadlineExceeded)
@@ -55,15 +53,15 @@ var (
 // stalls watches the streams of a device that may be stalled.
 type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
-	fresh   []*stream // since the last look
-	prune   int       // how long fresh may get before those that have ended are taken out
+	fresh   []*stream // joined since the last look
+	prune   int       // the length of fresh at which ended streams are removed
 	timer   *time.Timer
-	due     time.Time // when the timer was to run out
+	due     time.Time // when the timer was to expire
 	armed   bool
 	stopped bool
-	looks   sync.WaitGroup // the timer that is armed, and what it calls
+	looks   sync.WaitGroup // the armed timer, and what it calls
 
-	known []stall // for look only, of which one runs at a time
+	known []stall // used only by look, which never runs twice at a time
 }
 
 // stall is a stream that is watched.
@@ -72,14 +70,14 @@ type stall struct {
 	rx, tx stallSide
 }
 
-// stallSide is how far one side of a stream was at the look that first found it waiting
-// for the peer to finish the FPDU, or to take the bytes, that it still waits for.
+// stallSide is where one side of a stream was at the look that first found it waiting for the peer
+// to finish an FPDU or to take bytes. It is valid as long as the side waits for the same.
 type stallSide struct {
 	on     bool // it waits for the peer
-	filled bool // the socket has what it takes
+	filled bool // the socket has as much as it takes
 	since  time.Time
 	at     uint64 // FPDUs taken, or bytes sent, by then
-	owed   uint64 // how many more bytes have to be sent
+	owed   uint64 // how many more bytes the peer has to take
 }
 
 func (w *stalls) join(s *stream) {
@@ -96,7 +94,7 @@ func (w *stalls) join(s *stream) {
 	w.arm(s.dev)
 }
 
-// arm sets the timer, unless it is set. mu is held.
+// arm sets the timer if it is not set. mu is held.
 func (w *stalls) arm(d *device) {
 	if w.armed {
 		return
@@ -112,7 +110,7 @@ func (w *stalls) arm(d *device) {
 	w.timer.Reset(period)
 }
 
-// stallPeriod is how long it is from one look at stalled streams to the next.
+// stallPeriod returns the time between two looks at stalled streams.
 func (o *Options) stallPeriod() time.Duration {
 	period := policy.StallLook
 	for _, limit := range []time.Duration{o.FPDUTimeout, o.SendTimeout} {
@@ -123,9 +121,9 @@ func (o *Options) stallPeriod() time.Duration {
 	return max(period, time.Millisecond)
 }
 
-// look looks at all streams that are watched. If it runs late, this process or the machine
-// has stood still. What came meanwhile may still be in the sockets, so that time does not
-// count against the peers.
+// look checks all streams that are watched. If it runs late, this process or the machine has stood
+// still. Bytes that came in that time may still be in the sockets, so the delay does not count
+// against the peers.
 func (w *stalls) look(d *device) {
 	defer w.looks.Done()
 	w.mu.Lock()
@@ -159,7 +157,7 @@ func (w *stalls) look(d *device) {
 	}
 }
 
-// trimmed returns s, copied to less memory if its capacity is far more than its length.
+// trimmed returns s, copied to less memory if its capacity is much more than its length.
 func trimmed[T any](s []T) []T {
 	if cap(s) <= 4*max(len(s), stallsLeast) {
 		return s
@@ -167,10 +165,10 @@ func trimmed[T any](s []T) []T {
 	return append(make([]T, 0, 2*max(len(s), stallsLeast)), s...)
 }
 
-// shrink ends streams that are still in the FPDU in which an earlier look found them, if
-// all parts of FPDUs together take more memory than they may. It ends those of the peers
-// that have most bytes of such parts. Otherwise one peer could have all others ended that
-// are slow.
+// shrink ends streams if all parts of FPDUs together take more memory than they may. It ends only
+// streams that are still in the FPDU in which an earlier look found them, of the peers that have
+// most bytes of such parts. Otherwise one peer could make the engine end the streams of all slow
+// peers.
 func (w *stalls) shrink(d *device, now time.Time) {
 	over := d.prog.partOctets.Load() - d.prog.partsMost
 	if over <= 0 {
@@ -195,8 +193,8 @@ func (w *stalls) shrink(d *device, now time.Time) {
 	})
 }
 
-// eachPart calls f, with rxMu held, for the streams that have a long part of an FPDU in
-// which an earlier look found them. n is how many bytes the part has.
+// eachPart calls f, with rxMu held, for each stream with a long part of an FPDU in which an earlier
+// look found it. n is how many bytes the part has.
 func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 	for i := range w.known {
 		st := &w.known[i]
@@ -214,8 +212,7 @@ func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 	}
 }
 
-// excess returns the greatest number that the counts exceed by over or more, together; 0 if
-// none does.
+// excess returns the greatest number that the counts together exceed by at least over; 0 if none.
 func excess(counts []int64, over int64) int64 {
 	slices.Sort(counts)
 	above := int64(0)
@@ -230,8 +227,7 @@ func excess(counts []int64, over int64) int64 {
 	return 0
 }
 
-// stop ends the watch, and waits for a look that is in progress. There are no streams any
-// more.
+// stop ends the watch, and waits for a look that is in progress. There are no streams any more.
 func (w *stalls) stop() {
 	w.mu.Lock()
 	w.stopped = true
@@ -242,8 +238,8 @@ func (w *stalls) stop() {
 	w.looks.Wait()
 }
 
-// look looks at the stream, and reports whether the next look has to, too. It does also if
-// another goroutine has one of the stream's locks now.
+// look checks the stream, and reports whether the next look must check it, too. It also reports
+// true if another goroutine has one of the stream's locks now.
 func (st *stall) look(now time.Time) bool {
 	s := st.s
 	if s.hasFinished() {
@@ -253,7 +249,7 @@ func (st *stall) look(now time.Time) bool {
 		return true
 	}
 	stay := st.lookLocked(now)
-	s.rxPark() // for a goroutine that may have tried meanwhile, and did not get the lock
+	s.rxPark() // for a goroutine that may have tried to, and did not get the lock
 	s.rxMu.Unlock()
 	if s.over() {
 		s.dev.spawn(s.settle) // settle calls the program's onDown, which may block
@@ -261,7 +257,7 @@ func (st *stall) look(now time.Time) bool {
 	return stay
 }
 
-// lookLocked is look with rxMu held.
+// lookLocked checks the stream with rxMu held.
 func (st *stall) lookLocked(now time.Time) bool {
 	s := st.s
 	if !s.txMu.TryLock() {
@@ -280,8 +276,8 @@ func (st *stall) lookLocked(now time.Time) bool {
 	return false
 }
 
-// lookRx ends the stream if it has been inside one FPDU for too long. The time in which an
-// object of ours stores does not count: the peer can do nothing about it.
+// lookRx ends the stream if it has been inside one FPDU for too long. The time in which an object
+// of ours stores does not count, because the peer can do nothing about it.
 func (st *stall) lookRx(now time.Time) {
 	s := st.s
 	r := &s.rx
@@ -300,8 +296,8 @@ func (st *stall) lookRx(now time.Time) {
 	}
 }
 
-// lookTx ends the stream if the peer has taken too little for too long while the socket
-// was full. It sends no Terminate, for which the socket has no room.
+// lookTx ends the stream if the peer has taken too little for too long while the socket was full.
+// It sends no Terminate, because the socket has no room for one.
 func (st *stall) lookTx(now time.Time) {
 	s := st.s
 	t := &s.tx
@@ -312,11 +308,12 @@ func (st *stall) lookTx(now time.Time) {
 	case !st.tx.on, at-st.tx.at >= st.tx.owed:
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
 	case !st.tx.filled:
-		// It may have been put off rather than full. One that has moved since then is left to its
-		// turns: a look at many busy streams would send more than all their turns.
+		// The transmit side may have been put off, although the socket has room. A stream that has
+		// moved since then is left to its turns, because a look at many busy streams would send
+		// more than all their turns.
 		s.fillSocket()
 		st.tx.filled = true
-		if moved := s.moved.Load(); moved != at { // what is owed now is so since now
+		if moved := s.moved.Load(); moved != at { // what is owed now is owed since now
 			st.tx = stallSide{on: true, filled: true, since: now, at: moved, owed: s.owed()}
 		}
 		s.holdBatch()
@@ -331,7 +328,7 @@ func (st *stall) lookTx(now time.Time) {
 	}
 }
 
-// hasPassed reports whether limit, which may be none, has passed since then.
+// hasPassed reports whether limit has passed since then. A limit of 0 or less never passes.
 func hasPassed(now, then time.Time, limit time.Duration) bool {
 	return limit > 0 && now.Sub(then) >= limit
 }

@@ -12,17 +12,16 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// stream is a QP's connection in MPA's Full Operation Phase: an RDMAP stream
-// over a TCP stream. It is the Handler of its Conn.
+// stream is a QP's connection in MPA's Full Operation Phase: an RDMAP stream over a TCP stream. It
+// is the Handler of its Conn.
 //
-// Its receive side and its transmit side are two state machines that run on
-// whatever goroutine has a reason to run them: one that posts, polls, or serves
-// the device's progress. Each has a lock. A turn only tries it: a goroutine that
-// does not get txMu sets txWork and leaves the work to the holder, and one that does
-// not get rxMu leaves the reading to the holder. Code that needs the side's state
-// waits for the lock: begin, finish, withTxError, and what follows the call
-// of an object's method. A fault found by either side is recorded with fail, and once
-// that side's lock is released settle takes the QP to ERR.
+// Its receive side and its transmit side are two state machines, each with a lock. They run on any
+// goroutine that has a reason to run them: one that posts, polls, or serves the device's progress.
+// A turn only tries the lock. A goroutine that does not get txMu sets txWork and leaves the work to
+// the holder; one that does not get rxMu leaves the reading to the holder. Code that needs the
+// side's state waits for the lock: begin, finish, withTxError, and the code after a call of an
+// object's method. Either side records a fault with fail. After the side's lock is released, settle
+// takes the QP to ERR.
 type stream struct {
 	q      *qp
 	dev    *device
@@ -31,7 +30,7 @@ type stream struct {
 	params streamParams
 	onDown func(error)
 
-	records transport.RecordWriter // conn, nil if it knows no records
+	records transport.RecordWriter // conn; nil if it does not know records
 
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
@@ -56,17 +55,17 @@ type stream struct {
 	tx      txState
 
 	watchMu   sched.Mutex[locks.Watch]
-	unwatched unwatched // why the poller does not watch it for arrivals
+	unwatched unwatched // why the poller does not watch the stream for arrivals
 	admitted  bool      // admission counts it
 
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
-	// moved is how many bytes were sent, for those that watch whether the peer takes any.
+	// moved is how many bytes were sent, by which others see whether the peer takes any.
 	moved atomic.Uint64
 }
 
-// streamParams is what of mpa.Params a stream needs all its life.
+// streamParams are the fields of mpa.Params that a stream needs all its life.
 type streamParams struct {
 	Enhanced, CRC, MarkersTx, MarkersRx bool
 	RDMAC                               bool // DDP and RDMAP have version 0
@@ -74,8 +73,8 @@ type streamParams struct {
 	RTR                                 mpa.RTR
 }
 
-// disconnect is qp.disconnect for this stream: it does nothing to another that the QP
-// may have meanwhile.
+// disconnect ends this stream gracefully, as qp.disconnect does, and no other that the QP may have
+// by then.
 func (s *stream) disconnect() { s.closeGracefully(false) }
 
 // Ready implements transport.Handler.
@@ -89,7 +88,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	if readable {
 		receive := turn
 		if writable {
-			receive /= 2 // what it does not use is for the other direction
+			receive /= 2 // what the receive side does not use is for sending
 		}
 		used, more = s.pollRx(receive)
 	}
@@ -105,16 +104,15 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	return used, more
 }
 
-// resumeTx transmits what there is to transmit, or leaves that to the goroutine that holds
-// txMu.
+// resumeTx transmits what there is to transmit, or leaves that to the goroutine that holds txMu.
 func (s *stream) resumeTx() {
 	s.runTx(policy.TurnMost)
 	s.settle()
 }
 
-// runTx is resumeTx for the receive side, which settles itself when its lock is
-// released. turn bounds all that this call sends, whatever is posted meanwhile. runTx
-// returns how much of the turn was used, and whether the turn ended before the work did.
+// runTx transmits as resumeTx does, but does not settle, because the receive side does so when it
+// releases its lock. turn bounds everything that this call sends, even if more is posted while it
+// runs. runTx returns how much of the turn it used, and whether the turn ended before the work did.
 func (s *stream) runTx(turn int) (used int, more bool) {
 	if !s.txMu.TryLock() {
 		// The holder looks at txWork after it has released the lock.
@@ -132,9 +130,9 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 	return max(turn-left, 0), left <= 0 && s.blocked.Load()
 }
 
-// unlockTx releases txMu, and then does what others have left to its holder. A goroutine
-// that has taken txMu for anything but a turn releases it with unlockTx, and calls settle
-// when it holds no lock any more.
+// unlockTx releases txMu, and then does the work that others have left to its holder. Every
+// goroutine that holds txMu for anything but a turn releases it with unlockTx, and calls settle
+// once it holds no lock.
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
@@ -142,9 +140,9 @@ func (s *stream) unlockTx() {
 	}
 }
 
-// txTurn transmits, releases txMu, and returns what is left of the turn. The release is
-// deferred, as in rxTurn, because a panic has to reach the program: with the lock held, the
-// program would hang in the Close that it has probably deferred.
+// txTurn transmits, releases txMu, and returns the rest of the turn. It defers the release, as
+// rxTurn does, because a panic must reach the program: with the lock held, the program would hang
+// in the Close that it has probably deferred.
 func (s *stream) txTurn() (left int) {
 	defer s.txMu.Unlock()
 	if s.txWork.Load() {
@@ -160,8 +158,8 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 	return s.receiveTurn(turn)
 }
 
-// pollRx receives what has arrived, unless another goroutine is at it. Readiness is
-// level triggered, so that nothing is lost then.
+// pollRx receives what has arrived, unless another goroutine is receiving. Readiness is level
+// triggered, so nothing is lost then.
 func (s *stream) pollRx(turn int) (used int, more bool) {
 	if !s.rxMu.TryLock() {
 		return 0, false
@@ -171,8 +169,8 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look is pollRx for a poll that reads the stream directly. It returns false if another goroutine
-// is at it.
+// look receives what has arrived for a poll that reads the stream directly. It returns false if
+// another goroutine is receiving.
 func (s *stream) look(turn int) (used int, ok bool) {
 	if !s.rxMu.TryLock() {
 		return 0, false
@@ -182,8 +180,8 @@ func (s *stream) look(turn int) (used int, ok bool) {
 	return used, true
 }
 
-// fail notes why the stream ends. Only the first reason counts. Both sides stop
-// as soon as they see it.
+// fail records why the stream ends. Only the first reason counts. Both sides stop as soon as they
+// see it.
 //
 //rfc:5040 RDMAP-7.1-4-01 First error wins
 func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
@@ -191,8 +189,8 @@ func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
 // over reports whether the stream is to end.
 func (s *stream) over() bool { return s.end.Load() != nil }
 
-// settle ends the stream if there is a reason to. When it returns, the QP is in
-// ERR and flushed, by this call or by another. No lock may be held.
+// settle ends the stream if there is a reason to. When it returns, this call or another has moved
+// the QP to ERR and flushed it. The caller must hold no lock.
 func (s *stream) settle() {
 	e := s.end.Load()
 	if e == nil || s.hasFinished() {
@@ -215,15 +213,15 @@ func (s *stream) settle() {
 	s.down(e)
 }
 
-// down calls onDown. Close of the device waits for onDown, so that one that panics releases it,
-// too.
+// down calls onDown. Close of the device waits until down returns, so down also reports its return
+// if onDown panics.
 func (s *stream) down(e *ending) {
 	defer s.dev.streams.Done()
 	s.onDown(e.cause)
 }
 
-// finish has both sides give back what they hold, and detaches the stream from its QP. It
-// returns the phase before. rxMu and txMu are held.
+// finish makes both sides give back what they hold, and detaches the stream from its QP. It returns
+// the phase before. rxMu and txMu are held.
 func (s *stream) finish(e *ending) (from phase) {
 	s.rx.stop(s)
 	s.linger.out = s.tx.stop(s, e)
@@ -233,11 +231,12 @@ func (s *stream) finish(e *ending) (from phase) {
 	if e.raise {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
-	return s.enter(phaseFinished) // last: readers of it rely on the QP being in ERR
+	return s.enter(phaseFinished) // last: who reads the phase relies on the QP being in ERR
 }
 
-// closeGracefully begins the end that disconnect describes. With notify EventSQDrained is
-// raised when our FIN is out, or now if it is. It reports whether the QP had this stream.
+// closeGracefully begins the graceful end that disconnect describes. With notify, EventSQDrained is
+// raised when our FIN is sent, or at once if it is sent already. It reports whether the QP had this
+// stream.
 func (s *stream) closeGracefully(notify bool) bool {
 	to := phaseClosing
 	if notify {

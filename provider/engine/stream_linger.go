@@ -13,44 +13,44 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// linger is the last part of a connection's life, when the QP has let go of it:
-// the rest of the FPDU under way goes out, then the Terminate if there is one,
-// then FIN; what the peer still sends is read and dropped until its FIN comes.
-// TCP answers a close with unread bytes by a reset, which would take the
-// Terminate along; therefore the linger reads.
+// linger is the last part of a connection's life, after the QP has detached from it. It sends the
+// rest of the FPDU under way, then the Terminate if there is one, then FIN. It reads and discards
+// what the peer still sends until the peer's FIN comes, because TCP answers a close with unread
+// bytes by a reset, which would destroy the Terminate.
 //
-// Before that it holds the watch over a graceful end.
+// Before that, it holds the watch over a graceful end.
 type linger struct {
 	mu    sched.Mutex[locks.Linger]
 	watch *endWatch
 
 	// Until startLinger is called, these are guarded by the stream's locks.
 	out [][]byte // records still to be sent
-	eof bool     // the peer's FIN has come; see peerClosed
+	eof bool     // the peer's FIN has come; only peerClosed sets it
 
 	holds int32 // how many calls of HoldEnd are not released; guarded by mu
 }
 
-// endWatch bounds how long an end may take. It is apart because an idle stream has none.
+// endWatch bounds how long an end may take. It is a separate struct, because an idle stream has
+// none.
 type endWatch struct {
 	timer *time.Timer
 
-	// Of a graceful end: from when until when the peer has time to move something, and what
-	// had moved at the beginning of that time.
+	// For a graceful end: the time in which the peer has to move something, and what had moved when
+	// that time began.
 	from, until time.Time
 	seen        uint64
 
-	// From when the peer has SendTimeout to move policy.Chunk bytes, and what had moved by
-	// then.
+	// since begins the time in which the peer has SendTimeout to move policy.Chunk bytes; at is
+	// what had moved by then.
 	since time.Time
 	at    uint64
 
-	answered uint64 // what came of Read Responses (see countAnswer)
+	answered uint64 // bytes of Read Responses that came (see countAnswer)
 	fetched  bool   // an object has answered in that time (see objectAnswered)
-	finSent  bool   // our FIN was sent before that time
+	finSent  bool   // our FIN was sent before that time began
 }
 
-// watched returns the watch. mu is held.
+// watched returns the watch, and makes it if there is none. mu is held.
 func (l *linger) watched() *endWatch {
 	if l.watch == nil {
 		l.watch = new(endWatch)
@@ -58,7 +58,7 @@ func (l *linger) watched() *endWatch {
 	return l.watch
 }
 
-// after has f called after d, and what was to be called before that no more. mu is held.
+// after makes the timer call f after d, instead of what it was to call before. mu is held.
 func (l *linger) after(d time.Duration, f func()) {
 	w := l.watched()
 	l.stopTimer()
@@ -72,13 +72,12 @@ func (l *linger) stopTimer() {
 	}
 }
 
-// watchClosing resets the connection when a graceful end gets nowhere for
-// CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
-// ours comes, or after our FIN nothing more is acknowledged, and its FIN does not come. A peer
-// that moves little has SendTimeout for each policy.Chunk bytes, so that a graceful end does end.
-// While somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The
-// time that an object of ours takes does not count (see
-// closingExpired).
+// watchClosing resets the connection when a graceful end makes no progress for CloseTimeout: the
+// peer takes nothing more, and sends no more of the answer to a Read of ours. After our FIN, no
+// progress means that the peer acknowledges nothing more and its FIN does not come. A peer that
+// moves little has SendTimeout for each policy.Chunk bytes, so that a graceful end always ends.
+// While somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The time
+// that an object of ours takes does not count (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -86,10 +85,10 @@ func (s *stream) watchClosing() {
 	if s.hasFinished() {
 		return
 	}
-	now := time.Now() // before the timer is set, which must not fire early
+	now := time.Now() // before the timer is set, which must not expire early
 	w := l.watched()
 	finSent := s.at() >= phaseFINSent
-	fresh := w.since.IsZero() || finSent != w.finSent // another count begins with the FIN
+	fresh := w.since.IsZero() || finSent != w.finSent // after the FIN the count begins anew
 	w.finSent, w.fetched = finSent, false
 	w.from, w.until, w.seen = now, now.Add(s.closeTimeout()), s.closingMoved()
 	if fresh || w.seen-w.at >= policy.Chunk {
@@ -98,9 +97,9 @@ func (s *stream) watchClosing() {
 	s.lookAtClosing(now)
 }
 
-// lookAtClosing has closingExpired called when the time is over, or after our FIN, while TCP may
-// still have much to send, after part of it, so that the peer has CloseTimeout from about when it
-// has acknowledged the last byte. linger.mu is held.
+// lookAtClosing sets the timer for closingExpired to the end of the time. After our FIN, while TCP
+// may still have much to send, it sets the timer to part of the time. So the peer has CloseTimeout
+// from about when it acknowledged the last byte. linger.mu is held.
 func (s *stream) lookAtClosing(now time.Time) {
 	w := s.linger.watch
 	d := w.until.Sub(now)
@@ -110,7 +109,7 @@ func (s *stream) lookAtClosing(now time.Time) {
 	s.linger.after(d, s.closingExpired)
 }
 
-// closeTimeout is how long a graceful end may get nowhere. linger.mu is held.
+// closeTimeout returns how long a graceful end may make no progress. linger.mu is held.
 func (s *stream) closeTimeout() time.Duration {
 	timeout := s.dev.opts.CloseTimeout
 	switch {
@@ -136,8 +135,8 @@ func (q *qp) HoldEnd() (release func()) {
 	return sync.OnceFunc(func() { s.hold(-1) })
 }
 
-// hold adds n to those that wait for the end of a stream, and gives the peer the time anew that it
-// has then.
+// hold adds n to the number of those that wait for the end of the stream. The peer gets the whole
+// time that then applies. mu must not be held.
 func (s *stream) hold(n int32) {
 	l := &s.linger
 	l.mu.Lock()
@@ -148,8 +147,8 @@ func (s *stream) hold(n int32) {
 	}
 }
 
-// closingMoved is what has moved for a graceful end: in either direction, or after our FIN what the
-// peer has acknowledged, if the Conn knows. linger.mu is held.
+// closingMoved returns the progress of a graceful end: the bytes moved in either direction, or
+// after our FIN the bytes that the peer has acknowledged, if the Conn knows. linger.mu is held.
 func (s *stream) closingMoved() uint64 {
 	w := s.linger.watch
 	if !w.finSent {
@@ -163,8 +162,8 @@ func (s *stream) closingMoved() uint64 {
 	return w.seen
 }
 
-// countAnswer counts a segment of a Read Response as movement of a graceful end: its bytes,
-// and one more for the end of an answer, so that empty segments in between count nothing.
+// countAnswer counts a segment of a Read Response as progress of a graceful end: its bytes, and one
+// more for the end of an answer. So empty segments in between count nothing.
 func (s *stream) countAnswer(a *rdmap.Action) {
 	n := uint64(a.Len)
 	if a.Last {
@@ -178,8 +177,8 @@ func (s *stream) countAnswer(a *rdmap.Action) {
 	}
 }
 
-// closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. While
-// an object stores it does nothing, because objectTook sets the timer again after that.
+// closingExpired ends a graceful end that makes no progress, if the peer is the reason. While an
+// object stores, it does nothing, because objectTook sets the timer again after that.
 func (s *stream) closingExpired() {
 	storing, fetching := s.waitsForObject()
 	l := &s.linger
@@ -190,7 +189,7 @@ func (s *stream) closingExpired() {
 	at := s.closingMoved()
 	finNow := s.at() >= phaseFINSent && !w.finSent
 	moved := at != w.seen && !finNow
-	fetched := w.fetched && at == w.seen // so the peer has not had all of that time
+	fetched := w.fetched && at == w.seen // so the peer has not had the whole time
 	if fetching {
 		w.since = now
 	}
@@ -211,8 +210,8 @@ func (s *stream) closingExpired() {
 	}
 }
 
-// objectAnswered has closingExpired know that an object has been read in the time that it looks
-// at, before anybody can see that the stream no longer waits for it.
+// objectAnswered notes for closingExpired that an object has been read in the time under watch. It
+// comes before anybody can see that the stream no longer waits for the object.
 func (s *stream) objectAnswered() {
 	if !s.closing() {
 		return
@@ -225,8 +224,8 @@ func (s *stream) objectAnswered() {
 	}
 }
 
-// objectTook gives the peer the time back that an object has taken since began, so that
-// it has CloseTimeout in all for its FIN, whatever it sends before that. rxMu is held.
+// objectTook returns to the peer the time that an object has taken since began, so that the peer
+// has CloseTimeout in all for its FIN, whatever it sends before. rxMu is held.
 func (s *stream) objectTook(began time.Time) {
 	if !s.closing() {
 		return
@@ -246,9 +245,9 @@ func (s *stream) objectTook(began time.Time) {
 	w.timer.Reset(time.Until(w.until))
 }
 
-// startLinger begins the linger of a stream that has just finished, and was in phase from
-// before that. It drops little of what has arrived: any number of streams may end in one Poll,
-// and the rest stays readable.
+// startLinger begins the linger of a stream that has just finished, and was in phase from before.
+// It discards little of what has arrived, because any number of streams may end in one Poll; the
+// rest stays readable.
 //
 //rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
 //rfc:5041 DDP-7.1-04 One more outgoing message possible after an error
@@ -263,7 +262,7 @@ func (s *stream) startLinger(e *ending, from phase) {
 		s.enter(phaseLinger)
 	}
 	if l.eof {
-		_ = s.unwatch(readEnded, true) // nothing comes that could be missed
+		_ = s.unwatch(readEnded, true) // nothing comes any more that could be missed
 	}
 	switch {
 	case e.reset:
@@ -280,8 +279,8 @@ func (s *stream) startLinger(e *ending, from phase) {
 		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	// Not lingerOn, which does nothing if another goroutine has the lock, for whatever
-	// purpose: what is to be sent would not be sent.
+	// Not lingerOn: it does nothing if another goroutine has the lock, and then nobody would send
+	// the rest.
 	s.lingerTurn(policy.TurnEnd)
 	if instead != nil {
 		s.dev.tally.refuse("MaxClosing")
@@ -299,8 +298,8 @@ func (s *stream) closeConn() {
 	s.linger.out = nil
 }
 
-// lingerOn does what can be done now. If another goroutine is at it
-// this call does nothing: readiness is reported again.
+// lingerOn does what can be done now. If another goroutine holds the lock it does nothing, because
+// readiness is reported again.
 func (s *stream) lingerOn(turn int) (used int, more bool) {
 	if !s.linger.mu.TryLock() {
 		return 0, false
@@ -309,8 +308,8 @@ func (s *stream) lingerOn(turn int) (used int, more bool) {
 	return turn - left, left <= 0
 }
 
-// lingerTurn is lingerOn with linger.mu held, which it releases. It returns what is left
-// of the turn.
+// lingerTurn does what can be done within the turn, releases linger.mu, which is held, and returns
+// the rest of the turn.
 func (s *stream) lingerTurn(turn int) (left int) {
 	l := &s.linger
 	left = turn
@@ -327,14 +326,13 @@ func (s *stream) lingerTurn(turn int) (left int) {
 	return left
 }
 
-// lingerStep does what can be done in what is left of a turn, and reports whether the
-// socket can be closed.
+// lingerStep does what can be done in the rest of a turn, and reports whether the socket can be
+// closed.
 func (s *stream) lingerStep(left *int) bool {
 	return !s.lingerSend() || !s.lingerDrain(left) || s.at() == phaseLingerFINSent && s.linger.eof
 }
 
-// lingerSend sends the rest and the FIN. It reports false when the connection
-// is lost.
+// lingerSend sends the rest and the FIN. It reports false if the connection is lost.
 func (s *stream) lingerSend() bool {
 	l := &s.linger
 	for len(l.out) > 0 {
@@ -367,8 +365,8 @@ func (s *stream) lingerSend() bool {
 	return s.conn.CloseWrite() == nil
 }
 
-// lingerDrain drops what has arrived, within the turn. It reports false when the
-// connection is lost.
+// lingerDrain discards what has arrived, within the turn. It reports false if the connection is
+// lost.
 //
 //rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 //rfc:5040 RDMAP-7-01 Errored stream carries no more data
@@ -409,7 +407,7 @@ func (s *stream) lingerExpired() {
 	s.dev.leaving.gone(s)
 }
 
-// cut implements departing: others need the place, or the device is being closed.
+// cut implements departing. It is called when others need the place, or the device is being closed.
 func (s *stream) cut(reset bool) {
 	l := &s.linger
 	l.mu.Lock()

@@ -7,12 +7,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// phase is how far the end of a stream is. It only goes forward, and only enter changes it.
+// phase is how far the end of a stream is. It only advances, and only enter changes it.
 //
-// Two facts are no phases, because either may come in several of them: stream.end, that there
-// is a reason to end now, because what finish has sent then depends on the phase; and
-// linger.eof, that the peer's FIN has come. Only fail and peerClosed set them, and nothing
-// resets them.
+// Two facts are not phases, because each may become true in several of them: stream.end, that there
+// is a reason to end now, and linger.eof, that the peer's FIN has come. What finish sends for
+// stream.end depends on the phase. Only fail and peerClosed set these two, and nothing resets them.
 type phase uint32
 
 const (

@@ -15,8 +15,8 @@ import (
 // receive takes what has arrived, within bounds. rxMu is held.
 func (s *stream) receive() { _, _ = s.receiveTurn(policy.TurnMost) }
 
-// receiveTurn is receive with another turn. It returns what it has used of that, and
-// whether it ended before there was nothing more to receive, or to answer.
+// receiveTurn receives what has arrived, within turn. It returns how much of the turn it used, and
+// whether the turn ended before there was nothing more to receive or to answer. rxMu is held.
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
 	left := turn
@@ -38,7 +38,7 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	return used, more
 }
 
-// rxEnsure borrows a context, and makes room in it for the longest FPDU.
+// rxEnsure borrows a receive context, and makes room in it for the longest FPDU.
 func (s *stream) rxEnsure() {
 	r := &s.rx
 	if r.c == nil {
@@ -54,14 +54,14 @@ func (s *stream) rxEnsure() {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	}
-	if r.r > 0 && r.w > policy.ReadMost { // what is used of the buffer should stay in the CPU's cache
+	if r.r > 0 && r.w > policy.ReadMost { // its used part should stay in the CPU's cache
 		r.w = copy(r.c.b, r.c.b[r.r:r.w])
 		r.r = 0
 	}
 }
 
-// rxPark gives the context back, unless there is a long part of an FPDU in it and not
-// too many other streams keep theirs. Nothing is in use by way of it either way.
+// rxPark returns the context, unless it has a long part of an FPDU in it and few enough other
+// streams keep theirs. In either case the context uses no region afterwards.
 func (s *stream) rxPark() {
 	r := &s.rx
 	if r.midFPDU() && !s.over() {
@@ -83,7 +83,7 @@ func (s *stream) rxPark() {
 	s.giveContext()
 }
 
-// giveContext gives the context back, which must be idle.
+// giveContext returns the context, which must be idle.
 func (s *stream) giveContext() {
 	r := &s.rx
 	if r.kept {
@@ -95,8 +95,8 @@ func (s *stream) giveContext() {
 	r.c = nil
 }
 
-// readMore reads once and handles what came. It asks for less when little is left of the
-// turn. It returns how many bytes came, and whether there may be more.
+// readMore reads once and handles what came. It asks for fewer bytes when little of the turn is
+// left. It returns how many bytes came, and whether there may be more.
 func (s *stream) readMore(turn int) (int, bool) {
 	if s.rx.part != nil && s.rx.part.isLong() {
 		return s.readPart()
@@ -118,7 +118,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 
 func (s *stream) readFailed(err error) {
 	switch {
-	case err == nil, err == transport.ErrWouldBlock: // the value itself: a poller sees it all the time
+	case err == nil, err == transport.ErrWouldBlock: // by value: a poller sees it all the time
 	case errors.Is(err, io.EOF):
 		s.endOfStream()
 	default:
@@ -140,14 +140,14 @@ func (s *stream) parse() {
 	}
 }
 
-// parseRun is parse where the first n FPDUs are of the same length and verified
+// parseRun consumes FPDUs as parse does, where the first n have the same length and are verified
 // already.
 func (s *stream) parseRun(n, ulpduLen int) {
 	s.takeRun(n, ulpduLen)
 	s.parse()
 }
 
-// takeFPDUs is parse, which may leave a region in use.
+// takeFPDUs consumes whole FPDUs, and may leave a region in use.
 //
 //rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
 //rfc:5044 MPA-6-02 Whole FPDU present before forwarding
@@ -176,8 +176,7 @@ func (s *stream) takeFPDUs() {
 	}
 }
 
-// firstFPDU lets a responder send, now that an FPDU was received and verified,
-// whatever is in it.
+// firstFPDU lets a responder send after an FPDU was received and verified, whatever it contains.
 //
 //rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 //rfc:5044 MPA-7.1.2-4-02 An invalid first FPDU does not release the responder
@@ -189,7 +188,7 @@ func (s *stream) firstFPDU() {
 	}
 }
 
-// segment takes a DDP segment whose FPDU was verified.
+// segment handles a DDP segment whose FPDU was verified.
 //
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 //rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
@@ -249,9 +248,8 @@ func (s *stream) segment(ulpdu []byte) {
 	}
 }
 
-// isRTR reports whether the first segment of a stream is an RTR indication that
-// the application must not see: it is a Send of length zero. As a Write or a Read
-// it needs no treatment.
+// isRTR reports whether the first segment of a stream is an RTR indication that the application
+// must not see: a Send of length zero. A Write or a Read as RTR indication needs no treatment.
 //
 //rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
 func (s *stream) isRTR(a *rdmap.Action) bool {
@@ -260,8 +258,9 @@ func (s *stream) isRTR(a *rdmap.Action) bool {
 		a.Kind == rdmap.PlaceSend && a.Opcode == rdmap.OpSend && a.Last && a.Len == 0
 }
 
-// target checks a segment against the memory that it is for, and makes its payload ready to be
-// placed. Between the segments of a message regions may go, so nothing of this is kept.
+// target checks a segment against the memory that it names, and prepares its payload to be placed.
+// It keeps no result for later segments, because regions may be closed between the segments of a
+// message.
 func (s *stream) target(a *rdmap.Action) error {
 	switch a.Kind {
 	case rdmap.PlaceWrite:
@@ -287,8 +286,8 @@ func (s *stream) target(a *rdmap.Action) error {
 	return nil
 }
 
-// resolve makes the payload of a segment of an untagged message, or of a Read's response, ready to
-// be placed in what the SGEs name. With false it can't be.
+// resolve prepares the payload of a segment of an untagged message, or of a Read's response, to be
+// placed in the memory that the SGEs name. It reports false if that is impossible.
 func (s *stream) resolve(pd *pd, sges []provider.SGE, a *rdmap.Action) bool {
 	off, n := uint64(a.MO), uint64(a.Len)
 	return s.rx.c.resolve(pd, sges, off, n) || s.rx.c.resolveObjects(pd, sges, off, n)
@@ -302,8 +301,8 @@ func (s *stream) countArrived(a *rdmap.Action) {
 	}
 }
 
-// deliver moves the stream past a segment that was placed, and completes what
-// ends with it.
+// deliver advances the stream past a segment that was placed, and completes the work that ends with
+// it.
 //
 //rfc:5040 RDMAP-5.1-02 Valid Write is not delivered to the sink ULP
 //rfc:5040 RDMAP-5.3-04 Sends delivered in order
@@ -311,8 +310,8 @@ func (s *stream) countArrived(a *rdmap.Action) {
 //rfc:5041 DDP-5.4-02 Delivery iff L seen and all before it placed and delivered
 func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	if a.Last && a.Opcode.Invalidates() {
-		// It happens before the application sees the Send, and only when all
-		// of it has come. It waits for the uses of the region.
+		// This happens before the application sees the Send, and only when all of it has come. It
+		// waits until the uses of the region are over.
 		//
 		//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
 		//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery

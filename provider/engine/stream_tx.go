@@ -8,9 +8,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// transmit sends until there is nothing to send, no room in the socket, or the turn is
-// over. txMu is held. On a stream that is over it does nothing at all: what is in the
-// send queue is flushed, or belongs to the QP's next stream.
+// transmit sends until there is nothing to send, the socket has no room, or the turn is over. txMu
+// is held. On a stream that is over it does nothing, because the send queue is flushed, or belongs
+// to the QP's next stream.
 func (s *stream) transmit() {
 	t := &s.tx
 	if s.over() || s.at() >= phaseFINSent || t.err != nil {
@@ -22,11 +22,11 @@ func (s *stream) transmit() {
 		}
 		s.memoryAhead()
 		if t.fault != nil {
-			s.fail(t.fault) // nothing is before it; no Terminate may be sent
+			s.fail(t.fault) // nothing precedes it; no Terminate may be sent
 			return
 		}
 		if s.closing() {
-			s.sendFIN() // what is posted can't be sent
+			s.sendFIN() // posted work can't be sent any more
 		}
 		return
 	}
@@ -64,8 +64,8 @@ func (s *stream) transmit() {
 	}
 }
 
-// write hands the batch to the socket, as far as it goes. It reports whether
-// there is a point in going on.
+// write hands the batch to the socket, as far as the socket takes it. It reports whether it is
+// worth going on.
 //
 //rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
 //rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
@@ -97,13 +97,12 @@ func (s *stream) write() bool {
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		s.fail(&ending{cause: t.err, lost: true})
 	}
-	// Otherwise what the peer sent before the connection broke may say why, a
-	// Terminate above all. The receive side reads that, and ends the stream where
-	// it ends.
+	// Otherwise the peer may have said why before the connection broke, above all in a Terminate.
+	// The receive side reads that, and ends the stream after the last byte.
 	return false
 }
 
-// wantWrite switches the watching for room in the socket.
+// wantWrite makes the poller watch for room in the socket, or stop.
 func (s *stream) wantWrite(on bool) {
 	if s.blocked.Load() == on {
 		return
@@ -115,11 +114,11 @@ func (s *stream) wantWrite(on bool) {
 	}
 }
 
-// txIdle gives back what an idle stream must not keep, and does what was put off
-// until everything is out.
+// txIdle gives back what an idle stream must not keep, and does what was deferred until everything
+// is sent.
 func (s *stream) txIdle() {
 	t := &s.tx
-	s.putBatch() // which may use regions of a work request that could not be sent
+	s.putBatch() // the batch may use regions of a work request that could not be sent
 	s.wantWrite(false)
 	if t.fault != nil {
 		s.fail(t.fault)
