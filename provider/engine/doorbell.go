@@ -9,33 +9,34 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// A post may wait for the next ones, which then are transmitted with it: see package policy. What
-// waits is transmitted
+// A post may be deferred until the next ones are transmitted with it: see package policy. Deferred
+// posts are transmitted
 //
 //   - with the last post that is expected, or when there is enough for a call;
-//   - when a poll finds the QP's send CQ empty: the program has posted all that it had to; or when
-//     it looks at the streams all the same (lookFirst);
+//   - when a poll finds the QP's send CQ empty, because the program has posted all that it had to;
+//     or when a poll receives before it takes completions (lookFirst);
 //   - when its send CQ is armed, because the program may be about to sleep, or its receive CQ, if
 //     that has at most policy.Few;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
-//   - when it has waited for too long: the next post or poll of the send CQ sees that, or a timer.
-//     With one P, a goroutine that computes can keep the scheduler from running timers for 10 ms
-//     and more.
+//   - when they have waited for too long: the next post or poll of the send CQ notices that, or a
+//     timer. With one P, a goroutine that computes can delay the scheduler's timers by 10 ms and
+//     more.
 //
-// Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
-// nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
+// No post is deferred while one of the CQs is armed, or with Options.TransmitAtOnce. Nor if one of
+// the CQs has a Sink that is no SinkUse, because nobody sees then what the program does with its
+// completions.
 
-// deferral says which posts to a send queue wait. sendQueue.mu guards it, but for the doorbell.
+// deferral says which posts to a send queue are deferred. sendQueue.mu guards all of it but bell.
 type deferral struct {
 	policy.Deferral
 	bell doorbell
 }
 
-// program returns what is known of the program that takes the CQ's completions. A Sink must not be
-// asked at other times than a post, so that it is not known when its program took some. The run
-// begins when the last of them came: a program that takes them much later is in none. sq.mu of a QP
-// of the CQ is held.
+// program returns the run of the program that takes the CQ's completions. A Sink must not be asked
+// at other times than a post, so it is not known when its program took some. The run therefore
+// begins when the last completion came: a program that takes it much later is in no run. sq.mu of a
+// QP of the CQ is held.
 func (c *cq) program() policy.Run {
 	if c.use != nil {
 		returned := false
@@ -61,28 +62,28 @@ func (c *cq) foundEmpty() {
 	}
 }
 
-// doorbells are the QPs that have a CQ as their send CQ and whose posts wait, in the order in which
-// they began to.
+// doorbells are the QPs that have a CQ as their send CQ and whose posts are deferred, the longest
+// deferred first.
 type doorbells struct {
 	some sched.Bool // there are any; written under mu
 
 	mu          sched.Mutex[locks.Doorbells]
 	first, last *doorbell
 	timer       *time.Timer // nil before the first QP
-	running     bool        // the timer is
+	running     bool        // the timer is running
 }
 
-// doorbell is a QP's place among those of its send CQ, whose mu guards it.
+// doorbell is a QP's place in the doorbells of its send CQ, whose mu guards it.
 type doorbell struct {
 	q          *qp
 	prev, next *doorbell
-	since      time.Duration // when it began to wait, as a time since epoch
+	since      time.Duration // when deferral began, as a time since epoch
 	waits      bool
 }
 
-// deferPost counts a post to q, and reports whether it waits for others. sq.mu is held, so that q
-// is among its CQ's doorbells as long as posts wait, and so that the CQs are not closed: their
-// sinks must not be asked anything after that.
+// deferPost counts a post to q, and reports whether it is deferred. sq.mu is held for two reasons:
+// q stays among its CQ's doorbells as long as posts are deferred, and the CQs are not closed, after
+// which their sinks must not be asked.
 func (q *qp) deferPost(p policy.Post) (waits bool) {
 	d := q.sq.deferral.Load()
 	if q.pd.dev.opts.TransmitAtOnce || !q.sendCQ.seesUse() || !q.recvCQ.seesUse() {
@@ -110,13 +111,13 @@ func (q *qp) deferPost(p policy.Post) (waits bool) {
 // seesUse reports whether it is known when the program takes completions, finds none, or sleeps.
 func (c *cq) seesUse() bool { return c.sink == nil || c.use != nil }
 
-// stopWaiting has q be a doorbell no more, and reports whether it was one.
+// stopWaiting removes q from the doorbells of its CQ, and reports whether it was there.
 func (q *qp) stopWaiting() bool {
 	d := q.sq.deferral.Load()
 	return d != nil && q.sendCQ.bells.remove(&d.bell)
 }
 
-// forgetPosts begins anew for another connection. sq.mu is held.
+// forgetPosts resets the deferral for another connection. sq.mu is held.
 func (q *qp) forgetPosts() {
 	q.stopWaiting()
 	if d := q.sq.deferral.Load(); d != nil {
@@ -124,30 +125,30 @@ func (q *qp) forgetPosts() {
 	}
 }
 
-// ring transmits what waits. No lock is held.
+// ring transmits deferred posts. No lock is held.
 func (q *qp) ring() {
 	if q.stopWaiting() {
 		q.ringAfter(func(d *deferral) { d.Sent(false) })
 	}
 }
 
-// ringAfter transmits what waits of a QP that is a doorbell no more, and before that has its
-// deferral know why. It returns how much of a turn was used.
+// ringAfter transmits the deferred posts of a QP that stopWaiting has removed. Before that, tell
+// records in the deferral why. It returns how much of a turn was used.
 func (q *qp) ringAfter(tell func(*deferral)) (used int) {
 	q.sq.mu.Lock()
 	tell(q.sq.deferral.Load())
 	q.sq.mu.Unlock()
 	s := q.stream.Load()
 	if s == nil {
-		return 0 // it is over, and all posts are flushed
+		return 0 // the connection is over, and all posts are flushed
 	}
 	used, _ = s.runTx(policy.TurnMost)
 	s.settle()
 	return used
 }
 
-// ringSome is for a poll that found the CQ empty, or looks at the streams all the same. It
-// transmits what waits, but no more than a turn, because the program may get completions of that.
+// ringSome transmits deferred posts for a poll that found the CQ empty, or that receives first. It
+// sends at most a turn, because that may bring completions, which the program should get.
 func (c *cq) ringSome(empty bool) {
 	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(forever)
@@ -158,8 +159,8 @@ func (c *cq) ringSome(empty bool) {
 	}
 }
 
-// ringAll is for a program that may be about to sleep. Where many QPs have the CQ as their receive
-// CQ only, time ends what waits of these.
+// ringAll transmits deferred posts for a program that may be about to sleep. If many QPs have the
+// CQ only as their receive CQ, it leaves theirs to the timer.
 func (c *cq) ringAll() {
 	until := sinceEpoch()
 	for q := c.bells.pop(until); q != nil; q = c.bells.pop(until) {
@@ -172,8 +173,8 @@ func (c *cq) ringAll() {
 	}
 }
 
-// ringLate transmits what has begun to wait before until, at most a turn: now is too late. It
-// reports whether there may be more.
+// ringLate transmits at most a turn of the posts that have been deferred since before until. At the
+// time now, that is too long. It reports whether there may be more.
 func (c *cq) ringLate(until, now time.Duration) (more bool) {
 	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(until)
@@ -188,28 +189,28 @@ func (c *cq) ringLate(until, now time.Duration) (more bool) {
 	return true
 }
 
-// ringBeforeTake is for a poll that is about to take completions: what it has taken would be lost
-// if the end of a connection, which may follow, did not return.
+// ringBeforeTake transmits overdue posts before a poll takes completions. A connection may end
+// then, and completions that the poll had taken would be lost if that did not return.
 func (c *cq) ringBeforeTake() {
 	now := sinceEpoch()
 	c.ringLate(now-policy.WaitMost, now)
 }
 
-// ringOverdue is the timer's. The timer runs on meanwhile, because the end of a connection, which
-// may follow, calls the program's onDown.
+// ringOverdue is the timer's function. It restarts the timer first, because transmitting may end a
+// connection, which calls the program's onDown.
 func (c *cq) ringOverdue() {
 	c.bells.goOn()
 	now := sinceEpoch()
 	for c.ringLate(now-policy.WaitTimer/2, now) {
-		runtime.Gosched() // to others, as a turn is over
+		runtime.Gosched() // lets other goroutines run, because a turn is over
 	}
 }
 
-// forever is later than all QPs have begun to wait.
+// forever is later than the deferral of any QP began.
 const forever = time.Duration(1<<63 - 1)
 
-// add adds q at d, and sees that it does not wait for too long. Where q was removed and its
-// deferral does not know yet, d may be there already, and begins anew.
+// add adds q at d, and starts the timer if it is not running. If q was removed and its deferral
+// does not know yet, d may be in the list already, and begins anew.
 func (b *doorbells) add(q *qp, d *doorbell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,7 +236,7 @@ func (b *doorbells) add(q *qp, d *doorbell) {
 	}
 }
 
-// pop removes the QP that has waited for longest; nil if none has waited since until.
+// pop removes and returns the QP that was deferred first, nil if none was deferred by until.
 func (b *doorbells) pop(until time.Duration) *qp {
 	if !b.some.Load() {
 		return nil
@@ -283,7 +284,7 @@ func (b *doorbells) unlink(d *doorbell) {
 	}
 }
 
-// goOn has the timer run again if there are QPs.
+// goOn restarts the timer if there are QPs.
 func (b *doorbells) goOn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,21 +18,21 @@ type ending struct {
 
 	ulpdu []byte // Terminate to send, nil for none
 	reset bool   // RST instead of FIN
-	lost  bool   // there is no connection any more
+	lost  bool   // the connection is lost
 
 	event      provider.AsyncEventType // to raise, if raise
 	raise      bool
-	recvStatus provider.WCStatus // of the receive in progress, WCSuccess for a flush
+	recvStatus provider.WCStatus // status of the receive in progress, WCSuccess for a flush
 }
 
-// Faults of this side for which the peer is sent a Terminate.
+// Faults of this side, about which the peer is sent a Terminate.
 var (
 	errLocalWork        = rdmap.LocalCatastrophe("a work request names memory that it may not use")
 	errLocalCatastrophe = rdmap.LocalCatastrophe("the application ended the stream")
 )
 
-// ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, and does
-// not have the text of that, which is about files.
+// ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, but has
+// a text of its own, because that of os.ErrClosed is about files.
 type ownEnd string
 
 func (e ownEnd) Error() string { return string(e) }
@@ -40,7 +40,7 @@ func (e ownEnd) Error() string { return string(e) }
 // Is implements the protocol of errors.Is.
 func (e ownEnd) Is(target error) bool { return target == os.ErrClosed }
 
-// Ends that this side has made.
+// Ends that this side made.
 const (
 	errModified     ownEnd = "this side moved the queue pair to IBV_QPS_ERR"
 	errDisconnected ownEnd = "this side disconnected"
@@ -55,8 +55,8 @@ var (
 	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was reset: %w", os.ErrDeadlineExceeded)
 )
 
-// endTerminate makes the end of a stream with a Terminate to the peer about err,
-// which is an *iwarp.Error: as rdmap.NewTerminate. It runs once per stream and
+// endTerminate makes the ending of a stream with a Terminate to the peer about err, which is an
+// *iwarp.Error. The arguments are those of rdmap.NewTerminate. It runs once per stream and
 // allocates.
 func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest, rdmac bool) *ending {
 	var e *iwarp.Error
@@ -77,7 +77,7 @@ func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRe
 	}
 }
 
-// explain replaces what a Terminate of ours says was wrong by why, unless it is "".
+// explain replaces the text of a Terminate that we send by why, unless that is empty.
 func (e *ending) explain(why string) {
 	var t *provider.TerminateError
 	if why != "" && errors.As(e.cause, &t) {
@@ -85,7 +85,7 @@ func (e *ending) explain(why string) {
 	}
 }
 
-// because notes in an ending by Terminate what of ours has failed.
+// because records which error of ours caused an ending by Terminate.
 func (e *ending) because(err error) *ending {
 	t, is := e.cause.(*provider.TerminateError)
 	if !is {
@@ -99,8 +99,8 @@ func (e *ending) because(err error) *ending {
 	return e
 }
 
-// blame replaces what a Terminate of ours says was wrong by the work request that was, unless that
-// is nil.
+// blame records the work request at fault as the reason of a Terminate that we send, unless it is
+// nil.
 func (e *ending) blame(w *provider.WorkError) {
 	var t *provider.TerminateError
 	if w != nil && errors.As(e.cause, &t) {
@@ -109,8 +109,8 @@ func (e *ending) blame(w *provider.WorkError) {
 	}
 }
 
-// errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name
-// memory that may not be written, errSinkSGE the same for the sink of a Read.
+// errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name memory that may not be
+// written. errSinkSGE is the same error for the sink of a Read.
 var (
 	errRecvSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
 		Reason: "a receive names memory that may not be written"}
@@ -118,11 +118,10 @@ var (
 		Reason: "the sink of a Read may not be written any more"}
 )
 
-// eventOf is the asynchronous event for a fault in what the peer sent. siw raises
-// the same ones: an access error for memory that the peer may not use, a fatal
-// one for a message that does not fit its queue, none for an unknown STag, for
-// a lack of receives and for the faults that are found before the message is
-// known.
+// eventOf returns the asynchronous event for a fault in what the peer sent. siw raises the same
+// events: an access error for memory that the peer may not use, and a fatal error for a message
+// that does not fit its queue. It raises none for an unknown STag, a lack of receives, or faults
+// that are found before the message is known.
 func eventOf(err error) (provider.AsyncEventType, bool) {
 	switch err {
 	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds,

@@ -17,14 +17,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// The texts of failures that need more than what the failing check has at hand. All of
-// it runs after something has failed, and may allocate.
+// Texts of failures that need more than the failing check has at hand. They are made after
+// something has failed, so they may allocate.
 
-// fullError says that a queue is full, and what frees places. It is ENOMEM.
+// fullError says that a queue is full, and what frees places. It wraps ENOMEM.
 type fullError struct {
 	queue    string
 	places   uint32
-	silent   bool // all of it is unsignalled
+	silent   bool // all work requests are unsignalled
 	awaiting bool // the peer's first message is awaited
 }
 
@@ -50,8 +50,8 @@ func (e *fullError) Error() string {
 // Unwrap returns ENOMEM.
 func (e *fullError) Unwrap() error { return syscall.ENOMEM }
 
-// sendQueueFull makes the error of a full send queue. sq.mu is held. Programs fill queues on
-// purpose, so that a refusal has to be cheap: long queues are not searched for a signalled one.
+// sendQueueFull returns the error of a full send queue. sq.mu is held. Programs fill queues on
+// purpose, so a refusal must be cheap: long queues are not searched for a signalled work request.
 func (q *qp) sendQueueFull(tail uint32) error {
 	s := &q.sq
 	e := &fullError{queue: "send", places: q.init.MaxSendWR}
@@ -68,23 +68,23 @@ func (q *qp) sendQueueFull(tail uint32) error {
 	return e
 }
 
-// tooMany is EINVAL for n of something that the QP was made with room for limit of.
+// tooMany returns EINVAL for n of something of which the QP was made to hold at most limit.
 func tooMany(n int, what string, limit int, field string) error {
 	return fmt.Errorf("%d %s, and the queue pair was made for %d (QPCap.%s): %w", n, what, limit, field, syscall.EINVAL)
 }
 
-// outside is EINVAL for a value that must be from low to high.
+// outside returns EINVAL for a value that must be from low to high.
 func outside(name string, value, low, high int) error {
 	return fmt.Errorf("%s is %d, and must be from %d to %d: %w", name, value, low, high, syscall.EINVAL)
 }
 
-// checkCap checks the sizes that a QP is to be made with.
+// checkCap checks the sizes of a new QP.
 func checkCap(c *provider.QPCap) error {
 	for _, size := range []struct {
 		name             string
 		value, low, high int
 	}{
-		{"MaxSendWR", c.MaxSendWR, 1, maxQPWR}, // a QP without a send queue can't exist with siw either
+		{"MaxSendWR", c.MaxSendWR, 1, maxQPWR}, // siw has no QP without a send queue either
 		{"MaxRecvWR", c.MaxRecvWR, 0, maxQPWR},
 		{"MaxSendSGE", c.MaxSendSGE, 0, maxSGE},
 		{"MaxRecvSGE", c.MaxRecvSGE, 0, maxSGE},
@@ -97,9 +97,9 @@ func checkCap(c *provider.QPCap) error {
 	return nil
 }
 
-// whyNoConnection adds to the error of a connection that did not come about what it
-// means and what to do. connected says whether TCP was, reply is what the peer sent, limit how
-// long it had.
+// whyNoConnection adds the meaning, and what to do, to the error of a connection that could not be
+// made. connected says whether TCP was connected, reply is what the peer sent, and limit is how
+// long the peer had.
 func whyNoConnection(err error, connected bool, reply []byte, limit time.Duration) error {
 	var rejected *mpa.RejectedError
 	var protocol *iwarp.Error
@@ -121,7 +121,7 @@ func whyNoConnection(err error, connected bool, reply []byte, limit time.Duratio
 	return err
 }
 
-// whyNotAccepted is whyNoConnection for the side that listens.
+// whyNotAccepted does so for the side that listens.
 func whyNotAccepted(err error, limit time.Duration) error {
 	switch {
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -132,7 +132,7 @@ func whyNotAccepted(err error, limit time.Duration) error {
 	return err
 }
 
-// whyNotBound adds to the error of a bind to addr what to do.
+// whyNotBound adds what to do to the error of a bind to addr.
 func whyNotBound(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -145,7 +145,7 @@ func whyNotBound(addr netip.Addr, err error) error {
 	return err
 }
 
-// whyNoRoute adds to the error of a link-local address dst what to do.
+// whyNoRoute adds what to do to the error of a link-local address dst.
 func whyNoRoute(dst netip.Addr, err error) error {
 	if !dst.IsLinkLocalUnicast() || dst.Is4() {
 		return err
@@ -156,10 +156,10 @@ func whyNoRoute(dst netip.Addr, err error) error {
 	return fmt.Errorf("%w: a link-local address needs a zone, as in %s%%eth0", err, dst)
 }
 
-// errIDClosed is why a start-up ends whose id the program closes.
+// errIDClosed is the cause if the program closes the id during the start-up.
 const errIDClosed ownEnd = "this side closed the id before the connection was made"
 
-// silence says what a peer did not do in time.
+// silence describes what a peer did not do in time.
 func silence(connected bool, got int, limit time.Duration) string {
 	const option = "engine.Options.StartupTimeout"
 	switch {
@@ -174,7 +174,7 @@ func silence(connected bool, got int, limit time.Duration) string {
 		"is it an iWARP listener, and does its program call Accept?", option, limit)
 }
 
-// reworded is an error in words that say more to a user.
+// reworded is an error whose text means more to a user.
 type reworded struct {
 	text string
 	err  error
@@ -186,7 +186,7 @@ func (e *reworded) Error() string { return e.text }
 // Unwrap returns the error itself.
 func (e *reworded) Unwrap() error { return e.err }
 
-// whyNoRequest adds to the error of a connection without a good Request what it means. sent is what
+// whyNoRequest adds the meaning to the error of a connection without a valid Request. sent is what
 // the peer has sent.
 func whyNoRequest(err error, sent []byte) error {
 	if other := speaks(sent); other != "" {
@@ -195,8 +195,7 @@ func whyNoRequest(err error, sent []byte) error {
 	return err
 }
 
-// speaks names the protocol of a peer that begins with b, "" if it is none of those that people
-// meet.
+// speaks names the protocol of a peer that begins with b, "" if it is none of the common ones.
 func speaks(b []byte) string {
 	for _, p := range []struct{ begin, name string }{
 		{"HTTP/", "HTTP"}, {"GET ", "HTTP"}, {"HEAD ", "HTTP"}, {"POST ", "HTTP"}, {"PUT ", "HTTP"},
@@ -209,7 +208,7 @@ func speaks(b []byte) string {
 	return ""
 }
 
-// notConnected is EINVAL for a post to the send queue of a QP in state.
+// notConnected returns EINVAL for a post to the send queue of a QP in state.
 func notConnected(state provider.QPState) error {
 	if state == provider.QPSQD {
 		return fmt.Errorf("this side is ending the connection, the queue pair is in %s; "+
@@ -218,13 +217,14 @@ func notConnected(state provider.QPState) error {
 	return fmt.Errorf("not connected, the queue pair is in %s; post after Dial or Accept has returned: %w", state, syscall.EINVAL)
 }
 
-// terminateText is the name of a Terminate's code, and what the peer found wrong with.
+// terminateText returns the name of a Terminate's code, and the message that the peer refused.
 func terminateText(t *rdmap.ReceivedTerminate) string {
 	return fmt.Sprintf("%s (bytes % x, %s layout)%s", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw,
 		t.Layout, terminateAbout(t))
 }
 
-// terminateAbout says what of ours the peer found wrong, as far as its Terminate says.
+// terminateAbout describes the message of ours that the peer refused, as far as its Terminate shows
+// it.
 func terminateAbout(t *rdmap.ReceivedTerminate) string {
 	noHeader := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer && !t.HaveDDP
 	switch about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead); {

@@ -6,19 +6,19 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// A lane is a progress goroutine's part of a device: the poller that it serves. A connection in the
-// start-up, and one that was refused, is in the first lane. A stream enters the lane that has the
-// fewest streams, and stays there until its socket is closed, so that its order, its turns and
-// what it has in the caches are those of one goroutine.
+// A lane is a progress goroutine's part of a device: the poller that it serves. Connections in the
+// start-up, and refused ones, are in the first lane. A stream enters the lane that has the fewest
+// streams, and stays there until its socket is closed. So one goroutine keeps its order, its turns
+// and its data in the caches.
 type lane struct {
 	poller  transport.Poller
 	streams atomic.Int32 // that have not ended
 }
 
-// leave is called once for each lane that choose has returned, when the stream has ended.
+// leave is called once for each result of choose, when the stream has ended.
 func (l *lane) leave() { l.streams.Add(-1) }
 
-// lanes are those of a device.
+// lanes are the lanes of a device.
 type lanes struct {
 	all  []*lane
 	next atomic.Uint32 // where the next Poll begins
@@ -37,18 +37,18 @@ func (l *lanes) open(network transport.Network, n int) error {
 	return nil
 }
 
-// close closes the pollers. Their goroutines have ended, or have not begun.
+// close closes the pollers. Their goroutines have ended, or were never started.
 func (l *lanes) close() {
 	for _, each := range l.all {
 		_ = each.poller.Close()
 	}
 }
 
-// first is the poller of connections that have no stream.
+// first returns the poller of connections that have no stream.
 func (l *lanes) first() transport.Poller { return l.all[0].poller }
 
-// choose returns the lane for a new stream. Streams that begin at the same time may make one
-// lane have a few more than another.
+// choose returns the lane for a new stream. Streams that begin at the same time may give one lane a
+// few more than another.
 func (l *lanes) choose() *lane {
 	best := l.all[0]
 	for _, each := range l.all[1:] {
@@ -61,7 +61,7 @@ func (l *lanes) choose() *lane {
 }
 
 // Poll polls one lane after the other until one has something ready, and returns for how many
-// streams. Each call begins with another lane. Lanes without streams are left out; those that
+// streams. Each call begins with another lane. It skips lanes without streams; connections that
 // have ended and wait for their peers are served by the lane's own goroutine.
 func (l *lanes) Poll() int {
 	if len(l.all) == 1 {
@@ -70,7 +70,7 @@ func (l *lanes) Poll() int {
 	return l.untilReady(transport.Poller.Poll)
 }
 
-// Serve is Poll for a goroutine that will not go on with it: it takes no lease.
+// Serve polls once, for a goroutine that will not poll again, and takes no lease.
 func (l *lanes) Serve() int { return l.untilReady(transport.Poller.Serve) }
 
 func (l *lanes) untilReady(look func(transport.Poller) int) int {
@@ -88,7 +88,7 @@ func (l *lanes) untilReady(look func(transport.Poller) int) int {
 	return 0
 }
 
-// Attend has all progress goroutines take their streams over at once.
+// Attend makes all progress goroutines take their streams over at once.
 func (l *lanes) Attend() {
 	for _, each := range l.all {
 		each.poller.Attend()

@@ -15,15 +15,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// listening is what an id has while it listens: one goroutine that accepts, and
-// one for each connection that has not sent its Request yet.
+// listening is the state of an id that listens: one goroutine that accepts, and one for each
+// connection that has not sent its Request yet.
 //
-// A peer that connects and says nothing costs a place until StartupTimeout has
-// passed. There are Options.MaxPending places; requests that the program has not
-// answered take one as well. When all are taken, connections wait in TCP's
-// backlog. One peer (see peerGroup) has at most Options.MaxPendingPerPeer places for
-// connections that are silent, so that a single one can't keep all others out; what it
-// opens beyond that is reset.
+// A peer that connects and stays silent takes a place until StartupTimeout has passed. There are
+// Options.MaxPending places; a request that the program has not answered takes one as well. When
+// all are taken, connections wait in TCP's backlog. One peer (see peerGroup) has at most
+// Options.MaxPendingPerPeer places for silent connections, so that it alone can't keep all others
+// out. Further silent connections of it are reset.
 type listening struct {
 	id     *cmID
 	l      transport.Listener
@@ -31,21 +30,20 @@ type listening struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	places chan struct{}
-	spare  atomic.Bool // acceptAll has a place for a connection that has not come yet
+	spare  atomic.Bool // acceptAll holds a place for the next connection
 	counts listenCounts
 
 	mu     sched.Mutex[locks.Listening]
 	silent map[netip.Addr]int // connections without a Request
 
-	// turn is held by the goroutine that reads Requests, and is never waited for in a step.
+	// turn is held by the goroutine that reads Requests. No step waits for it.
 	turn  chan struct{}
-	order map[netip.Addr][]*arrival // by peer, in TCP's order; under turn
+	order map[netip.Addr][]*arrival // by peer, in TCP's order; guarded by turn
 }
 
-// Listen implements provider.ID. An id that is not bound gets a port on every
-// IPv4 address, and one that ResolveAddr has bound, and that is not resolved, a port on its
-// address. backlog is TCP's; the number of requests that wait for an answer is limited by
-// Options.MaxPending.
+// Listen implements provider.ID. An unbound id gets a port on every IPv4 address. An id that
+// ResolveAddr has bound, but not resolved, gets a port on its address. backlog is TCP's;
+// Options.MaxPending limits the number of requests that wait for an answer.
 func (id *cmID) Listen(backlog int) error {
 	const op = "rdma_listen"
 	if err := id.enter(op, idIdle, idBound); err != nil {
@@ -88,8 +86,8 @@ func (ls *listening) close() {
 	ls.tasks.Wait()
 }
 
-// acceptAll accepts connections until the listener ends. Accept fails when file descriptors or
-// memory have run out; connections stay in the backlog meanwhile.
+// acceptAll accepts connections until the listener ends. Accept fails when descriptors or memory
+// have run out; until there are some again, connections stay in the backlog.
 func (ls *listening) acceptAll() {
 	for {
 		select {
@@ -114,7 +112,7 @@ func (ls *listening) acceptAll() {
 	}
 }
 
-// welcome gives a connection the place that was taken for it.
+// welcome gives a new connection the place that acceptAll holds.
 func (ls *listening) welcome(conn transport.Conn) {
 	peer, dev := peerOf(conn), ls.id.dev
 	ls.counts.connections.Add(1)
@@ -132,7 +130,7 @@ func (ls *listening) welcome(conn transport.Conn) {
 	ls.tasks.Go(func() { ls.await(a) })
 }
 
-// giveUp takes back what welcome has counted.
+// giveUp undoes the counting of welcome.
 func (ls *listening) giveUp(peer netip.Addr) {
 	ls.id.dev.discharge(peer)
 	<-ls.places
@@ -145,7 +143,7 @@ func (ls *listening) refused(limit string, conn transport.Conn) {
 	ls.id.dev.log.limit(limit, conn.RemoteAddr())
 }
 
-// failed counts a connection without a good Request.
+// failed counts a connection without a valid Request.
 func (ls *listening) failed(conn transport.Conn, err error) {
 	ls.counts.failed.Add(1)
 	ls.id.dev.tally.failures.Add(1)
@@ -155,7 +153,7 @@ func (ls *listening) failed(conn transport.Conn, err error) {
 // errSilent is why a silent connection is reset when its peer has too many of them.
 var errSilent = errors.New("too many connections of the peer are silent")
 
-// admit counts a connection that says nothing so far, or returns errSilent.
+// admit counts a connection that has sent nothing so far, or returns errSilent.
 func (ls *listening) admit(peer netip.Addr) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -166,7 +164,7 @@ func (ls *listening) admit(peer netip.Addr) error {
 	return nil
 }
 
-// speaks takes a connection back that admit counted.
+// speaks undoes admit for a connection that has sent something.
 func (ls *listening) speaks(peer netip.Addr) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -175,8 +173,8 @@ func (ls *listening) speaks(peer netip.Addr) {
 	}
 }
 
-// refuse closes the connection of a peer that sent no good Request. reply gives a peer of the
-// other version the reason, and is nil for all others.
+// refuse closes the connection of a peer that sent no valid Request. reply gives a peer of the
+// other version the reason; it is nil for all others.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func (ls *listening) refuse(w *wire, reply []byte) {
@@ -187,8 +185,8 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 	ls.id.dev.leave(w, reply)
 }
 
-// announce makes the id of a connection and raises CONNECT_REQUEST. It reports
-// false, and closes the connection, if the listener is closed.
+// announce makes the id of a connection and raises CONNECT_REQUEST. If the listener is closed, it
+// returns false and closes the connection.
 //
 //rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
 //rfc:6581 MPA2-9.1-01 Peer IRD/ORD passed to the ULP
@@ -213,7 +211,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		Param:    l.dev.requestParam(r),
 		RDMAC:    r.RDMAC,
 	}}
-	r.PrivateData = nil // the event has a copy, and this slice keeps the whole frame in memory
+	r.PrivateData = nil // the event has a copy, and this slice would keep the whole frame in memory
 	child.wait(&request{
 		Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event,
 	})
@@ -222,9 +220,8 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 	return true
 }
 
-// requestParam is what a CONNECT_REQUEST reports: the private data, and the read
-// depths that can be accepted at most. A Request without any (revision 1) gives
-// zeros, as with siw.
+// requestParam returns what a CONNECT_REQUEST reports: the private data, and the largest read
+// depths that can be accepted. For a Request without depths (revision 1) they are 0, as with siw.
 //
 //rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
 func (d *device) requestParam(r *mpa.Request) provider.ConnParam {

@@ -15,19 +15,21 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// Bounds of what a device logs. A peer can cause records, so that without bounds it could
-// fill the log's disk.
+// Bounds on what a device logs. Without them a peer, which can cause records, could fill the log's
+// disk.
 const (
 	logPerSecond = 10 // records of a level in any one second, whoever causes them
 	logKept      = logPerSecond
 )
 
-// logger hands records to Options.Logger. Records are made where locks are held and the
-// program must not be called; a goroutine, which exists only while there are records,
-// calls the program. A Handler that is slow delays that goroutine only. What comes beyond
-// logPerSecond, or while logKept records of the level wait, is dropped, and the next record of the
-// level says how many were. Warnings, which peers cause, don't displace errors, and those of a
-// level that the Handler leaves out don't displace others.
+// logger hands records to Options.Logger. Records are made where locks are held and the program
+// must not be called, so a goroutine, which exists only while there are records, calls the program.
+// A slow Handler delays only that goroutine.
+//
+// Records beyond logPerSecond, or while logKept records of the level wait, are dropped, and the
+// next record of the level says how many. Each level has its own budget, so that warnings, which
+// peers cause, don't displace errors, and records of a level that the Handler ignores don't
+// displace others.
 type logger struct {
 	to    *slog.Logger // nil: nothing is logged
 	debug bool         // its Handler took records of slog.LevelDebug when the device was opened
@@ -51,13 +53,13 @@ type logBudget struct {
 	dropped uint64
 }
 
-// open sets where records go. No lock is held, so that the Handler may be asked.
+// open sets where records go. No lock is held, because it asks the Handler.
 func (l *logger) open(to *slog.Logger) {
 	l.to = to
 	l.debug = to != nil && to.Enabled(context.Background(), slog.LevelDebug)
 }
 
-// add logs a record, or drops it. It doesn't block, and may be called with any lock held.
+// add logs a record, or drops it. It never blocks, and may be called with any lock held.
 func (l *logger) add(level slog.Level, text string, attrs ...slog.Attr) {
 	if l.to == nil {
 		return
@@ -118,7 +120,8 @@ func (l *logger) drain() {
 }
 
 // held logs that a stream sends nothing until the peer has sent something. For a server that speaks
-// first this is so for a moment with every connection; a server whose peer never speaks waits.
+// first, that is so for a moment on every connection; a server whose peer never speaks waits
+// forever.
 func (l *logger) held(s *stream, sends uint32) {
 	if l.debug {
 		l.add(slog.LevelDebug, "sends are held until the peer's first message: the side that dialled has to send first",
@@ -140,8 +143,8 @@ func (l *logger) terminate(s *stream, e *provider.TerminateError) {
 		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", withoutWRID(e).Error()))
 }
 
-// withoutWRID is e without the WRID of the work request at fault: it may be one of a package that
-// posts for the program (rdmacm.Conn.Do), which the program does not know.
+// withoutWRID returns e without the WRID of the work request at fault. The WRID may belong to a
+// package that posts for the program (rdmacm.Conn.Do), so the program would not know it.
 func withoutWRID(e *provider.TerminateError) *provider.TerminateError {
 	work, ok := e.Err.(*provider.WorkError)
 	if !ok {
@@ -154,7 +157,7 @@ func withoutWRID(e *provider.TerminateError) *provider.TerminateError {
 }
 
 // readSink logs, once for a device, that a Read is answered into a region without
-// AccessRemoteWrite. The engine does not need the right, because it places the answer by the work
+// AccessRemoteWrite. The engine does not need that right, because it places the answer by the work
 // request. RNICs place it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans
 // are in use.
 func (l *logger) readSink(s *stream, spans []memory.Span) {

@@ -12,12 +12,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// qp is a queue pair. What exists only while it is connected is in its stream, and
-// a ring exists from the first post to it on. So a QP at rest has no goroutine and
-// no buffer.
+// qp is a queue pair. Its stream has everything that exists only while it is connected, and its
+// rings are made by the first posts. So a QP at rest has no goroutine and no buffer.
 //
-// Package internal/locks has the order of its locks and of all others of the engine. Sockets never
-// block, and the program's function onDown, which may block, is called without a lock.
+// Package internal/locks has the order of its locks and of all other locks of the engine. Sockets
+// never block, and the program's function onDown, which may block, is called without a lock.
 type qp struct {
 	pd             *pd
 	dev            *device
@@ -29,8 +28,7 @@ type qp struct {
 	counts         atomic.Pointer[counts] // nil until there is something to count; see counters
 	shared         *sharedRecv            // with an SRQ, or a RecvSource; rq is then empty
 
-	// stream is the connection, nil before start and from the moment on that the
-	// QP is in ERR.
+	// stream is the connection. It is nil before start, and again once the QP is in ERR.
 	stream sched.Pointer[stream]
 	state  sched.Uint32 // a provider.QPState; written under mu, sq.done and rq.done
 
@@ -41,22 +39,22 @@ type qp struct {
 	mu       sched.Mutex[locks.QP]
 	cause    error
 	closing  bool   // Close was called
-	summed   bool   // of tally.mu: closed, and among the device's sums
-	unheard  bool   // of asyncQueue.mu: closed, and no event of it is queued
+	summed   bool   // guarded by tally.mu: closed, and among the device's sums
+	unheard  bool   // guarded by asyncQueue.mu; set by Close: raise ignores the QP
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 
 	peer memory.Peer
 }
 
-// qpInit is what of provider.QPInitAttr, as granted, is not in the queues.
+// qpInit has the fields of provider.QPInitAttr, as granted, that are not in the queues.
 type qpInit struct {
 	Cookie               any
 	MaxSendWR, MaxRecvWR uint32
 	SQSigAll             bool
 }
 
-// initAttr is what Query returns.
+// initAttr returns the QPInitAttr for Query.
 func (q *qp) initAttr() provider.QPInitAttr {
 	init := provider.QPInitAttr{
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
@@ -75,11 +73,10 @@ func (q *qp) initAttr() provider.QPInitAttr {
 	return init
 }
 
-// defaultAccess is what Query returns for a QP whose access the program has not set.
+// defaultAccess is what Query returns until the program sets the QP's access.
 const defaultAccess = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
 
-// newQP makes a QP of p in RESET. It holds p and attaches to its CQs until it is
-// closed.
+// newQP makes a QP of p in RESET. The QP holds p and is attached to its CQs until it is closed.
 func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 	const op = "ibv_create_qp"
 	init, err := grantQP(init)
@@ -110,8 +107,8 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 	return q, nil
 }
 
-// attach makes q a dependant of its PD, CQs and SRQ, and gives it its number, or
-// does none of that.
+// attach makes q a dependant of its PD, CQs and SRQ, and gives it its number. After an error it has
+// done none of that.
 func (q *qp) attach(op string, shared provider.SRQ) (err error) {
 	if !q.pd.Refs.Hold() {
 		return failClosed(op, q.pd.name())
@@ -136,12 +133,12 @@ func (q *qp) attach(op string, shared provider.SRQ) (err error) {
 	return nil
 }
 
-// grantQP checks what a QP is to be made with and returns what it gets: the
-// queues' lengths are rounded up to powers of two.
+// grantQP checks the attributes of a new QP and returns what it gets: the lengths of the queues are
+// rounded up to powers of two.
 func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
 	c := &init.Cap
 	if init.SRQ != nil {
-		c.MaxRecvWR, c.MaxRecvSGE = 0, 0 // ignored, says the man page of ibv_create_qp
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0 // ignored, as the man page of ibv_create_qp says
 	}
 	if init.Type == 0 {
 		init.Type = provider.QPTypeRC
@@ -182,8 +179,8 @@ func (q *qp) QPN() uint32 { return q.qpn }
 // Cookie implements provider.QP.
 func (q *qp) Cookie() any { return q.init.Cookie }
 
-// Cause implements provider.QP. After a disconnect or Close of ours it wraps
-// os.ErrClosed, after the peer's io.EOF.
+// Cause implements provider.QP. After a disconnect or Close of this side it wraps os.ErrClosed,
+// after the peer's io.EOF.
 func (q *qp) Cause() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -201,10 +198,9 @@ func (q *qp) name() string { return fmt.Sprintf("qp %d", q.qpn) }
 
 func (q *qp) getState() provider.QPState { return provider.QPState(q.state.Load()) }
 
-// Close implements provider.QP. A connection ends with a FIN after the FPDU
-// that is under way and no Terminate, as with siw. What was posted is flushed
-// before Close returns; nothing completes afterwards. It must not be called from
-// onDown.
+// Close implements provider.QP. As with siw, a connection ends with a FIN after the FPDU under way,
+// without a Terminate. Posted work is flushed before Close returns; nothing completes afterwards.
+// It must not be called from onDown.
 func (q *qp) Close() error {
 	q.close.Do(q.destroy)
 	return nil
@@ -220,9 +216,9 @@ func (q *qp) destroy() {
 		s.fail(e)
 		s.settle()
 	}
-	q.enterError(nil, e) // if not connected
+	q.enterError(nil, e) // if it is not connected
 	q.refusePosts()
-	q.flushAll(provider.WCSuccess) // what was posted since
+	q.flushAll(provider.WCSuccess) // what was posted after that
 	q.peer.Unbind()
 	q.sendCQ.detach(q)
 	if q.recvCQ != q.sendCQ {

@@ -2,7 +2,7 @@ package engine
 
 import "github.com/govs-rdma/govs/provider"
 
-// wcOpcodes are the completions' names of the operations that the engine has.
+// wcOpcodes maps operations to the opcodes of their completions.
 var wcOpcodes = [...]provider.WCOpcode{
 	provider.WRRDMAWrite:        provider.WCRDMAWrite,
 	provider.WRRDMAWriteWithImm: provider.WCRDMAWrite,
@@ -21,8 +21,8 @@ var wcOpcodes = [...]provider.WCOpcode{
 	opRegMR:             provider.WCRegMR,
 }
 
-// finishSends notes that the Sends and Writes before WQE out are over, and
-// reports what is to be reported now.
+// finishSends notes that the Sends and Writes before WQE out are over, and reports what can be
+// reported now.
 //
 //rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
 func (q *qp) finishSends(out uint32) {
@@ -32,8 +32,8 @@ func (q *qp) finishSends(out uint32) {
 	q.sq.done.Unlock()
 }
 
-// finishWQE records that WQE i has finished, which is one of flaggedOps: a Read, an atomic
-// operation, or work on our own memory. It reports what is to be reported now.
+// finishWQE records that WQE i, one of flaggedOps, has finished: a Read, an atomic operation, or
+// work on our own memory. It reports what can be reported now.
 func (q *qp) finishWQE(i uint32) {
 	q.sq.done.Lock()
 	q.sq.at(i).finished = true
@@ -49,7 +49,7 @@ func (q *qp) signalsAll() provider.SendFlags {
 	return 0
 }
 
-// reportSends reports finished WQEs up to the first that is not. sq.done is held.
+// reportSends reports finished WQEs up to the first unfinished one. sq.done is held.
 func (q *qp) reportSends() {
 	s := &q.sq
 	always := q.signalsAll()
@@ -63,7 +63,7 @@ func (q *qp) reportSends() {
 			if s.head == s.out {
 				s.out++ // it is never less than head
 			}
-		case int32(s.out-s.head) <= 0: // from here on, only what the peer has answered is over
+		case int32(s.out-s.head) <= 0: // from here on, only work that the peer has answered is over
 			return
 		}
 		if (w.flags|always)&provider.SendSignaled == 0 {
@@ -78,17 +78,16 @@ func (q *qp) reportSends() {
 	}
 }
 
-// failSend records why WQE i fails; flushing reports it.
+// failSend records the status with which WQE i fails; flushing reports it.
 func (q *qp) failSend(i uint32, status provider.WCStatus) {
 	q.sq.done.Lock()
 	q.sq.at(i).status = status
 	q.sq.done.Unlock()
 }
 
-// flushSends completes everything in the send queue in error, unsignalled WQEs
-// too, and reports whether there was anything. WQEs that had finished after an
-// unfinished one are flushed as well: nothing succeeds after a failure. The QP
-// is in ERR, and sq.done is held.
+// flushSends completes everything in the send queue in error, even unsignalled WQEs, and reports
+// whether there was anything. It also flushes WQEs that had finished after an unfinished one,
+// because nothing succeeds after a failure. The QP is in ERR, and sq.done is held.
 //
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
 //rfc:5041 DDP-6.2.2-02 Outstanding requests complete in error
@@ -120,9 +119,9 @@ func (q *qp) flushSends() bool {
 	return any
 }
 
-// finishRecv reports the receive of the message that has ended: the one taken from the SRQ, or
-// the WQE at the head of the receive queue, whose place it gives back. wc.Opcode is zero for
-// WCRecv. Only the receive side calls it.
+// finishRecv reports the receive of the message that has ended. That is the one taken from the SRQ,
+// or the WQE at the head of the receive queue, whose place becomes free. wc.Opcode is zero for
+// WCRecv. Only the receive side calls finishRecv.
 func (s *stream) finishRecv(wc provider.WC, solicited bool) {
 	q := s.q
 	if q.shared != nil {
@@ -138,9 +137,8 @@ func (s *stream) finishRecv(wc provider.WC, solicited bool) {
 	q.recvCQ.push(wc, solicited)
 }
 
-// flushRecvs completes everything in the receive queue in error. first is the
-// status of the oldest, if it is not to be a flush. The QP is in ERR, and
-// rq.done is held.
+// flushRecvs completes everything in the receive queue in error. first is the status of the oldest
+// receive if that is not a flush. The QP is in ERR, and rq.done is held.
 func (q *qp) flushRecvs(first provider.WCStatus) {
 	if q.shared != nil {
 		q.flushShared(first)

@@ -9,15 +9,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// start takes over conn, which has finished MPA's start-up with params, and puts
-// the QP into RTS. The depths are those of params.
+// start takes over conn, which has finished MPA's start-up with params, and moves the QP to RTS.
+// The read depths are those in params.
 //
-// onDown is called once, without any lock held and on any goroutine, when the
-// QP has left RTS for good and everything posted is flushed; its error is
-// QP.Cause. It may be called before start returns. The Conn is the QP's own from
-// here on, and is closed some time after onDown: what was sent last must not be
-// lost. If start returns an error, onDown is not called and conn is still the
-// caller's; the QP is in ERR if it could have been connected.
+// onDown is called once, without any lock and on any goroutine, when the QP has left RTS for good
+// and all posted work is flushed. Its error is QP.Cause. It may be called before start returns. The
+// Conn belongs to the QP from now on, and is closed some time after onDown, so that the last bytes
+// are not lost. If start returns an error, onDown is not called and conn still belongs to the
+// caller; the QP is in ERR if it could have been connected.
 //
 //rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
 //rfc:5041 DDP-6.1-01 Both directions enabled at the same time
@@ -27,9 +26,9 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, onDown func(error)) e
 	return err
 }
 
-// begin is start, and returns the stream, so that the caller can end this stream and not a
-// later one of the QP. admitted says that admission counts the connection, until onDown is
-// called at least.
+// begin does the work of start, and returns the stream, so that the caller can end this stream and
+// not a later one of the QP. admitted says that admission counts the connection, at least until
+// onDown is called.
 func (q *qp) begin(
 	conn transport.Conn, params mpa.Params, admitted bool, onDown func(error),
 ) (*stream, error) {
@@ -47,9 +46,9 @@ func (q *qp) begin(
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)
 
-	// The poller may call Ready as soon as Add has been called. While rxMu is held Ready does
-	// nothing, and is called again. The program may post as soon as the QP is in RTS; if the
-	// post fills the socket, the poller has to watch the Conn, and so must have it.
+	// The poller may call Ready as soon as Add has been called. While rxMu is held, Ready does
+	// nothing, and is called again. The program may post as soon as the QP is in RTS. If such a
+	// post fills the socket, the poller must watch the Conn, so it has to be added before.
 	s.rxMu.Lock()
 	s.txMu.Lock()
 	err := q.enterRTS(s, params.ORD)
@@ -74,8 +73,8 @@ func (q *qp) begin(
 	return s, nil
 }
 
-// roundDepth grants a power of two of inbound Reads: siw rounds what it takes
-// from the start-up frames up to one, and means it.
+// roundDepth rounds the number of inbound Reads up to a power of two, because siw does so with the
+// number in the start-up frames and uses the result.
 //
 //rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
 func roundDepth(ird int) int {
@@ -85,8 +84,7 @@ func roundDepth(ird int) int {
 	return roundUp(ird)
 }
 
-// outboundDepth is the ORD, or 1 where an RTR indication is a Read and there are
-// to be none otherwise.
+// outboundDepth returns the ORD, or 1 if it is 0 and the RTR indication is a Read.
 func outboundDepth(p mpa.Params) int {
 	if sendsRTR(p.PeerToPeer, p.WaitFirstFPDU) && p.RTR == mpa.RTRRead {
 		return max(p.ORD, 1)
@@ -115,10 +113,9 @@ func (q *qp) enterRTS(s *stream, ord int) error {
 	return nil
 }
 
-// disconnect ends the connection gracefully: what is in the send queue is sent,
-// then FIN; when the peer's FIN has come, or closeTimeout has passed without any
-// progress, the QP goes to ERR and onDown is called. It does not wait. Without a
-// connection it does nothing.
+// disconnect ends the connection gracefully: it sends what is in the send queue, then FIN. The QP
+// goes to ERR and onDown is called when the peer's FIN has come, or when closeTimeout has passed
+// without progress. disconnect does not wait. Without a connection it does nothing.
 //
 //rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
 //rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close

@@ -10,12 +10,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// Work requests on our own memory: binding a window, registering a region, invalidating
-// either. They send nothing, and take their turn in the send queue: what was
-// posted before them has been handed to the socket, or was copied, when they are done, and they
-// are done before anything that was posted after them begins.
+// Work requests on our own memory bind a window, register a region, or invalidate either. They send
+// nothing, and take their turn in the send queue. When such work is done, all earlier posts have
+// been handed to the socket or copied. It is done before anything later begins.
 
-// opRegMR stands for provider.WRRegMR in the send queue, where opcodes are below 32.
+// opRegMR stands for provider.WRRegMR in the send queue, whose opcodes are below 32.
 const opRegMR provider.WROpcode = 31
 
 const memoryFlags = provider.SendFence | provider.SendSignaled
@@ -26,8 +25,8 @@ var (
 	errNotType1 = fmt.Errorf("the window is of type 2: post a work request with WRBindMW: %w", syscall.EINVAL)
 )
 
-// checkMemory decides whether wr can be posted, and leaves what addMemory needs where
-// toPost finds it. sq.mu is held.
+// checkMemory decides whether wr can be posted, and leaves the operands for addMemory in toPost.
+// sq.mu is held.
 func (q *qp) checkMemory(wr *provider.SendWR) error {
 	if wr.Flags&^memoryFlags != 0 || len(wr.SGList) > 0 || len(wr.Inline) > 0 {
 		return errMemoryFlags
@@ -35,12 +34,12 @@ func (q *qp) checkMemory(wr *provider.SendWR) error {
 	o := q.toPost()
 	*o = memory.Work{}
 	if wr.Opcode == provider.WRLocalInv {
-		return nil // what it names is seen when its turn comes
+		return nil // the turn of the work shows what the key names
 	}
 	return q.peer.Check(wr, o)
 }
 
-// toPost is where the operands are of what is being posted. sq.mu is held.
+// toPost returns the place for the operands of the work being posted. sq.mu is held.
 func (q *qp) toPost() *memory.Work {
 	if q.sq.memory == nil {
 		q.sq.memory = &memoryQueue{operands: make([]memory.Work, q.init.MaxSendWR)}
@@ -69,7 +68,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	return nil
 }
 
-// enqueueBind puts the bind into the send queue, and reports whether it waits for other posts.
+// enqueueBind puts the bind into the send queue, and reports whether it is deferred.
 func (q *qp) enqueueBind(w *memory.Window, wrid uint64, flags provider.SendFlags,
 	info *provider.MWBindInfo) (bool, error) {
 	w.Posting.Lock()
@@ -109,5 +108,5 @@ func (q *qp) enqueueBind(w *memory.Window, wrid uint64, flags provider.SendFlags
 	return q.deferPost(p), nil
 }
 
-// incRKey is ibv_inc_rkey.
+// incRKey does what ibv_inc_rkey does.
 func incRKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }

@@ -12,12 +12,12 @@ import (
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
 
-// PostSend implements provider.QP. The caller's goroutine transmits what the
-// socket takes at once, unless another one is just doing that, which then sends
-// these WRs as well, or more posts are to be expected, which then transmit all (package policy).
+// PostSend implements provider.QP. The caller's goroutine transmits at once what the socket takes,
+// with two exceptions. If another goroutine is transmitting, that goroutine sends these WRs as
+// well. If more posts are expected, the WRs are deferred and sent with those (package policy).
 //
-// Errors: EINVAL for a WR that can't be, or a QP that is not connected; ENOMEM
-// when the queue is full. On a QP in ERR WRs are accepted and flushed.
+// Errors: EINVAL for an invalid WR, or a QP that is not connected; ENOMEM when the queue is full.
+// On a QP in ERR WRs are accepted and flushed.
 //
 //rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
 func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
@@ -32,22 +32,22 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	if err != nil {
-		q.ring() // a program whose queue is full can't post what others wait for
+		q.ring() // a program whose queue is full can't make the expected posts
 		err = failPost("ibv_post_send", q.name(), n, err)
 	}
 	return n, err
 }
 
-// failPost makes the error of a post to object that refuses work request n of the list.
+// failPost returns the error of a post to object that refuses work request n of the list.
 func failPost(op, object string, n int, err error) error {
-	if err != os.ErrClosed { // the value itself, which concerns no work request
+	if err != os.ErrClosed { // compared by value: it concerns no work request
 		object = fmt.Sprintf("%s, work request %d", object, n)
 	}
 	return fail(op, object, err)
 }
 
-// enqueueSends returns how many of wrs it has put into the send queue, and whether they wait for
-// others.
+// enqueueSends returns how many of wrs it has put into the send queue, and whether they are
+// deferred.
 func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 	s := &q.sq
 	s.mu.Lock()
@@ -82,7 +82,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 			err = q.sendQueueFull(tail)
 			break
 		}
-		// Field by field: a composite literal would be made elsewhere and copied.
+		// Field by field, because a composite literal would be built elsewhere and copied.
 		w := s.at(tail)
 		w.wrid, w.op, w.flags, w.length = wr.WRID, wr.Opcode, wr.Flags, length
 		w.raddr, w.rkey, w.immOrInv = wr.RemoteAddr, wr.RKey, wr.InvalidateRKey
@@ -96,7 +96,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
-		p.Octets = min(p.Octets+min(length, policy.MostOctets)+policy.FPDUCost, policy.MostOctets) // which is enough
+		p.Octets = min(p.Octets+min(length, policy.MostOctets)+policy.FPDUCost, policy.MostOctets) // no more matters
 		if (wr.Flags|always)&provider.SendSignaled != 0 {
 			p.Signaled++
 		}
@@ -109,7 +109,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 	return n, q.deferPost(p), err
 }
 
-// Refusals of posts that say the same of every work request.
+// Refusals of posts whose text is the same for every work request.
 var (
 	errInlineSGE  = fmt.Errorf("it has both inline data and SGEs; leave out one: %w", syscall.EINVAL)
 	errInlineFlag = fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
@@ -126,8 +126,7 @@ var (
 	errRDMAC  = failUnsupported("RFC 7306", "it extends the IETF's protocols, and this connection speaks the RDMA Consortium's")
 )
 
-// checkSend decides whether wr can be posted, and returns the length of its
-// message.
+// checkSend decides whether wr can be posted, and returns the length of its message in bytes.
 //
 //rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
@@ -186,8 +185,8 @@ func (q *qp) checkOpcode(op provider.WROpcode) error {
 	return fmt.Errorf("unknown opcode %d: %w", uint32(op), syscall.EINVAL)
 }
 
-// checkExtension decides about an operation of RFC 7306; off is for when the engine
-// has none.
+// checkExtension decides whether an operation of RFC 7306 can be posted. It returns off if the
+// engine has none.
 func (q *qp) checkExtension(off error) error {
 	switch {
 	case !q.dev.opts.Extensions:
@@ -204,7 +203,8 @@ func (q *qp) speaksRDMAC() bool {
 	return s != nil && s.params.RDMAC
 }
 
-// sgeOctets can't overflow: there are few SGEs of 32-bit lengths.
+// sgeOctets returns the bytes of the SGEs. It can't overflow, because there are few SGEs with
+// 32-bit lengths.
 func sgeOctets(sges []provider.SGE) uint64 {
 	var n uint64
 	for i := range sges {
@@ -213,9 +213,8 @@ func sgeOctets(sges []provider.SGE) uint64 {
 	return n
 }
 
-// PostRecv implements provider.QP. Receives are accepted in every state; in ERR
-// they are flushed. Errors: EINVAL for too many SGEs, ENOMEM when the queue is
-// full.
+// PostRecv implements provider.QP. Receives are accepted in every state, and flushed in ERR.
+// Errors: EINVAL for too many SGEs, ENOMEM when the queue is full.
 func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 	n, err := q.enqueueRecvs(wrs)
 	if n > 0 && q.stream.Load() == nil {

@@ -11,10 +11,9 @@ import (
 // setState changes the state. mu is held.
 func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
 
-// enterError moves the QP to ERR and flushes what is posted. It may be called
-// several times, also when the QP is in ERR; the first cause stays. s is the stream that
-// has ended, nil if there was none. If the QP has another stream, it was connected just
-// now, and that stream is failed instead.
+// enterError moves the QP to ERR and flushes posted work. It may be called several times, even when
+// the QP is in ERR; the first cause stays. s is the stream that has ended, nil if there was none.
+// If the QP has another stream, it has just been connected, and that stream is failed instead.
 func (q *qp) enterError(s *stream, e *ending) {
 	q.mu.Lock()
 	if now := q.stream.Load(); now != nil && now != s {
@@ -38,11 +37,10 @@ func (q *qp) enterError(s *stream, e *ending) {
 	}
 }
 
-// flushAll completes everything that is posted in error, if the QP is in ERR, and
-// reports whether there was anything in the send queue. firstRecv is the status of the
-// receive in progress, or WCSuccess for a flush like all others. A change from ERR
-// holds both locks and discards what was posted, so that a goroutine that has seen ERR
-// does not flush what is posted afterwards.
+// flushAll completes all posted work in error if the QP is in ERR, and reports whether there was
+// anything in the send queue. firstRecv is the status of the receive in progress, or WCSuccess for
+// an ordinary flush. A change from ERR holds both locks and discards posted work. So a goroutine
+// that has seen ERR does not flush what is posted afterwards.
 func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	q.sq.done.Lock()
 	if q.getState() == provider.QPErr {
@@ -57,8 +55,7 @@ func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	return sends
 }
 
-// flushIfError is called after a post that found no stream: what was posted in ERR
-// completes at once.
+// flushIfError is called after a post that found no stream. Posts in ERR complete at once.
 func (q *qp) flushIfError() { q.flushAll(provider.WCSuccess) }
 
 const (
@@ -67,22 +64,20 @@ const (
 	depths = provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
 )
 
-// Modify implements provider.QP. What changes a state means on iWARP:
+// Modify implements provider.QP. The changes of state mean on iWARP:
 //
-//   - RESET to INIT, INIT to RTR: nothing but the state.
-//   - To RTS: only the connection manager does that; EINVAL, but no change is
-//     fine.
-//   - RTS to SQD: the connection ends gracefully: what is in the send queue is
-//     still sent, then FIN. There is no way back to RTS. EventSQDrained reports,
-//     if it was asked for, that all is sent and all Reads are answered.
+//   - RESET to INIT, INIT to RTR: only the state changes.
+//   - To RTS: only the connection manager does that; EINVAL, unless the state is RTS already.
+//   - RTS to SQD: the connection ends gracefully: the send queue is still sent, then FIN. There is
+//     no way back to RTS. If the program asked for it, EventSQDrained reports that all is sent and
+//     all Reads are answered.
 //   - RTS to SQE: the peer is sent a Terminate (0/0/0xff), and the QP ends in ERR.
-//   - To ERR, from everywhere: the connection ends with a FIN.
-//   - To RESET, from everywhere but RTS and SQD: what is posted is forgotten
-//     without a completion; the QP can be connected again.
+//   - To ERR, from every state: the connection ends with a FIN.
+//   - To RESET, from every state but RTS and SQD: posted work is dropped without a completion; the
+//     QP can be connected again.
 //
-// The access flags are kept, and Query returns them; only those of a region decide
-// about its use, as with siw. The read depths can be set until the QP is
-// connected.
+// The access flags are kept, and Query returns them. As with siw, only the rights of a region
+// decide about its use. The read depths can be set until the QP is connected.
 func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	const op = "ibv_modify_qp"
 	e, err := q.modify(&attr, mask)
@@ -102,8 +97,8 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	return nil
 }
 
-// modify makes the changes that need no more than mu, and returns what ends the
-// connection if that is asked for.
+// modify makes the changes that need only mu. If attr asks for the end of the connection, it
+// returns the ending.
 func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, error) {
 	if q.isClosed() {
 		return nil, os.ErrClosed
@@ -134,7 +129,7 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 	return e, nil
 }
 
-// checkModify is EINVAL if an attribute that mask names can't have its value in state.
+// checkModify returns EINVAL if an attribute that mask names can't have its value in state.
 func (q *qp) checkModify(attr *provider.QPAttr, mask provider.QPAttrMask, state provider.QPState) error {
 	sets := func(bits provider.QPAttrMask) bool { return mask&bits != 0 }
 	switch {
@@ -187,8 +182,8 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 	return nil, fmt.Errorf("there is no change from %s to %s: %w", from, to, syscall.EINVAL)
 }
 
-// startClosing begins the graceful end of a connection. With notify EventSQDrained is
-// raised when the send queue is drained. Without a connection it returns EINVAL.
+// startClosing begins the graceful end of a connection. With notify, EventSQDrained is raised when
+// the send queue is drained. Without a connection it returns EINVAL.
 func (q *qp) startClosing(notify bool) error {
 	if s := q.stream.Load(); s == nil || !s.closeGracefully(notify) {
 		return fmt.Errorf("%s needs a connection, and the queue pair is in %s: %w",
@@ -197,8 +192,8 @@ func (q *qp) startClosing(notify bool) error {
 	return nil
 }
 
-// reset forgets what is posted. mu is held, and there is no stream. Windows that are
-// bound for the QP's peer must not be for its next one.
+// reset drops posted work and unbinds the windows that are bound for the QP's peer, because its
+// next peer must not use them. mu is held, and there is no stream.
 func (q *qp) reset() {
 	q.sq.mu.Lock()
 	q.rq.mu.Lock()
