@@ -23,8 +23,8 @@ import (
 //     timer. With one P, a goroutine that computes can delay the scheduler's timers by 10 ms and
 //     more.
 //
-// No post is deferred while one of the CQs is armed, or with Options.TransmitAtOnce. Nor if one of
-// the CQs has a Sink that is no SinkUse, because nobody sees then what the program does with its
+// No post is deferred while one of the CQs is armed, or with Options.TransmitAtOnce. Neither is one
+// if a CQ has a Sink that is no SinkUse, because nobody sees then what the program does with its
 // completions.
 
 // deferral says which posts to a send queue are deferred. sendQueue.mu guards all of it but bell.

@@ -7,15 +7,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// The transmit side of objects: the payload of a message is read in pieces of a chunk,
-// several at a time, so that the object works while what it gave before is being sent,
-// and one that takes long for an answer gives several in that time. What is read ahead
-// is of the message being sent only: the next message may have to contain what is written
-// in between.
+// The transmit side of objects reads the payload of a message in pieces of a chunk, several at a
+// time. So the object works while its earlier pieces are being sent, and a slow object returns
+// several pieces in the time of one answer. Only the message being sent is read ahead, because the
+// next message may have to contain what is written in between.
 
-// Faults of an object. They are ours and not the peer's: a local catastrophic error
-// of the layer that places bytes, and where it is an RDMA Read that can't be
-// answered, the remote operation error that RFC 5040 section 4.8 has for that.
+// Faults of an object. They are ours and not the peer's: a local catastrophic error of the layer
+// that places bytes. For an RDMA Read that can't be answered, RFC 5040 section 4.8 has a remote
+// operation error.
 var (
 	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
 		Reason: "the object of the region could not be written"}
@@ -27,18 +26,18 @@ var (
 		Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
 )
 
-// objectReads is how many pieces of a message are asked for, or there and not
-// sent yet, at a time: as much as a batch.
+// objectReads is how many pieces of a message are requested, or present and unsent, at a time: as
+// much as a batch.
 const objectReads = policy.BatchOctets / policy.Chunk
 
-// objectFetch is payload on its way from an object: n bytes.
+// objectFetch is n bytes of payload on their way from an object.
 type objectFetch struct {
 	payload *chunk
 	n       uint32
-	sent    uint32 // bytes that are in FPDUs; txMu guards it
+	sent    uint32 // bytes that are in FPDUs; guarded by txMu
 	ahead   bool   // it counts against policy.AheadMost
 	err     error
-	state   sched.Uint32 // a fetchState; from fetchDone on payload and err can be read
+	state   sched.Uint32 // a fetchState; from fetchDone on, payload and err can be read
 }
 
 type fetchState = uint32
@@ -46,15 +45,14 @@ type fetchState = uint32
 const (
 	fetchWaiting   fetchState = iota
 	fetchDone                 // the object has answered
-	fetchForgotten            // before it had, the stream ended
+	fetchForgotten            // the stream ended before the object answered
 )
 
-// messageFetches are the pieces of the message being sent, in the order of their
-// bytes; txMu guards them.
+// messageFetches are the pieces of the message being sent, in order; txMu guards them.
 type messageFetches struct {
 	pieces [objectReads]*objectFetch
 	n      int
-	next   uint32 // offset in the message after the last of them
+	next   uint32 // offset in the message after the last piece
 }
 
 // fetching reports whether the transmit side waits for an object. txMu is held.
@@ -62,8 +60,7 @@ func (t *txState) fetching() bool {
 	return t.fetches != nil && t.fetches.n > 0 && t.fetches.pieces[0].state.Load() != fetchDone
 }
 
-// endFetch forgets what was fetched. What is still on its way is given back by the
-// goroutine that reads it.
+// endFetch drops what was fetched. The goroutine that still reads a piece gives it back.
 func (t *txState) endFetch(s *stream) {
 	m := t.fetches
 	if m == nil {
@@ -74,7 +71,7 @@ func (t *txState) endFetch(s *stream) {
 			s.dev.giveFetch(f)
 			continue
 		}
-		s.orphan() // first, as the call may be over at once
+		s.orphan() // first, because the call may return at once
 		if !f.state.CompareAndSwap(fetchWaiting, fetchForgotten) {
 			s.orphanOver()
 			s.dev.giveFetch(f)
@@ -83,9 +80,9 @@ func (t *txState) endFetch(s *stream) {
 	t.fetches = nil
 }
 
-// nextFetched returns the next segment of the message being sent and its payload, if
-// that has come from the object; it may be read until dropFetched. An error is of the
-// object. Without either the transmit side has to wait.
+// nextFetched returns the next segment of the message being sent, and its payload if that has come
+// from the object. The payload may be read until dropFetched. An error is the object's. If ok is
+// false and err is nil, the transmit side must wait.
 func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, err error) {
 	if t.fetching() {
 		return ddp.Segment{}, nil, false, nil
@@ -94,7 +91,7 @@ func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, 
 	if f.err != nil {
 		return ddp.Segment{}, nil, false, f.err
 	}
-	// If the MULPDU has changed meanwhile, the last segment of a piece is shorter.
+	// If the MULPDU has changed since then, the last segment of a piece is shorter.
 	mulpdu := t.format.MULPDU
 	header := mulpdu - ddp.MaxPayload(mulpdu, tagged)
 	seg, ok = t.seg.Next(min(mulpdu, header+int(f.n-f.sent)))
@@ -106,7 +103,7 @@ func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, 
 	return seg, p, true, nil
 }
 
-// dropFetched gives back the piece that nextFetched has come to the end of.
+// dropFetched gives back the piece whose end nextFetched has reached.
 func (t *txState) dropFetched(d *device) {
 	m := t.fetches
 	if f := m.pieces[0]; f.sent == f.n {
@@ -117,7 +114,7 @@ func (t *txState) dropFetched(d *device) {
 	}
 }
 
-// giveFetch gives back what f has.
+// giveFetch gives back the chunk of f.
 func (d *device) giveFetch(f *objectFetch) {
 	d.chunks.Put(f.payload)
 	f.payload = nil

@@ -6,8 +6,8 @@ import (
 )
 
 // mustReturn is deferred around a call of a Sink or a RecvSource. If that panics or ends its
-// goroutine, the program ends: the engine has locks then, so that a program that recovered would
-// wait for them forever, and its peers with it.
+// goroutine, mustReturn ends the program. The engine holds locks during the call, so if the program
+// recovered, it and its peers would wait for them forever.
 func mustReturn(returned *bool) {
 	if *returned {
 		return

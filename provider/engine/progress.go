@@ -13,34 +13,34 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// progressState is what a device needs to move data, for all its QPs together.
+// progressState is what a device needs to move data for all its QPs.
 type progressState struct {
 	batches    freelist.List[frames.Batch]
 	contexts   freelist.List[rxContext]
 	parts      freelist.List[rxPart]
 	kept       atomic.Int64 // contexts that streams keep between turns
-	partsMost  int64        // what partOctets may be
+	partsMost  int64        // upper limit of partOctets
 	partOctets atomic.Int64 // of long parts
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // looks of pollers at some streams (policy.Looks)
-	ready atomic.Bool   // at an outside poller's last look at all streams some had something
+	ready atomic.Bool   // streams had something when an outside poller last looked at all
 	steps chan struct{} // capacity policy.StepsAtOnce
-	woken atomic.Bool   // a goroutine of a connection's start-up was, and may not have run yet
+	woken atomic.Bool   // a goroutine of a start-up was woken and may not have run yet
 
 	cancel  context.CancelFunc
 	running atomic.Int32  // progress goroutines
 	ended   chan struct{} // closed when the last of them has ended
 	first   chan struct{} // closed when the first lane's has ended: the others go on if its poller fails
 
-	breath    atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
-	breathing atomic.Bool   // one does
+	breath    atomic.Int64  // when a goroutine last called breathe, as a time since epoch
+	breathing atomic.Bool   // a goroutine is in breathe
 	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
 
-// startProgress starts the device's progress goroutines, one for each lane. They serve every
-// stream that no poller serves: those of applications that wait for a completion event,
-// and of targets of one-sided operations that don't know that there are any.
+// startProgress starts the device's progress goroutines, one for each lane. They serve every stream
+// that no program polls: streams of applications that wait for a completion event, and targets of
+// one-sided operations that the application does not know of.
 func (d *device) startProgress() {
 	p := &d.prog
 	p.batches.New = func() *frames.Batch { return frames.New(&d.chunks) }
@@ -71,7 +71,8 @@ func (d *device) startProgress() {
 	}
 }
 
-// serve is a progress goroutine. It returns when ctx ends, or after the poller has failed.
+// serve is the loop of a progress goroutine. It returns when ctx ends, or after the poller has
+// failed.
 func (d *device) serve(ctx context.Context, poller transport.Poller, first bool) {
 	for {
 		if err := poller.Wait(ctx); err != nil {
@@ -84,9 +85,9 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 			d.prog.isAwake()
 		}
 		for busy := 0; busy < servesInRow && poller.Serve() > 0; busy++ {
-			// A goroutine that a completion has woken goes first. And a stream
-			// that remains ready may be in the hands of a goroutine that lost
-			// its P in the middle of a turn: it has to get one back.
+			// A goroutine that a completion has woken goes first. A stream that remains ready may
+			// also belong to a goroutine that lost its P in the middle of a turn, and needs one
+			// again.
 			if first {
 				d.prog.isAwake()
 			}
@@ -95,10 +96,10 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 	}
 }
 
-// servesInRow is after how many calls of Serve the end of ctx is looked for.
+// servesInRow is after how many calls of Serve the goroutine checks ctx.
 const servesInRow = 64
 
-// isAwake has a goroutine that breathes go on.
+// isAwake lets a goroutine in breathe go on.
 func (p *progressState) isAwake() {
 	select {
 	case p.awake <- struct{}{}:
@@ -106,8 +107,8 @@ func (p *progressState) isAwake() {
 	}
 }
 
-// stopProgress ends the progress goroutines and waits until they have ended. There
-// are no QPs any more; connections that linger are closed at once.
+// stopProgress ends the progress goroutines and waits until they have ended. There are no QPs any
+// more. It closes lingering connections at once.
 func (d *device) stopProgress() {
 	d.leaving.stop()
 	d.stalls.stop()
@@ -115,20 +116,20 @@ func (d *device) stopProgress() {
 	<-d.prog.ended
 }
 
-// giveWay serves what is ready, and lets other goroutines run. Goroutines of connections
-// that come or go call it between two steps. In a flood of them the progress goroutine, and
-// a program's goroutine that polls, would otherwise wait for all of them: the scheduler
-// prefers goroutines that have just been woken to those that have given way.
+// giveWay serves what is ready, and lets other goroutines run. Goroutines of connections that come
+// or go call it between two steps. The scheduler prefers goroutines that have just been woken to
+// those that have yielded. So in a flood of connections the progress goroutine, and a polling
+// goroutine of the program, would otherwise wait for all of them.
 //
-// It says nothing to the progress goroutines about who polls: strangers, who connect as often as
-// they like, would otherwise keep them from leaving the streams to a program that spins.
+// It does not count as a poll for the lease. Otherwise strangers, who can connect as often as they
+// like, would keep the progress goroutines from leaving the streams to a program that spins.
 func (d *device) giveWay() {
 	d.poller.Serve()
 	runtime.Gosched()
 }
 
-// step takes a step in setting up or ending a connection. f does not wait for anything that
-// takes long, and the caller holds no lock.
+// step runs f, a step in setting up or ending a connection. f must not wait for anything that takes
+// long, and the caller holds no lock.
 func (d *device) step(f func()) {
 	d.prog.steps <- struct{}{}
 	defer func() { <-d.prog.steps }()
@@ -136,27 +137,28 @@ func (d *device) step(f func()) {
 	f()
 }
 
-// lendP has the goroutines run that wait for this one's P: one that is in a step, or one of a
-// start-up that was woken. It is for a program outside of Go that polls without end. That has the P
-// back with each poll before the scheduler, which counts the calls, can give it to another: with
-// one P a connection would wait for 10 ms or more. It costs two switches of threads, so that it is
-// for connections that come or go only.
+// lendP lets the goroutines run that wait for this goroutine's P: one that is in a step, or one of
+// a start-up that was woken. It is for a program outside of Go that polls without end. Each poll
+// gets the P back before the scheduler, which counts the calls, can give it to another goroutine,
+// so with one P a connection would wait for 10 ms or more. Because it costs two switches of
+// threads, it runs only for connections that come or go.
 func (p *progressState) lendP() {
 	if len(p.steps) > 0 || p.woken.Load() && p.woken.Swap(false) {
 		runtime.Gosched()
 	}
 }
 
-// progress moves data on behalf of a poller that found c empty. It never waits
-// and does not allocate. The streams of a CQ with few QPs are read directly,
-// which spares the call that asks which of them have something. Streams that wait for
-// room, and those of CQs with many QPs, are left to the poller.
+// progress moves data on behalf of a poller that found c empty. It never waits and does not
+// allocate. It reads the streams of a CQ with few QPs directly, which saves the call that asks
+// which of them have something. It leaves streams that wait for room, and those of CQs with many
+// QPs, to the poller.
 //
-// All streams of the device are looked at after policy.SomeMost calls or policy.TurnLong bytes
-// only, because the answers to a well-behaved peer would wait beside one with much traffic: p99 of
-// its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). A program outside
-// of Go (CQOptions.Sink), whose looks take longer, looks each time while the other streams have
-// something: it may spin on one CQ and be the target of Writes on other QPs.
+// It looks at all streams of the device only after policy.SomeMost calls or policy.TurnLong bytes.
+// Otherwise the answers to a well-behaved peer would wait beside a peer with much traffic: the p99
+// of its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). For a program
+// outside of Go (CQOptions.Sink), whose looks take longer, it looks at all each time while other
+// streams have something. Such a program may spin on one CQ and be the target of Writes on other
+// QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()
 	if c.bells.some.Load() {
@@ -175,7 +177,7 @@ func (d *device) progress(c *cq) {
 		}
 		used, ok := s.look(turn)
 		if !ok {
-			runtime.Gosched() // to the goroutine that has the lock, if it has no P
+			runtime.Gosched() // to the holder of the lock, if that has no P
 		}
 		moved += used
 		if s.blocked.Load() {
@@ -192,7 +194,7 @@ func (d *device) progress(c *cq) {
 		}
 	}
 	if sole != nil && sole.sole.Load() {
-		sole.sole.Store(false) // for this Poll only, which has found no room
+		sole.sole.Store(false) // valid for this Poll only, which found no room
 	}
 	if c.sink != nil {
 		d.prog.lendP()
@@ -200,9 +202,9 @@ func (d *device) progress(c *cq) {
 }
 
 // lookAtAll looks at all streams on behalf of a poller of c, and returns how many had something. If
-// c is armed, this is the last look of a program that is about to sleep, and takes no lease. A look
-// of a program outside of Go is several, and goroutines may arm their CQs at the same time: their
-// looks would be a lease that nobody holds.
+// c is armed, the program is about to sleep, and this last look takes no lease. A program outside
+// of Go makes several looks at once, and several goroutines may arm their CQs at the same time.
+// Their looks would begin a lease that nobody holds.
 func (d *device) lookAtAll(c *cq) int {
 	c.mu.Lock()
 	armed := c.arm != armNone
@@ -213,8 +215,8 @@ func (d *device) lookAtAll(c *cq) int {
 	return d.poller.Poll()
 }
 
-// dueAll counts a look at some streams that has moved so many bytes, and reports whether a look at
-// all of them is due.
+// dueAll counts a look at some streams that moved so many bytes, and reports whether a look at all
+// streams is due.
 func (p *progressState) dueAll(moved int) bool {
 	looks := policy.Looks(moved)
 	return p.turns.Add(looks)%policy.SomeMost < looks
@@ -222,8 +224,8 @@ func (p *progressState) dueAll(moved int) bool {
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 
-// keepContext reports whether one more stream may keep a context because a long FPDU has come in
-// part, until it has stood still from one look at stalled streams to the next.
+// keepContext reports whether one more stream may keep its receive context, because part of a long
+// FPDU has come. It may until it has stood still from one look at stalled streams to the next.
 func (p *progressState) keepContext() bool {
 	if p.kept.Add(1) <= policy.ContextsKept {
 		return true

@@ -6,34 +6,33 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// contextOctets are those of a read and of the FPDU before it.
+// contextOctets is the size of a receive context: a read, and the FPDU before it.
 const contextOctets = 2 * policy.ReadMost
 
-// rxContext is what receiving needs while bytes are in flight. It is lent to one
-// stream at a time.
+// rxContext is the memory for receiving while bytes are in flight. It is lent to one stream at a
+// time.
 type rxContext struct {
 	b       []byte
 	scratch []byte // ULPDU without its markers
 
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]memory.Span
-	mFor  *qp // the QP whose peer's right to write to m was checked, nil without m
+	mFor  *qp // the QP whose peer may write to m; nil without m
 
-	// m is in use for that peer until leave: Writes that follow each other often name the
-	// same region.
+	// m is in use for that peer until leave, because consecutive Writes often name the same region.
 	m *memory.Region
 
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
 	nplace int
 	nspans int
-	pieces []memory.Piece // instead, where one of the regions is an object
+	pieces []memory.Piece // used instead of place if one of the regions is an object
 }
 
 func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets)} }
 
-// resolve makes the n bytes at offset off of what the SGEs name ready to be
-// written. With false they can't be.
+// resolve prepares the n bytes at offset off of the memory that the SGEs name to be written. It
+// reports false if they can't be.
 func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	spans, ok := pd.Resolve(sges, provider.AccessLocalWrite, c.spans[:0])
 	if !ok {
@@ -45,12 +44,11 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	return true
 }
 
-// resolveWrite makes n bytes of the region that a Write names ready to be
-// written.
+// resolveWrite prepares n bytes of the region that a Write names to be written.
 func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	if c.m != nil && c.mFor == q && c.m.STag() == stag && n > 0 {
-		// It is in use, so that it is neither closed nor invalidated. What remains to
-		// be checked are the bounds.
+		// m is in use, so it is neither closed nor invalidated. Only the bounds remain to be
+		// checked.
 		if p, ok := c.m.Slice(to, uint64(n)); ok {
 			c.place[0], c.nplace = p, 1
 			return nil
@@ -70,13 +68,13 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	return nil
 }
 
-// useObject makes n bytes of a region that is an object, and in use for the peer,
-// what the payload is for.
+// useObject makes n bytes of a region that is an object, and in use for the peer, the destination
+// of the payload.
 func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
 	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
 }
 
-// resolveObjects is resolve where one of the regions is an object.
+// resolveObjects does what resolve does if one of the regions is an object.
 func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	var ok bool
 	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
@@ -99,8 +97,8 @@ func (c *rxContext) release() {
 	c.nspans, c.nplace = 0, 0
 }
 
-// leave ends the use of the region that resolveWrite began. It comes before
-// anything that may wait, and at the end of what one read has brought.
+// leave ends the use of the region that resolveWrite began. It must precede anything that may wait,
+// and the end of each read's work.
 func (c *rxContext) leave() {
 	if c.m != nil {
 		c.m.ReleaseRemote()
@@ -108,14 +106,13 @@ func (c *rxContext) leave() {
 	}
 }
 
-// idle reports whether the context uses no region and nothing of a segment is left in it.
-// That must be so between turns, and while it is not lent: the next stream would get what
-// is left.
+// idle reports whether the context uses no region and holds nothing of a segment. That must be so
+// between turns, and while it is not lent, because the next stream would get what it holds.
 func (c *rxContext) idle() bool {
 	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
 }
 
-// endUses ends all uses of regions. There are some only after a panic has ended a turn.
+// endUses ends all uses of regions. There are none unless a panic has ended a turn.
 func (c *rxContext) endUses() {
 	c.leave()
 	c.release()

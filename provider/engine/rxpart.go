@@ -4,29 +4,29 @@ import (
 	"sync/atomic"
 )
 
-// partSmall is how much a part keeps without memory of its own: more than a segment of Ethernet has
-// with an MTU of 1500.
+// partSmall is how many bytes a part holds without memory of its own: more than an Ethernet segment
+// has with an MTU of 1500.
 const partSmall = 1600
 
-// rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
-// stops in the middle of one must not hold a whole context. What it makes us hold is
-// in proportion to what it has sent: a long part has memory of its own, at most twice as
-// much as has come and never more than the FPDU is long. The rest is read to there, so
-// that each byte is copied a bounded number of times, in whatever pieces it comes.
+// rxPart is the beginning of an FPDU that was moved out of a receive context, because a peer that
+// stops in the middle of an FPDU must not hold a whole context. Its memory is in proportion to what
+// the peer has sent: a long part has memory of its own, at most twice what has come and never more
+// than the FPDU's length. The rest of the FPDU is read into the part, so each byte is copied a
+// bounded number of times, however the peer divides the bytes.
 type rxPart struct {
 	b    []byte // what has come
-	need int    // how long it has to be until there is more to be done
+	need int    // the length it needs before there is more to do
 
-	counted int64 // in partOctets
+	counted int64 // its share of partOctets
 
 	iov   [1][]byte
 	small [partSmall]byte
 }
 
-// idle reports whether nothing is in p.
+// idle reports whether p is empty.
 func (p *rxPart) idle() bool { return p.b == nil && p.iov[0] == nil }
 
-// fill makes p the part b of an FPDU.
+// fill stores the part b of an FPDU in p.
 func (p *rxPart) fill(b []byte, need int) {
 	p.need = max(need, len(b))
 	if len(b) <= partSmall {
@@ -36,7 +36,7 @@ func (p *rxPart) fill(b []byte, need int) {
 	p.b = append(make([]byte, 0, min(p.need, 2*len(b))), b...)
 }
 
-// room returns where more of p is to be read to.
+// room returns where the next bytes of p are to be read to.
 func (p *rxPart) room() []byte {
 	if len(p.b) == cap(p.b) {
 		p.b = append(make([]byte, 0, min(p.need, 2*len(p.b))), p.b...)
@@ -44,9 +44,9 @@ func (p *rxPart) room() []byte {
 	return p.b[len(p.b):min(cap(p.b), p.need)]
 }
 
-// count keeps all, the device's partOctets, up to date with the memory of its own that p
-// has for an FPDU that the peer has not finished. A part that is complete and waits for an
-// object of ours does not count: no other stream is to end because of it.
+// count updates all, the device's partOctets, with the memory that p has of its own for an FPDU
+// that the peer has not finished. A complete part that waits for an object of ours does not count,
+// because it must not cause the end of other streams.
 func (p *rxPart) count(all *atomic.Int64) {
 	n := int64(0)
 	if p.isLong() {
@@ -58,10 +58,10 @@ func (p *rxPart) count(all *atomic.Int64) {
 	}
 }
 
-// isLong reports whether the rest of the FPDU is to be read to the part itself.
+// isLong reports whether the rest of the FPDU is to be read into the part itself.
 func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
 
-// toPart moves what the context holds and was not consumed to a part.
+// toPart moves the unconsumed bytes of the context to a part.
 func (s *stream) toPart() {
 	r := &s.rx
 	r.part = s.dev.prog.parts.Get()
@@ -70,7 +70,7 @@ func (s *stream) toPart() {
 	r.r, r.w = 0, 0
 }
 
-// fromPart moves the part back to the context.
+// fromPart moves the bytes of the part back to the context.
 func (s *stream) fromPart() {
 	r := &s.rx
 	r.r, r.w = 0, copy(r.c.b, r.part.b)
@@ -80,7 +80,7 @@ func (s *stream) fromPart() {
 	s.dropPart()
 }
 
-// dropPart gives back what holds a part.
+// dropPart gives the part back.
 func (s *stream) dropPart() {
 	r := &s.rx
 	if r.part != nil {
@@ -91,7 +91,7 @@ func (s *stream) dropPart() {
 	}
 }
 
-// readPart is readMore for an FPDU that has begun in a part.
+// readPart reads once, into the part in which an FPDU has begun. Its results are those of readMore.
 func (s *stream) readPart() (int, bool) {
 	p := s.rx.part
 	space := p.room()
@@ -111,8 +111,7 @@ func (s *stream) readPart() (int, bool) {
 	return n, n == len(space)
 }
 
-// unkeep takes the context away from a stream that has kept it for too long. rxMu is
-// held.
+// unkeep takes the receive context from a stream that has kept it for too long. rxMu is held.
 func (s *stream) unkeep() {
 	r := &s.rx
 	if !r.kept || r.c == nil {

@@ -12,19 +12,19 @@ type rxState struct {
 	fpdu mpa.Receiver
 
 	c    *rxContext // nil while nothing is in flight
-	r, w int        // c.b[r:w] was read and not consumed
-	part *rxPart    // what was moved out of a context
+	r, w int        // c.b[r:w] was read and is not consumed
+	part *rxPart    // bytes that were moved out of a context
 
-	store *objectStore // what has to arrive at an object before anything else is taken
+	store *objectStore // must be stored in an object before anything else is taken
 
 	taken uint32       // FPDUs so far
-	need  uint32       // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense policy.Dense // the last reads have cost little more than 2^dense times their bytes at most
+	need  uint32       // length of c.b[r:w] at which there is more to do, 0 if not known
+	dense policy.Dense // the last reads cost at most little more than 2^dense times their bytes
 
 	kept     bool // this stream counts against policy.ContextsKept
-	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
+	storer   bool // the goroutine that has stored is receiving, and does the next store, too
 	first    bool // no FPDU was received yet
-	resumeTx bool // the transmit side has something to look at
+	resumeTx bool // the transmit side has work
 }
 
 func (r *rxState) init(s *stream) {
@@ -38,7 +38,7 @@ func (r *rxState) init(s *stream) {
 // midFPDU reports whether an FPDU has come in part.
 func (r *rxState) midFPDU() bool { return r.w > r.r || r.part != nil }
 
-// stop gives back what the receive side has.
+// stop gives back what the receive side holds.
 func (r *rxState) stop(s *stream) {
 	if r.storing() {
 		s.orphan()
@@ -55,11 +55,11 @@ func (r *rxState) stop(s *stream) {
 // storing reports whether the receive side waits for an object.
 func (r *rxState) storing() bool { return r.store != nil }
 
-// inLong reports whether the receive side is inside an FPDU of which so much has come that
-// reading the rest is better than keeping the part.
+// inLong reports whether the receive side is inside an FPDU of which so much has come that reading
+// the rest is better than keeping it as a part.
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
-// readLimit is how many bytes the next read takes, when turn is left.
+// readLimit returns how many bytes the next read may take, when turn is left.
 func (r *rxState) readLimit(turn int) int {
 	return r.dense.ReadLimit(max(int(r.need)-(r.w-r.r), 0), turn)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// sendWQE is a work request in the send queue. The poster fills it; from then
-// on the transmit side reads it, and what is below done belongs to sendQueue.done.
+// sendWQE is a work request in the send queue. The poster fills it. After that the transmit side
+// reads it, and sendQueue.done guards finished and status.
 type sendWQE struct {
 	wrid     uint64
 	raddr    uint64
@@ -20,7 +20,7 @@ type sendWQE struct {
 	flags    provider.SendFlags
 	nsge     uint16
 
-	finished bool              // of flaggedOps: it is over, and waits for its turn to be reported
+	finished bool              // one of flaggedOps is over, and waits for its turn to be reported
 	status   provider.WCStatus // why it failed, if it did
 }
 
@@ -29,11 +29,10 @@ type sendWQE struct {
 //	free <= head <= (next of the transmit side) <= tail
 //	head <= out
 //
-// From free to head are WQEs that were unsignalled and successful. Their places
-// are given back when a later one is reported, which is what the man page of
-// ibv_post_send makes programs rely on, or when a poster finds the queue full:
-// siw and rxe give them back then, too, and Drain and Shutdown need a place in a
-// queue of unsignalled work.
+// The WQEs from free to head were unsignalled and successful. Their places become free when a later
+// WQE is reported, on which the man page of ibv_post_send makes programs rely. They also become
+// free when a poster finds the queue full, as with siw and rxe, because Drain and Shutdown need a
+// place in a queue of unsignalled work.
 type sendQueue struct {
 	wqes      []sendWQE
 	sges      []provider.SGE
@@ -43,19 +42,19 @@ type sendQueue struct {
 	maxSGE    int
 	maxInline int
 
-	mu   sched.Mutex[locks.SendPosting] // of posters
+	mu   sched.Mutex[locks.SendPosting] // guards posting
 	tail sched.Uint32                   // written under mu, after the WQE
 
-	deferral atomic.Pointer[deferral] // of posts; nil before the first
+	deferral atomic.Pointer[deferral] // nil before the first post
 
-	done sched.Mutex[locks.SendDone] // of completing
+	done sched.Mutex[locks.SendDone] // guards completing
 	out  uint32                      // Sends and Writes before this one are over
 	head uint32                      // oldest WQE not reported
 	free sendFree                    // written under done
 }
 
-// sendFree is the index free of a send queue, beside how many completions the queue has reported.
-// Both are in one word, because a small Write should not pay for two.
+// sendFree holds the index free of a send queue and the number of completions that the queue has
+// reported. Both are in one word, so that a small Write pays for one atomic operation.
 type sendFree struct{ v atomic.Uint64 }
 
 // Load returns the index.
@@ -70,10 +69,9 @@ func (f *sendFree) report(i uint32) { f.v.Store((f.v.Load()>>32+1)<<32 | uint64(
 // reports returns the number of completions, which wraps.
 func (f *sendFree) reports() uint32 { return uint32(f.v.Load() >> 32) }
 
-// grow makes the ring if there is none, and reports whether there was none. Until
-// the first post the queue is one of no places, and thereby full, so that posting
-// asks only where it would fail. mu is held; all others look at the ring after
-// they have read tail.
+// grow makes the ring if there is none, and reports whether it did. Before the first post the queue
+// has no places, so it is full, and posting checks for a ring only where it would fail. mu is held;
+// all others look at the ring only after they have read tail.
 func (s *sendQueue) grow(places uint32) bool {
 	if s.wqes != nil {
 		return false
@@ -88,13 +86,13 @@ func (s *sendQueue) grow(places uint32) bool {
 
 func (s *sendQueue) at(i uint32) *sendWQE { return &s.wqes[i&uint32(len(s.wqes)-1)] }
 
-// sgeRoom is where the SGEs of WQE i are.
+// sgeRoom returns the place for the SGEs of WQE i.
 func (s *sendQueue) sgeRoom(i uint32) []provider.SGE {
 	at := int(i&uint32(len(s.wqes)-1)) * s.maxSGE
 	return s.sges[at : at+s.maxSGE]
 }
 
-// inlineRoom is where the inline payload of WQE i is.
+// inlineRoom returns the place for the inline payload of WQE i.
 func (s *sendQueue) inlineRoom(i uint32) []byte {
 	at := int(i&uint32(len(s.wqes)-1)) * s.maxInline
 	return s.inline[at : at+s.maxInline]
@@ -103,9 +101,8 @@ func (s *sendQueue) inlineRoom(i uint32) []byte {
 // full reports whether there is no place for a WQE at tail. s.mu is held.
 func (s *sendQueue) full(tail uint32) bool { return tail-s.free.Load() == uint32(len(s.wqes)) }
 
-// makeRoom makes the ring if there is none, or gives back the places of unsignalled
-// WQEs that are over, and reports whether there is a place for a WQE at tail now.
-// s.mu is held.
+// makeRoom makes the ring if there is none, or frees the places of unsignalled WQEs that are over.
+// It reports whether there is now a place for a WQE at tail. s.mu is held.
 func (s *sendQueue) makeRoom(tail, places uint32) bool {
 	if s.grow(places) {
 		return true
@@ -130,15 +127,15 @@ func (w *sendWQE) isWrite() bool {
 	return w.op == provider.WRRDMAWrite || w.op == provider.WRRDMAWriteWithImm
 }
 
-// isPlain reports whether wr is what most are, and thereby one that checkSend
-// passes: a Send or Write of one SGE.
+// isPlain reports whether wr is a Send or Write of one SGE, as most are, which therefore passes
+// checkSend.
 func (s *sendQueue) isPlain(wr *provider.SendWR) bool {
 	const others = ^(provider.SendSignaled | provider.SendSolicited | provider.SendFence)
 	return (wr.Opcode == provider.WRRDMAWrite || wr.Opcode == provider.WRSend) &&
 		wr.Flags&others == 0 && len(wr.SGList) == 1 && s.maxSGE > 0 && len(wr.Inline) == 0
 }
 
-// addRest puts in WQE i what no plain wr has.
+// addRest stores in WQE i the fields that a plain wr does not use.
 func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
 	if len(wr.Inline) > 0 {
 		copy(s.inlineRoom(i), wr.Inline)

@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
-// atomicOperands are what a WQE of an atomic operation has beside the others.
+// atomicOperands are the additional operands of an atomic operation's WQE.
 type atomicOperands struct {
 	compareAdd, swap uint64
 	addMask          uint64 // FetchAdd: zero for one field of 64 bits
@@ -14,7 +14,7 @@ type atomicOperands struct {
 	swapMask         uint64
 }
 
-// addAtomic puts the operands of wr beside WQE i.
+// addAtomic stores the operands of wr beside WQE i.
 func (s *sendQueue) addAtomic(i uint32, wr *provider.SendWR) {
 	if s.atomics == nil {
 		s.atomics = make([]atomicOperands, len(s.wqes))
@@ -32,13 +32,13 @@ func (s *sendQueue) addAtomic(i uint32, wr *provider.SendWR) {
 
 func (s *sendQueue) atomicAt(i uint32) *atomicOperands { return &s.atomics[i&uint32(len(s.atomics)-1)] }
 
-// memoryQueue is what a send queue has beside its ring for such work.
+// memoryQueue is what a send queue has in addition for work on our own memory.
 type memoryQueue struct {
 	operands []memory.Work // of each WQE
-	posting  memory.Work   // of mu: of what is being posted
+	posting  memory.Work   // guarded by mu: of the work being posted
 }
 
-// addMemory puts what checkMemory has left beside WQE i.
+// addMemory stores the operands that checkMemory left beside WQE i.
 func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
 	if wr.Opcode == provider.WRLocalInv {
 		return
@@ -49,8 +49,8 @@ func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
 	s.putMemory(i, wr.RKey)
 }
 
-// putMemory moves what is being posted beside WQE i. From now on the window or region returns its
-// new key.
+// putMemory moves the operands of the work being posted beside WQE i. From now on the window or
+// region returns its new key.
 func (s *sendQueue) putMemory(i, key uint32) {
 	s.memory.posting.Posted(key)
 	*s.memoryAt(i) = s.memory.posting
@@ -62,8 +62,8 @@ func (s *sendQueue) memoryAt(i uint32) *memory.Work {
 	return &all[i&uint32(len(all)-1)]
 }
 
-// dropMemory drops what WQE i refers to, if it is work on our own memory, which is not to
-// be done any more. Its place must not be free yet.
+// dropMemory drops the operands of WQE i, if it is work on our own memory that will not be done any
+// more. Its place must not be free yet.
 func (s *sendQueue) dropMemory(i uint32) {
 	if op := s.at(i).op; op == provider.WRBindMW || op == opRegMR {
 		*s.memoryAt(i) = memory.Work{}

@@ -2,16 +2,16 @@ package engine
 
 import "github.com/govs-rdma/govs/provider"
 
-// sharedRecv is what a QP has instead of a receive queue whose receives come from an SRQ, or from
-// a queue that the program keeps: the receive that it has taken for the message under way. The
-// receive side of the stream uses it, and when the stream is over flushing, with rq.done.
+// sharedRecv replaces the receive queue of a QP whose receives come from an SRQ, or from a queue
+// that the program keeps. It holds the receive of the message under way. The receive side of the
+// stream uses it; when the stream is over, flushing does, under rq.done.
 type sharedRecv struct {
-	srq  *srq                // nil for a queue that the program keeps
-	own  provider.RecvSource // that queue
-	pd   *pd                 // of the receives' SGEs
+	srq  *srq                // nil if the program keeps the queue
+	own  provider.RecvSource // the queue that the program keeps
+	pd   *pd                 // PD of the receives' SGEs
 	held bool
 	wqe  recvWQE
-	sges []provider.SGE // room for as many as the SRQ has
+	sges []provider.SGE // room for as many SGEs as a receive of the SRQ has
 }
 
 // share makes one more QP a dependant of s.
@@ -55,9 +55,9 @@ func (q *qp) leaveSRQ() {
 	}
 }
 
-// take returns the receive of the message under way, its SGEs and the PD that these
-// are of; nil if there is none. It is called for each segment, and again for what
-// is left of one: the first call of a message takes.
+// take returns the receive of the message under way, its SGEs and their PD; nil if there is none.
+// It is called for each segment, and again for the rest of a segment. The first call for a message
+// takes a receive.
 func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
 	if !h.held {
 		if h.srq != nil {
@@ -72,9 +72,8 @@ func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
 	return &h.wqe, h.sges[:h.wqe.nsge], h.pd
 }
 
-// frontRecv returns the receive for the message under way, its SGEs and the PD that these are
-// of: the oldest of the QP's own queue, or the one taken from the SRQ. The receive is nil if
-// there is none.
+// frontRecv returns the receive for the message under way, its SGEs and their PD: the oldest of the
+// QP's own queue, or the one taken from the SRQ. The receive is nil if there is none.
 func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
 	if q.shared != nil {
 		return q.shared.take()
@@ -84,16 +83,15 @@ func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
 }
 
 // finishShared ends the use of the receive of the message that has ended, on a QP without a receive
-// queue, and returns its WRID.
+// queue, and returns the WRID.
 func (q *qp) finishShared() (wrid uint64) {
 	q.shared.held = false
 	return q.shared.wqe.wrid
 }
 
-// flushShared completes the receive of the message under way, if there is one, in
-// error: with status, or as flushed if that is WCSuccess. What is in the SRQ is for
-// others; the receives of a queue that the program keeps for the QP are flushed. The QP is in ERR,
-// and rq.done is held.
+// flushShared completes the receive of the message under way, if there is one, in error: with
+// status, or as flushed if that is WCSuccess. Receives in the SRQ stay for other QPs; receives of a
+// queue that the program keeps for this QP are flushed. The QP is in ERR, and rq.done is held.
 func (q *qp) flushShared(status provider.WCStatus) {
 	h := q.shared
 	if h.held {
@@ -107,7 +105,7 @@ func (q *qp) flushShared(status provider.WCStatus) {
 	}
 }
 
-// flushTaken completes the receive that was taken in error: with status, or as flushed.
+// flushTaken completes the taken receive in error: with status, or as flushed.
 func (q *qp) flushTaken(status provider.WCStatus) {
 	if status == provider.WCSuccess {
 		status = provider.WCWRFlushErr
@@ -117,8 +115,7 @@ func (q *qp) flushTaken(status provider.WCStatus) {
 		QPN: q.qpn}, true)
 }
 
-// recvRefusal is why a receive can't be posted to the QP's own queue, if err is how
-// that shows.
+// recvRefusal returns why the QP has no receive queue of its own; err if it has one.
 func (q *qp) recvRefusal(err error) error {
 	switch {
 	case q.srq() != nil:

@@ -2,9 +2,8 @@ package engine
 
 import "context"
 
-// signal wakes waiters of a queue. The queue has a state of its own: a waiter
-// looks, waits and looks again, and a goroutine that leaves something for others sets
-// the signal anew.
+// signal wakes waiters of a queue. The queue has a state of its own. A waiter checks it, waits and
+// checks again. A goroutine that leaves something for others sets the signal again.
 type signal struct {
 	pending chan struct{} // capacity 1
 	closed  chan struct{}
@@ -23,10 +22,10 @@ func (s *signal) set() {
 	}
 }
 
-// close lets all waiters pass for good. It is called once.
+// close lets all waiters pass from now on. It is called once.
 func (s *signal) close() { close(s.closed) }
 
-// take is wait that does not wait: it reports whether the signal was set.
+// take reports whether the signal was set, and resets it. It does not wait.
 func (s *signal) take() bool {
 	select {
 	case <-s.pending:

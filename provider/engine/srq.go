@@ -14,9 +14,8 @@ import (
 
 // srq is a shared receive queue. Its children are the QPs that were made with it.
 //
-// Unlike a QP's own queue it has several that take from it at once, so that both
-// ends of the ring are under one lock, held for as long as a work request is
-// copied.
+// Unlike with a QP's own queue, several QPs take from it at once. So one lock guards both ends of
+// the ring, held as long as a work request is copied.
 type srq struct {
 	pd     *pd
 	cookie any

@@ -78,7 +78,7 @@ func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
 	return ""
 }
 
-// fail makes the error of a failed call.
+// fail returns the error of a failed call.
 func fail(op, object string, err error) error {
 	return &provider.Error{Op: op, Object: object, Err: err}
 }
