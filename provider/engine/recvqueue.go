@@ -11,25 +11,26 @@ import (
 // recvWQE is a work request in the receive queue.
 type recvWQE struct {
 	wrid   uint64
-	length uint32 // bytes that its SGEs hold together, as far as a message can have them
+	length uint32 // bytes that its SGEs hold together, up to the longest message
 	nsge   uint16
 }
 
-// recvQueue is a ring of WQEs. The receive side takes the one at head for as long
-// as a message is under way, and advances head when it is reported.
+// recvQueue is a ring of WQEs. The receive side uses the WQE at head as long as a message is under
+// way, and advances head when it reports the receive.
 type recvQueue struct {
 	wqes   []recvWQE
 	sges   []provider.SGE
 	maxSGE int
 
-	mu   sched.Mutex[locks.RecvPosting] // of posters
+	mu   sched.Mutex[locks.RecvPosting] // guards posting
 	tail sched.Uint32                   // written under mu, after the WQE
 
 	done sched.Mutex[locks.RecvDone] // of flushing; the receive side needs none while the stream lives
 	head atomic.Uint32               // written by the receive side, or under done
 }
 
-// grow is sendQueue.grow. A queue without places stays full.
+// grow makes the ring if there is none, and reports whether it did. A queue without places stays
+// full.
 func (r *recvQueue) grow(places uint32) bool {
 	if r.wqes != nil || places == 0 {
 		return false

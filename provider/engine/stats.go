@@ -14,18 +14,18 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// counts is what a QP counts. It is made when the first message is sent or received, so
-// that an idle connection has none. Sender and receiver write plain fields, under
-// the lock of their side of the stream; the two sides have cache lines of their own.
+// counts is what a QP counts. It is made when the first message is sent or received, so an idle
+// connection has none. Sender and receiver write plain fields, each under the lock of its side of
+// the stream; the two sides have separate cache lines.
 type counts struct {
-	sent provider.Traffic // txMu
+	sent provider.Traffic // guarded by txMu
 	_    [16]byte
 
-	received provider.Traffic // rxMu
-	lowest   uint32           // rxMu: see QPStats.LowestRecvs; math.MaxUint32 for none
+	received provider.Traffic // guarded by rxMu
+	lowest   uint32           // guarded by rxMu; see QPStats.LowestRecvs; math.MaxUint32 for none
 	_        [12]byte
 
-	// These are rare, and any goroutine counts them.
+	// These events are rare, and any goroutine counts them.
 	flushedSends, flushedRecvs, crcErrors atomic.Uint64
 }
 
@@ -57,7 +57,7 @@ func countSegment(c *provider.OpCount, octets int, last bool) {
 	}
 }
 
-// countPlaced is countSegment for a segment of any kind that is placed.
+// countPlaced counts a placed segment of any kind. rxMu is held.
 func (s *stream) countPlaced(a *rdmap.Action) {
 	r := &s.q.counters().received
 	switch a.Kind {
@@ -70,7 +70,7 @@ func (s *stream) countPlaced(a *rdmap.Action) {
 	}
 }
 
-// countRecv notes that a message has taken a receive, and left so many.
+// countRecv notes that a message has taken a receive, and how many receives are left.
 func (q *qp) countRecv(left uint32) {
 	if n := q.counters(); left < n.lowest {
 		n.lowest = left
@@ -85,8 +85,7 @@ func (q *qp) Stats() (provider.QPStats, error) {
 	return q.stats(true), nil
 }
 
-// stats reads the counts under the locks under which they are written. full adds what is of
-// this moment.
+// stats reads the counts under the locks that guard them. full adds the present state.
 func (q *qp) stats(full bool) (st provider.QPStats) {
 	for {
 		s := q.stream.Load()
@@ -108,7 +107,7 @@ func (q *qp) stats(full bool) (st provider.QPStats) {
 			}
 			continue
 		}
-		q.mu.Lock() // no stream begins
+		q.mu.Lock() // no stream begins now
 		current := q.stream.Load() == nil
 		if current {
 			q.readCounts(&st)
@@ -138,7 +137,7 @@ func (q *qp) readCounts(st *provider.QPStats) {
 	}
 }
 
-// describe adds what the stream is doing. rxMu and txMu are held.
+// describe adds the present state of the stream. rxMu and txMu are held.
 func (s *stream) describe(st *provider.QPStats) {
 	st.SendsHeld = int(s.q.sq.tail.Load() - s.tx.next)
 	st.HeldForPeer = st.SendsHeld > 0 && !s.maySend.Load()
@@ -174,11 +173,11 @@ func (c *cq) Stats() (provider.CQStats, error) {
 	}, nil
 }
 
-// maxTermCodes is how many codes of Terminates a device counts singly: peers choose those
-// that they send.
+// maxTermCodes is how many codes of Terminates a device counts singly. It is bounded, because peers
+// choose the codes that they send.
 const maxTermCodes = 64
 
-// tally is what a device counts of itself and of QPs that are closed. All of it is rare.
+// tally is what a device counts of itself and of closed QPs. All of it is rare.
 type tally struct {
 	connections, failures, lost atomic.Uint64
 
@@ -189,7 +188,7 @@ type tally struct {
 	others     uint64
 }
 
-// refuse counts something that was refused or ended because of a limit.
+// refuse counts something that a limit refused or ended.
 func (t *tally) refuse(limit string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,8 +228,8 @@ func sum(to, st *provider.QPStats) {
 	to.CRCErrors += st.CRCErrors
 }
 
-// countEnd counts why a stream has ended; rxMu and txMu are held. sent says that there was
-// something to send at the end.
+// countEnd counts why a stream has ended. sent says that there was something to send at the end.
+// rxMu and txMu are held.
 func (d *device) countEnd(s *stream, e *ending, sent bool) {
 	var t *provider.TerminateError
 	if errors.As(e.cause, &t) && (t.Remote || sent && e.ulpdu != nil) {
@@ -283,7 +282,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 	defer t.mu.Unlock()
 	all := t.closed
 	for i, q := range qps {
-		if !q.summed { // otherwise it is among those that are closed
+		if !q.summed { // the sums of closed QPs include the others
 			sum(&all, &open[i])
 		}
 	}
@@ -317,7 +316,7 @@ func termOrder(t provider.TerminateCount) uint32 {
 	return n
 }
 
-// len returns how many connections count.
+// len returns how many connections are counted.
 func (a *admission) len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// fillAtomicRequest sends the request of an atomic operation, which takes its turn
-// and its place among those of Reads. The target is the peer's to check, alignment
-// as well: which addresses are aligned depends on where its memory lies.
+// fillAtomicRequest sends the request of an atomic operation, which has its turn and its place
+// among the requests of Reads. The peer checks the target, even its alignment, because that depends
+// on where the peer's memory lies.
 //
 //rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
 //rfc:7306 EXT-5.2.1-08 Atomic requests sent in ULP order
@@ -42,9 +42,9 @@ func (s *stream) fillAtomicRequest() {
 	t.next++
 }
 
-// takeAtomicRequest performs the peer's atomic operation, at once, so that it comes
-// after all that was delivered before it and before all that comes later. Its
-// response waits until those of earlier Reads are sent.
+// takeAtomicRequest performs the peer's atomic operation at once. So it follows everything that was
+// delivered before, and precedes everything that comes later. Its response waits until the
+// responses of earlier Reads are sent.
 //
 //rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
 //rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
@@ -53,7 +53,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
 	if err == nil {
-		s.rx.c.leave() // the first operation on a region waits
+		s.rx.c.leave() // the first operation on a region may wait
 		original, err = s.q.peer.Atomic(&req)
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	s.rx.resumeTx = true
 }
 
-// fillAtomicResponse sends what an operation of the peer has found.
+// fillAtomicResponse sends the result of an operation of the peer.
 //
 //rfc:7306 EXT-5.2.1-11 Atomic request identifier echoed
 //rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
@@ -86,8 +86,8 @@ func (s *stream) fillAtomicResponse() {
 	t.task = taskNone
 }
 
-// takeAtomicResponse puts the old value where the WQE wants it, as the CPU has
-// numbers, and completes the WQE.
+// takeAtomicResponse stores the old value where the WQE asks for it, in the CPU's byte order, and
+// completes the WQE.
 //
 //rfc:7306 EXT-5.2.2-05 Atomic response delivered to ULP
 //rfc:7306 EXT-5.4-1-01 Requester assumes nothing before the atomic response
@@ -120,9 +120,9 @@ func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []by
 	s.finishAnswered(a)
 }
 
-// blameAtomic has the atomic operation fail that a Terminate is about, and reports
-// whether there is one: the Terminate has its DDP header. What InfiniBand calls an
-// invalid request, a misaligned target above all, is one here.
+// blameAtomic makes the atomic operation fail that a Terminate is about, and reports whether there
+// is one. The Terminate has the operation's DDP header. A misaligned target, above all, is what
+// InfiniBand calls an invalid request.
 func (s *stream) blameAtomic(t *rdmap.ReceivedTerminate) bool {
 	if !t.HaveDDP || t.DDP.Tagged || t.DDP.QN != rdmap.QNReadRequest {
 		return false

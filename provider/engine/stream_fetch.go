@@ -8,9 +8,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// fetchAhead asks for the next pieces of a message of length bytes, as many as may be
-// on their way. find returns what is at n bytes of the message, in use. It reports
-// false if that can't be had and there is no other piece to go on with.
+// fetchAhead asks for the next pieces of a message of length bytes, as many as may be on their way.
+// find returns the n bytes at offset off of the message, in use. fetchAhead reports false if find
+// fails and there is no other piece to go on with.
 func (s *stream) fetchAhead(length uint32, tagged bool,
 	find func(off uint32, n uint64) ([]memory.Piece, bool)) bool {
 	t := &s.tx
@@ -29,7 +29,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 		n := min(uint64(policy.Chunk/segment*segment), uint64(length-m.next))
 		pieces, ok := find(m.next, n)
 		if !ok {
-			// The call that needs the piece finds the error again, and reports it.
+			// The call that needs the piece gets the error again, and reports it.
 			if ahead {
 				s.dev.prog.ahead.Add(-1)
 			}
@@ -42,7 +42,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 	return true
 }
 
-// startFetch has the n bytes that pieces name read.
+// startFetch reads the n bytes that pieces name, on a goroutine if an object has them.
 func (s *stream) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objectFetch {
 	f := &objectFetch{payload: s.dev.chunks.Get(), n: n, ahead: ahead}
 	if pieces = memory.MoveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {
@@ -63,8 +63,8 @@ func (s *stream) startFetch(pieces []memory.Piece, n uint32, ahead bool) *object
 	return f
 }
 
-// fillObjectResponse is fillResponse for a source that is an object, of which the next
-// segment can be had.
+// fillObjectResponse adds the next segment of a Read Response whose source is an object. The
+// transmit side does not wait for that object.
 func (s *stream) fillObjectResponse() {
 	t := &s.tx
 	r := &t.resp
@@ -92,11 +92,11 @@ func (s *stream) fillObjectResponse() {
 		t.endFetch(s)
 		return
 	}
-	_ = s.fetchResponse() // an error shows when the pieces that are there are sent
+	_ = s.fetchResponse() // an error shows when the present pieces are sent
 }
 
-// fetchResponse is fetchAhead for the response under way. The error is that of
-// ReadSource for what is needed next.
+// fetchResponse calls fetchAhead for the response under way. It returns ReadSource's error for the
+// bytes that are needed next.
 func (s *stream) fetchResponse() (err error) {
 	r := &s.tx.resp
 	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]memory.Piece, bool) {
@@ -113,8 +113,8 @@ func (s *stream) fetchResponse() (err error) {
 	return err
 }
 
-// fillObjectWork is fillWork for a Send or Write with a source that is an object. It
-// reports false if there is none, or what is wrong has nothing to do with it.
+// fillObjectWork adds the next segment of a Send or Write whose source is an object. It reports
+// false if the source is none, or the fault has another cause.
 func (s *stream) fillObjectWork(w *sendWQE) bool {
 	t := &s.tx
 	if !s.fetchWork(w) {
@@ -137,11 +137,11 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 		t.endFetch(s)
 		return true
 	}
-	s.fetchWork(w) // an error shows when the pieces that are there are sent
+	s.fetchWork(w) // an error shows when the present pieces are sent
 	return true
 }
 
-// fetchWork is fetchAhead for WQE next, w.
+// fetchWork calls fetchAhead for WQE next, w.
 func (s *stream) fetchWork(w *sendWQE) bool {
 	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]memory.Piece, bool) {
 		return s.q.pd.Pieces(s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)

@@ -6,9 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// What of RFC 7306 the verbs name. An Immediate Data message has eight bytes, where
-// libibverbs has four: those are the first four, in network order, as with cxgb4, and
-// the others are zero.
+// The verbs use only part of RFC 7306's Immediate Data. The message has eight bytes, and libibverbs
+// has four: they are the first four, in network order, as with cxgb4. The others are zero.
 const immShift = 32
 
 // fillImmediate adds the Immediate Data of WQE next: after its Write, or alone.
@@ -27,9 +26,9 @@ func (s *stream) fillImmediate() {
 	t.next++
 }
 
-// takeImmediate reports the peer's Immediate Data with the oldest receive. After a
-// Write the completion is that of what libibverbs calls a Write with immediate data,
-// with the Write's length; whether the peer posted it as one can't be seen.
+// takeImmediate reports the peer's Immediate Data with the oldest receive. After a Write it
+// completes as libibverbs' Write with immediate data, with the Write's length. Whether the peer
+// posted it as one can't be seen.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 //rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends

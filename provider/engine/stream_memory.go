@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 )
 
-// doMemory does what WQE next asks for. The batch uses no region. Uses of others, which
-// last as long as a copy, are waited for.
+// doMemory does the work of WQE next. The batch uses no region. doMemory waits for uses by others,
+// which last as long as a copy.
 func (s *stream) doMemory() {
 	t := &s.tx
 	q := s.q
@@ -28,10 +28,10 @@ func (s *stream) doMemory() {
 	t.next++
 }
 
-// memoryAhead does the work on our own memory that is next in the send queue where no
-// message of that can be begun: in the middle of a response, with a socket that is full,
-// on a responder that must not send yet. So no peer holds up an invalidation by not
-// reading. Nothing of the batch is in a region in use then: it was copied, or is out.
+// memoryAhead does the next work on our own memory of the send queue when no message can begin: in
+// the middle of a response, with a full socket, or on a responder that must not send yet. So no
+// peer delays an invalidation by not reading. The batch uses no region then, because its bytes were
+// copied or sent.
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func (s *stream) memoryAhead() {
@@ -47,10 +47,10 @@ func (s *stream) memoryAhead() {
 	}
 }
 
-// undoMemory undoes work on our own memory that is done but will be reported as flushed, because
-// something that was posted before it is not over: a program that sees the flush does not expect
-// that peers can reach the region. The newest is undone first, because a window may be bound to
-// what was registered before it. rxMu and txMu are held, and neither side uses a region any more.
+// undoMemory undoes work on our own memory that is done but will be reported as flushed, because an
+// earlier post is not over. A program that sees the flush does not expect that peers can reach the
+// region. The newest work is undone first, because a window may be bound to a region that was
+// registered before it. rxMu and txMu are held, and neither side uses a region any more.
 func (s *stream) undoMemory() {
 	sq := &s.q.sq
 	sq.done.Lock()
@@ -67,7 +67,7 @@ func (s *stream) undoMemory() {
 	}
 }
 
-// failMemory gives up at WQE next, as failWork does.
+// failMemory gives up at WQE next, as failWork does for messages.
 //
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func (s *stream) failMemory(err error) {

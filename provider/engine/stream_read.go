@@ -7,10 +7,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// takeReadRequest queues a Read Request of the peer. Its source is checked now,
-// so that what is wrong with it is found in the order of arrival, and again for
-// every segment of the response. Nothing is allocated for the response, however
-// long it will be.
+// takeReadRequest queues a Read Request of the peer. It checks the source now, so that faults are
+// found in the order of arrival; each segment of the response checks it again. Nothing is allocated
+// for the response, however long it is.
 //
 //rfc:5040 RDMAP-5.2.1-03 Valid ReadReq processed, not delivered to ULP
 //rfc:5040 RDMAP-5.5-12-01 ReadReq not started before delivered by DDP
@@ -35,7 +34,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 	s.rx.resumeTx = true
 }
 
-// nextResponse starts to answer the peer's oldest Read Request.
+// nextResponse begins the answer to the peer's oldest Read Request.
 //
 //rfc:5040 RDMAP-5.2.1-05 ReadReqs processed in order
 //rfc:5040 RDMAP-5.2.2-04 Responses in request order
@@ -91,8 +90,8 @@ func (s *stream) fillResponse() {
 	t.b.AddResponse(&h, p, m)
 }
 
-// failResponse ends the stream because the source of a Read is gone. The request
-// is reported as far as it was not yet answered.
+// failResponse ends the stream because the source of a Read is gone. The Terminate shows the
+// request with the part that is not yet answered.
 //
 //rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 func (s *stream) failResponse(err error, done uint32) {
@@ -107,8 +106,8 @@ func (s *stream) failResponse(err error, done uint32) {
 	s.tx.fault = e
 }
 
-// readSink makes the payload of a response segment ready to be placed in the sink of the Read that
-// it answers. With false the reason is ours, not the peer's.
+// readSink prepares the payload of a response segment to be placed in the sink of the Read that it
+// answers. If it reports false, the fault is ours, not the peer's.
 func (s *stream) readSink(a *rdmap.Action) bool {
 	if a.Len == 0 {
 		return true
@@ -118,8 +117,8 @@ func (s *stream) readSink(a *rdmap.Action) bool {
 	return s.resolve(s.q.pd, sges, a)
 }
 
-// finishAnswered completes the Read or atomic operation whose response has been placed. A Read
-// that was the RTR indication has no WQE.
+// finishAnswered completes the Read or atomic operation whose response has been placed. A Read that
+// was the RTR indication has no WQE.
 //
 //rfc:5040 RDMAP-5.5-01 Response delivery alone completes the Read
 //rfc:5040 RDMAP-5.5-19-01 Read complete only when the Response is delivered
@@ -131,15 +130,14 @@ func (s *stream) finishAnswered(a *rdmap.Action) {
 	}
 }
 
-// blame records what the peer's Terminate says about work of ours: the Read whose
-// request it carries, or the atomic operation whose header, fails with the peer's
-// reason. All else is flushed. A Write
-// that is refused has usually been reported as complete before the peer saw it,
-// so that another one to the same place would be blamed for it.
+// blame records what the peer's Terminate says about work of ours. The Read whose request it
+// carries, or the atomic operation whose header it carries, fails with the peer's reason. All other
+// work is flushed. A refused Write has usually been reported as complete before the peer saw it, so
+// blame would hit another Write to the same place.
 func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 	status := remoteStatus(t)
-	// A responder that can't read its memory shows the request's DDP header only. Reads
-	// are answered in order, so that it is the oldest one.
+	// A responder that can't read its memory shows only the request's DDP header. It answers Reads
+	// in order, so the request is the oldest one.
 	oldest := t.HaveDDP && !t.DDP.Tagged && t.DDP.QN == rdmap.QNReadRequest &&
 		(t.Code == iwarp.RDMAPCatastrophicStream || t.Code == iwarp.RDMAPCatastrophicGlobal)
 	if status == provider.WCSuccess || s.blameAtomic(t) || !t.HaveRead && !oldest {
@@ -165,10 +163,10 @@ func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 	}
 }
 
-// requested is the Read whose request has the MSN that the Terminate shows, nil if
-// there is none, or if the request that it shows is another: siw fills in the header
-// of something else at times. Several Reads may name the same memory, so that the
-// request alone doesn't show which it was. sq.done is held.
+// requested returns the Read whose request has the MSN that the Terminate shows. It returns nil if
+// there is none, or if the Terminate shows another request, because siw sometimes fills in another
+// header. The request alone does not identify the Read, because several Reads may name the same
+// memory. sq.done is held.
 func (s *stream) requested(t *rdmap.ReceivedTerminate) *sendWQE {
 	if !t.HaveRead || !t.HaveDDP || t.DDP.Tagged || t.DDP.QN != rdmap.QNReadRequest {
 		return nil
@@ -184,7 +182,7 @@ func (s *stream) requested(t *rdmap.ReceivedTerminate) *sendWQE {
 	return w
 }
 
-// remoteStatus is the completion status of a Read that a Terminate is about.
+// remoteStatus returns the completion status of a Read that a Terminate is about.
 func remoteStatus(t *rdmap.ReceivedTerminate) provider.WCStatus {
 	switch {
 	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteProtection:

@@ -13,7 +13,7 @@ func (s *stream) limitUnsent() {
 	}
 }
 
-// writeRecords writes to conn, with the limits of records if it knows how to.
+// writeRecords writes to conn, with the limits of records if conn can keep them.
 func writeRecords(conn transport.Conn, bufs [][]byte, records []int) (int, error) {
 	if w, ok := conn.(transport.RecordWriter); ok {
 		return w.WriteRecords(bufs, records)
@@ -21,8 +21,7 @@ func writeRecords(conn transport.Conn, bufs [][]byte, records []int) (int, error
 	return conn.Writev(bufs)
 }
 
-// writeRecords is the same for the stream's Conn, which has been asked what it
-// knows.
+// writeRecords writes to the stream's Conn. Whether that can keep the limits of records is known.
 func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
 	if s.records != nil {
 		return s.records.WriteRecords(bufs, records)
@@ -30,7 +29,7 @@ func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
 	return s.conn.Writev(bufs)
 }
 
-// writeBatch hands the socket what the batch has.
+// writeBatch hands the batch's bytes to the socket.
 func (s *stream) writeBatch() (int, error) {
 	t := &s.tx
 	if t.format.CutsAnywhere() {

@@ -5,7 +5,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// takeRun takes n FPDUs of the same length, which are verified, from the context.
+// takeRun takes n verified FPDUs of the same length from the receive context.
 func (s *stream) takeRun(n, ulpduLen int) {
 	r := &s.rx
 	size := mpa.FPDULen(ulpduLen)
@@ -27,12 +27,11 @@ func (s *stream) take(ulpdu []byte) {
 	}
 }
 
-// placeWrite does all of what segment does for a segment of a Write that goes to
-// the region that is in use for the peer already. What is not one, or has something
-// wrong with it, is left to segment.
+// placeWrite handles a segment of a Write to the region that is already in use for the peer, as
+// segment would. It leaves anything else, or a faulty segment, to segment.
 //
-// A region is in use for the peer only after the first FPDU of a stream, and not
-// from one read to the next: leave ends that.
+// A region is in use for the peer only after the first FPDU of a stream. leave ends that use after
+// each read.
 func (s *stream) placeWrite(ulpdu []byte) bool {
 	m := s.rx.c.m
 	if m == nil || s.rx.c.mFor != s.q {
@@ -52,9 +51,8 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 	return true
 }
 
-// placeSend does all of what segment does for a Send that is one segment and goes to
-// a receive of one SGE, as most do. What is anything else, or has something wrong
-// with it, is left to segment.
+// placeSend handles a Send that is one segment and goes to a receive of one SGE, as most do, as
+// segment would. It leaves anything else, or a faulty segment, to segment.
 func (s *stream) placeSend(ulpdu []byte) bool {
 	r := &s.rx
 	payload, op, ok := r.recv.WholeSend(ulpdu)

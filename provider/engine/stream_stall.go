@@ -2,17 +2,17 @@ package engine
 
 import "github.com/govs-rdma/govs/provider/engine/internal/policy"
 
-// watch has the stream looked at until neither side waits for the peer. rxMu or txMu is
-// held.
+// watch adds the stream to the device's stalls until neither side waits for the peer. rxMu or txMu
+// is held.
 func (s *stream) watch() {
 	if !s.watched.Load() && !s.watched.Swap(true) {
 		s.dev.stalls.join(s)
 	}
 }
 
-// fillSocket hands the socket what it takes, though it doesn't say that it has room: TCP
-// does so late, when a third of its buffer is free, and that may be more than a slow peer
-// takes in SendTimeout. txMu is held.
+// fillSocket hands the socket as much as it takes, although it does not report room. TCP reports
+// room late, when a third of its buffer is free, and that may be more than a slow peer takes in
+// SendTimeout. txMu is held.
 func (s *stream) fillSocket() {
 	for range turnsToFill {
 		s.room.Store(true)
@@ -23,9 +23,9 @@ func (s *stream) fillSocket() {
 	}
 }
 
-// owed is how much a full socket has to take before the stream counts as moved: what is
-// left of the batch and of the message that is being sent, but at most policy.Chunk; or one
-// byte if a turn has ended between two messages. It is 0 if the socket is not full.
+// owed returns how many bytes a full socket must take before the stream counts as moved: the rest
+// of the batch and of the message being sent, at most policy.Chunk. It is one byte if a turn has
+// ended between two messages, and 0 if the socket is not full.
 func (s *stream) owed() uint64 {
 	t := &s.tx
 	n := uint64(0)

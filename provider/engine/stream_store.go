@@ -12,39 +12,39 @@ import (
 )
 
 const (
-	// storeChunks are the buffers of a store, for as much payload as it has at most.
+	// storeChunks is how many buffers a store has, for as much payload as it may hold.
 	storeChunks = policy.BatchOctets / policy.Chunk
 
 	storeSegments = 64 // of a store, at most
 )
 
-// objectStore is payload on its way to an object: that of a segment, and of those that have come
-// with it and go to the bytes after it (see gather). The receive side goes on when all has
-// arrived there.
+// objectStore is payload on its way to an object: the payload of one segment, and of segments that
+// came with it and go to the bytes after it (see gather). The receive side goes on when the object
+// has all of it.
 type objectStore struct {
-	pieces   []memory.Piece      // one, if there is more than one segment
+	pieces   []memory.Piece      // one, if there are several segments
 	chunks   [storeChunks]*chunk // n bytes of payload, the first of them full
 	n        int
-	vector   [storeChunks][]byte // the bytes of chunks, while they are written in one call
+	vector   [storeChunks][]byte // the bytes of chunks, while one call writes them
 	segments []storedSegment
 	began    time.Time // zero while segments are added
 
-	// What of a run of FPDUs is still to be taken (see takeRun).
+	// The part of a run of FPDUs that is still to be taken (see takeRun).
 	run, runULPDU int
 }
 
-// storedSegment is a segment of a store. The receiver is past it already if others of the store
-// can follow it.
+// storedSegment is a segment of a store. past says that the receiver is past it already, so that
+// other segments of the store can follow.
 type storedSegment struct {
 	a    rdmap.Action
 	h    ddp.Header
 	past bool
 }
 
-// storeObject begins a store with the payload of a segment that target has found to be for an
-// object, at least in part. What is for memory is placed at once, because nothing is flushed
-// while the receive side has its lock, and after a flush the memory is the program's again. It
-// reports whether there is an object to wait for.
+// storeObject begins a store with the payload of a segment that target has found to be at least
+// partly for an object. It places the bytes for memory at once: nothing is flushed while the
+// receive side has its lock, and after a flush the memory is the program's again. It reports
+// whether there is an object to wait for.
 func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
 	c := s.rx.c
 	pieces := memory.MoveMemory(c.pieces, payload, false)
@@ -57,8 +57,9 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	return true
 }
 
-// addStored adds a segment to the store. After a segment of a Write, and after any but the last
-// of another message, nothing is delivered, so that the receiver goes on to the next at once.
+// addStored adds a segment to the store. Nothing is delivered after a segment of a Write, or after
+// any but the last segment of another message. The receiver then goes on to the next segment at
+// once.
 func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	st := s.rx.store
 	past := !a.Last || a.Kind == rdmap.PlaceWrite
@@ -76,14 +77,14 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	}
 }
 
-// gather adds to the store what has come after its segment and goes to the bytes that follow:
-// more of the message, or of other Writes. An object takes them together for little more than
-// the first alone, because most of what a store costs is to wait for it. All of it was in one
-// receive context; policy.BatchOctets bounds it.
+// gather adds to the store the segments that have come after its segment and go to the bytes that
+// follow: more of the message, or of other Writes. Most of a store's cost is waiting for the
+// object, so the object takes them together for little more than the first alone. All of them were
+// in one receive context; policy.BatchOctets bounds them.
 func (s *stream) gather() {
 	r := &s.rx
 	st := r.store
-	if s.params.MarkersRx { // in the context ULPDUs have Markers in them
+	if s.params.MarkersRx { // in the context ULPDUs contain Markers
 		return
 	}
 	for {
@@ -100,9 +101,9 @@ func (s *stream) gather() {
 	}
 }
 
-// nextRun verifies FPDUs that the context holds, without Markers, and returns how many there are
-// of one length of the ULPDU. It leaves them there. One that is wrong it leaves to takeFPDUs,
-// which gets the same error again.
+// nextRun verifies FPDUs in the context, without Markers, and returns how many follow each other
+// with the same ULPDU length. They stay in the context. It leaves a faulty FPDU to takeFPDUs, which
+// gets the same error again.
 func (s *stream) nextRun() (n, ulpduLen int) {
 	r := &s.rx
 	buf := r.c.b[r.r:r.w]
@@ -118,8 +119,8 @@ func (s *stream) nextRun() (n, ulpduLen int) {
 	return n, ulpduLen
 }
 
-// extendStore adds a ULPDU to the store, if it continues that. Otherwise it does nothing, and
-// what may be wrong with it is found when it is taken.
+// extendStore adds a ULPDU to the store, if it continues the store. Otherwise it does nothing, and
+// the ULPDU's faults are found when it is taken.
 func (s *stream) extendStore(ulpdu []byte) bool {
 	r := &s.rx
 	st := r.store
@@ -145,12 +146,12 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	if !continues {
 		return false
 	}
-	st.pieces[0].N += uint64(a.Len) // which is in use until all is stored
+	st.pieces[0].N += uint64(a.Len) // the piece is in use until all is stored
 	s.addStored(&a, &h, payload)
 	return true
 }
 
-// continues reports whether what the next n bytes of payload are for is where the store ends.
+// continues reports whether the next n bytes of payload go where the store ends.
 func (st *objectStore) continues(next []memory.Piece, n int) bool {
 	if len(st.pieces) != 1 || len(next) != 1 {
 		return false
@@ -160,8 +161,9 @@ func (st *objectStore) continues(next []memory.Piece, n int) bool {
 		q.Off == p.Off+p.N
 }
 
-// startStore has a goroutine store what has been gathered: that which has stored what came before,
-// if this is its turn (see storedTurn). Otherwise there is none, and the stream is watched.
+// startStore starts a goroutine that stores what has been gathered. If the goroutine that stored
+// before is receiving (see storedTurn), that one stores it. Otherwise there is none, and the stream
+// is still watched.
 func (s *stream) startStore() {
 	st := s.rx.store
 	st.began = time.Now()
@@ -174,13 +176,13 @@ func (s *stream) startStore() {
 	s.dev.spawn(func() { s.storeAll(st) })
 }
 
-// storeAll stores, and receives what comes after it, for as long as that is for objects.
+// storeAll stores, and receives what comes after that, as long as it is for objects.
 func (s *stream) storeAll(st *objectStore) {
 	for st != nil {
 		done, err := st.write()
 		for _, b := range st.chunks {
 			if b != nil {
-				s.dev.chunks.Put(b) // before ReleasePieces: after that Close of the device may have begun
+				s.dev.chunks.Put(b) // before ReleasePieces, after which Close of the device may begin
 			}
 		}
 		memory.ReleasePieces(st.pieces)
@@ -189,9 +191,9 @@ func (s *stream) storeAll(st *objectStore) {
 	}
 }
 
-// write has the object take the payload: all of it in one call, if the object can do that,
-// otherwise a chunk at a time. With an error, done is how many bytes the object has taken in any
-// case, less than n.
+// write makes the object take the payload: in one call, if the object can do that, otherwise one
+// chunk at a time. After an error, done is how many bytes the object has certainly taken, less than
+// n.
 func (st *objectStore) write() (done int, err error) {
 	if st.n > policy.Chunk {
 		if w, ok := st.pieces[0].VectorWriter(); ok {
@@ -201,7 +203,7 @@ func (st *objectStore) write() (done int, err error) {
 	for _, chunk := range st.chunks[:(st.n+policy.Chunk-1)/policy.Chunk] {
 		b := chunk[:min(policy.Chunk, st.n-done)]
 		pieces := st.pieces
-		if len(b) < st.n { // then there is one
+		if len(b) < st.n { // then there is one piece
 			part := st.pieces[0]
 			part.Off, part.N = part.Off+uint64(done), uint64(len(b))
 			pieces = []memory.Piece{part}
@@ -214,7 +216,7 @@ func (st *objectStore) write() (done int, err error) {
 	return done, nil
 }
 
-// writeVector is write in one call, of more than a chunk, which is for one piece.
+// writeVector writes more than a chunk in one call, for a store of one piece.
 func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err error) {
 	v := st.vector[:0]
 	for left := st.n; left > 0; left -= policy.Chunk {
@@ -227,7 +229,7 @@ func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err err
 	return min(max(done, 0), st.n-1), p.WriteError(err)
 }
 
-// at is the segment with the byte that comes after the first n.
+// at returns the segment with the byte after the first n.
 func (st *objectStore) at(n int) *storedSegment {
 	for i := range st.segments {
 		if n -= st.segments[i].a.Len; n < 0 {
@@ -237,8 +239,8 @@ func (st *objectStore) at(n int) *storedSegment {
 	panic("engine: a store is shorter than its segments")
 }
 
-// storedTurn is rxTurn after a store, of which the object has taken done bytes. It returns the
-// next one, if that is what has come.
+// storedTurn receives after a store, of which the object has taken done bytes. It returns the next
+// store, if the received bytes begin one.
 func (s *stream) storedTurn(st *objectStore, done int, err error) (next *objectStore) {
 	s.rxMu.Lock()
 	defer s.rxMu.Unlock()
@@ -263,7 +265,7 @@ func (s *stream) storedTurn(st *objectStore, done int, err error) (next *objectS
 	return r.store
 }
 
-// stored delivers what has been stored, and receives more.
+// stored delivers the stored segments, and receives more.
 func (s *stream) stored(st *objectStore) {
 	s.rxEnsure()
 	for i := range st.segments {
@@ -286,7 +288,7 @@ func (s *stream) endStore() {
 	}
 }
 
-// watchStored has the stream watched again after a store.
+// watchStored makes the poller watch the stream again after a store.
 func (s *stream) watchStored() {
 	if err := s.unwatch(readStoring, false); err != nil {
 		s.cannotWatch(err)
@@ -324,16 +326,15 @@ func (s *stream) refuseStore(g *storedSegment, err error) {
 	s.fail(e)
 }
 
-// objectSink reports whether the sink of a Read is an object, at least in part, and
-// can be used.
+// objectSink reports whether the sink of a Read is at least partly an object, and can be used.
 func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
 	pieces, ok := s.q.pd.Pieces(sges, provider.AccessLocalWrite, 0, uint64(length))
 	memory.ReleasePieces(pieces)
 	return ok
 }
 
-// orphan counts a call of an object whose stream, which admission counts, is about to end.
-// It may be one too many, as it is there already.
+// orphan counts a call of an object whose stream is about to end, if admission counts that stream.
+// It may exceed the limit, because the call exists already.
 func (s *stream) orphan() {
 	if !s.admitted {
 		return
@@ -345,7 +346,7 @@ func (s *stream) orphan() {
 	a.peers[s.peer()]++ // its connection is in the map
 }
 
-// orphanOver takes back what orphan counted.
+// orphanOver undoes orphan.
 func (s *stream) orphanOver() {
 	if s.admitted {
 		s.dev.discharge(s.peer())

@@ -12,7 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// workFault says which SGE of WQE i can't be used, and why. It is nil if all of them can by now.
+// workFault says which SGE of WQE i can't be used, and why. It returns nil if all can be used by
+// now.
 func (s *stream) workFault(i uint32) *provider.WorkError {
 	w := s.q.sq.at(i)
 	var need provider.Access
@@ -30,9 +31,9 @@ func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *
 	return endTerminate(err, seg, segmentLen, read, s.params.RDMAC)
 }
 
-// refuse ends the stream for a fault in what the peer sent: the segment with
-// header h, nil if there is none to show, and payloadLen bytes of payload. read
-// is the Read Request that it is, if any.
+// refuse ends the stream for a fault in what the peer sent: the segment with header h, nil if there
+// is none to show, and payloadLen bytes of payload. read is the segment's Read Request, if it has
+// one.
 //
 //rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
 //rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
@@ -82,7 +83,7 @@ func (s *stream) recvFault() *provider.WorkError {
 	return &provider.WorkError{Recv: true, WRID: w.wrid, Text: why}
 }
 
-// tooLong compares the message that begins or goes on with h with the receive in progress.
+// tooLong compares a message, of which h is the header of a segment, with the receive in progress.
 func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 	w, sges, _ := s.q.frontRecv()
 	if w == nil {
@@ -101,8 +102,7 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 		uint64(h.MO)+uint64(payloadLen))}
 }
 
-// outOfBounds says where an access of the peer to n bytes lies, and where the region that it
-// names.
+// outOfBounds describes an access of the peer to n bytes, and the region that it names.
 func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
 	why := fmt.Sprintf("the peer's %s of %d bytes at address %#x is not within rkey %#x", access, n, to, stag)
 	if m := s.dev.memory.Local(stag); m != nil {
@@ -112,7 +112,7 @@ func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) strin
 	return why
 }
 
-// sinkFault is workFault of the oldest Read or atomic operation.
+// sinkFault returns the workFault of the oldest Read or atomic operation.
 func (s *stream) sinkFault() *provider.WorkError {
 	read := s.outstanding.Front()
 	if read == nil || read.Cookie == rtrCookie {
@@ -121,8 +121,8 @@ func (s *stream) sinkFault() *provider.WorkError {
 	return s.workFault(uint32(read.Cookie))
 }
 
-// recvStatus is how the receive in progress ends for a fault in what was to be
-// placed there, WCSuccess for a flush: the fault concerned something else.
+// recvStatus returns the status of the receive in progress after a fault. It is WCSuccess, for a
+// flush, if the fault concerned something else.
 func (s *stream) recvStatus(err error) provider.WCStatus {
 	switch err {
 	case ddp.ErrTooLong:
@@ -135,7 +135,7 @@ func (s *stream) recvStatus(err error) provider.WCStatus {
 	return provider.WCSuccess
 }
 
-// takeTerminate ends the stream because the peer says so. It is never answered.
+// takeTerminate ends the stream because of the peer's Terminate. It is never answered.
 //
 //rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
@@ -158,8 +158,8 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	}})
 }
 
-// endOfStream ends the stream at the peer's FIN. Half-closing is for our side
-// only, as with siw: what we still had to send is flushed.
+// endOfStream ends the stream at the peer's FIN. As with siw, only our side can half-close: what we
+// still had to send is flushed.
 //
 //rfc:5041 DDP-3-07 Graceful stream/connection teardown is signalled
 //rfc:5044 MPA-3-08 Indicate FIN/close to DDP
@@ -183,8 +183,8 @@ func (s *stream) connectionLost(err error) {
 	s.fail(s.withTxError(&ending{cause: fmt.Errorf("the TCP connection broke: %w", err), lost: true}))
 }
 
-// withTxError takes into account that writing may have failed before. A reset
-// that was reported to the writer is not reported to the reader again.
+// withTxError takes an earlier error of writing into account, because a reset that was reported to
+// the writer is not reported to the reader again.
 func (s *stream) withTxError(e *ending) *ending {
 	s.txMu.Lock()
 	defer s.unlockTx()

@@ -2,23 +2,21 @@ package engine
 
 import "github.com/govs-rdma/govs/provider/engine/internal/policy"
 
-// A turn is what one stream moves, in one direction, before others have their turns. What
-// is left waits until the next Poll: in the socket, or in the send queue and among the
-// peer's Reads. Nothing else has to be remembered: what is unread keeps the socket readable, and
-// a stream that has more to send has the poller watch for room, which the socket already
-// has (see putOff).
+// A turn is what one stream moves, in one direction, before other streams have their turns. The
+// rest waits until the next Poll: in the socket, or in the send queue and among the peer's Reads.
+// Nothing else has to be remembered. Unread bytes keep the socket readable, and a stream that has
+// more to send makes the poller watch for room, which the socket already has (see putOff).
 //
-// Package turns decides how long the turns are that a Poll gives to streams. A turn is
-// counted in bytes, of which each takes 0.1 ns in the engine and 0.35 ns with what the
-// kernel does over loopback, both for the sender and the receiver. Other work counts as the
-// bytes that take as long: an FPDU takes 50 to 80 ns in addition to its bytes, and a
-// record that TCP must not put together with others takes 600 to 850 ns in the engine
-// (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part. Package policy has
-// what each counts as.
+// Package turns decides how long the turns of a Poll are. A turn is counted in bytes. Each byte
+// takes 0.1 ns in the engine and 0.35 ns together with the kernel's work over loopback, for the
+// sender and for the receiver. Other work counts as the bytes that take as long. An FPDU takes 50
+// to 80 ns in addition to its bytes. A record that TCP must not merge with others takes 600 to 850
+// ns in the engine (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part. Package
+// policy has all these costs.
 
-// sendTurn returns how much of what there is to send goes out now, where other streams leave
-// turn for it. A program that polls for one stream, and has posted more for it than the last turn,
-// gets more once in each of its Polls. txMu is held.
+// sendTurn returns how much to send now, where other streams leave turn for it. A program that
+// polls for one stream, and has posted more for it than the last turn, gets more once in each of
+// its Polls. txMu is held.
 func (s *stream) sendTurn(turn int) int {
 	if !s.sole.Load() {
 		return turn
@@ -27,14 +25,14 @@ func (s *stream) sendTurn(turn int) int {
 	return policy.TurnOfPost(turn, s.inbound.Front() != nil)
 }
 
-// putOff ends a turn of the transmit side if that has more to send, and has the poller
-// begin the next turn. The poller does so at its next Poll, because the socket has taken
-// everything so far. putOff reports false if nothing is left. The batch is empty, and
-// other streams may have it meanwhile.
+// putOff ends a turn of the transmit side if it has more to send, and makes the poller begin the
+// next turn. The poller does so at its next Poll, because the socket has taken everything so far.
+// putOff reports false if nothing is left. The batch is empty, so other streams may use it until
+// then.
 //
-// Posts meanwhile leave sending to the poller, as with a socket that is full. The progress
-// goroutine doesn't park while a socket that it watches has room, and a goroutine that
-// spins asks the poller when one of its streams waits for room.
+// Until then, posts leave the sending to the poller, as with a full socket. The progress goroutine
+// does not park while a watched socket has room, and a goroutine that spins asks the poller when
+// one of its streams waits for room.
 func (s *stream) putOff() bool {
 	t := &s.tx
 	if t.fault != nil || t.fetching() || !s.unsent() {
@@ -42,11 +40,11 @@ func (s *stream) putOff() bool {
 	}
 	s.putBatch()
 	s.wantWrite(true)
-	s.watch() // TCP may have room, but not report it before the peer takes more
+	s.watch() // TCP may have room and not report it before the peer takes more
 	return true
 }
 
-// unsent reports whether there are messages of which something is not built yet.
+// unsent reports whether there are messages that are not completely built.
 func (s *stream) unsent() bool {
 	t := &s.tx
 	return t.task != taskNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil

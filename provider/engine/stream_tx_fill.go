@@ -8,11 +8,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// mssBatches is after how many batches TCP is asked for the MSS again: a system call.
+// mssBatches is the number of batches after which TCP is asked for the MSS again, by a system call.
 const mssBatches = 64
 
-// fill puts FPDUs into the batch until it is full or nothing more can be sent.
-// A message that is longer than the batch goes on in the next.
+// fill puts FPDUs into the batch until it is full or nothing more can be sent. A message longer
+// than the batch continues in the next.
 func (s *stream) fill() {
 	t := &s.tx
 	if t.fetching() {
@@ -57,8 +57,8 @@ func (s *stream) fill() {
 	}
 }
 
-// nextMessage chooses what is sent next: send queue and responses take turns
-// when both have something.
+// nextMessage chooses what is sent next. If both the send queue and responses have something, they
+// take turns.
 //
 //rfc:5040 RDMAP-5.5-13-01 RDMAP submits in ULP order
 //rfc:6581 MPA2-5-01 No later FPDU leaves the initiator before the RTR frame
@@ -74,8 +74,8 @@ func (s *stream) nextMessage() bool {
 	return s.nextResponse() || s.nextWork()
 }
 
-// nextWork starts the next WQE, unless it has to wait: for a place among the
-// outstanding Reads, or as a fenced one for all of them.
+// nextWork starts the next WQE, unless it has to wait for a place among the outstanding Reads, or,
+// with a fence, for all of them.
 //
 //rfc:5040 RDMAP-5.5-02 Fence holds later Send/Write until reads are done
 //rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
@@ -171,7 +171,7 @@ func (s *stream) endWork(w *sendWQE) {
 	t.next++
 }
 
-// head returns what the headers of the segments of w, a Write or a Send, have in common.
+// head returns the common part of the headers of the segments of w, a Write or a Send.
 func (w *sendWQE) head(msn uint32) rdmap.Head {
 	if w.isWrite() {
 		return rdmap.WriteHead(w.rkey, w.raddr)
@@ -186,8 +186,8 @@ func (w *sendWQE) head(msn uint32) rdmap.Head {
 	return rdmap.SendHead(op, key, msn)
 }
 
-// failWork gives up at WQE next, whose SGEs name what can't be sent. What was
-// posted before it still goes out, then the Terminate.
+// failWork gives up at WQE next, because its SGEs name memory that can't be sent. Earlier posts are
+// still sent, then the Terminate.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
@@ -200,8 +200,8 @@ func (s *stream) failWork() {
 	t.fault.event, t.fault.raise = provider.EventQPFatal, true
 }
 
-// fillReadRequest sends the request of a Read. It is pushed to the outstanding
-// ones before it can be answered.
+// fillReadRequest sends the request of a Read. It adds the Read to the outstanding ones before it
+// can be answered.
 //
 //rfc:5040 RDMAP-5.2.1-04 ReadReqs passed in ULP order
 func (s *stream) fillReadRequest() {
@@ -213,8 +213,8 @@ func (s *stream) fillReadRequest() {
 		s.failWork()
 		return
 	}
-	// The sink has one STag and one TO on the wire. Where the bytes go is for
-	// the receive side, which knows the SGEs; the peer only echoes these two.
+	// On the wire the sink is one STag and one TO, which the peer only echoes. The receive side
+	// knows the SGEs, so it decides where the bytes go.
 	r := rdmap.ReadRequest{Size: w.length, SourceSTag: w.rkey, SourceTO: w.raddr}
 	if len(sges) > 0 {
 		r.SinkSTag, r.SinkTO = sges[0].LKey, sges[0].Addr
@@ -228,8 +228,8 @@ func (s *stream) fillReadRequest() {
 	t.next++
 }
 
-// sinkUsable reports whether a Read can have these SGEs as its sink. They are
-// looked up again when the bytes come.
+// sinkUsable reports whether a Read can have these SGEs as its sink. They are looked up again when
+// the bytes come.
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
 	var room [maxSGE]memory.Span
 	spans, ok := s.q.pd.Resolve(sges, provider.AccessLocalWrite, room[:0])
@@ -253,8 +253,7 @@ func (s *stream) addReadRequest(r *rdmap.ReadRequest) {
 // rtrCookie marks a Read that no WQE waits for.
 const rtrCookie = 1 << 63
 
-// fillRTR sends the RTR indication: an empty message after which a responder
-// may send.
+// fillRTR sends the RTR indication: an empty message after which a responder may send.
 //
 //rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
 //rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag

@@ -10,9 +10,8 @@ import (
 // whatever is not plain: what waits for a Read, what has several SGEs, what can't
 // be sent.
 
-// fillShort adds the next messages of the send queue for as long as they are
-// Sends and Writes of one FPDU with copied payload. The transmit side is between
-// two messages.
+// fillShort adds the next messages of the send queue as long as they are Sends and Writes of one
+// FPDU with copied payload. The transmit side is between two messages.
 //
 //rfc:5040 RDMAP-5.1-04 Writes issued in order
 //rfc:5040 RDMAP-5.3-07 Sends issued in order
@@ -22,11 +21,11 @@ func (s *stream) fillShort() {
 	sq := &s.q.sq
 	longest := t.format.ShortMost()
 	if longest < 0 || t.rtr != 0 || t.next == sq.tail.Load() {
-		return // the counters, which an idle stream has not, are made below
+		return // an idle stream has no counters; they are made below
 	}
 	sent := &s.q.counters().sent
 	domain := &s.q.pd.Domain
-	var m *memory.Region // of the WQE before
+	var m *memory.Region // region of the WQE before
 	for tail := sq.tail.Load(); t.next != tail && b.Room(); t.next++ {
 		w := sq.at(t.next)
 		if w.length > uint32(longest) || w.flags&provider.SendFence != 0 ||

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// txTask is what the transmit side is in the middle of: a message, or work of the send queue that
-// sends nothing.
+// txTask is the present work of the transmit side: a message, or work of the send queue that sends
+// nothing.
 type txTask uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	taskRTR                   // the RTR indication (RFC 6581 section 9.2)
 	taskImmediate             // the Immediate Data of a WQE (RFC 7306 section 6)
 	taskAtomicRequest         // an atomic operation of the send queue (section 5)
-	taskAtomicResponse        // the response to one of the peer's
+	taskAtomicResponse        // the response to one of the peer's atomic operations
 	taskMemory                // an operation of the send queue on our own memory: nothing is sent
 )
 
@@ -28,27 +28,27 @@ const (
 type txState struct {
 	format   frames.Format
 	task     txTask
-	answered bool         // the last message was a response: now it is the send queue's turn
+	answered bool         // the last message was a response, so the send queue is next
 	rtr      mpa.RTR      // RTR indication still to be sent
 	mssAge   uint8        // batches filled since format has the EMSS
-	batch    policy.Batch // how many bytes go out with one call
+	batch    policy.Batch // how many bytes one call sends
 
 	b    *frames.Batch // nil while nothing is in flight
-	held *frames.Held  // instead, while the socket has been full for long
+	held *frames.Held  // replaces b while the socket has been full for long
 
 	turn int32 // what is left of the turn (see stream_turn.go)
 
 	unsent policy.Unsent
 
-	next uint32 // WQE that is sent next, or being sent
+	next uint32 // WQE that is sent next, or is being sent
 	seg  ddp.Segmenter
-	resp rdmap.InboundRead // being answered
+	resp rdmap.InboundRead // the Read or atomic operation being answered
 
-	sendMSN, readMSN, atomicMSN uint32 // next
+	sendMSN, readMSN, atomicMSN uint32 // of the next message
 
-	fetches *messageFetches // of the message being sent, nil if that comes from memory
+	fetches *messageFetches // of the message being sent, nil if its payload comes from memory
 
-	fault *ending // found while filling; it counts when what is before it is out
+	fault *ending // found while filling; it counts once everything before it is sent
 	err   error   // the socket can't be written any more
 }
 
@@ -61,9 +61,8 @@ func (t *txState) init(s *stream) {
 	}
 }
 
-// stop ends the transmit side and returns what must still go out, as records: the
-// rest of the FPDU that is partly sent, and after it the Terminate of e. rxMu and txMu
-// are held.
+// stop ends the transmit side and returns, as records, what must still be sent: the rest of the
+// FPDU that is partly sent, and then the Terminate of e. rxMu and txMu are held.
 //
 //rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate
 //rfc:5040 RDMAP-7.1-02 Terminate at the earliest opportunity
@@ -95,9 +94,9 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 	return out
 }
 
-// undo removes from the batch those FPDUs of the message being sent of which the socket
-// has taken nothing. It does nothing for messages from objects, which are not read twice. Nor does
-// it after a fault, whose Terminate counts what was built as sent.
+// undo removes from the batch those FPDUs of the message being sent of which the socket has taken
+// nothing. It does nothing for a message from an object, which is not read twice. It also does
+// nothing after a fault, whose Terminate counts built FPDUs as sent.
 func (t *txState) undo() {
 	if t.fault != nil || t.fetches != nil || t.task != taskSendOrWrite && t.task != taskReadResponse {
 		return
@@ -105,8 +104,8 @@ func (t *txState) undo() {
 	t.b.Undo(&t.seg)
 }
 
-// holdBatch keeps a copy of what is left of the batch until the socket has room, and gives the
-// batch back. It does nothing if the batch still uses regions.
+// holdBatch copies what is left of the batch, until the socket has room, and gives the batch back.
+// It does nothing if the batch still uses regions.
 func (s *stream) holdBatch() {
 	t := &s.tx
 	if t.b == nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// wire is a connection that exchanges start-up frames: blocking reads and writes
-// for one goroutine. An idle one has that goroutine and nothing else.
+// wire is a connection that exchanges start-up frames, with blocking reads and writes for one
+// goroutine. While idle, it has that goroutine and nothing else.
 type wire struct {
 	conn               transport.Conn
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
-	woken              *atomic.Bool  // of the device's progressState
+	woken              *atomic.Bool  // progressState.woken of the device
 
 	mu       sched.Mutex[locks.Wire]
 	released bool
 }
 
-// newWire takes over conn, also when it fails.
+// newWire takes over conn, even when it fails.
 func newWire(d *device, conn transport.Conn) (*wire, error) {
 	w := &wire{conn: conn, poller: d.poller.first(), readable: make(chan struct{}, 1),
 		writable: make(chan struct{}, 1), woken: &d.prog.woken}
@@ -34,8 +34,8 @@ func newWire(d *device, conn transport.Conn) (*wire, error) {
 	return w, nil
 }
 
-// Ready implements transport.Handler. It reports each kind of readiness once, and again only
-// when the goroutine asks for it: bytes that are not read must not keep the poller busy.
+// Ready implements transport.Handler. It reports each kind of readiness once, and again only when
+// the goroutine asks for it, because unread bytes must not keep the poller busy.
 func (w *wire) Ready(readable, writable bool) {
 	if readable && w.want(w.poller.WantRead, false) {
 		w.notify(w.readable)
@@ -53,8 +53,8 @@ func (w *wire) notify(c chan struct{}) {
 	w.woken.Store(true) // after it is runnable
 }
 
-// want changes what the poller watches for, unless conn has another handler
-// meanwhile: Ready may come late.
+// want changes what the poller watches for, unless conn has another handler by then, because Ready
+// may come late.
 func (w *wire) want(set func(transport.Conn, bool) error, on bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,7 +65,7 @@ func (w *wire) want(set func(transport.Conn, bool) error, on bool) bool {
 	return true
 }
 
-// release gives conn up without closing it.
+// release gives up conn without closing it.
 func (w *wire) release() {
 	w.mu.Lock()
 	w.released = true
@@ -78,7 +78,7 @@ func (w *wire) close() {
 	_ = w.conn.Close()
 }
 
-// abort is close with a reset, so that the addresses can be used again at once.
+// abort closes conn with a reset, so that the addresses can be used again at once.
 func (w *wire) abort() {
 	w.release()
 	_ = w.conn.Abort()
@@ -112,8 +112,8 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 	}
 }
 
-// writeNow writes what there is room for, and returns the rest. What comes after a start-up frame
-// is the first FPDU, which begins a segment.
+// writeNow writes as much as there is room for, and returns the rest. The first FPDU follows a
+// start-up frame, and begins a segment.
 func (w *wire) writeNow(b []byte) (rest []byte, err error) {
 	for len(b) > 0 {
 		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
@@ -129,9 +129,9 @@ func (w *wire) writeNow(b []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// reply waits for the Reply to a Request that was sent. It reads nothing after the Reply: FPDUs may
-// follow at once, although the responder has to wait for this end's first one, and the stream reads
-// them from conn like any that come later. It returns the bytes of the Reply, too.
+// reply waits for the Reply to a Request that was sent, and also returns the bytes of the Reply. It
+// reads nothing after the Reply. FPDUs may follow at once, although the responder has to wait for
+// this end's first one, and the stream reads them from conn like all later ones.
 //
 //rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
 //rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
@@ -144,25 +144,25 @@ func (w *wire) reply(ctx context.Context, initiator mpa.Initiator) (p mpa.Params
 	return p, reply, err
 }
 
-// pastFrame has a frameReader read more than the longest frame.
+// pastFrame makes a frameReader read more than the longest frame.
 const pastFrame = mpa.MaxFrameLen + 4
 
-// frameReader reads a start-up frame, and never waits.
+// frameReader reads a start-up frame without waiting.
 type frameReader struct {
 	got   []byte // what has come
 	limit int    // how many bytes it reads
 }
 
-// newFrameReader makes one that reads up to first bytes at once, and beyond these only what accept
-// asks for. With FrameHeaderLen it reads the frame and no more. With pastFrame it reads bytes
-// after the frame as well, so that accept can refuse them.
+// newFrameReader returns a frameReader that reads up to first bytes at once, and then only what
+// accept asks for. With FrameHeaderLen it reads the frame and no more. With pastFrame it reads
+// bytes after the frame as well, so that accept can refuse them.
 func newFrameReader(first int) frameReader {
 	return frameReader{got: make([]byte, 0, pastFrame), limit: first}
 }
 
-// read reads what has come. accept judges what there is so far; ErrShort asks for more, and n says
-// how many bytes there have to be, as with mpa.ParseFrame. The error is ErrWouldBlock if more has
-// to come, and otherwise that of accept or of the connection.
+// read reads what has come. accept judges it; if it returns ErrShort, n is how many bytes there
+// must be, as with mpa.ParseFrame. The error is ErrWouldBlock if more has to come, otherwise that
+// of accept or of the connection.
 //
 //rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
 //rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
@@ -181,7 +181,7 @@ func (f *frameReader) read(conn transport.Conn, accept func(b []byte) (n int, er
 	}
 }
 
-// frame waits for a start-up frame and returns the bytes that came. first and accept are those of a
+// frame waits for a start-up frame and returns the bytes that came. first and accept are as for a
 // frameReader.
 func (w *wire) frame(
 	ctx context.Context, first int, accept func(b []byte) (n int, err error),
@@ -198,15 +198,15 @@ func (w *wire) frame(
 	}
 }
 
-// discard reads what has come after a Reply that ends the start-up, as far as it is no longer than
-// a frame. TCP resets a connection that is closed with bytes unread; the peer is to see a FIN.
+// discard reads what has come after a Reply that ends the start-up, at most a frame's length. TCP
+// resets a connection that is closed with unread bytes, and the peer should see a FIN.
 func (w *wire) discard() {
 	var b [pastFrame]byte
 	_, _ = w.conn.Readv([][]byte{b[:]})
 }
 
-// intrusion returns an error if the peer has hung up, or sent what it may not
-// send before it has the Reply. It has the poller watch for either.
+// intrusion returns an error if the peer has hung up, or has sent what it may not send before it
+// has the Reply. It makes the poller watch for both.
 func (w *wire) intrusion() error {
 	var b [1]byte
 	switch n, err := w.conn.Readv([][]byte{b[:]}); {
