@@ -11,10 +11,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// fpduOverhead is what an FPDU needs in the arena of a batch beside copied payload.
+// fpduOverhead is what an FPDU needs in a batch's arena in addition to copied payload, in bytes.
 const fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + mpa.MaxTrailerLen
 
-// Chunk is a pooled buffer of a batch: copies of payload, and FPDUs with Markers.
+// Chunk is a pooled buffer of a batch, for copies of payload, and for FPDUs with Markers.
 type Chunk [policy.Chunk]byte
 
 // Batch is what one vectored write sends: FPDUs as a vector of slices, which lie in the arena,
@@ -26,48 +26,48 @@ type Chunk [policy.Chunk]byte
 // can be deregistered at any time without tearing an FPDU in two.
 type Batch struct {
 	pool   *freelist.List[Chunk]
-	format *Format // of the stream that the batch is lent to, nil while it is idle
+	format *Format // of the stream to which the batch is lent, nil while it is idle
 
 	iov         [policy.BatchFPDUs][]byte
 	first, last int    // iov[first:last] is still to be written
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
 	inChunk     bool   // iov[last-1] ends where the free part of the last chunk begins
-	built       uint64 // bytes put in
-	limit       uint64 // what built may reach before the batch is sent
-	turn        int    // and what cost may reach
+	built       uint64 // bytes added
+	limit       uint64 // the value of built at which the batch is sent
+	turn        int    // the value of Cost at which the batch is sent
 	written     uint64 // bytes taken by the socket
 
 	message messageStart
 
 	fpdus  [policy.BatchFPDUs]fpduEnd
-	fpdu0  int // oldest that is not out
+	fpdu0  int // the oldest that is not sent
 	nfpdus int
 
-	// recs[rec0:nrecs] are the bytes of the records still to be written: runs of
-	// FPDUs that TCP can cut into segments without harm (see addFPDU).
+	// recs[rec0:nrecs] are the lengths of the records that are still to be written: runs of FPDUs
+	// that TCP can cut into segments without harm (see addFPDU).
 	recs   [policy.BatchFPDUs]int
 	rec0   int
 	nrecs  int
-	extend int // up to which length any FPDU without pad extends a record
+	extend int // the length to which any FPDU without pad extends a record
 
 	uses  [policy.BatchFPDUs / 2]regionUse
 	nuses int
 
-	inPlace bool // something of what is built lies in a region
+	inPlace bool // some built bytes lie in a region
 
 	spans  [memory.MaxSGE]memory.Span // of the message being built
 	nspans int
 	pieces [memory.MaxSGE][]byte // scratch
 
 	chunks    []*Chunk // copies of payload
-	chunkUsed int      // bytes of the last one
+	chunkUsed int      // bytes used of the last one
 
 	// The FPDU being built.
 	open  int    // length of its ULPDU
-	crc   uint32 // of what is in the vector already
+	crc   uint32 // of the bytes in the vector
 	from  int    // arena[from:used] belongs to it and is not in the vector yet
 	parts [2 + memory.MaxSGE][]byte
-	npart int // with markers: the pieces of the ULPDU
+	npart int // with Markers: the pieces of the ULPDU
 	run   shortRun
 
 	used  int                          // of arena
@@ -81,7 +81,7 @@ type fpduEnd struct {
 	completes bool
 }
 
-// regionUse is a use of a region to be ended.
+// regionUse is a use of a region that Release ends.
 type regionUse struct {
 	m      *memory.Region
 	remote bool // the peer's Read names it
@@ -100,10 +100,10 @@ func (b *Batch) Prepare(f *Format, limit uint64, turn int) {
 	b.turn = policy.TurnOfBatch(turn)
 }
 
-// Empty reports whether everything is out.
+// Empty reports whether all bytes are written.
 func (b *Batch) Empty() bool { return b.first == b.last }
 
-// Idle reports whether the batch is as Reset leaves it, which it must be while it is not lent.
+// Idle reports whether the batch is as Reset leaves it. It must be idle while it is not lent.
 func (b *Batch) Idle() bool {
 	return b.format == nil && b.nuses == 0 && b.nspans == 0 && b.last == 0 && b.built == 0 &&
 		b.used == 0 && b.nfpdus == 0 && b.nrecs == 0 && len(b.chunks) == 0 && b.run == shortRun{}
@@ -121,8 +121,8 @@ func (b *Batch) Pending() [][]byte { return b.iov[b.first:b.last] }
 // Records returns the lengths of the records of Pending: a record begins a TCP segment.
 func (b *Batch) Records() []int { return b.recs[b.rec0:b.nrecs] }
 
-// Room reports whether another FPDU of any kind fits, which may begin another chunk. Chunks count,
-// too, because FPDUs may leave half of each empty.
+// Room reports whether one more FPDU of any kind fits, which may begin another chunk. Chunks also
+// count, because FPDUs may leave half of each empty.
 func (b *Batch) Room() bool {
 	return b.built < b.limit && b.Cost() < b.turn &&
 		len(b.chunks) <= policy.BatchOctets/policy.Chunk &&
@@ -152,14 +152,14 @@ func (b *Batch) Reset() {
 	b.run = shortRun{}
 }
 
-// use notes that m is in use until Release: remote for a Read of the peer's.
+// use notes that m is in use until Release. remote says that the peer's Read uses it.
 func (b *Batch) use(m *memory.Region, remote bool) {
 	b.uses[b.nuses] = regionUse{m, remote}
 	b.nuses++
 }
 
-// Release ends the use of all regions, and forgets what Resolve has resolved. Nothing that remains
-// to be written may lie in a region, unless it never will be.
+// Release ends the use of all regions, and forgets the result of Resolve. The bytes that are still
+// to be written must not lie in a region.
 func (b *Batch) Release() {
 	for i := range b.uses[:b.nuses] {
 		u := &b.uses[i]
@@ -205,17 +205,17 @@ func (b *Batch) Advance(n int) (out uint32, finished bool) {
 	return 0, false
 }
 
-// CopyPending copies what remains to be written into chunks and ends the use of all
-// regions: the stream has to wait for the socket.
+// CopyPending copies the unwritten bytes into chunks and ends the use of all regions, because the
+// stream has to wait for the socket.
 func (b *Batch) CopyPending() {
 	if b.nuses == 0 || !b.inPlace {
-		b.Release() // it lies in the arena and in chunks already
+		b.Release() // all bytes lie in the arena and in chunks already
 		return
 	}
 	var chunks [2 + 2*policy.BatchMost/policy.Chunk][]byte
 	n := 0
 	old := len(b.chunks)
-	b.chunkUsed = policy.Chunk // leave the chunks in use alone
+	b.chunkUsed = policy.Chunk // do not add to the chunks in use
 	for _, p := range b.Pending() {
 		for len(p) > 0 {
 			if b.chunkUsed == policy.Chunk {
@@ -242,8 +242,8 @@ func (b *Batch) CopyPending() {
 }
 
 // Remainder returns a copy of what must still be sent before the stream can end: the rest of the
-// FPDU that is partly out, nil if none is. With Markers it is all of Pending. Where Markers lie was
-// settled when the FPDUs were laid out, so none of them can be left out.
+// FPDU that is partly sent, nil if none is. With Markers it is all of Pending. The positions of
+// Markers were fixed when the FPDUs were laid out, so none of them can be left out.
 //
 //rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
 func (b *Batch) Remainder() []byte {
@@ -264,13 +264,13 @@ func (b *Batch) Remainder() []byte {
 	return out
 }
 
-// Cost returns what the FPDUs of the batch take of a turn.
+// Cost returns how much of a turn the FPDUs of the batch take.
 func (b *Batch) Cost() int {
 	return int(b.built) + b.nfpdus*policy.FPDUCost + b.nrecs*policy.RecordCost
 }
 
-// Released reports whether the batch uses no region, so that the end of one can be waited for. If
-// everything is out, it releases them.
+// Released reports whether the batch uses no region, so that the end of a region can be waited for.
+// If everything is sent, it first ends all uses.
 func (b *Batch) Released() bool {
 	if b.nuses > 0 && b.Empty() {
 		b.Release()

@@ -1,8 +1,8 @@
 // Package frames lays out FPDUs: the headers and the payload of messages become the vector of one
-// write to a socket, a [Batch]. It decides what is copied and what is sent from where it lies,
-// calculates the CRCs, and divides the FPDUs into records, each of which begins a TCP segment. It
-// owns the vector, the copies and the uses of regions. It chooses no message and writes to no
-// socket: both are for package engine.
+// write to a socket, a [Batch]. It decides which bytes are copied and which are sent from where
+// they lie, calculates the CRCs, and divides the FPDUs into records, each of which begins a TCP
+// segment. It owns the vector, the copies and the uses of regions. It neither chooses messages nor
+// writes to a socket; package engine does both.
 //
 //	           engine: next WQE, next response
 //	                    | headers, payload, SGEs
@@ -30,7 +30,7 @@
 // goes to another stream, and Restore fills one from the Held later. At the end of a stream
 // Remainder returns what must still be sent.
 //
-// Whoever fills a batch calls Reset before the batch goes back to the free list.
+// The engine calls Reset before it returns a batch to the free list.
 //
 // # Another LLP
 //
@@ -41,6 +41,6 @@
 //
 // # Locks
 //
-// The package has no lock. The txMu of the stream that a Batch is lent to guards the Batch, its
-// Held and the stream's Format. Only the free list of chunks takes a lock, FreeList.
+// The package has no lock. A Batch, its Held and the stream's Format are guarded by the txMu of the
+// stream to which the Batch is lent. Only the free list of chunks takes a lock, FreeList.
 package frames

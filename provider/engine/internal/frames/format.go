@@ -8,13 +8,13 @@ import "github.com/govs-rdma/govs/provider/iwarp/mpa"
 // other fields.
 type Format struct {
 	CRC, Markers bool
-	RDMAC        bool       // version 0 of DDP and RDMAP, which is on streams with Markers only
+	RDMAC        bool       // version 0 of DDP and RDMAP, only on streams with Markers
 	EMSS         int        // bytes of a full TCP segment
 	MULPDU       int        // bytes of the longest ULPDU whose FPDU fits into one
 	framer       mpa.Framer // knows where the next Marker is
 }
 
-// NewFormat returns the Format of a connection without its EMSS, which SetEMSS sets.
+// NewFormat returns the Format of a connection. SetEMSS sets its EMSS.
 func NewFormat(crc, markers, rdmac bool) Format {
 	return Format{CRC: crc, Markers: markers, RDMAC: rdmac, framer: mpa.NewFramer(markers, crc)}
 }
@@ -26,11 +26,10 @@ func (f *Format) FPDU(ulpdu []byte) ([]byte, error) { return f.framer.AppendFPDU
 // SetEMSS notes that TCP's segments have emss bytes, and calculates the MULPDU from that.
 func (f *Format) SetEMSS(emss int) { f.EMSS, f.MULPDU = emss, mpa.MULPDU(emss, f.Markers) }
 
-// CutsAnywhere reports whether TCP may cut anywhere, so that what is sent needs no limits
-// of records. Without CRC no receiver fails at such a cut. And where a segment holds the
-// longest FPDU and more, there is no wire, and so no RNIC that is faster if FPDUs begin a
-// segment. Each FPDU would be a record there, hence a packet of its own in TCP, which does
-// not fill its buffers.
+// CutsAnywhere reports whether TCP may cut anywhere, so that records need no limits. Without CRC no
+// receiver fails at such a cut. If a segment holds more than the longest FPDU, there is no wire,
+// and so no RNIC that is faster if FPDUs begin a segment. Each FPDU would be a record there, and so
+// a packet of its own in TCP, whose buffers it does not fill.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func (f *Format) CutsAnywhere() bool { return !f.CRC && f.EMSS > mpa.FPDULen(mpa.MaxULPDU) }

@@ -64,8 +64,8 @@ func (b *Batch) begin(h *ddp.Header, payloadLen int) {
 	b.used += len(h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open))))
 }
 
-// takeArena puts what is in the arena of the FPDU into the vector. Pieces that lie
-// next to each other are taken together: the CRC of a short FPDU is one call.
+// takeArena puts the FPDU's bytes in the arena into the vector. It takes adjacent pieces together,
+// so the CRC of a short FPDU is one call.
 func (b *Batch) takeArena() {
 	if b.format.CRC {
 		b.crc = mpa.CRC(b.crc, b.arena[b.from:b.used])
@@ -73,11 +73,11 @@ func (b *Batch) takeArena() {
 	b.appendArena()
 }
 
-// appendArena is takeArena for what the CRC does not cover.
+// appendArena puts bytes that the CRC does not cover into the vector.
 func (b *Batch) appendArena() {
 	n := b.used - b.from
 	if n == 0 {
-		return // the room for iov that is left is counted without empty entries
+		return // the room left in iov does not count empty entries
 	}
 	b.built += uint64(n)
 	if b.inArena {
@@ -96,8 +96,7 @@ func (b *Batch) addPart(p []byte) {
 	b.npart++
 }
 
-// copyIn adds payload of at most policy.CopyMost, which may change as soon as copyIn
-// has returned.
+// copyIn adds a copy of payload, at most policy.CopyMost bytes. The caller may change p after that.
 func (b *Batch) copyIn(p []byte) {
 	at := b.used
 	b.used += copy(b.arena[at:], p)
@@ -106,7 +105,7 @@ func (b *Batch) copyIn(p []byte) {
 	}
 }
 
-// refer adds payload where it lies: in a region in use, or in a chunk.
+// refer adds payload without a copy: it lies in a region in use, or in a chunk.
 func (b *Batch) refer(p []byte) {
 	if b.format.Markers {
 		b.addPart(p)
@@ -120,7 +119,7 @@ func (b *Batch) refer(p []byte) {
 	b.append(p)
 }
 
-// append adds what lies outside of the arena to the vector.
+// append adds bytes outside of the arena to the vector.
 func (b *Batch) append(p []byte) {
 	b.iov[b.last] = p
 	b.last++
@@ -129,8 +128,8 @@ func (b *Batch) append(p []byte) {
 }
 
 // snapshot adds a copy of payload to an FPDU with CRC. The program, or a peer, may change the
-// memory at any time; a change between CRC and send would end the connection. The CRC is of what
-// was copied, in the same pass. An FPDU with markers is laid out in a copy anyway.
+// memory at any time, and a change between CRC and send would end the connection. So the CRC is
+// calculated from the copy, in the same pass. An FPDU with Markers is laid out in a copy anyway.
 func (b *Batch) snapshot(p []byte) {
 	b.takeArena()
 	room := b.chunkRoom(len(p))
@@ -138,8 +137,8 @@ func (b *Batch) snapshot(p []byte) {
 	b.append(room)
 }
 
-// chunkRoom returns n bytes of chunk, at most the size of one. A batch that has copies is
-// short: the kernel copies them again, from the cache while they are not more than that keeps.
+// chunkRoom returns n bytes of a chunk, at most its size. A batch with copies is short, because the
+// kernel copies them again, from the cache as long as they fit into it.
 func (b *Batch) chunkRoom(n int) []byte {
 	b.limit = min(b.limit, policy.BatchOctets)
 	if len(b.chunks) == 0 || b.chunkUsed+n > policy.Chunk {
@@ -169,8 +168,7 @@ func (b *Batch) end(wqe uint32, completes bool) {
 		mpa.PadLen(b.open) > 0, f.EMSS)
 }
 
-// endMarked lays the FPDU out with markers, in a chunk. That it is not too long
-// has been seen to by the MULPDU.
+// endMarked lays the FPDU out with Markers, in a chunk. The MULPDU ensures that it is not too long.
 func (b *Batch) endMarked() {
 	room := b.chunkRoom(b.format.framer.Len(b.open))
 	fpdu, err := b.format.framer.AppendFPDU(room[:0], b.parts[:b.npart]...)

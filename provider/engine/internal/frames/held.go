@@ -1,7 +1,7 @@
 package frames
 
-// Held is what is left of a batch for a socket that has been full for long: the bytes, and how
-// they are divided. It is as large as they are.
+// Held is the rest of a batch for a socket that has been full for long: its bytes, and their
+// division into records. It is as large as they are.
 type Held struct {
 	b       []byte
 	records []int
@@ -12,8 +12,8 @@ type Held struct {
 // Len returns how many bytes are left.
 func (h *Held) Len() int { return len(h.b) }
 
-// Hold returns a copy of what is left of the batch, until the socket has room: Restore puts it into
-// any batch. It returns nil if nothing is left, or if the batch uses regions.
+// Hold returns a copy of the rest of the batch, which Restore puts into any batch when the socket
+// has room. It returns nil if nothing is left, or if the batch uses regions.
 func (b *Batch) Hold() *Held {
 	if b.Empty() || b.nuses > 0 {
 		return nil
@@ -31,8 +31,8 @@ func (b *Batch) Hold() *Held {
 	return h
 }
 
-// Restore fills the idle batch with what Hold has returned. The batch refers to the bytes of h.
-// Undo removes none of its FPDUs, because the message that they belong to may be over.
+// Restore fills the idle batch with the result of Hold. The batch refers to the bytes of h. Undo
+// removes none of its FPDUs, because their message may be over.
 func (b *Batch) Restore(h *Held, f *Format) {
 	b.format = f
 	b.iov[0], b.first, b.last = h.b, 0, 1

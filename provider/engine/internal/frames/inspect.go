@@ -5,8 +5,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// Copied returns how many chunks the batch has, and how many of their bytes it has taken. Tests of
-// package engine compare it with what they have sent.
+// Copied returns how many chunks the batch has, and how many of their bytes are used. Tests of
+// package engine compare that with what they have sent.
 func (b *Batch) Copied() (chunks, bytes int) {
 	if n := len(b.chunks); n > 0 {
 		return n, (n-1)*policy.Chunk + b.chunkUsed
@@ -14,6 +14,6 @@ func (b *Batch) Copied() (chunks, bytes int) {
 	return 0, 0
 }
 
-// SetPool makes the idle batch take its chunks from pool: tests of package engine, which make many
-// devices, give the batches of one to the next.
+// SetPool makes the idle batch take its chunks from pool. Tests of package engine make many
+// devices, and give the batches of one to the next.
 func (b *Batch) SetPool(pool *freelist.List[Chunk]) { b.pool = pool }

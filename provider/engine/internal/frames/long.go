@@ -37,8 +37,8 @@ func (b *Batch) AddLong(head rdmap.Head, seg *ddp.Segmenter, wqe uint32, complet
 	return true
 }
 
-// longFPDU makes an FPDU without CRC of the header that lies in the arena, after room for the
-// ULPDU's length, and of payload, where it lies. wqe and completes are as with Add.
+// longFPDU makes an FPDU without CRC of the header in the arena, which follows room for the ULPDU's
+// length, and of payload without a copy. wqe and completes are as with Add.
 func (b *Batch) longFPDU(header int, payload []byte, wqe uint32, completes bool) {
 	ulpdu := header + len(payload)
 	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
@@ -53,9 +53,9 @@ func (b *Batch) longFPDU(header int, payload []byte, wqe uint32, completes bool)
 		b.format.EMSS)
 }
 
-// copyFPDU makes an FPDU of the header that lies in the arena, after room for the ULPDU's length,
-// and of a copy of payload, as snapshot does. It is whole in a chunk, next to the FPDU before it:
-// see policy.CopyFPDU. wqe and completes are as with Add.
+// copyFPDU makes an FPDU of the header in the arena, which follows room for the ULPDU's length, and
+// of a copy of payload, as snapshot does. The FPDU lies in a chunk, next to the FPDU before it: see
+// policy.CopyFPDU. wqe and completes are as with Add.
 func (b *Batch) copyFPDU(header int, payload []byte, wqe uint32, completes bool) {
 	ulpdu, sum := header+len(payload), b.format.CRC
 	fpdu := b.chunkRoom(mpa.FPDULen(ulpdu))

@@ -50,8 +50,8 @@ func (b *Batch) Region(d *memory.Domain, lkey uint32) *memory.Region {
 	return m
 }
 
-// AddResolved makes an FPDU of the DDP header h and of the n bytes at offset off of what Resolve
-// has resolved. wqe and completes are as with Add.
+// AddResolved makes an FPDU of the DDP header h and the n bytes at offset off of the resolved
+// payload. wqe and completes are as with Add.
 func (b *Batch) AddResolved(h *ddp.Header, off, n uint64, wqe uint32, completes bool) {
 	b.begin(h, int(n))
 	if n > 0 {

@@ -9,13 +9,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Short messages come in lists, and what one costs in calls and copied structs is more than its
-// bytes do. So a run of them is laid out one next to the other, and closed together.
+// Short messages come in lists, and the calls and copied structs of each cost more than its bytes.
+// So a run of them is laid out in sequence, and closed together.
 
 // shortRun is where FPDUs of the same size begin in the arena. Their CRCs are calculated together.
 type shortRun struct{ at, size int }
 
-// ShortMost returns up to which length AddShort takes payload, a negative number if it takes none.
+// ShortMost returns the longest payload that AddShort takes, in bytes. It is negative if AddShort
+// takes none.
 func (f *Format) ShortMost() int {
 	if f.Markers {
 		return -1
@@ -23,8 +24,8 @@ func (f *Format) ShortMost() int {
 	return min(policy.CopyMost, f.MULPDU-ddp.MaxHeaderLen)
 }
 
-// AddShort makes an FPDU of a message of WQE wqe of one segment, with a copy of payload, which has
-// at most ShortMost bytes. It is in the vector after EndRun, which comes before any other call but
+// AddShort makes one FPDU of a message of WQE wqe, with a copy of payload, which has at most
+// ShortMost bytes. EndRun puts the FPDU into the vector, and must come before any other call but
 // Room and Region.
 func (b *Batch) AddShort(head rdmap.Head, payload []byte, wqe uint32) {
 	ulpdu := b.arena[b.used+mpa.HeaderLen:]
@@ -41,14 +42,14 @@ func (b *Batch) AddShort(head rdmap.Head, payload []byte, wqe uint32) {
 		mpa.PadLen(header+len(payload)) > 0, b.format.EMSS)
 }
 
-// frame makes the ULPDU that lies in the arena, after room for its length, an
-// FPDU without its CRC, and returns the FPDU's length.
+// frame makes an FPDU without CRC of the ULPDU in the arena, which follows room for its length, and
+// returns the FPDU's length.
 func (b *Batch) frame(ulpdu int) int {
 	size := mpa.FPDULen(ulpdu)
 	fpdu := b.arena[b.used : b.used+size]
 	binary.BigEndian.PutUint16(fpdu, uint16(ulpdu))
 	binary.LittleEndian.PutUint32(fpdu[mpa.HeaderLen+ulpdu:], 0) // the pad
-	binary.LittleEndian.PutUint32(fpdu[size-mpa.CRCLen:], 0)     // what is there when CRCs are off
+	binary.LittleEndian.PutUint32(fpdu[size-mpa.CRCLen:], 0)     // its value if CRCs are off
 	return size
 }
 

@@ -2,22 +2,21 @@ package frames
 
 import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
-// What a full socket leaves of a batch has to be kept, in general: the bytes of an FPDU
-// that is partly out must not change any more, and the effects of building a short message
-// can't be undone. But FPDUs in the middle of a long message can be built again, so that
-// a peer that asks for gigabytes and takes none makes us hold the rest of one FPDU only.
-// That is less work, too: otherwise they have to be copied, because closing their regions
-// must not wait for the peer. What is left of the end of a message, or of many short ones,
-// is a batch at most.
+// The bytes that a full socket leaves of a batch must be kept, in general: the bytes of a partly
+// sent FPDU must not change any more, and the effects of building a short message can't be undone.
+// But FPDUs in the middle of a long message can be built again, so a peer that asks for gigabytes
+// and takes none makes us hold only the rest of one FPDU. That is also less work, because otherwise
+// they would have to be copied: closing their regions must not wait for the peer. The rest of a
+// message's end, or of many short messages, is at most a batch.
 
-// messageStart is where in a batch the message that is being sent begins, or goes on.
+// messageStart is where in a batch the message being sent begins, or goes on.
 type messageStart struct {
 	fpdu int
 	seg  ddp.Segmenter // as it was before that FPDU was built
 }
 
-// BeginMessage notes that what is built from here on is of the message that seg divides, whose
-// SGEs are not resolved.
+// BeginMessage notes that the following FPDUs belong to the message that seg divides, whose SGEs
+// are not resolved.
 func (b *Batch) BeginMessage(seg ddp.Segmenter) {
 	b.message = messageStart{fpdu: b.nfpdus, seg: seg}
 	clear(b.spans[:b.nspans]) // an idle batch refers to no region
@@ -43,7 +42,7 @@ func (b *Batch) Undo(seg *ddp.Segmenter) {
 	b.truncate(first)
 }
 
-// startOf is where FPDU i begins among the bytes of the batch.
+// startOf returns where FPDU i begins among the bytes of the batch.
 func (b *Batch) startOf(i int) uint64 {
 	if i == 0 {
 		return 0
@@ -51,7 +50,7 @@ func (b *Batch) startOf(i int) uint64 {
 	return b.fpdus[i-1].at
 }
 
-// truncate drops the FPDUs from i on, of which nothing is out.
+// truncate drops FPDU i and all later ones, of which nothing is sent.
 func (b *Batch) truncate(i int) {
 	left := int(b.startOf(i) - b.written)
 	if left == 0 {
