@@ -10,21 +10,21 @@
 //
 // A device has one [Table]. A PD contains a [Domain], and a QP contains a [Peer]: the other end of
 // its connection, which names memory by STag and tagged offset (TO). A work request names memory by
-// SGEs, which Domain.Resolve turns into slices of regions. One that binds or registers is a [Work]
-// while it is in the send queue. Peer.Check accepts it when it is posted, and Work.Do performs it
-// when its turn comes. One that invalidates has no Work: it becomes a call of Peer.InvalidateLocal.
+// SGEs, which Domain.Resolve turns into slices of regions. A bind or a registration is a [Work]
+// while it is in the send queue: Peer.Check accepts it when it is posted, and Work.Do performs it
+// when its turn comes. An invalidation has no Work: it becomes a call of Peer.InvalidateLocal.
 //
 // # Uses and ends
 //
-// Whoever touches the bytes of a region uses it: Table.Local, Domain.Resolve and
-// Domain.Pieces begin uses by work requests, Peer.WriteTarget and Peer.ReadSource begin uses by the
-// peer. The caller ends each with the Release that belongs to it. A use lasts as long as a copy or
-// a system call that does not block. Close and invalidations refuse new uses and wait for those in
+// Code uses a region before it touches the region's bytes. Table.Local, Domain.Resolve and
+// Domain.Pieces begin uses by work requests; Peer.WriteTarget and Peer.ReadSource begin uses by the
+// peer. The caller ends each use with the matching Release. A use lasts as long as a copy or a
+// system call that does not block. Close and invalidations refuse new uses and wait for those in
 // progress, so they always end. Only the calls of an object's methods (RegObject) may take longer.
 //
 // # Locks
 //
-// Lookups and uses take no lock: they are an atomic load and an atomic addition. What changes a
-// registration takes, in the order of package locks, FastReg, Window, RegPosting,
-// BoundWindows and STags. The caller may hold its stream and queue locks.
+// Lookups and uses take no lock: they are an atomic load and an atomic addition. Changes of a
+// registration take, in the order of package locks, FastReg, Window, RegPosting, BoundWindows and
+// STags. The caller may hold its stream and queue locks.
 package memory

@@ -8,11 +8,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 )
 
-// Domain is a protection domain: its regions and windows are for its queue pairs only (RFC 5041
+// Domain is a protection domain. Only its own queue pairs can use its regions and windows (RFC 5041
 // section 8.2). It belongs to the object that contains it, and must not be copied.
 type Domain struct {
 	Table *Table
-	Refs  refs.Count // its regions and windows, and what else depends on it
+	Refs  refs.Count // its regions, its windows, and everything else that depends on it
 }
 
 // self implements ownPD.
@@ -21,7 +21,7 @@ func (p *Domain) self() *Domain { return p }
 // ownPD is a provider.PD of this provider, which contains a Domain.
 type ownPD interface{ self() *Domain }
 
-// admit counts one more child of p, of which the device has a limited number.
+// admit counts one more child of p, of a kind whose number the device limits.
 func (p *Domain) admit(op, object string, of *refs.Limit) error {
 	if !p.Refs.Hold() {
 		return fail(op, "pd", os.ErrClosed)
@@ -33,8 +33,8 @@ func (p *Domain) admit(op, object string, of *refs.Limit) error {
 	return nil
 }
 
-// SGEFault says which of the SGEs Resolve refuses, and why. It returns "" if there
-// is none any more, as when a region was registered in the meantime.
+// SGEFault says which of the SGEs Resolve refuses, and why. It returns "" if Resolve would accept
+// all by now, for example because a region was registered since.
 func (p *Domain) SGEFault(sges []provider.SGE, need provider.Access) string {
 	for i := range sges {
 		if sges[i].Length == 0 {

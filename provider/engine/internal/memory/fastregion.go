@@ -11,24 +11,23 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// FastRegion is a region that work requests register. Both gates are open while it is
-// registered.
+// FastRegion is a region that work requests register. Both gates are open while it is registered.
 type FastRegion struct {
 	Region
 	maxLen  uint64
 	address uint64 // Addr, unless a registration is zero-based
 
-	posting  sched.Mutex[locks.RegPosting] // what follows
-	mapped   []byte                        // what the next registration is of, nil for nothing
+	posting  sched.Mutex[locks.RegPosting] // guards the fields below
+	mapped   []byte                        // memory for the next registration, nil for none
 	writable bool                          // mapped
 	posted   fastReg
 
-	mu    sched.Mutex[locks.FastReg] // what follows, and the Region while it is changed
+	mu    sched.Mutex[locks.FastReg] // guards the fields below, and the Region while it is changed
 	valid bool                       // it is registered
 }
 
-// fastReg is what the methods of a FastRegion return: what the registration that was posted last
-// makes of it.
+// fastReg is the result of the registration that was posted last, which the methods of a FastRegion
+// return.
 type fastReg struct {
 	stag   uint32
 	base   uint64
@@ -75,8 +74,8 @@ func (f *FastRegion) Map(buf []byte) error {
 	return nil
 }
 
-// toPost decides whether a registration with the key and the rights of wr can be posted,
-// and returns the memory that it is of.
+// toPost decides whether a registration with the key and the rights of wr can be posted, and
+// returns its memory.
 func (f *FastRegion) toPost(wr *provider.SendWR) ([]byte, error) {
 	f.posting.Lock()
 	defer f.posting.Unlock()
@@ -95,7 +94,7 @@ func (f *FastRegion) toPost(wr *provider.SendWR) ([]byte, error) {
 	return f.mapped, nil
 }
 
-// setPosted records what a registration that is posted makes of the region.
+// setPosted records the result of a registration that is posted.
 func (f *FastRegion) setPosted(stag uint32, access provider.Access, length int) {
 	r := fastReg{stag: stag, base: f.BaseWith(access), length: uint64(length), access: access & f.pd.Table.grants}
 	f.posting.Lock()
@@ -103,7 +102,7 @@ func (f *FastRegion) setPosted(stag uint32, access provider.Access, length int) 
 	f.posting.Unlock()
 }
 
-// lastPosted returns what the registration that was posted last makes of the region.
+// lastPosted returns the result of the registration that was posted last.
 func (f *FastRegion) lastPosted() fastReg {
 	f.posting.Lock()
 	defer f.posting.Unlock()
@@ -117,13 +116,13 @@ func (f *FastRegion) BaseWith(access provider.Access) uint64 {
 	return f.address
 }
 
-// Why a registration fails when its turn comes.
+// The errors of a registration that fails when its turn comes.
 var (
 	errRegClosed = rdmap.LocalCatastrophe("a registration names a region that is closed")
 	errRegValid  = rdmap.LocalCatastrophe("a registration names a region that is registered: invalidate it first")
 )
 
-// register makes the region one of the memory in o.
+// register registers the memory in o as the region.
 func (f *FastRegion) register(stag uint32, o *Work) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,11 +139,11 @@ func (f *FastRegion) register(stag uint32, o *Work) error {
 	return nil
 }
 
-// invalidate implements stagOwner. It waits for the uses in progress. What is not
-// registered any more is what our own program asks for.
+// invalidate implements stagOwner. It waits for the uses in progress. It succeeds if our own
+// program invalidates a region that is not registered any more.
 //
-// With windows bound to it a region can't be invalidated. As a bind uses the region,
-// none comes in between once the local gate is shut.
+// A region with windows bound to it can't be invalidated. A bind uses the region, so no window can
+// be bound once the local gate is shut.
 func (f *FastRegion) invalidate(_ *Peer, stag uint32, remote bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

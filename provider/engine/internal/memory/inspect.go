@@ -1,7 +1,7 @@
 package memory
 
-// What the functions below return is of the moment, because other goroutines may change it. Tests
-// of package engine compare it with what they have done.
+// The results of these functions may be outdated at once, because other goroutines change the
+// state. Tests of package engine compare them with what they have done.
 
 // Uses returns how many uses of m are in progress by work requests of ours, and by peers.
 func (m *Region) Uses() (local, remote int64) { return m.local.Uses(), m.remote.Uses() }

@@ -9,19 +9,18 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// A region need not be memory: it may be anything whose bytes can be read and
-// written by their offset, say a file (provider.PD.RegObject). What the object does
-// may take long. So a goroutine of its own waits for it, never one that holds a lock of
-// a stream or serves other streams. Meanwhile that side of that stream stops: the receive
-// side reads no further, so that TCP holds the peer back, or the transmit side sends no
-// further. Everything else goes on.
+// A region need not be memory: it may be anything whose bytes can be read and written by their
+// offset, for example a file (provider.PD.RegObject). The object may take long. So a separate
+// goroutine waits for it, never one that holds a lock of a stream or serves other streams. Until
+// the object returns, one side of that stream stops: the receive side reads no further, so that TCP
+// holds the peer back, or the transmit side sends no further. Everything else goes on.
 //
-// The region of an object has no bytes in memory (Region.buf is empty), so that Slice
-// finds nothing in it. Therefore the paths for memory, the short ones above all, fail at
-// Slice and leave the segment or work request to the general path, which finds the object.
+// The region of an object has no bytes in memory (Region.buf is empty), so Slice finds nothing in
+// it. The paths for memory, above all the short ones, fail at Slice. They leave the segment or work
+// request to the general path, which finds the object.
 
-// objectRights are those that the region of an object can have. An invalidation by
-// the peer would have to wait for the object, and an atomic operation is none.
+// objectRights are the rights that the region of an object can have. An invalidation by the peer
+// would have to wait for the object, and an object has no atomic operations.
 const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessZeroBased
 
 // RegObject implements provider.PD.

@@ -11,21 +11,21 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Peer is the other end of a queue pair's connections. It may use regions and windows of the
-// queue pair's protection domain, and windows of type 2 that are bound for it alone. It belongs to
-// the queue pair, and must not be copied.
+// Peer is the other end of a queue pair's connections. It may use regions and windows of the queue
+// pair's protection domain, and windows of type 2 that are bound for it alone. It belongs to the
+// queue pair, and must not be copied.
 type Peer struct {
 	Domain  *Domain // of the queue pair; does not change
 	windows boundWindows
 }
 
-// A peer names memory of ours by STag and TO. The methods below make the checks that the RFCs ask
-// for, in their order, and return the error whose Terminate they ask for. Their errors are the
-// package variables of ddp and rdmap, so that nothing is allocated.
+// A peer names our memory by STag and TO. The methods below make the checks that the RFCs require,
+// in their order, and return the error for the Terminate that the RFCs require. Their errors are
+// package variables of ddp and rdmap, so nothing is allocated.
 
-// WriteTarget checks the n bytes that a tagged segment of a Write names.
-// With a nil error they are in use until m.ReleaseRemote. For n = 0
-// nothing is checked and m is nil. Where the region is an object b is nil.
+// WriteTarget checks the n bytes that a tagged segment of a Write names. After a nil error they are
+// in use until m.ReleaseRemote. For n = 0 nothing is checked and m is nil. If the region is an
+// object, b is nil.
 //
 //rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
 //rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
@@ -43,9 +43,9 @@ func (p *Peer) WriteTarget(stag uint32, to uint64, n int) (m *Region, b []byte, 
 	return m, b, nil
 }
 
-// ReadSource is WriteTarget for the source of an RDMA Read. It is called when
-// the request arrives and again for each part of the response, as the region
-// may go in between.
+// ReadSource checks the source of an RDMA Read; the results are as for WriteTarget. It is called
+// when the request arrives, and again for each part of the response, because the region may be
+// closed in between.
 //
 //rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
 //rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
@@ -62,9 +62,9 @@ func (p *Peer) ReadSource(stag uint32, to uint64, n uint32) (m *Region, b []byte
 	return m, b, nil
 }
 
-// Invalidate does what a Send with Invalidate asks. A region must have
-// been registered with AccessRemoteInvalidate, and have no windows bound to it; a
-// window must be one that only p can use. The caller holds no use of it.
+// Invalidate performs the invalidation that a Send with Invalidate asks for. A region must have
+// been registered with AccessRemoteInvalidate, and have no windows bound to it. A window must be
+// one that only p can use. The caller must not be using it.
 //
 //rfc:5040 RDMAP-7.2-05 Invalidate STag valid
 //rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
@@ -86,9 +86,9 @@ func (p *Peer) Invalidate(stag uint32) error {
 	return nil
 }
 
-// Atomic does what p asks of memory that it may use, and returns what was there. It is the CPU's
-// atomic operation, so that it is atomic against those of all QPs, of other devices of the process,
-// and of the program itself.
+// Atomic performs p's operation on memory that p may use, and returns the old value. It is the
+// CPU's atomic operation, so it is atomic with operations of all QPs, of other devices of the
+// process, and of the program itself.
 //
 //rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
 //rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
@@ -101,7 +101,7 @@ func (p *Peer) Atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
 	}
 	b, ok := m.Slice(req.TO, rdmap.AtomicLen)
 	if !ok {
-		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
+		return 0, rdmap.ErrAtomicInvalidSTag // an object has no words
 	}
 	at := unsafe.Pointer(unsafe.SliceData(b))
 	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
@@ -124,8 +124,8 @@ func (p *Peer) Atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
 	}
 }
 
-// region returns what the checks want to know about stag as p sees it. A
-// region that is not nil is in use for the peer until ReleaseRemote.
+// region returns what the checks need to know about stag as p sees it. A region that is not nil is
+// in use for the peer until ReleaseRemote.
 //
 //rfc:5041 DDP-8.2-01 PD mismatch: not placed, local error surfaced
 //rfc:5041 DDP-8.2-02 Stream-ID mismatch: not placed, local error
@@ -179,7 +179,7 @@ func (l *boundWindows) remove(w *Window) {
 	l.mu.Unlock()
 }
 
-// Unbind ends the windows that are bound for p, which is gone.
+// Unbind ends the windows that are bound for p, because p is gone.
 func (p *Peer) Unbind() {
 	for {
 		p.windows.mu.Lock()

@@ -10,7 +10,7 @@ import (
 )
 
 // Piece is N bytes, from Off on, of a region that is in use until ReleasePieces: by the peer if
-// Remote, otherwise by a work request of ours. They belong to the bytes of a payload from at on.
+// Remote, otherwise by a work request of ours. They hold the bytes of a payload from at on.
 type Piece struct {
 	Region *Region
 	Remote bool
@@ -18,7 +18,7 @@ type Piece struct {
 	at     uint64
 }
 
-// Piece is the n bytes at address addr of a region that is an object, in use for the peer.
+// Piece returns n bytes at address addr of a region that is an object, in use for the peer.
 func (m *Region) Piece(addr, n uint64) Piece {
 	return Piece{Region: m, Remote: true, Off: addr - m.base, N: n}
 }
@@ -32,7 +32,7 @@ func (p *Piece) VectorWriter() (provider.VectorWriterAt, bool) {
 // of returns the part of the payload b that belongs to the piece.
 func (p *Piece) of(b []byte) []byte { return b[p.at : p.at+p.N] }
 
-// memory is the piece's bytes in its region, nil for an object.
+// memory returns the piece's bytes in its region, nil for an object.
 func (p *Piece) memory() []byte {
 	if p.Region.src != nil {
 		return nil
@@ -49,9 +49,9 @@ func (p *Piece) release() {
 	}
 }
 
-// MoveMemory copies at once those pieces of a payload that are memory, not objects, and
-// returns the others: what waits for an object then neither touches memory nor keeps it
-// in use. With out it copies to the payload b, otherwise from there.
+// MoveMemory copies the pieces of a payload that are memory, not objects, and returns the others.
+// So a goroutine that waits for an object neither touches memory nor keeps it in use. With out it
+// copies to the payload b, otherwise from b.
 func MoveMemory(pieces []Piece, b []byte, out bool) []Piece {
 	return slices.DeleteFunc(pieces, func(p Piece) bool {
 		memory := p.memory()
@@ -75,11 +75,10 @@ func ReleasePieces(pieces []Piece) {
 	}
 }
 
-// Pieces are the n bytes at offset off of what the SGEs of a work request of
-// ours name, in use until ReleasePieces. It is what Resolve is for memory, and
-// reports false for what that refuses: what can't be used, and what needs no object. A
-// region that work requests register can't be beside an object: its end would have to
-// wait for the object.
+// Pieces returns the n bytes at offset off of the memory that the SGEs of a work request of ours
+// name, in use until ReleasePieces, if at least one SGE names an object. It reports false
+// otherwise, or if an SGE can't be used. A region that work requests register can't be beside an
+// object, because its end would have to wait for the object.
 func (p *Domain) Pieces(sges []provider.SGE, need provider.Access, off, n uint64) ([]Piece, bool) {
 	var pieces []Piece
 	object := false
@@ -115,8 +114,8 @@ func (p *Domain) Pieces(sges []provider.SGE, need provider.Access, off, n uint64
 	return pieces, true
 }
 
-// ReadPieces reads each piece, all of objects, to its part of b. A short read is an error:
-// the region is longer than its object.
+// ReadPieces reads each piece, all of them of objects, into its part of b. A short read is an
+// error, because the region is longer than its object.
 func ReadPieces(pieces []Piece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
@@ -130,7 +129,8 @@ func ReadPieces(pieces []Piece, b []byte) error {
 	return nil
 }
 
-// WritePieces is ReadPieces the other way.
+// WritePieces writes to each piece, all of them of objects, its part of b. A short write is an
+// error.
 func WritePieces(pieces []Piece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
@@ -141,7 +141,7 @@ func WritePieces(pieces []Piece, b []byte) error {
 	return nil
 }
 
-// WriteError is the error of a write of all of the piece, which was short if err is nil.
+// WriteError returns the error of a write of the whole piece; nil means that it was short.
 func (p *Piece) WriteError(err error) error {
 	if err == nil {
 		err = io.ErrShortWrite

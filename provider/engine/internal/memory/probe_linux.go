@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// populates says whether the kernel has MADV_POPULATE_READ, from Linux 5.14 on. It
-// is asked about memory that is certainly there, because a refusal is EINVAL as well.
+// populates reports whether the kernel has MADV_POPULATE_READ (from Linux 5.14 on). It tries memory
+// that certainly exists, because a refusal is EINVAL as well.
 var populates = sync.OnceValue(func() bool {
 	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -26,13 +26,12 @@ var populates = sync.OnceValue(func() bool {
 	return unix.Madvise(page, unix.MADV_POPULATE_READ) == nil
 })
 
-// probe reports EFAULT, which ibv_reg_mr gives as well, if buf is memory that can't be
-// read, or not written if write says that it is going to be. Otherwise the first
-// byte that is placed there would end the process.
+// probe returns EFAULT, as ibv_reg_mr does, if buf is memory that can't be read, or, with write,
+// that can't be written. Without that, the first byte placed there would end the process.
 //
-// It is about this moment. A program that unmaps or protects the memory of a region later ends
-// the process all the same: the engine's region, unlike one that the kernel has
-// pinned, is no more than the program's own memory.
+// The result is only valid at this moment. A program that later unmaps or protects the memory of a
+// region still ends the process: unlike a region that the kernel has pinned, the engine's region is
+// only the program's own memory.
 func probe(buf []byte, write bool) error {
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
 	end := start + uintptr(len(buf))
@@ -51,7 +50,7 @@ func probe(buf []byte, write bool) error {
 			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of "+
 				"a mapped file", syscall.EFAULT)
 		}
-		// The list of mappings shows what was wrong, or that nothing is: memory of
+		// The list of mappings shows what was wrong. Nothing may be wrong, because memory of
 		// devices can't be populated.
 	}
 	maps, err := os.Open("/proc/self/maps")
@@ -62,8 +61,7 @@ func probe(buf []byte, write bool) error {
 	return probeMaps(maps, start, end, write)
 }
 
-// probeMaps looks for start to end in the lines of /proc/self/maps, which are in
-// rising order.
+// probeMaps looks for start to end in the lines of /proc/self/maps, which are in ascending order.
 func probeMaps(maps io.Reader, start, end uintptr, write bool) error {
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() && start < end {

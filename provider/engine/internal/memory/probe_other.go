@@ -2,5 +2,5 @@
 
 package memory
 
-// probe is for Linux, which shows what memory may be used for.
+// probe does nothing: only Linux shows how memory may be used.
 func probe([]byte, bool) error { return nil }

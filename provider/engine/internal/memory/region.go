@@ -16,22 +16,22 @@ import (
 
 // Region is a memory region.
 //
-// Its bytes are touched between acquire and Release only, by what never waits for a peer: a
-// non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040
-// section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
-// Close ends when the calls of the object's methods that are under way have returned.
+// Its bytes are touched only between acquire and Release, by code that never waits for a peer: a
+// non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040 section
+// 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object, Close returns
+// after the running calls of the object's methods have returned.
 type Region struct {
 	pd     *Domain
-	key    uint32 // what Table finds it by: its STag, or with an owner the index of its STags
+	key    uint32 // its key in Table: its STag, or with an owner the index of its STags
 	stag   uint32
 	base   uint64 // Addr
 	buf    []byte // the user's; held so that it stays alive; empty for an object
 	access provider.Access
-	peer   *Peer // nil unless only this one may use it (a window of type 2)
+	peer   *Peer // if not nil, only this peer may use it (a window of type 2)
 
-	// owner is nil for a region that is registered all its life. The fields above from
-	// stag on are the owner's to change while both gates are shut. So they are read after
-	// acquire only, and stag is compared once more then.
+	// owner is nil for a region that stays registered all its life. The owner changes the fields
+	// above, from stag on, while both gates are shut. So they are read only after acquire, and stag
+	// is then compared once more.
 	owner stagOwner
 
 	// The object that the region is over if it is not memory (see object.go).
@@ -41,7 +41,7 @@ type Region struct {
 
 	local   rundown.Gate // uses on behalf of our own work requests
 	remote  rundown.Gate // uses through an STag that the peer named; shut for good by invalidation
-	windows refs.Count   // that are bound to it; ends with the region
+	windows refs.Count   // windows bound to it; ends with the region
 }
 
 const (
@@ -60,8 +60,8 @@ func (p *Domain) RegMR(buf []byte, access provider.Access) (provider.MR, error) 
 	return asMR(p.regMR("ibv_reg_mr", buf, randomBase(), access))
 }
 
-// RegMRIova implements provider.PD. Unlike with the kernel buf and iova need not be
-// alike within a page: what is there is found by subtraction.
+// RegMRIova implements provider.PD. Unlike with the kernel, buf and iova may have different offsets
+// in a page, because an address is located by subtraction.
 func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
@@ -70,7 +70,7 @@ func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (pro
 	return asMR(p.regMR(op, buf, iova, access))
 }
 
-// asMR is for callers to whom a nil *Region would not be a nil interface.
+// asMR returns a nil interface, not a nil *Region in one, after an error.
 func asMR(m *Region, err error) (provider.MR, error) {
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (p *Domain) regMR(op string, buf []byte, base uint64, access provider.Acces
 	return m, nil
 }
 
-// checkRegion checks the length and the rights of a region that is to be made.
+// checkRegion checks the length and the rights of a new region.
 func checkRegion(n int, access provider.Access) error {
 	switch unknown := access &^ (mrRights | mrDropped); {
 	case n == 0:
@@ -125,10 +125,9 @@ func (p *Domain) enter(op, object string, m *Region) error {
 	return nil
 }
 
-// randomBase returns a page aligned address that says nothing about the
-// process, whose real addresses a peer has no business to know (RFC 5042
-// section 7.3). It is at most 2^47, so that adding a region's length to it
-// doesn't wrap.
+// randomBase returns a random page-aligned address, because a peer must not learn real addresses of
+// the process (RFC 5042 section 7.3). It is below 2^47, so that adding a region's length does not
+// wrap.
 func randomBase() uint64 {
 	var b [8]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
@@ -136,8 +135,8 @@ func randomBase() uint64 {
 	return max(base, mrPage)
 }
 
-// STag is what peers name the region by. It is read during a use of the region only, because
-// that of a window or of a region that work requests register changes between uses.
+// STag returns the name by which peers use the region. It must be read during a use of the region,
+// because the STag of a window, or of a region that work requests register, changes between uses.
 func (m *Region) STag() uint32 { return m.stag }
 
 // IsObject reports whether the region is over an object, so that Slice finds nothing in it.
@@ -158,9 +157,8 @@ func (m *Region) acquireRemote() bool { return m.remote.Enter() }
 // ReleaseRemote ends a use by the peer.
 func (m *Region) ReleaseRemote() { m.remote.Leave() }
 
-// Slice returns the n bytes at address addr, to be touched between acquire
-// and Release only. It reports false if not all of them are in the region.
-// With n = 0 addr may be one past the end.
+// Slice returns the n bytes at address addr, to be touched only between acquire and Release. It
+// reports false if not all of them are in the region. With n = 0, addr may be one past the end.
 //
 //rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
 func (m *Region) Slice(addr, n uint64) ([]byte, bool) {
@@ -172,15 +170,15 @@ func (m *Region) Slice(addr, n uint64) ([]byte, bool) {
 	return m.buf[off : off+n : off+n], true
 }
 
-// allows reports whether work requests of p may use the region with the rights need. It is
-// read after acquire.
+// allows reports whether work requests of p may use the region with the rights need. It must be
+// called after acquire.
 func (m *Region) allows(p *Domain, need provider.Access) bool {
 	return m.pd == p && m.access&need == need
 }
 
-// Octets returns the bytes that an SGE of a work request of p names, to be touched between
-// acquire and Release only. It reports false if the region is of another protection domain,
-// lacks one of the rights need, or does not have all of the bytes.
+// Octets returns the bytes that an SGE of a work request of p names, to be touched only between
+// acquire and Release. It reports false if the region is of another protection domain, lacks one of
+// the rights need, or does not contain all of the bytes.
 func (m *Region) Octets(p *Domain, s *provider.SGE, need provider.Access) ([]byte, bool) {
 	b, ok := m.Slice(s.Addr, uint64(s.Length))
 	return b, ok && m.allows(p, need)
@@ -197,8 +195,7 @@ func (m *Region) Len() uint64 {
 	return uint64(len(m.buf))
 }
 
-// holds reports whether the n bytes at address addr are in the region. It is Slice
-// for regions of either kind.
+// holds reports whether the n bytes at address addr are in the region, even if that is an object.
 func (m *Region) holds(addr, n uint64) bool {
 	off := addr - m.base
 	return off <= m.Len() && n <= m.Len()-off
@@ -213,8 +210,8 @@ func (m *Region) RKey() uint32 { return m.stag }
 // Access implements provider.MR.
 func (m *Region) Access() provider.Access { return m.access }
 
-// Close implements provider.MR. It may be called by a goroutine that polls:
-// no goroutine has a region in use while it waits for something.
+// Close implements provider.MR. A goroutine that polls may call it, because no goroutine has a
+// region in use while it waits for something.
 func (m *Region) Close() error {
 	if _, busy := m.end(); busy {
 		return failBound("ibv_dereg_mr", m.name())
@@ -222,7 +219,7 @@ func (m *Region) Close() error {
 	return nil
 }
 
-// end is Close: first is true for the call that did it, busy if a window forbids it.
+// end closes the region. first is true for the call that did it, busy if a window prevents it.
 func (m *Region) end() (first, busy bool) {
 	if first, busy = m.windows.End(); busy {
 		return false, true
@@ -239,10 +236,10 @@ func (m *Region) end() (first, busy bool) {
 
 var errForeignPD = fmt.Errorf("belongs to another device or provider: %w", syscall.EINVAL)
 
-// Rereg implements provider.MR. The region has another STag afterwards: a peer that
-// has the old one was given it for what the region was. Work that names the old one
-// fails. The new region exists before the old one ends, so that a failure changes
-// nothing. Its addresses are the old ones unless the memory changes.
+// Rereg implements provider.MR. The region gets another STag, because a peer that has the old one
+// was given it for the old region. Work that names the old STag fails. The new region exists before
+// the old one ends, so a failure changes nothing. Its addresses stay the same unless the memory
+// changes.
 func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte,
 	access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
@@ -295,12 +292,12 @@ func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte,
 
 func (m *Region) name() string { return fmt.Sprintf("mr %#x", m.stag) }
 
-// failBound makes the error of ending a region while windows are bound to it.
+// failBound returns the error of ending a region while windows are bound to it.
 func failBound(op, object string) error {
 	return fail(op, object, fmt.Errorf("windows that are bound to it not closed: %w", syscall.EBUSY))
 }
 
-// leave is ReleaseRemote for what region returned.
+// leave ends the use that Peer.region began. m may be nil.
 func (m *Region) leave() {
 	if m != nil {
 		m.ReleaseRemote()

@@ -2,22 +2,21 @@ package memory
 
 import "github.com/govs-rdma/govs/provider"
 
-// MaxSGE is how many SGEs a work request has at most.
+// MaxSGE is the largest number of SGEs of a work request.
 const MaxSGE = 16
 
-// Span is an SGE after it was checked: bytes of a region, to be touched
-// between acquire and Release of the region only.
+// Span is a checked SGE: bytes of a region, to be touched only between acquire and Release of the
+// region.
 type Span struct {
 	Region *Region
 	Bytes  []byte
 }
 
-// Resolve checks the SGEs of one of our own work requests and appends
-// what they name to out, whose capacity the caller provides: each LKey names a
-// region of p with the rights need (AccessLocalWrite for sinks, 0 for
-// sources) that holds all of Length at Addr. SGEs of Length zero name nothing.
-// The regions are in use until ReleaseSpans. It reports false at the first SGE that
-// fails a check; nothing is in use then, and out is of no use.
+// Resolve checks the SGEs of one of our own work requests and appends the memory that they name to
+// out, whose capacity the caller provides. Each LKey must name a region of p with the rights need
+// (AccessLocalWrite for sinks, 0 for sources) that contains all of Length at Addr. SGEs of Length
+// zero name nothing. The regions are in use until ReleaseSpans. It reports false at the first SGE
+// that fails a check; then nothing is in use, and the returned spans are invalid.
 func (p *Domain) Resolve(sges []provider.SGE, need provider.Access, out []Span) ([]Span, bool) {
 	for i := range sges {
 		s := &sges[i]
@@ -47,8 +46,8 @@ func ReleaseSpans(spans []Span) {
 	}
 }
 
-// AppendSpans appends to out the pieces that make up the n bytes at offset
-// off of the message that spans make up. All of them must be there.
+// AppendSpans appends to out the pieces of the n bytes at offset off of the message that spans make
+// up. The message must have all of them.
 func AppendSpans(out [][]byte, spans []Span, off, n uint64) [][]byte {
 	for i := range spans {
 		if n == 0 {

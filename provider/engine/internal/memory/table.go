@@ -14,59 +14,57 @@ import (
 const (
 	slotsLeast = 64 // a power of two
 
-	// retiredSTags is how many deregistrations an STag stays unused for after its own: a peer that
-	// still holds it must not reach another region.
+	// retiredSTags is how many later deregistrations an STag stays unused for after its own,
+	// because a peer that still has it must not reach another region.
 	retiredSTags = 1 << 16
 )
 
-// Table finds memory regions by STag. lookup takes no lock and may run
-// concurrently with everything. STags are drawn from crypto/rand over all 32
-// bits, so that a peer that was given one learns nothing about others, and
-// live ones are few among 2^32, so that guessing ends the guesser's connection
-// long before it hits (RFC 5040 section 8.1.1, RFC 5042 section 6.3.1).
+// Table finds memory regions by STag. lookup takes no lock and may run concurrently with
+// everything. STags are drawn from crypto/rand over all 32 bits, so a peer that was given one
+// learns nothing about others. Few of the 2^32 are in use, so guessing ends the guesser's
+// connection long before it hits (RFC 5040 section 8.1.1, RFC 5042 section 6.3.1).
 //
-// Entries are compared in full, and each registration has a Region of its own that is
-// never used again, so that no stale STag ever finds another region.
+// Entries are compared in full, and each registration has its own Region, which is never used
+// again. So no stale STag ever finds another region.
 //
-// Windows, and regions that work requests register, are other: the lowest byte of
-// their STags, the key, changes from one registration to the next, and is the
-// program's to choose (RFC 5040 calls an STag an index and a key). They are in a table
-// of their own by the index, which is random as well, and which no other STag has.
+// Windows, and regions that work requests register, differ. The lowest byte of their STags, the
+// key, changes from one registration to the next, and the program chooses it (RFC 5040 calls an
+// STag an index and a key). They are in a separate table by the index, which is random as well, and
+// which no other STag has.
 //
 //rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
 //rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 type Table struct {
 	stagSlots           // of regions with one STag
-	byIndex   stagSlots // of those with an index
+	byIndex   stagSlots // of regions with an owner, by index
 
 	grants   provider.Access // the rights that a region can have
 	MRs, MWs refs.Limit      // regions and windows of the device
 
-	mu             sched.Mutex[locks.STags] // what follows, and writing to the slots
+	mu             sched.Mutex[locks.STags] // guards the fields below, and writing to the slots
 	retired        retiredKeys
 	retiredIndexes retiredKeys
 	Random         func([]byte) // crypto/rand.Read unless a test replaces it
 }
 
-// stagOwner is what has a region whose STags come and go: a window, or a region that
-// work requests register.
+// stagOwner owns a region whose STags change: a window, or a region that work requests register.
 type stagOwner interface {
 	// invalidate ends what stag names, on behalf of the queue pair of p or, with remote, of its
-	// peer. The caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
+	// peer. The caller must not be using it. The errors are those of rdmap.CheckInvalidate.
 	invalidate(p *Peer, stag uint32, remote bool) error
 	domain() *Domain
 }
 
-// stagSlots is a hash table of regions with open addressing. As the keys are random
-// their low bits are the hash.
+// stagSlots is a hash table of regions with open addressing. The keys are random, so their low bits
+// are the hash.
 type stagSlots struct {
 	slots atomic.Pointer[[]atomic.Pointer[Region]] // never full; replaced when it grows or shrinks
 	live  int                                      // entries
 	dead  int                                      // slots that hold stagTombstone
 }
 
-// stagTombstone fills the slot of a removed entry, which a probe passes. No
-// key is 0, so that no lookup matches it.
+// stagTombstone fills the slot of a removed entry; a probe continues after it. No key is 0, so no
+// lookup matches it.
 var stagTombstone = new(Region)
 
 // Config is what a device permits.
@@ -82,7 +80,7 @@ func NewTable(c Config) *Table {
 		Random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
 	}
 	if c.Extensions {
-		// Without atomic operations a right to them would say nothing.
+		// Without atomic operations a right to them would mean nothing.
 		t.grants |= provider.AccessRemoteAtomic
 	}
 	t.MRs.Max, t.MWs.Max = c.MaxMR, c.MaxMW
@@ -91,12 +89,12 @@ func NewTable(c Config) *Table {
 	return t
 }
 
-// stagIndex is the part of an STag that stays while its key byte changes.
+// stagIndex returns the part of an STag that stays while its key changes.
 func stagIndex(stag uint32) uint32 { return stag >> 8 }
 
-// lookup returns the region that stag names, nil if there is none. The region
-// may be closed by the time it is returned: acquire reports that. If it has an owner,
-// its STag may be another of the same index: the two have to be compared after acquire.
+// lookup returns the region that stag names, nil if there is none. The region may be closed by the
+// time lookup returns; acquire reports that. If it has an owner, its STag may be another of the
+// same index, so the two must be compared after acquire.
 func (t *Table) lookup(stag uint32) *Region {
 	if stag == 0 {
 		return nil
@@ -114,8 +112,8 @@ func (t *Table) lookup(stag uint32) *Region {
 	}
 }
 
-// Local begins a use of the region that stag names by a work request of ours, which
-// m.Release ends. It returns nil, with nothing in use, if there is none.
+// Local begins a use of the region that stag names, by a work request of ours. m.Release ends the
+// use. If there is no such region, Local returns nil, and nothing is in use.
 func (t *Table) Local(stag uint32) *Region {
 	m := t.lookup(stag)
 	if m == nil || !m.acquire() {
@@ -137,7 +135,8 @@ func (t *Table) insert(m *Region) {
 	t.add(m)
 }
 
-// insertByIndex is insert for an m that has an owner.
+// insertByIndex gives m, which has an owner, an STag and enters it by its index. m must not be
+// shared yet.
 func (t *Table) insertByIndex(m *Region) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,8 +145,7 @@ func (t *Table) insertByIndex(m *Region) {
 	t.byIndex.add(m)
 }
 
-// remove takes m out; its STag, or its index, is retired for retiredSTags
-// deregistrations.
+// remove removes m. Its STag, or its index, is retired for retiredSTags deregistrations.
 func (t *Table) remove(m *Region) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,8 +158,7 @@ func (t *Table) remove(m *Region) {
 	t.retired.add(m.key)
 }
 
-// draw returns an STag that is not 0, not in use and not retired, and whose index
-// neither.
+// draw returns an STag that is not 0, not in use and not retired. Neither is its index.
 func (t *Table) draw() uint32 {
 	for {
 		stag := t.drawAny()
@@ -171,8 +168,8 @@ func (t *Table) draw() uint32 {
 	}
 }
 
-// drawIndex returns an STag with an index that is not 0, not in use and not retired,
-// and of which no STag is either: all of them are m's.
+// drawIndex returns an STag with an index that is not 0, not in use and not retired. No STag with
+// that index is in use or retired either, because all of them become m's.
 func (t *Table) drawIndex() uint32 {
 	for {
 		stag := t.drawAny()
@@ -239,8 +236,8 @@ func (t *stagSlots) remove(m *Region) {
 	t.dead++
 }
 
-// rebuild replaces the slots by new ones without tombstones, a quarter full at
-// most. Concurrent lookups finish on the old ones, which stay as they are.
+// rebuild replaces the slots by new ones without tombstones, at most a quarter full. Concurrent
+// lookups finish on the old slots, which do not change.
 func (t *stagSlots) rebuild() {
 	size := slotsLeast
 	for size < 4*(t.live+1) {
@@ -268,7 +265,7 @@ func (t *stagSlots) put(slots []atomic.Pointer[Region], m *Region) {
 // retiredKeys are the last retiredSTags keys that were removed.
 type retiredKeys struct {
 	set   map[uint32]struct{}
-	order []uint32 // ring of what is in the set, oldest at next
+	order []uint32 // ring of the keys in the set, the oldest at next
 	next  int
 }
 
@@ -291,7 +288,7 @@ func (r *retiredKeys) add(key uint32) {
 	r.next = (r.next + 1) % retiredSTags
 }
 
-// owner returns what has the STags of the index of stag, nil if nothing does.
+// owner returns the owner of the index of stag, nil if there is none.
 func (t *Table) owner(stag uint32) stagOwner {
 	if m := t.byIndex.find(stagIndex(stag)); m != nil && stag != 0 {
 		return m.owner
@@ -299,7 +296,7 @@ func (t *Table) owner(stag uint32) stagOwner {
 	return nil
 }
 
-// wasRetired reports whether stag was that of a region that was closed lately.
+// wasRetired reports whether stag belonged to a region that was closed lately.
 func (t *Table) wasRetired(stag uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

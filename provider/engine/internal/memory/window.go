@@ -11,24 +11,24 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Window is a memory window. What peers find under its STag is the view: a Region whose bytes
-// are those of the region. No work request of ours can use it, as its local gate is never opened;
-// its remote gate is open while the window is bound. The region can't go before the
-// window lets go of it, so that a peer's use of the view is none of the region's.
+// Window is a memory window. Under its STag peers find the view: a Region with bytes of the bound
+// region. No work request of ours can use the view, because its local gate is never opened. Its
+// remote gate is open while the window is bound. The region can't be closed before the window is
+// unbound, so a peer's use of the view is not a use of the region.
 type Window struct {
 	typ  provider.MWType
 	view Region
-	refs refs.Count // has no dependants: open or closed
+	refs refs.Count // open or closed; has no dependants
 
-	Posting sched.Mutex[locks.WindowPosting] // of binds of type 1
-	posted  atomic.Uint32                    // STag as the bind that was posted last makes it
+	Posting sched.Mutex[locks.WindowPosting] // guards posting of binds of type 1
+	posted  atomic.Uint32                    // STag after the bind that was posted last
 
-	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
-	region     *Region                   // that it is bound to, nil for none
-	next, prev *Window                   // of the list of view.peer; under its lock
+	mu         sched.Mutex[locks.Window] // guards the rest, and the view while it is changed
+	region     *Region                   // the region that it is bound to, nil for none
+	next, prev *Window                   // in the list of view.peer, guarded by that list's lock
 }
 
-// windowRights are those that a window can have.
+// windowRights are the rights that a window can have.
 const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
 
 // AllocMW implements provider.PD.
@@ -69,7 +69,7 @@ func (w *Window) Close() error {
 	return nil
 }
 
-// IsOf reports whether the window is of the device with that table.
+// IsOf reports whether the window belongs to the device with table t.
 func (w *Window) IsOf(t *Table) bool { return w.view.pd.Table == t }
 
 // Closed reports whether Close was called.
@@ -77,7 +77,7 @@ func (w *Window) Closed() bool { return w.refs.Closed() }
 
 func (w *Window) domain() *Domain { return w.view.pd }
 
-// Why a bind fails when its turn comes.
+// The errors of a bind that fails when its turn comes.
 var (
 	errWindowClosed = rdmap.LocalCatastrophe("a bind names a window that is closed")
 	errWindowBound  = rdmap.LocalCatastrophe("a bind names a window of type 2 that is bound: invalidate it first")
@@ -87,11 +87,11 @@ var (
 	errBindBounds = rdmap.LocalCatastrophe("a bind reaches out of the region")
 )
 
-// bind binds the window on behalf of the queue pair of p, or unbinds it if o has no bytes. After
-// an error it is as it was. A window of type 1 may be bound to something else before.
+// bind binds the window on behalf of the queue pair of p, or unbinds it if o has no bytes. After an
+// error the window is unchanged. A window of type 1 may have been bound to something else.
 //
-// A window of type 2 is for p only from here on, and bound once: as with
-// RDMA Consortium's windows, and those of InfiniBand that it calls type 2B.
+// A window of type 2 is then for p only, and can be bound once, as with the RDMA Consortium's
+// windows and InfiniBand's type 2B.
 //
 //rfc:5041 DDP-8.3-3-01 STag-stream association settable
 //rfc:5041 DDP-8.2-03 PD and Stream association both supported
@@ -126,7 +126,7 @@ func (w *Window) bind(p *Peer, stag uint32, o *Work) error {
 	case !inside:
 		return errBindBounds
 	case !m.windows.Hold():
-		return errBindRegion // it is being closed
+		return errBindRegion // the region is being closed
 	}
 	w.unbind()
 	w.region = m
@@ -144,7 +144,7 @@ func (w *Window) bind(p *Peer, stag uint32, o *Work) error {
 	return nil
 }
 
-// unbind ends what peers do with the window, if it is bound. mu is held.
+// unbind ends the peers' use of the window, if it is bound. mu is held.
 func (w *Window) unbind() {
 	if w.region == nil {
 		return
@@ -160,9 +160,9 @@ func (w *Window) unbind() {
 	w.region = nil
 }
 
-// invalidate implements stagOwner. A window of type 1 is for all streams of its
-// protection domain, and goes by another bind. One of type 2 that is bound to nothing is
-// what our own program asks for.
+// invalidate implements stagOwner. A window of type 1 is for all streams of its protection domain,
+// and only another bind ends it. If a window of type 2 is not bound, our own program's invalidation
+// succeeds.
 //
 //rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 func (w *Window) invalidate(p *Peer, stag uint32, remote bool) error {
@@ -180,7 +180,7 @@ func (w *Window) invalidate(p *Peer, stag uint32, remote bool) error {
 	return nil
 }
 
-// undo unbinds the window, if it has the key that the bind to be undone has given it.
+// undo unbinds the window, if it still has the key of the bind that is to be undone.
 func (w *Window) undo(stag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

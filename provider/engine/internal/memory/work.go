@@ -8,19 +8,19 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Work is what a bind or a registration is to do, as it was checked when it was posted.
-// The zero value is for no work.
+// Work is the checked task of a bind or a registration, from when it is posted. The zero value is
+// no task.
 type Work struct {
 	window *Window
 	region *FastRegion // instead of a window
 
-	lkey         uint32 // of the region that the window is bound to
+	lkey         uint32 // of the region to which the window is bound
 	addr, length uint64
-	buf          []byte // what is registered
+	buf          []byte // memory to register
 	access       provider.Access
 }
 
-// Why work on our own memory can't be posted.
+// The errors of work on our own memory that can't be posted.
 var (
 	errNoBind    = fmt.Errorf("a bind without MWBindInfo: %w", syscall.EINVAL)
 	errNoWindow  = fmt.Errorf("the key names no window of type 2: %w", syscall.EINVAL)
@@ -39,7 +39,7 @@ var (
 	errNotWritable = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
 )
 
-// Check decides whether wr, a bind or a registration, can be posted, and puts what to do into o.
+// Check decides whether wr, a bind or a registration, can be posted, and stores the task in o.
 func (p *Peer) Check(wr *provider.SendWR, o *Work) error {
 	if wr.Opcode == provider.WRRegMR {
 		return p.checkReg(wr, o)
@@ -47,7 +47,7 @@ func (p *Peer) Check(wr *provider.SendWR, o *Work) error {
 	return p.checkBindWR(wr, o)
 }
 
-// checkBindWR is Check for a bind of a window of type 2.
+// checkBindWR checks a bind of a window of type 2.
 func (p *Peer) checkBindWR(wr *provider.SendWR, o *Work) error {
 	w, _ := p.Domain.Table.owner(wr.RKey).(*Window)
 	switch {
@@ -63,8 +63,8 @@ func (p *Peer) checkBindWR(wr *provider.SendWR, o *Work) error {
 	return p.CheckBind(w, wr.Bind, o)
 }
 
-// CheckBind decides whether a bind of w as info says can be posted, and puts what to do into o.
-// What may change until the bind's turn comes is left for then.
+// CheckBind decides whether a bind of w as info says can be posted, and stores the task in o. It
+// leaves conditions that may change until the bind's turn to Do.
 func (p *Peer) CheckBind(w *Window, info *provider.MWBindInfo, o *Work) error {
 	switch {
 	case w.view.pd != p.Domain:
@@ -82,7 +82,7 @@ func (p *Peer) CheckBind(w *Window, info *provider.MWBindInfo, o *Work) error {
 	return nil
 }
 
-// checkReg is Check for a registration.
+// checkReg checks a registration.
 func (p *Peer) checkReg(wr *provider.SendWR, o *Work) error {
 	f, _ := p.Domain.Table.owner(wr.RKey).(*FastRegion)
 	switch {
@@ -109,7 +109,7 @@ func (o *Work) Posted(key uint32) {
 }
 
 // Do binds or registers, on behalf of the queue pair of p. It waits for the uses in progress of
-// what it ends. The errors are *iwarp.Error.
+// what it replaces. The errors are *iwarp.Error.
 func (o *Work) Do(p *Peer, key uint32) error {
 	if o.window != nil {
 		return o.window.bind(p, key, o)
@@ -128,7 +128,7 @@ func (p *Peer) Undo(key uint32) {
 	}
 }
 
-// errLocalInv is why an invalidation of ours fails that names nothing.
+// errLocalInv is the error of an invalidation of ours whose key names nothing.
 var errLocalInv = rdmap.LocalCatastrophe("an invalidation names neither a window of type 2 of this " +
 	"queue pair nor a region of AllocFastRegMR")
 
@@ -147,7 +147,6 @@ func (p *Peer) InvalidateLocal(stag uint32) error {
 	return errLocalInv
 }
 
-// errMayNotInv is why an invalidation of ours fails that names what is not to be
-// invalidated.
+// errMayNotInv is the error of an invalidation of ours whose key may not be invalidated.
 var errMayNotInv = rdmap.LocalCatastrophe("an invalidation names a window of type 1 or of another queue " +
 	"pair, or a region with windows bound to it")
