@@ -4,15 +4,15 @@
 // sched), and ci/test runs the engine's tests in such a build.
 //
 // A tried lock (TryLock) waits for nothing, and may be taken in any order. A goroutine that holds a
-// lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
-// region that is invalidated or closed (rundown.Gate); and in a poller's Wait, which holds Waiting.
-// A use of a region lasts as long as a copy. Calls of the program (onDown, events) are made without
-// a lock.
+// lock waits only for other locks, with two exceptions, which always end. It may wait for the uses
+// of a region that is invalidated or closed (rundown.Gate), because a use lasts as long as a copy.
+// A poller's Wait holds Waiting while it waits. Calls of the program (onDown, events) are made
+// without a lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"
 
-// The connection manager's. A listener's ID comes before those of its requests.
+// Locks of the connection manager. A listener's ID comes before the IDs of its requests.
 type (
 	ID struct { // cmID.mu
 		sched.First
@@ -21,7 +21,7 @@ type (
 	Wire struct{ sched.After[ID] } // wire.mu
 )
 
-// A stream's: its two sides, and the end of its connection.
+// Locks of a stream: its two sides, and the end of its connection.
 type (
 	RX       struct{ sched.After[Wire] }     // stream.rxMu
 	TX       struct{ sched.After[RX] }       // stream.txMu
@@ -31,7 +31,7 @@ type (
 	Stalls   struct{ sched.After[Watch] }    // stalls.mu, of a device
 )
 
-// A queue pair's and its queues', and those of what its work requests name.
+// Locks of a queue pair, of its queues, and of what its work requests name.
 type (
 	QP            struct{ sched.After[Stalls] }        // qp.mu
 	WindowPosting struct{ sched.After[QP] }            // memory.Window.Posting
@@ -45,7 +45,7 @@ type (
 	Doorbells     struct{ sched.After[RecvDone] }      // doorbells.mu, of a CQ
 )
 
-// Leaves: what is done under one of these is short and calls nobody.
+// Leaves: work under one of these is short and calls no other code.
 type (
 	BoundWindows struct { // memory.boundWindows.mu
 		sched.After[Doorbells]
@@ -109,8 +109,8 @@ type (
 	}
 )
 
-// Transport's, and those of the network in memory that takes its place. They may be taken while any
-// of the above is held.
+// Locks of the transport, and of the network in memory that replaces it. They may be taken while
+// any of the above is held.
 type (
 	Waiting struct { // gate.waiting, memnet's poller.waiting: of the one Wait of a poller
 		sched.After[Log]

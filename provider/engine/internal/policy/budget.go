@@ -2,7 +2,7 @@ package policy
 
 import "math/bits"
 
-// TurnOfLook is the turn of one of n streams that a poller reads directly.
+// TurnOfLook returns the turn of one of n streams that a poller reads directly, in bytes.
 func TurnOfLook(n int) int {
 	if n == 1 {
 		return TurnSole
@@ -10,9 +10,10 @@ func TurnOfLook(n int) int {
 	return TurnOne
 }
 
-// TurnOfPost is the turn of what a program has posted for the only stream that it polls, where
-// other streams leave turn for it. answers says that the peer's Reads ask for something. That has
-// no more than this, because the program may poll other CQs, whose streams would wait for longer.
+// TurnOfPost returns the turn for the posts of a program to the only stream that it polls, where
+// other streams leave turn for it. answers says that the peer's Reads also ask for something. Then
+// the turn is not longer, because the program may poll other CQs, whose streams would wait for
+// longer.
 func TurnOfPost(turn int, answers bool) int {
 	if answers {
 		return turn
@@ -20,11 +21,11 @@ func TurnOfPost(turn int, answers bool) int {
 	return max(turn, TurnSole)
 }
 
-// TurnOfShort is the turn of one of n short streams of a round.
+// TurnOfShort returns the turn of one of n short streams of a round.
 func TurnOfShort(n int) int { return min(TurnOne, TurnsShort/n) }
 
-// TurnOfLong is the turn of a long stream, with left of what those of a round have together: none,
-// or a quarter at least.
+// TurnOfLong returns the turn of a long stream; left is the rest of the turn that all of a round
+// share. It is 0, or at least a quarter of TurnLong.
 func TurnOfLong(left int) int {
 	if left <= 0 {
 		return 0
@@ -32,20 +33,20 @@ func TurnOfLong(left int) int {
 	return min(TurnLong, max(left, TurnLong/4))
 }
 
-// TurnOfBatch is what a batch may cost, with left of a turn.
+// TurnOfBatch returns what a batch may cost, with left of a turn.
 func TurnOfBatch(left int) int { return max(left, BatchLeast) }
 
-// A Batch decides how many bytes go out with one call. Each call costs much more than its bytes.
-// But what a socket doesn't take has to be copied, so that it must have shown for a while that it
-// takes everything. FPDUs that it doesn't take may have been built for nothing, so that a socket
-// that was full gets at first little more than it took before that.
+// A Batch decides how many bytes one call sends. Each call costs much more than its bytes. But the
+// bytes that a socket doesn't take must be copied, so the socket must have taken everything for a
+// while first. FPDUs that it doesn't take may have been built for nothing. So a socket that was
+// full at first gets little more than it took before.
 type Batch struct {
-	apt   int32 // what the socket is likely to take
-	since int32 // what it took since it was full, BatchOctets at most
-	whole uint8 // batches in a row that it took whole, WholeBatches at most
+	apt   int32 // bytes that the socket is likely to take
+	since int32 // bytes taken since the socket was full, BatchOctets at most
+	whole uint8 // consecutive batches that it took whole, WholeBatches at most
 }
 
-// NewBatch is that of a socket that has not been full.
+// NewBatch returns the Batch of a socket that has not been full.
 func NewBatch() Batch { return Batch{apt: BatchOctets} }
 
 // Took notes that the socket took n bytes, and whether that was all of the batch.
@@ -58,7 +59,7 @@ func (b *Batch) Took(n int, whole bool) {
 		b.whole = 0
 	}
 	if b.whole == WholeBatches {
-		b.apt = BatchOctets // the batches may have been short, but the socket took all
+		b.apt = BatchOctets // the batches may have been short, but the socket took everything
 	}
 }
 
@@ -68,7 +69,7 @@ func (b *Batch) Full() {
 	b.whole, b.since = 0, 0
 }
 
-// Limit is how many bytes the next batch may have.
+// Limit returns how many bytes the next batch may have.
 func (b *Batch) Limit() uint64 {
 	if b.whole < WholeBatches {
 		return uint64(b.apt)
@@ -76,29 +77,29 @@ func (b *Batch) Limit() uint64 {
 	return BatchMost
 }
 
-// Dense is how short the FPDUs of a stream are: the binary logarithm of what a byte of them
-// costs, counted in bytes.
+// Dense says how short the FPDUs of a stream are: it is the binary logarithm of the cost of one of
+// their bytes, counted in bytes.
 type Dense uint8
 
-// DenseFirst is Dense before anything was received: FPDUs without payload, of 20 bytes.
+// DenseFirst is Dense before anything was received. It assumes FPDUs without payload, of 20 bytes.
 const DenseFirst = 5
 
-// ReadLimit is how many bytes the next read takes, when turn is left and rest is missing of an
-// FPDU whose length is known: few while FPDUs are short, so that what they cost stays within the
-// turn. The rest costs no more than its bytes.
+// ReadLimit returns how many bytes the next read takes. turn is the rest of the turn, and rest is
+// missing of an FPDU whose length is known. The limit is small while FPDUs are short, so that their
+// cost stays within the turn. The missing rest costs no more than its bytes.
 func (d Dense) ReadLimit(rest, turn int) int {
 	most := max(ReadLeast, min(ReadMost, turn>>d))
-	// The last FPDU of a turn is read to its end, because a long part would have to be kept. The
-	// quarter is for that read.
+	// The last FPDU of a turn is read to its end, because a long part would have to be kept. A
+	// quarter of the turn is reserved for that read.
 	return max(rest+ReadAhead, min(rest+most, max(turn-turn/4, ReadLeast)))
 }
 
-// Spent returns what a read of n bytes, in which as many FPDUs ended as fpdus says, has
-// cost. full says that as many bytes came as were asked for.
+// Spent returns the cost of a read of n bytes in which fpdus FPDUs ended. full says that the read
+// returned as many bytes as were requested.
 //
 // It records in d how short the FPDUs were. d decreases slowly, and only after reads that were as
-// long as it permitted. A short read with the rest of an FPDU, and perhaps one more, does not
-// increase it: with such a read the turns of streams end whose FPDUs are long.
+// long as it permitted. A short read with the rest of an FPDU, and perhaps one more FPDU, does not
+// increase it, because turns of streams with long FPDUs end with such a read.
 func (d *Dense) Spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*FPDUCost
 	dense := Dense(bits.Len(uint(cost-cost/8-1) / uint(n)))

@@ -6,14 +6,14 @@ import (
 )
 
 // A Run is what is known of a program that takes the completions of a CQ: when it last took some,
-// and how often it has found the CQ empty since, twice at most. The zero value is that of a program
-// that has taken none.
+// and how often it has found the CQ empty since, at most twice. The zero value means that it has
+// taken none.
 type Run int64
 
-// Took is the Run of a program that takes completions now.
+// Took returns the Run of a program that takes completions now.
 func Took(now time.Duration) Run { return Run(now+1) << 2 }
 
-// Found is r after the program has found the CQ empty.
+// Found returns r after the program has found the CQ empty.
 func (r Run) Found() Run {
 	if r.over() {
 		return r
@@ -21,7 +21,7 @@ func (r Run) Found() Run {
 	return r + 1
 }
 
-// over reports whether r has ended, whatever the time.
+// over reports whether r has ended, regardless of the time.
 func (r Run) over() bool { return r == 0 || r&3 == 2 }
 
 // In reports whether the program is in the middle of a run.
@@ -34,35 +34,34 @@ type Due uint8
 
 // When a post is transmitted.
 const (
-	Now   Due = iota // in the call that posts it, with all that wait
-	First            // with others: it is the first that waits
-	Next             // with those that wait already, and others
+	Now   Due = iota // in the call that posts it, with all deferred posts
+	First            // deferred: it is the first
+	Next             // deferred, after others
 )
 
-// A Post is a list of work requests: how many of them are signalled, and their bytes, counted as
-// in a turn.
+// A Post is a list of work requests: how many are signalled, and their bytes, counted as in a turn.
 type Post struct{ Signaled, Octets uint32 }
 
-// A Deferral decides for one QP which posts wait. The zero value is that of a QP without posts.
+// A Deferral decides for one QP which posts are deferred. The zero value is for a QP without posts.
 type Deferral struct {
-	took    Run    // when the program had taken completions before the last post
-	reports uint32 // as Post was told then
+	took    Run    // the Run's time at the last post
+	reports uint32 // the argument of Post then
 	more    uint32 // signalled work requests that the program is expected to post
-	rest    uint32 // posts that it is expected to make, because it made as many before it took
+	rest    uint32 // posts that it is expected to make: as many as it made before it took
 	burst   uint32 // posts since it took
-	posts   uint32 // that wait
-	octets  uint32 // of them
+	posts   uint32 // deferred posts
+	octets  uint32 // their bytes
 	since   time.Duration
-	late    time.Duration // when time last ended a wait, 0 for never
-	pause   time.Duration // until then no post waits, if it is not 0
+	late    time.Duration // when a deferral last ended by time, 0 for never
+	pause   time.Duration // no post is deferred before this time, if it is not 0
 }
 
-// Waits reports whether something waits.
+// Waits reports whether posts are deferred.
 func (d *Deferral) Waits() bool { return d.posts > 0 }
 
 // Post decides when p is transmitted. run is of the QP's send CQ, reports counts the completions of
-// the QP's work requests, and clock tells the time. It is asked for the first, the second, the
-// fourth, the eighth post that waits and so on, because asking takes about a tenth of a short post.
+// the QP's work requests, and clock returns the time. Post calls clock for the first, second,
+// fourth, eighth and so on deferred post, because a call takes about a tenth of a short post.
 func (d *Deferral) Post(p Post, run Run, reports uint32, clock func() time.Duration) Due {
 	if took := run &^ 3; took != d.took {
 		d.more += reports - d.reports
@@ -98,8 +97,9 @@ func (d *Deferral) Post(p Post, run Run, reports uint32, clock func() time.Durat
 	return Next
 }
 
-// Overdue reports whether something has waited for WaitMost, and remembers that time has ended its
-// wait, and that the program posts nothing more for what has completed. The caller transmits it.
+// Overdue reports whether a post has been deferred for WaitMost; the caller then transmits it.
+// Overdue records that time has ended the deferral, and that the program posts nothing more for
+// what has completed.
 func (d *Deferral) Overdue(now time.Duration) bool {
 	if d.posts == 0 || now-d.since < WaitMost {
 		return false
@@ -111,7 +111,7 @@ func (d *Deferral) Overdue(now time.Duration) bool {
 	return true
 }
 
-// Sent is called when what waits is transmitted, for another reason than a post. With none the
+// Sent is called when deferred posts are transmitted for another reason than a post. With none, the
 // program is expected to post nothing more for what has completed.
 func (d *Deferral) Sent(none bool) {
 	d.posts, d.octets = 0, 0
@@ -120,5 +120,5 @@ func (d *Deferral) Sent(none bool) {
 	}
 }
 
-// Forget begins anew for another connection. reports is as for Post.
+// Forget resets d for another connection. reports is as for Post.
 func (d *Deferral) Forget(reports uint32) { *d = Deferral{reports: reports} }
