@@ -10,9 +10,10 @@ import (
 
 var tracker atomic.Pointer[func(fd int, open bool)]
 
-// TrackDescriptors has f called for each descriptor that the package opens from now on, and before
-// it closes one. It is for a library in a program that forks: the child must close them, because a
-// connection ends only when nobody has its socket any more. f may be called concurrently.
+// TrackDescriptors makes the package call f for each descriptor that it opens from now on, and
+// before it closes one. It is for a library in a program that forks: the child must close the
+// descriptors, because a connection ends only when no process has its socket any more. f may be
+// called concurrently.
 func TrackDescriptors(f func(fd int, open bool)) { tracker.Store(&f) }
 
 // opened reports a new descriptor.
@@ -29,7 +30,7 @@ func closing(fd int) {
 	}
 }
 
-// closeFD closes a descriptor that opened was called for.
+// closeFD closes a descriptor for which opened was called.
 func closeFD(fd int) error {
 	closing(fd)
 	return unix.Close(fd)

@@ -4,9 +4,9 @@ package transport
 
 import "sync/atomic"
 
-// fdRef is a file descriptor that can be closed while others use it: the
-// number is given back to the system when the last user is through, so that no
-// read or write ever hits a descriptor opened later under the same number.
+// fdRef is a file descriptor that can be closed while others use it. Its number returns to the
+// system only after the last use, so that no read or write ever hits a descriptor that was opened
+// later under the same number.
 type fdRef struct {
 	fd    int
 	state atomic.Uint32 // users, and fdClosed
@@ -14,7 +14,7 @@ type fdRef struct {
 
 const fdClosed = 1 << 31
 
-// acquire begins a use of fd. False: it is closed.
+// acquire begins a use of fd. It returns false if fd is closed.
 func (r *fdRef) acquire() bool {
 	if r.state.Add(1)&fdClosed == 0 {
 		return true
@@ -29,7 +29,7 @@ func (r *fdRef) release() {
 	}
 }
 
-// close forbids new uses. False: somebody did before.
+// close refuses new uses. It returns false if fd was closed before.
 func (r *fdRef) close() bool {
 	for {
 		old := r.state.Load()
@@ -47,10 +47,10 @@ func (r *fdRef) close() bool {
 
 func (r *fdRef) closed() bool { return r.state.Load()&fdClosed != 0 }
 
-// destroy may be reached twice, by close and by an acquire that failed right
-// after it; the swap lets one of them through.
+// destroy may be reached twice, by close and by an acquire that failed right after it; the swap
+// lets only one of them continue.
 func (r *fdRef) destroy() {
 	if r.state.CompareAndSwap(fdClosed, fdClosed|fdClosed>>1) {
-		_ = closeFD(r.fd) // Linux gives the number back whatever close reports
+		_ = closeFD(r.fd) // Linux frees the number whatever close returns
 	}
 }

@@ -18,48 +18,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epoch is what the times of leases are since.
+// epoch is the zero of the times of leases.
 var epoch = time.Now()
 
-// gate parks one goroutine until a socket of an epoll instance is ready. It is
-// an epoll instance itself, which Go's netpoller watches, and holds the sockets'
-// instance with EPOLLONESHOT: only armed does readiness pass through it. A
-// goroutine that spins on the sockets' instance thus causes no wake-up as long
-// as the gate is not armed, and one that parks costs no OS thread.
+// gate parks one goroutine until a socket of an epoll instance is ready. It is an epoll instance
+// itself, which Go's netpoller watches, and contains the sockets' instance with EPOLLONESHOT, so
+// readiness passes through only after arming. While the gate is not armed, a goroutine that spins
+// on the sockets' instance therefore causes no wake-up. A parked goroutine holds no OS thread.
 //
-// While others hold the lease (policy.Leased), Wait does not arm the gate. A goroutine
-// that woke for each arrival would take a CPU from them or from the peer, and serve
-// what they would have served.
+// While others hold the lease (policy.Leased), Wait does not arm the gate. A goroutine that woke
+// for each arrival would take a CPU from them or from the peer, and serve what they would have
+// served.
 type gate struct {
-	sockets *fdRef   // the instance that it holds
+	sockets *fdRef   // the instance that it contains
 	wakeFD  fdRef    // eventfd, in the gate for good
 	fd      int      // of file
 	file    *os.File // the gate's own instance
 	rc      syscall.RawConn
 
 	closed   atomic.Bool
-	polls    atomic.Uint32              // since a goroutine was last about to sleep
+	polls    atomic.Uint32              // Polls since a goroutine was last about to sleep
 	polled   atomic.Int64               // when the last of them began or ended, since epoch; 0: no lease
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
 	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
 	armed       bool
 	looked      bool // peek has been called since sleep began
-	gotWake     bool // results of the last look through the gate
+	gotWake     bool // results of the last peek
 	gotSockets  bool
 	hasDeadline bool
 	done        <-chan struct{} // of the context that stop belongs to
 	stop        func() bool
 
 	look  func(fd uintptr) bool // peek, bound once so that Wait does not allocate
-	admit struct {              // of arm
+	admit struct {              // arguments of arm
 		control func(fd uintptr) // admitSockets, bound likewise
 		on      bool
 		err     error
 	}
 }
 
-// The two things that a gate holds, as epoll_event data.
+// The two entries of a gate, as epoll_event data.
 const (
 	gateSockets = iota
 	gateWake
@@ -87,15 +86,14 @@ func (g *gate) open(sockets *fdRef) error {
 	return nil
 }
 
-// populate fills the epoll instance fd, which it takes over, and gives it to
-// Go's netpoller.
+// populate fills the epoll instance fd, which it takes over, and gives it to Go's netpoller.
 func (g *gate) populate(fd int) error {
 	err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, g.wakeFD.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: gateWake})
 	if err == nil {
 		err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, g.sockets.fd, &unix.EpollEvent{Events: 0, Fd: gateSockets})
 	}
 	if err == nil {
-		err = unix.SetNonblock(fd, true) // or else os.NewFile does not give it to the netpoller
+		err = unix.SetNonblock(fd, true) // or os.NewFile does not give it to the netpoller
 	}
 	if err != nil {
 		_ = closeFD(fd)
@@ -125,7 +123,7 @@ func (g *gate) wake() {
 func (g *gate) wait(ctx context.Context) error {
 	if !g.waiting.TryLock() {
 		if g.closed.Load() {
-			return os.ErrClosed // close has it, or a Wait that close is ending
+			return os.ErrClosed // close holds it, or a Wait that close is ending
 		}
 		return fmt.Errorf("poller: another goroutine waits: %w", unix.EBUSY)
 	}
@@ -147,14 +145,14 @@ func (g *gate) wait(ctx context.Context) error {
 		err := g.sleep(until)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-		case err == nil && !g.gotWake && g.leased(): // what came is for those that poll
+		case err == nil && !g.gotWake && g.leased(): // the arrivals are for those that poll
 		default:
 			return g.result(ctx, err)
 		}
 	}
 }
 
-// poll is called when a Poll begins, and again when it ends and has taken its time.
+// poll is called when a Poll begins, and again when a Poll that took long ends.
 func (g *gate) poll() {
 	if g.polls.Add(1) >= policy.LeasePolls {
 		g.polled.Store(int64(time.Since(epoch)))
@@ -166,8 +164,8 @@ func (g *gate) leased() bool {
 	return policy.Leased(time.Duration(g.polled.Load()), time.Since(epoch))
 }
 
-// yield leaves the sockets to the goroutines that hold the lease, and reports whether some do. One
-// that calls attend meanwhile either sees that, or is seen.
+// yield leaves the sockets to the goroutines that hold the lease, and reports whether some do. A
+// goroutine that calls attend at the same time either sees yielding, or is seen by yield.
 func (g *gate) yield() bool {
 	if !g.leased() {
 		g.yielding.Store(false)
@@ -200,8 +198,8 @@ func (g *gate) result(ctx context.Context, err error) error {
 	return err
 }
 
-// follow makes the end of ctx wake the gate. Calls with the same context share
-// that, so that a progress loop does not allocate for each Wait.
+// follow makes the end of ctx wake the gate. Calls with the same context share that, so a progress
+// loop does not allocate for each Wait.
 func (g *gate) follow(ctx context.Context) {
 	if ctx.Done() == g.done {
 		return
@@ -215,7 +213,7 @@ func (g *gate) follow(ctx context.Context) {
 	}
 }
 
-// arm lets readiness of the sockets through, once, or with false no more.
+// arm lets readiness of the sockets through once, or, with false, no more.
 func (g *gate) arm(on bool) error {
 	g.admit.on = on
 	if err := g.rc.Control(g.admit.control); err != nil {
@@ -262,11 +260,10 @@ func (g *gate) sleep(deadline time.Time) error {
 	return nil
 }
 
-// peek takes from the gate what came through. When it is called once more, the
-// netpoller has been woken because something did: what that is shows at the sockets as
-// well, and in the next peek. So the gate stays armed, too, which spares a goroutine that
-// waits for one arrival after another two system calls at each. While others spin, the
-// gate has to be shut after what came through.
+// peek takes from the gate what came through. The next call shows that the netpoller was woken by
+// something, which also shows at the sockets and in the next peek. So the gate stays armed, which
+// saves a goroutine that waits for one arrival after another two system calls at each. While others
+// spin, the gate must be shut after something came through.
 func (g *gate) peek(fd uintptr) bool {
 	g.gotWake, g.gotSockets = false, false
 	if g.looked && !g.yielding.Load() {

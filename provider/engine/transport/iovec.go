@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// iovMax is IOV_MAX: the kernel refuses more.
+// iovMax is IOV_MAX, the most buffers that the kernel accepts.
 const iovMax = 1024
 
 // vector describes buffers to the kernel.
@@ -18,20 +18,19 @@ type vector struct {
 	msg unix.Msghdr
 }
 
-// vectors are lent to calls with several buffers: there are more idle streams than
-// calls at a time.
+// vectors are lent to calls with several buffers, because there are more idle streams than
+// concurrent calls.
 var vectors = sync.Pool{New: func() any { return new(vector) }}
 
-// iovecs is one direction's description of several buffers to read or write. It
-// lives in the heap with its stream, so that what it points to is kept alive and
-// calls do not allocate.
+// iovecs describes several buffers for one direction of a stream, to read or write. It lives in the
+// heap with its stream, so that the buffers stay alive and calls do not allocate.
 type iovecs struct {
 	*vector // nil between calls
 	used    int
 }
 
-// load describes the non-empty of bufs, at most iovMax of them, and returns how
-// many there are. clear must follow.
+// load describes the non-empty of bufs, at most iovMax of them, and returns how many there are.
+// clear must follow.
 func (v *iovecs) load(bufs [][]byte) int {
 	v.used = 0
 	v.vector = vectors.Get().(*vector)
@@ -51,7 +50,7 @@ func (v *iovecs) load(bufs [][]byte) int {
 	return v.used
 }
 
-// clear forgets the buffers.
+// clear drops the references to the buffers.
 func (v *iovecs) clear() {
 	clear(v.iov[:v.used])
 	v.msg.Iov = nil

@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// ioSync stands for everything that has gone through sockets. The race detector
-// does not see system calls: without it, bytes that a peer in the same process
-// sent before a read returned them would seem unordered with that read.
+// ioSync stands for all bytes that have gone through sockets. The race detector does not see system
+// calls. Without ioSync it would not order bytes that a peer in the same process sent before the
+// read that returned them.
 var ioSync int64
 
 func raceSending()  { runtime.RaceReleaseMerge(unsafe.Pointer(&ioSync)) }

@@ -16,34 +16,34 @@ type registration struct {
 	poller  *tcpPoller
 	conn    *tcpConn
 	handler Handler
-	sharer  Sharer // handler, nil if it is none
+	sharer  Sharer // handler, nil if it is no Sharer
 	turns   turns.State
 	slot    int32
 	gen     int32 // distinguishes this stream from earlier ones of the slot
 	removed atomic.Bool
 
-	// Under registry.mu; queued is read without, too.
-	events uint32        // what epoll watches for, 0: not in epoll; of a queued stream, is to watch for
+	// Guarded by registry.mu; queued is also read without it.
+	events uint32        // what epoll watches for, 0: not in epoll; of a queued stream, for later
 	next   *registration // in the queue
-	queued atomic.Bool   // in the queue, or in its turn from there (see turnQueue)
+	queued atomic.Bool   // in the queue, or having a turn from it (see turnQueue)
 }
 
-// event is the registration as epoll carries it, which watches for events.
+// event returns the registration as epoll carries it, watched for events.
 func (r *registration) event(events uint32) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: events, Fd: r.slot, Pad: r.gen}
 }
 
-// registry finds registrations by what epoll reports, without a lock: Poll runs
-// on every core at once.
+// registry finds registrations by what epoll reports, without a lock, because Poll runs on every
+// core at once.
 type registry struct {
 	slots atomic.Pointer[[]atomic.Pointer[registration]]
 
-	mu   sched.Mutex[locks.Registry] // for all that changes, epoll's set included
+	mu   sched.Mutex[locks.Registry] // for all changes, even of epoll's set
 	free []int32
 	gens []int32
 }
 
-// lookup returns nil if the stream was removed meanwhile.
+// lookup returns nil if the stream was removed since.
 func (r *registry) lookup(ev *unix.EpollEvent) *registration {
 	slots := r.slots.Load()
 	if slots == nil || ev.Fd < 0 || int(ev.Fd) >= len(*slots) {
@@ -76,8 +76,8 @@ func (r *registry) remove(reg *registration) {
 	r.free = append(r.free, reg.slot)
 }
 
-// grow doubles the slots. A Poll in progress goes on with the old ones; the
-// mark in a registration shows it what was removed since.
+// grow doubles the slots. A Poll in progress continues with the old ones; the mark in a
+// registration shows it which streams were removed since.
 func (r *registry) grow() {
 	var old []atomic.Pointer[registration]
 	if p := r.slots.Load(); p != nil {

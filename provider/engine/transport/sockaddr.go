@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockaddrOf converts an address for a socket of the family that it returns.
+// sockaddrOf converts an address, and returns the family of the socket that it is for.
 func sockaddrOf(a netip.AddrPort) (unix.Sockaddr, int, error) {
 	addr := a.Addr().Unmap()
 	if addr.Is4() {
@@ -40,8 +40,8 @@ func zoneIndex(zone string) (uint32, error) {
 	return uint32(ifi.Index), nil
 }
 
-// addrPortOf is the inverse. An IPv4 address that a dual-stack socket reports
-// as IPv6 comes back as IPv4.
+// addrPortOf is the inverse. It returns an IPv4 address for one that a dual-stack socket reports as
+// IPv6.
 func addrPortOf(sa unix.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:

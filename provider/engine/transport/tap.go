@@ -8,7 +8,7 @@ import (
 // TapEvent says what a TapRecord records.
 type TapEvent uint8
 
-// What happens to a stream.
+// Events of a stream.
 const (
 	TapOpen  TapEvent = iota // the stream is connected
 	TapData                  // bytes were sent or received
@@ -31,11 +31,11 @@ func (e TapEvent) String() string {
 	return "unknown"
 }
 
-// TapRecord is one thing that happened to one end of a stream. A stream whose
-// two ends are in one process gives two sets of records, which differ in Conn.
+// TapRecord is one event at one end of a stream. A stream whose two ends are in one process gives
+// two sets of records, which differ in Conn.
 type TapRecord struct {
-	// Time is taken before bytes are sent and after they are received, so
-	// that records sorted by it are in causal order.
+	// Time is taken before bytes are sent and after they are received, so records sorted by it are
+	// in causal order.
 	Time time.Time
 
 	Conn   uint64         // number of this end of the stream, unique in the process
@@ -47,9 +47,9 @@ type TapRecord struct {
 	Data   []byte // with TapData; valid until Tap returns
 }
 
-// Tap sees everything that goes through the streams of a Network. Tap is called
-// on the goroutine that reads or writes, by many at once; of one end, sent
-// records come in order and received records come in order.
+// Tap sees everything that goes through the streams of a Network. Tap is called on the goroutine
+// that reads or writes, so concurrently. The sent records of one end come in order, and so do its
+// received records.
 type Tap interface {
 	Tap(TapRecord)
 }

@@ -14,16 +14,15 @@ import (
 // tapped numbers the ends of streams.
 var tapped atomic.Uint64
 
-// TapEnd turns what happens to one end of a stream into TapRecords, for
-// implementations of Conn. Its methods may be called on nil, which records
-// nothing. Sent and SentEvent are for the one writer and whoever closes,
-// Received is for the one reader.
+// TapEnd turns the events of one end of a stream into TapRecords, for implementations of Conn. Its
+// methods may be called on nil, which records nothing. Sent and SentEvent are for the one writer
+// and the closer, Received is for the one reader.
 type TapEnd struct {
 	tap  Tap
-	ends TapRecord // with what is the same in every record
+	ends TapRecord // the fields that are the same in every record
 
 	mu       sched.Mutex[locks.Tap]
-	lost     bool // a reset was recorded, in whichever direction
+	lost     bool // a reset was recorded, in either direction
 	finGiven bool // the peer's FIN was recorded
 }
 
@@ -43,9 +42,8 @@ func (t *TapEnd) record(at time.Time, event TapEvent, sent bool, data []byte) {
 	t.tap.Tap(r)
 }
 
-// Before returns the time, to be taken before bytes leave: a peer in the same
-// process could receive them, and have that recorded, before the call that
-// sends them returns.
+// Before returns the time. It must be called before bytes are sent, because a peer in the same
+// process could receive them, and record that, before the call that sends them returns.
 func (t *TapEnd) Before() time.Time {
 	if t == nil {
 		return time.Time{}
@@ -53,15 +51,14 @@ func (t *TapEnd) Before() time.Time {
 	return time.Now()
 }
 
-// Sent records the first n bytes of bufs, whose sending began at the time
-// before.
+// Sent records the first n bytes of bufs, which were sent from the time before on.
 func (t *TapEnd) Sent(before time.Time, bufs [][]byte, n int) {
 	if t != nil && n > 0 {
 		t.record(before, TapData, true, join(bufs, n))
 	}
 }
 
-// SentEvent records a FIN or reset of ours. Nothing follows a reset.
+// SentEvent records our own FIN or reset. Nothing follows a reset.
 func (t *TapEnd) SentEvent(before time.Time, event TapEvent) {
 	if t == nil {
 		return
@@ -75,8 +72,8 @@ func (t *TapEnd) SentEvent(before time.Time, event TapEvent) {
 	}
 }
 
-// Received records what a read gave: the first n bytes of bufs, io.EOF once,
-// or another error as a loss, once.
+// Received records the result of a read: the first n bytes of bufs, io.EOF once, or another error
+// as a loss, once.
 func (t *TapEnd) Received(bufs [][]byte, n int, err error) {
 	if t == nil {
 		return
@@ -103,7 +100,7 @@ func (t *TapEnd) Received(bufs [][]byte, n int, err error) {
 	}
 }
 
-// join returns the first n bytes of bufs in one piece.
+// join returns the first n bytes of bufs in one slice.
 func join(bufs [][]byte, n int) []byte {
 	if len(bufs) == 1 {
 		return bufs[0][:n]

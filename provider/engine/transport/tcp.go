@@ -15,16 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TCP is the Network of the system's TCP. Its streams are raw sockets that are
-// not in Go's netpoller, so that nothing but a Poller is woken by what arrives
-// on them. Nagle's algorithm is off. The zero TCP has the defaults.
+// TCP is the Network of the system's TCP. Its streams are raw sockets that are not in Go's
+// netpoller, so arrivals on them wake only a Poller. Nagle's algorithm is off. The zero TCP has the
+// defaults.
 type TCP struct {
 	opts TCPOptions
 }
 
-// NewTCP returns the system's TCP. A nil opts means the defaults. Check reports
-// whether the system can do what opts asks for; otherwise it shows with the first
-// socket.
+// NewTCP returns the system's TCP. A nil opts means the defaults. Check reports whether the system
+// can do what opts asks for; otherwise the first socket fails.
 func NewTCP(opts *TCPOptions) *TCP {
 	t := new(TCP)
 	if opts != nil {
@@ -33,8 +32,8 @@ func NewTCP(opts *TCPOptions) *TCP {
 	return t
 }
 
-// Bind implements Network. A port that is asked for is shared with connections
-// in TIME_WAIT, so that a server can start again at once.
+// Bind implements Network. A given port is shared with connections in TIME_WAIT, so that a server
+// can start again at once.
 func (t *TCP) Bind(local netip.AddrPort) (Binding, error) { return t.bind(local) }
 
 func (t *TCP) bind(local netip.AddrPort) (*tcpBinding, error) {
@@ -50,8 +49,7 @@ func (t *TCP) bind(local netip.AddrPort) (*tcpBinding, error) {
 	return &tcpBinding{tcp: t, fd: fd, addr: addrPortOf(sa)}, nil
 }
 
-// bindAny tries IPv6, which takes IPv4 connections too, before IPv4 when local
-// names no family.
+// bindAny tries IPv6, which takes IPv4 connections too, before IPv4 if local names no family.
 func (t *TCP) bindAny(local netip.AddrPort) (int, error) {
 	if local.Addr().IsValid() {
 		return t.bindOne(local)
@@ -68,9 +66,9 @@ func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
 	if err != unix.EADDRINUSE || t.opts.ReuseAddr || local.Port() == 0 {
 		return fd, err
 	}
-	// Linux' SO_REUSEADDR shares with connections in TIME_WAIT, which anybody may, and
-	// with sockets that are bound and have it, too. The latter must not happen
-	// to a program that did not ask for it; so sockets that are only bound don't have it.
+	// Linux' SO_REUSEADDR shares a port with connections in TIME_WAIT, which any program may do,
+	// and also with bound sockets that have the option. The latter must not happen to a program
+	// that did not ask for it, so sockets that are only bound don't have the option.
 	if fd, err = t.bindShared(local, true); err == nil {
 		err = shareAddr(fd, false)
 	}
@@ -119,8 +117,8 @@ func (t *TCP) socket(family int) (int, error) {
 	return fd, nil
 }
 
-// Route implements Network by connecting a datagram socket, which makes the
-// kernel look the route up and sends nothing.
+// Route implements Network. It connects a datagram socket, which makes the kernel look up the route
+// and sends nothing.
 func (t *TCP) Route(dst netip.Addr) (netip.Addr, error) {
 	to := netip.AddrPortFrom(dst, 9) // any port will do; 9 is discard
 	if !dst.IsValid() || dst.IsUnspecified() {
@@ -137,7 +135,7 @@ func (t *TCP) Route(dst netip.Addr) (netip.Addr, error) {
 	defer func() { _ = unix.Close(fd) }()
 	err = unix.Connect(fd, sa)
 	if err == unix.EACCES {
-		err = unix.ENETUNREACH // a broadcast address, where no connection leads
+		err = unix.ENETUNREACH // a broadcast address, which takes no connections
 	}
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
@@ -167,9 +165,9 @@ func (t *TCP) Dial(ctx context.Context, src, dst netip.AddrPort) (Conn, error) {
 	return b.Dial(ctx, dst)
 }
 
-// bindSource makes the socket of an outgoing connection. Without a port in src
-// the kernel picks one while it connects, when it knows dst too: that way as
-// many connections as there are ports can go to each dst.
+// bindSource makes the socket of an outgoing connection. Without a port in src the kernel chooses
+// one while it connects, when it also knows dst. So there can be as many connections to each dst as
+// there are ports.
 func (t *TCP) bindSource(src, dst netip.AddrPort) (*tcpBinding, error) {
 	if src.Port() != 0 {
 		return t.bind(src)
@@ -190,7 +188,7 @@ func (t *TCP) bindSource(src, dst netip.AddrPort) (*tcpBinding, error) {
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 		if err == unix.ENOPROTOOPT {
-			err = nil // qemu-user does not know it: bind picks the port, from fewer
+			err = nil // qemu-user does not know the option: bind chooses the port, from fewer
 		}
 	}
 	if err == nil {
@@ -209,13 +207,13 @@ type tcpBinding struct {
 	addr netip.AddrPort
 
 	mu sched.Mutex[locks.Binding]
-	fd int // -1 when used up
+	fd int // -1 after use
 }
 
 // Addr implements Binding.
 func (b *tcpBinding) Addr() netip.AddrPort { return b.addr }
 
-// take hands the socket over to whoever uses the binding up.
+// take hands the socket over to the caller that uses the binding.
 func (b *tcpBinding) take() (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,7 +242,7 @@ func (b *tcpBinding) Listen(backlog int) (Listener, error) {
 	if backlog <= 0 {
 		backlog = unix.SOMAXCONN
 	}
-	err = shareAddr(fd, true) // of its connections, when they are in TIME_WAIT
+	err = shareAddr(fd, true) // for its connections, when they are in TIME_WAIT
 	if err == nil {
 		err = unix.Listen(fd, backlog)
 	}
@@ -274,8 +272,8 @@ func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 		return nil, opError("connect", dst, err)
 	}
 	if c.local == c.remote {
-		// Nobody listens on a local port that happened to be chosen as our own:
-		// TCP's simultaneous open made the socket connect to itself.
+		// Nobody listens on a local port that the kernel chose as our own: TCP's simultaneous open
+		// connected the socket to itself.
 		_ = c.Abort()
 		return nil, opError("connect", dst, syscall.ECONNREFUSED)
 	}

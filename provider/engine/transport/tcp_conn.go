@@ -20,7 +20,7 @@ import (
 type tcpConn struct {
 	ref           fdRef
 	local, remote netip.AddrPort
-	tap           *TapEnd // nil: nobody looks
+	tap           *TapEnd // nil without a Tap
 
 	rd, wr iovecs // of the one reader and the one writer
 
@@ -30,7 +30,7 @@ type tcpConn struct {
 	reg *registration           // with the Poller that watches the stream, nil if none
 }
 
-// newConn takes over a connected socket, also when it fails.
+// newConn takes over a connected socket, even when it fails.
 func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 	c := &tcpConn{ref: fdRef{fd: fd}}
 	local, err := unix.Getsockname(fd)
@@ -42,8 +42,8 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		}
 	}
 	if err == nil && !dialed {
-		// The other options are the listener's; this one is inherited on Linux,
-		// too, but POSIX does not say so.
+		// The other options are the listener's. Linux also inherits this one, but POSIX does not
+		// require that.
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 	if err != nil {
@@ -95,14 +95,13 @@ func (c *tcpConn) Readv(bufs [][]byte) (int, error) {
 	return n, err
 }
 
-// Reads and writes bypass the Go scheduler (RawSyscall). The kernel does not
-// sleep in them, because the sockets do not block, and what they copy is bounded.
-// A scheduler that knew would give the P of a call of 20 us to another goroutine,
-// one that spins perhaps, and have the caller, who holds the stream's lock, wait
-// for a P until that one is preempted: for 10 ms.
+// Reads and writes bypass the Go scheduler (RawSyscall). The kernel does not sleep in them, because
+// the sockets do not block, and they copy a bounded number of bytes. A scheduler that knew of them
+// could give the P of a call of 20 us to another goroutine, perhaps one that spins. The caller, who
+// holds the stream's lock, would then wait for a P until that goroutine is preempted: for 10 ms.
 
-// read goes through recvfrom and not read, which passes through the kernel's
-// layers for files first: up to 4 % of a round trip over loopback.
+// read uses recvfrom instead of read, which first passes through the kernel's layers for files: up
+// to 4 % of a round trip over loopback.
 func (c *tcpConn) read(b []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.ref.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
@@ -112,7 +111,7 @@ func (c *tcpConn) read(b []byte) (int, syscall.Errno) {
 	}
 }
 
-// readv is read to what rd describes.
+// readv reads into the buffers that rd describes.
 func (c *tcpConn) readv() (int, syscall.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&c.rd.msg)), unix.MSG_DONTWAIT)
@@ -146,8 +145,8 @@ func (c *tcpConn) wrote(before time.Time, bufs [][]byte, n int, errno syscall.Er
 	return 0, errno
 }
 
-// write goes through sendto and sendmsg, because write and writev raise SIGPIPE.
-// Without bytes it does nothing.
+// write uses sendto and sendmsg, because write and writev raise SIGPIPE. Without bytes it does
+// nothing.
 func (c *tcpConn) write(bufs [][]byte, flags uintptr) (int, syscall.Errno) {
 	flags |= unix.MSG_NOSIGNAL
 	if len(bufs) == 1 && len(bufs[0]) > 0 {
@@ -165,7 +164,7 @@ func (c *tcpConn) write(bufs [][]byte, flags uintptr) (int, syscall.Errno) {
 	}
 }
 
-// send is write of one buffer.
+// send writes one buffer.
 func (c *tcpConn) send(b []byte, flags uintptr) (int, syscall.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(c.ref.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
@@ -211,7 +210,7 @@ func (c *tcpConn) close(reset bool) error {
 }
 
 // sendEnd sends what closing the descriptor would send if no other process had a copy of it. A
-// child has one until it calls exec, and one of a C program perhaps for as long as it lives.
+// child has a copy until it calls exec, and a child of a C program perhaps as long as it lives.
 func (c *tcpConn) sendEnd(reset bool) {
 	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
 	before := c.tap.Before()
@@ -225,8 +224,8 @@ func (c *tcpConn) sendEnd(reset bool) {
 	}
 }
 
-// resetSocket sends a reset, and drops what is not sent, as close does with SO_LINGER and no time.
-// It ends an attempt to connect, too. It is connect(2) to an address of no family.
+// resetSocket sends a reset, and drops unsent bytes, as close does with SO_LINGER and no time. It
+// also ends an attempt to connect. It calls connect(2) with an address of no family.
 func resetSocket(fd int) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, _ = unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -234,8 +233,8 @@ func resetSocket(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger) // where connect is refused
 }
 
-// MSS implements Conn with TCP_MAXSEG: what the kernel cuts segments to now,
-// options taken off. 536, the least that TCP may assume, for a closed stream.
+// MSS implements Conn with TCP_MAXSEG: the present length of the kernel's segments without options.
+// For a closed stream it is 536, the least that TCP may assume.
 func (c *tcpConn) MSS() int {
 	const least = 536
 	if !c.ref.acquire() {
@@ -258,7 +257,7 @@ func (c *tcpConn) LimitUnsent(octets int) error {
 	return setInt(c.ref.fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", octets)
 }
 
-// unwatch takes the stream out of the Poller that it is in.
+// unwatch removes the stream from its Poller.
 func (c *tcpConn) unwatch() {
 	c.mu.Lock()
 	reg := c.reg

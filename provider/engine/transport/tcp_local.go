@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setLocal gives a new connection its buffers, if it is one within this host.
+// setLocal gives a new connection within this host its buffers.
 func (t *TCP) setLocal(c *tcpConn) {
 	if !sameHost(c.local.Addr(), c.remote.Addr()) {
 		return
@@ -25,9 +25,9 @@ func (t *TCP) setLocal(c *tcpConn) {
 	}
 }
 
-// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host. The window's limit
-// follows the buffer on Linux 6.18. It is set, too, in case it does not on others, because the
-// connection has been made with the limit of a smaller buffer.
+// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host. On Linux 6.18 the
+// window's limit follows the buffer. It is also set, in case it does not on other versions, because
+// the connection was made with the limit of a smaller buffer.
 func (o *TCPOptions) setLocalBuffer(fd int) {
 	n := o.LocalReceiveBuffer
 	// A buffer that the system made smaller than asked for would slow the connection down.
@@ -38,8 +38,9 @@ func (o *TCPOptions) setLocalBuffer(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
 }
 
-// setLocalSendBuffer sets LocalSendBuffer of a socket. A system that permits less makes it smaller.
-// By default Linux permits 208 KiB, which is nearly as good as 256; half of 256 is too little.
+// setLocalSendBuffer sets LocalSendBuffer of a socket. If the system permits less, it makes the
+// buffer smaller. By default Linux permits 208 KiB, which is nearly as good as 256; half of 256 is
+// too little.
 func (o *TCPOptions) setLocalSendBuffer(fd int) {
 	n := o.LocalSendBuffer
 	if n > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil &&
@@ -48,11 +49,11 @@ func (o *TCPOptions) setLocalSendBuffer(fd int) {
 	}
 }
 
-// sameHost reports whether these are addresses of one connection within a host.
+// sameHost reports whether a and b are the addresses of a connection within one host.
 func sameHost(a, b netip.Addr) bool { return a == b || a.IsLoopback() && b.IsLoopback() }
 
-// maxReceiveBuffer and maxSendBuffer are net.core.rmem_max and wmem_max, or 0 where these can't be
-// read.
+// maxReceiveBuffer and maxSendBuffer return net.core.rmem_max and wmem_max, or 0 where these can't
+// be read.
 var (
 	maxReceiveBuffer = sync.OnceValue(func() int { return sysctl("/proc/sys/net/core/rmem_max") })
 	maxSendBuffer    = sync.OnceValue(func() int { return sysctl("/proc/sys/net/core/wmem_max") })

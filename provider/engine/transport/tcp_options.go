@@ -7,52 +7,50 @@ import (
 	"time"
 )
 
-// TCPOptions adjusts the sockets of a TCP network: those that connect, those that
-// listen, and those that are accepted. The zero value means what the system does by
-// default.
+// TCPOptions adjusts the sockets of a TCP network: those that connect, those that listen, and those
+// that are accepted. The zero value keeps the system's defaults.
 type TCPOptions struct {
-	// CongestionControl is TCP_CONGESTION: "reno", "cubic", ... ENOENT for one that
-	// the system doesn't have, EPERM for one that it keeps for root. Empty: the system's default,
-	// which is bbr on some; that paces what is sent, over loopback to a third of the bandwidth.
+	// CongestionControl is TCP_CONGESTION: "reno", "cubic", ... ENOENT if the system doesn't have
+	// it, EPERM if it is for root only. Empty: the system's default. On some systems that is bbr,
+	// which paces what it sends, over loopback to a third of the bandwidth.
 	CongestionControl string
 
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes of payload
-	// and its overhead, below 1 GiB, as setsockopt takes them; the kernel doubles them, and
-	// raises what is too small. Setting one turns the kernel's own tuning of it off; 0 leaves it
-	// on. More than net.core.wmem_max, or rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes of payload and its
+	// overhead, below 1 GiB, as setsockopt takes them. The kernel doubles them, and raises values
+	// that are too small. Setting one disables the kernel's own tuning of it; 0 keeps that. More
+	// than net.core.wmem_max, or rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
 	SendBuffer    int
 	ReceiveBuffer int
 
 	// LocalReceiveBuffer is ReceiveBuffer of connections within this host, if ReceiveBuffer is 0:
-	// both ends have the same address, or both have loopback addresses. It is only set where the
-	// system permits this much (net.core.rmem_max or CAP_NET_ADMIN); otherwise these connections
-	// are left to the kernel, and that is no error. 0 leaves them to the kernel, too, but in
-	// engine.Options.TCP it means 2 MiB. -1 leaves them to the kernel in either.
+	// both ends have the same address, or both have loopback addresses. It is set only where the
+	// system permits this much (net.core.rmem_max or CAP_NET_ADMIN); otherwise the kernel sizes the
+	// buffers of these connections, without an error. 0 also leaves them to the kernel, but in
+	// engine.Options.TCP it means 2 MiB. -1 leaves them to the kernel in both.
 	//
-	// It is the most that is on its way at a time, which is too little if these connections have a
-	// delay, as with netem on the loopback: at 50 ms there and back, TCP on Linux 6.1 moved 38 MB/s
-	// with 2 MiB, 73 with 32 MiB and 75 with the kernel's own buffer. Where net.ipv4.tcp_wmem let
-	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
+	// It bounds the bytes in flight, which is too little if these connections have a delay, as with
+	// netem on the loopback. At 50 ms round trip, TCP on Linux 6.1 moved 38 MB/s with 2 MiB, 73
+	// with 32 MiB and 75 with the kernel's own buffer. Where net.ipv4.tcp_wmem let the sender's
+	// buffer grow to 64 MiB, it was 39, 600 and 316.
 	LocalReceiveBuffer int
 
-	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0: what many
-	// connections have waiting in the kernel leaves the caches otherwise. Where the system permits
-	// less than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is smaller, and where
-	// it permits less than three quarters, these connections are left to the kernel. 0 leaves them
-	// to the kernel, too, but in engine.Options.TCP it means 256 KiB. -1 leaves them to the kernel
-	// in either.
+	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0. Without
+	// it, the bytes that many connections have waiting in the kernel leave the caches. Where the
+	// system permits less than this (net.core.wmem_max, without CAP_NET_ADMIN), the buffer is
+	// smaller. Where it permits less than three quarters, the kernel sizes the buffers of these
+	// connections. 0 also leaves them to the kernel, but in engine.Options.TCP it means 256 KiB. -1
+	// leaves them to the kernel in both.
 	LocalSendBuffer int
 
-	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many bytes of payload and TCP options a segment
-	// has at most. With time stamps, which Linux uses by default, 12 of these are options, so that
-	// 1460 gives segments of 1448 bytes (TCPStats.SendMSS). Both ends keep to the lower of their
-	// values. 0 leaves it to the path's MTU, but in engine.Options.TCP it means 32,576 if the
-	// engine asks for CRCs and places with PlaceVerified; that matters only on links like
-	// loopback, whose segments could be longer.
+	// MaxSegment is TCP_MAXSEG, 88 to 32767: the most bytes of payload and TCP options in a
+	// segment. With time stamps, which Linux uses by default, 12 of these are options, so 1460
+	// gives segments of 1448 bytes (TCPStats.SendMSS). Both ends use the lower of their values. 0
+	// leaves it to the path's MTU, but in engine.Options.TCP it means 32,576 unless the engine's
+	// CRC is CRCOff. That matters only on links like loopback, whose segments could be longer.
 	MaxSegment int
 
-	// KeepAlive has TCP probe a peer that is silent, so that the end of one that
-	// vanished is noticed. The zero value: as package net does it, after 150 s.
+	// KeepAlive makes TCP probe a silent peer, so that the end of a vanished peer is noticed. The
+	// zero value does it as package net does, after 150 s.
 	KeepAlive KeepAlive
 
 	// UserTimeout is TCP_USER_TIMEOUT: for how long bytes may stay without

@@ -9,18 +9,18 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// List lends objects that are too large to allocate for each use and too large
-// for every QP to have one. sync.Pool would do but for its dropping objects at random times,
-// which makes allocations on the data path impossible to rule out.
+// List lends objects that are too large to allocate for each use, and too large for every QP to
+// have one. sync.Pool is unsuitable because it drops objects at random times, so allocations on the
+// data path could not be ruled out.
 //
-// New and Idle are set before the first call. Methods may be called concurrently. An object
-// belongs to whoever got it until that one puts it back; a List must not be copied.
+// New and Idle are set before the first call. Methods may be called concurrently. An object belongs
+// to the caller of Get until that calls Put. A List must not be copied.
 type List[T any] struct {
 	New  func() *T
-	Idle func(*T) bool // whether what is put back holds nothing of the stream that had it
+	Idle func(*T) bool // whether a returned object holds nothing of the stream that had it
 
-	// hot is what was put last, or nil. A poller that spins takes and puts one at
-	// each look: here that costs it no lock.
+	// hot is the object that was put last, or nil. A poller that spins gets and puts one at each
+	// look, and needs no lock for that.
 	hot atomic.Pointer[T]
 
 	mu   sched.Mutex[locks.FreeList]
@@ -49,8 +49,8 @@ func (l *List[T]) Get() *T {
 	return l.New()
 }
 
-// Put gives back what Get has lent. x must not hold anything of the stream that it was
-// lent to: the next one would get that. So Put panics if x is not idle.
+// Put returns an object of Get. x must hold nothing of the stream to which it was lent, because the
+// next stream would get that. So Put panics if x is not idle.
 func (l *List[T]) Put(x *T) {
 	if !l.Idle(x) {
 		panic("engine: a receive context, a batch or a part is given back with something in use")
@@ -79,15 +79,15 @@ func (l *List[T]) Lent() int {
 	return n
 }
 
-// Made returns how many objects there are, those in the list and those lent.
+// Made returns how many objects exist, in the list and lent.
 func (l *List[T]) Made() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.made
 }
 
-// All returns the objects that are in the list, which stay there: tests look at what the next
-// borrower would get.
+// All returns the objects in the list, which stay there. Tests check what the next borrower would
+// get.
 func (l *List[T]) All() []*T {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,7 @@ type Limit struct {
 	n   atomic.Int64
 }
 
-// Take counts one more. At the maximum it returns ENOMEM, the errno with which
-// drivers say so.
+// Take counts one more object. At the maximum it returns ENOMEM, as drivers do.
 func (l *Limit) Take() error {
 	if l.n.Add(1) > l.Max {
 		l.n.Add(-1)
@@ -22,8 +21,8 @@ func (l *Limit) Take() error {
 	return nil
 }
 
-// Give takes back one Take.
+// Give undoes one Take.
 func (l *Limit) Give() { l.n.Add(-1) }
 
-// Len returns how many objects there are.
+// Len returns how many objects are counted.
 func (l *Limit) Len() int { return int(l.n.Load()) }

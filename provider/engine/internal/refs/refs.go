@@ -1,5 +1,4 @@
-// Package refs counts what depends on an object, and objects of which there may be a limited
-// number.
+// Package refs counts the dependants of an object, and objects whose number is limited.
 package refs
 
 import (
@@ -7,10 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Count counts what depends on an object, so that closing in the wrong order
-// says EBUSY, and remembers that the object is closed. It is safe for
-// concurrent use; the zero value is open and has no dependants. It belongs to the
-// object that contains it, and must not be copied.
+// Count counts the dependants of an object, so that closing in the wrong order returns EBUSY, and
+// remembers that the object is closed. It is safe for concurrent use. The zero value is open and
+// has no dependants. It belongs to the object that contains it, and must not be copied.
 type Count struct {
 	n atomic.Int64 // dependants, or ended
 }
@@ -30,7 +28,7 @@ func (c *Count) Hold() bool {
 	}
 }
 
-// Drop takes back one Hold. Without one it panics.
+// Drop undoes one Hold. Without one it panics.
 func (c *Count) Drop() {
 	if c.n.Add(-1) < 0 {
 		panic("engine: an object lost more dependants than it had")
@@ -46,8 +44,8 @@ func (c *Count) Len() int64 { return c.n.Load() }
 // Closed reports whether End has succeeded.
 func (c *Count) Closed() bool { return c.n.Load() < 0 }
 
-// End closes the object. first is true for the one call that did it, busy is
-// true if dependants forbid it; neither, if it was closed before.
+// End closes the object. first is true for the call that closed it, busy is true if dependants
+// prevent that. Both are false if the object was closed before.
 func (c *Count) End() (first, busy bool) {
 	for {
 		switch n := c.n.Load(); {

@@ -1,5 +1,5 @@
-// Package rundown has rundown protection: uses of an object are counted, and the end of the
-// object refuses new uses and waits for those in progress.
+// Package rundown implements rundown protection: it counts the uses of an object, and the end of
+// the object refuses new uses and waits for those in progress.
 package rundown
 
 import (
@@ -11,15 +11,15 @@ import (
 )
 
 // Gate admits uses of something until it is shut. Shut waits for the uses in progress. Enter and
-// Leave are one atomic addition. The gate can be opened again, if the caller makes sure that no
-// other goroutine shuts it meanwhile.
+// Leave are one atomic addition each. The gate can be opened again, if the caller ensures that no
+// other goroutine shuts it at the same time.
 //
-// All methods may be called concurrently but for Init and InitShut, which come first. The Gate
-// belongs to the object that contains it, and must not be copied. It records nothing about the
-// goroutines that are inside: if one does not call Leave, Shut waits forever.
+// All methods but Init and InitShut, which come first, may be called concurrently. The Gate belongs
+// to the object that contains it, and must not be copied. It records nothing about the goroutines
+// that are inside: if one does not call Leave, Shut waits forever.
 type Gate struct {
 	n       sched.Int64   // uses in progress, plus shutBit while shut
-	drained chan struct{} // holds one token: look at n again
+	drained chan struct{} // holds one token: check n again
 }
 
 const shutBit = 1 << 62
@@ -27,7 +27,7 @@ const shutBit = 1 << 62
 // Init makes the gate an open one without uses.
 func (g *Gate) Init() { g.drained = make(chan struct{}, 1) }
 
-// InitShut is Init for a gate that is opened later.
+// InitShut makes the gate a shut one without uses. Open opens it later.
 func (g *Gate) InitShut() {
 	g.Init()
 	g.n.Store(shutBit)
@@ -49,8 +49,8 @@ func (g *Gate) Leave() {
 	}
 }
 
-// wake has one of the goroutines that wait in Shut look again. A token that is there already
-// does that as well.
+// wake makes one of the goroutines that wait in Shut check again. A token that is already there
+// does so as well.
 func (g *Gate) wake() {
 	select {
 	case g.drained <- struct{}{}:
@@ -58,8 +58,8 @@ func (g *Gate) wake() {
 	}
 }
 
-// Shut lets no further use begin, and returns when none is in progress. It may
-// be called several times, also concurrently.
+// Shut refuses further uses, and returns when none is in progress. It may be called several times,
+// even concurrently.
 func (g *Gate) Shut() {
 	for {
 		n := g.n.Load()
@@ -80,5 +80,5 @@ func (g *Gate) Open() { g.n.Add(-shutBit) }
 // IsShut reports whether Shut was called.
 func (g *Gate) IsShut() bool { return g.n.Load() >= shutBit }
 
-// Uses returns how many uses are in progress. Other goroutines may change it at any time.
+// Uses returns how many uses are in progress, which other goroutines may change at any time.
 func (g *Gate) Uses() int64 { return g.n.Load() &^ shutBit }

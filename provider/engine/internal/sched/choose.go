@@ -51,7 +51,7 @@ func (s *Search) Next() bool {
 	return false
 }
 
-// String is the schedule of the last run, for Replay.
+// String returns the schedule of the last run, for Replay.
 func (s *Search) String() string {
 	picks := make([]int, s.at)
 	for i := range picks {
@@ -83,7 +83,7 @@ func (r *Random) choose(options int, mayGoOn bool) int {
 	return pick
 }
 
-// String is the schedule, for Replay.
+// String returns the schedule, for Replay.
 func (r *Random) String() string { return format(r.picks) }
 
 // Replay repeats a schedule.
@@ -122,7 +122,7 @@ func (r *Replay) choose(options int, _ bool) int {
 	return min(r.picks[r.at-1], options-1)
 }
 
-// String is the schedule.
+// String returns the schedule.
 func (r *Replay) String() string { return format(r.picks) }
 
 // format writes picks with runs of the same shortened: 0x17.1.0x3.

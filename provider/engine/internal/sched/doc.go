@@ -11,8 +11,8 @@
 //     decides which actor goes next. [Search] enumerates schedules up to a number of preemptions,
 //     [Random] draws them from a seed, [Replay] repeats one.
 //
-// Outside of a run, [Yield] has a function called at each step, for tests that load the whole
-// engine.
+// Outside of a run, [Yield] sets a function that is called at each step, for tests that load the
+// whole engine.
 //
 // This is stateless model checking of the code itself, not of a model of it. It does not find
 // effects of weak memory (all steps are sequentially consistent, as Go's atomics are), nor races of
@@ -29,7 +29,7 @@ type First struct{}
 // Depth implements Rank.
 func (First) Depth() int { return 0 }
 
-// After is embedded by the rank of a lock that comes after the one of rank R.
+// After is embedded by the rank of a lock that comes directly after the lock of rank R.
 type After[R Rank] struct{}
 
 // Depth implements Rank.
@@ -39,14 +39,14 @@ func (After[R]) Depth() int {
 }
 
 // Leaf is embedded, beside After, by the rank of a lock under which no step is taken: the holder
-// takes other leaves only, touches no flag and does not wait. Taking it is no step either, because
+// takes only other leaves, touches no flag and does not wait. Taking it is no step either, because
 // an actor that holds it can't be interrupted. That keeps the number of schedules small.
 type Leaf struct{}
 
 func (Leaf) leaf() {} //nolint:unused // builds with the tag ask for it
 
 // Nests is embedded, beside After, by the rank of locks of which one goroutine may hold several.
-// The code that does so has to explain why the order among them is safe.
+// Code that does so must explain why the order among them is safe.
 type Nests struct{}
 
 func (Nests) nests() {} //nolint:unused // builds with the tag ask for it

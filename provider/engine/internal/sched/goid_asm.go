@@ -3,5 +3,5 @@
 package sched
 
 // goroutine identifies the calling goroutine: it returns the address of the runtime's record of it.
-// To read its number from runtime.Stack takes 10 us and more.
+// Reading its number from runtime.Stack would take 10 us and more.
 func goroutine() uintptr

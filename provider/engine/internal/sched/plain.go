@@ -28,7 +28,7 @@ func Go(f func()) { go f() }
 // Await receives from c.
 func Await(c <-chan struct{}) { <-c }
 
-// Yield has each step outside of a run call f: here there are no steps.
+// Yield sets the function that each step outside of a run calls. This build has no steps.
 func Yield(func()) {}
 
 // Step is a step that a test adds.

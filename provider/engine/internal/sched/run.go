@@ -9,15 +9,15 @@ import (
 	"sync/atomic"
 )
 
-// active is the run under way, nil outside of one. There is one at a time.
+// active is the present run, nil outside of one. There is at most one.
 var active atomic.Pointer[run]
 
-// mostSteps ends a run whose actors go round in circles.
+// mostSteps ends a run whose actors never end.
 const mostSteps = 1 << 16
 
-// A Chooser decides which actor takes the next step: 0 is the one that took the last, if it can go
-// on (mayGoOn), and the others follow in the order in which they were started. It returns a number
-// below options, of which there are at least two.
+// A Chooser decides which actor takes the next step. Actor 0 is the one that took the last step, if
+// it can go on (mayGoOn); the others follow in the order in which they were started. It returns a
+// number below options, of which there are at least two.
 type Chooser interface {
 	choose(options int, mayGoOn bool) int
 }
@@ -27,7 +27,7 @@ type run struct {
 	chooser Chooser
 	actors  []*actor
 	current *actor
-	over    chan struct{} // closed when nobody can go on
+	over    chan struct{} // closed when no actor can go on
 	steps   int
 	err     error
 	options []*actor // scratch
@@ -45,8 +45,8 @@ type actor struct {
 var errStuck = errors.New("stuck")
 
 // Run runs the actors to their end, one step at a time. Goroutines that they start with Go are
-// actors, too. Other goroutines must not touch what the actors use meanwhile. The error says that
-// actors wait for each other, that they do not end, that one has panicked, or that a leaf lock was
+// actors, too. Other goroutines must not touch what the actors use during the run. The error says
+// that actors wait for each other or do not end, that one has panicked, or that a leaf lock was
 // contended.
 func Run(c Chooser, actors ...func()) error {
 	x := &run{chooser: c, over: make(chan struct{})}
@@ -100,7 +100,7 @@ func (x *run) step() {
 	x.switchTo(true)
 }
 
-// wait lets others go until ready returns true.
+// wait lets other actors go until ready returns true.
 func (x *run) wait(ready func() bool) {
 	a := x.current
 	a.blocked = ready
@@ -120,8 +120,8 @@ func (x *run) switchTo(mayGoOn bool) {
 	}
 }
 
-// next hands over to the actor that the chooser picks, and reports whether it is another one than
-// the current.
+// next hands over to the actor that the chooser picks, and reports whether that is another actor
+// than the current one.
 func (x *run) next(mayGoOn bool) bool {
 	options := x.options[:0]
 	if mayGoOn {
@@ -170,14 +170,14 @@ func (x *run) waiting() int {
 	return n
 }
 
-// stop ends the run from inside of an actor.
+// stop ends the run from inside an actor.
 func (x *run) stop() {
 	close(x.over)
 	<-x.current.wake
 	panic(errStuck)
 }
 
-// fail records why the run has failed. The first reason stays.
+// fail records why the run has failed. Only the first reason counts.
 func (x *run) fail(format string, args ...any) {
 	if x.err == nil {
 		x.err = fmt.Errorf(format, args...)

@@ -53,8 +53,8 @@ func (m *Mutex[R]) Lock() {
 // yield is the function that a step outside of a run calls, nil for none.
 var yield atomic.Pointer[func()]
 
-// Yield sets the function that each step outside of a run calls, nil for none. If it calls
-// runtime.Gosched now and then, goroutines meet at steps where they seldom would otherwise.
+// Yield sets the function that each step outside of a run calls, nil for none. If it occasionally
+// calls runtime.Gosched, goroutines meet at steps where they otherwise seldom would.
 func Yield(f func()) {
 	if f == nil {
 		yield.Store(nil)
@@ -64,7 +64,7 @@ func Yield(f func()) {
 }
 
 // TryLock tries to lock m and reports whether it did. It waits for nothing, so the order of locks
-// does not bind it. Locks that are taken while m is held are checked against m all the same.
+// does not restrict it. Locks that are taken while m is held are still checked against m.
 func (m *Mutex[R]) TryLock() bool {
 	var r R
 	Step()
@@ -76,7 +76,7 @@ func (m *Mutex[R]) TryLock() bool {
 	return true
 }
 
-// Unlock unlocks m. It is a step because others may try the lock before it is free.
+// Unlock unlocks m. It is a step, because others may try the lock before it is free.
 func (m *Mutex[R]) Unlock() {
 	var r R
 	if _, leaf := any(r).(interface{ leaf() }); !leaf {
@@ -89,17 +89,18 @@ func (m *Mutex[R]) Unlock() {
 
 func rankName(r Rank) string { return reflect.TypeOf(r).Name() }
 
-// holding is what one goroutine holds.
+// holding is the set of locks that one goroutine holds.
 type holding struct{ ranks []Rank }
 
-// holdings are what goroutines outside of a run hold, by the address of the runtime's record of the
-// goroutine. An entry outlives its goroutine: the next goroutine that gets the record uses it.
+// holdings are the locks that goroutines outside of a run hold, by the address of the runtime's
+// record of the goroutine. An entry outlives its goroutine: the next goroutine that gets the record
+// uses it.
 var holdings [64]struct {
 	mu sync.Mutex
 	of map[uintptr]*holding
 }
 
-// holder returns what the calling goroutine holds.
+// holder returns the holding of the calling goroutine.
 func holder() *holding {
 	if x := active.Load(); x != nil {
 		return &x.current.holding

@@ -1,19 +1,21 @@
-// Package turns shares the time of a poller among the streams that are ready at the same
-// time, so that a stream with little to do does not wait for those with much.
+// Package turns shares the time of a poller among the streams that are ready at the same time, so
+// that a stream with little to do does not wait for streams with much.
 //
-// A turn is what a stream may do in one call of its handler. It is counted in bytes, so
-// that it needs no clock and is the same on every run; work that costs more than its
-// bytes counts as the bytes that take as long (about 0.35 ns each over loopback, with
-// CRC). A stream is long if its last turn ended before its work did, otherwise short. A
-// round is one Poll. In each round the short streams come first, with short turns, until
-// they have used policy.TurnsShort together. Then the long streams come, until they have used one
-// long turn together. Among streams of one kind the one whose last turn is longest ago
-// comes first. If streams of both kinds are ready, the long ones have a turn in every
-// second round only, so that a program that was woken by a message can answer it first.
-// The long stream that would come first remembers whether it was passed over, because a
+// A turn is what a stream may do in one call of its handler. It is counted in bytes, so it needs no
+// clock and is the same on every run. Work that costs more than its bytes counts as the bytes that
+// take as long (about 0.35 ns each over loopback, with CRC). A stream is long if its last turn
+// ended before its work did, otherwise short. A round is one Poll.
+//
+// In each round the short streams come first, with short turns, until they have used
+// policy.TurnsShort together. Then the long streams come, until they have used one long turn
+// together. Among streams of one kind, the one whose last turn is longest ago comes first. If
+// streams of both kinds are ready, the long ones have a turn only in every second round, so that a
+// program that was woken by a message can answer it first. The first of the long streams remembers
+// whether it was passed over, because the next round has other streams if more than policy.Round
+// are ready.
 // round has other streams than the one before if more than policy.Round are ready.
-//
-// Long streams may also wait outside of the rounds, in a queue of the poller. They have what
+// Long streams may also wait outside of the rounds, in a queue of the poller. They get the rest of
+// a round after the streams in it (Queued).
 // is left of a round after the streams in it (Queued).
 package turns
 
@@ -24,12 +26,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// State is what is remembered of a stream from one round to the next. Its zero value is
-// that of a stream that has had no turn.
+// State is the state of a stream between rounds. Its zero value is for a stream that has had no
+// turn.
 type State struct {
 	served atomic.Uint64 // the number of its last turn; 0: it has had none
 	long   atomic.Bool
-	passed atomic.Bool // it was passed over since, as the first of the long ones
+	passed atomic.Bool // it was passed over since, as the first long stream
 }
 
 // Long reports whether the stream's last turn ended before its work did.
@@ -41,29 +43,29 @@ func (s *State) setLong(long bool) {
 	}
 }
 
-// Sharing is what is remembered of a poller. Its zero value is ready to use. Rounds of
+// Sharing is the state of a poller between rounds. Its zero value is ready to use. Rounds of
 // several goroutines may overlap.
 type Sharing struct {
 	turns atomic.Uint64
 }
 
-// Round is one Poll's use of a Sharing. It is for one goroutine.
+// Round is one Poll's use of a Sharing. Only one goroutine may use it.
 type Round struct {
 	sharing *Sharing
 	states  [policy.Round]*State
 	n       int
-	short   uint64 // the short streams that have not had their turn in this round
-	long    uint64 // the long ones that have not
+	short   uint64 // short streams that have not had their turn in this round
+	long    uint64 // long streams that have not
 	shorts  int    // how many short streams were added
 	begun   bool   // the turns of the long streams have begun
-	left    int    // of policy.TurnsShort, and then of policy.TurnLong
+	left    int    // the rest of policy.TurnsShort, and then of policy.TurnLong
 }
 
 // Begin begins a round of s.
 func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, policy.TurnsShort }
 
-// Add adds a stream that is ready. Its number is how many were added before it. A new
-// stream comes after all others of its kind, as if it had just had a turn.
+// Add adds a stream that is ready. Its number is how many were added before it. A new stream comes
+// after all others of its kind, as if it had just had a turn.
 func (r *Round) Add(s *State) {
 	if s.served.Load() == 0 {
 		s.served.Store(r.sharing.turns.Add(1))
@@ -78,8 +80,8 @@ func (r *Round) Add(s *State) {
 	r.n++
 }
 
-// Next returns the number of the stream whose turn it is, and how many bytes that turn
-// has; -1 when the round is over. Call Done before the next call of Next.
+// Next returns the number of the next stream, and its turn in bytes; -1 when the round is over.
+// Call Done before the next call of Next.
 func (r *Round) Next() (number, turn int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
 		return r.take(&r.short), policy.TurnOfShort(r.shorts)
@@ -97,9 +99,9 @@ func (r *Round) Next() (number, turn int) {
 	return r.take(&r.long), turn
 }
 
-// Queued returns the turn of a long stream that waits outside of the round and is first among
-// those that do; 0 if it has none in this round. It is called after Next has returned -1. If it
-// returns a turn, call DoneQueued before the next call.
+// Queued returns the turn of the first long stream that waits outside of the round; 0 if it has
+// none in this round. It is called after Next has returned -1. If it returns a turn, call
+// DoneQueued before the next call.
 func (r *Round) Queued(s *State) (turn int) {
 	if !r.begun {
 		if r.passes(s) {
@@ -113,16 +115,16 @@ func (r *Round) Queued(s *State) (turn int) {
 	return turn
 }
 
-// DoneQueued is Done for a turn of Queued.
+// DoneQueued records the end of a turn of Queued; the arguments are as for Done.
 func (r *Round) DoneQueued(s *State, spent int, more bool) {
 	r.left -= max(spent, policy.CallCost)
 	s.setLong(more)
 }
 
-// pass reports whether the long streams wait for the next round.
+// pass reports whether the long streams must wait for the next round.
 func (r *Round) pass() bool { return r.passes(r.states[r.first(r.long)]) }
 
-// passes is pass for the long stream that would come first.
+// passes reports whether they must, where s is the first of them.
 func (r *Round) passes(s *State) bool {
 	if r.shorts == 0 || s.passed.Load() {
 		return false
