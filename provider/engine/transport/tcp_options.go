@@ -53,38 +53,37 @@ type TCPOptions struct {
 	// zero value does it as package net does, after 150 s.
 	KeepAlive KeepAlive
 
-	// UserTimeout is TCP_USER_TIMEOUT: for how long bytes may stay without
-	// acknowledgement before the connection ends with ETIMEDOUT. Whole
-	// milliseconds. 0 leaves it to the number of retransmissions, 15 minutes or so.
+	// UserTimeout is TCP_USER_TIMEOUT: how long bytes may stay without acknowledgement before the
+	// connection ends with ETIMEDOUT. Whole milliseconds. With 0 the number of retransmissions
+	// decides, 15 minutes or so.
 	UserTimeout time.Duration
 
 	// DSCP is the differentiated services code point (RFC 2474) of all packets, 0
 	// to 63: the upper six bits of IP_TOS and IPV6_TCLASS.
 	DSCP int
 
-	// Device is SO_BINDTODEVICE: the network interface that packets go out of and
-	// must come in by. ENODEV for one that isn't there.
+	// Device is SO_BINDTODEVICE: the network interface by which packets leave and must arrive.
+	// ENODEV if it does not exist.
 	Device string
 
-	// V6Only keeps a listener on an unspecified IPv6 address from taking IPv4
-	// connections, too (IPV6_V6ONLY).
+	// V6Only prevents a listener on an unspecified IPv6 address from also taking IPv4 connections
+	// (IPV6_V6ONLY).
 	V6Only bool
 
-	// ReuseAddr lets others bind the same address and port that do so too, until one of
-	// them listens (RDMA_OPTION_ID_REUSEADDR). A port with nothing but connections in
-	// TIME_WAIT can be bound without.
+	// ReuseAddr lets others that set it bind the same address and port, until one of them listens
+	// (RDMA_OPTION_ID_REUSEADDR). A port with only connections in TIME_WAIT can be bound without
+	// it.
 	ReuseAddr bool
 
 	Tap Tap // sees every byte; nil costs nothing
 }
 
-// KeepAlive says when TCP probes a peer that is silent. There are probes
-// (SO_KEEPALIVE) unless Off is set, because a peer whose host went down without a FIN
-// would hold the connection, and what the program has for it, for ever. The defaults are
-// those of net.Dialer and net.ListenConfig: an idle peer costs a packet in 15 s. Times
-// are whole seconds, 1 to 32767.
+// KeepAlive says when TCP probes a silent peer. It sends probes (SO_KEEPALIVE) unless Off is set,
+// because otherwise a peer whose host went down without a FIN would hold the connection, and the
+// program's resources for it, forever. The defaults are those of net.Dialer and net.ListenConfig:
+// an idle peer costs a packet in 15 s. Times are whole seconds, 1 to 32767.
 type KeepAlive struct {
-	Off      bool          // no probes; the other fields do not count
+	Off      bool          // no probes; the other fields are ignored
 	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe, default 15 s
 	Interval time.Duration // TCP_KEEPINTVL: between probes, default 15 s
 

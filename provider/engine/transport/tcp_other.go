@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// TCP is the Network of the system's TCP, which exists on Linux only: here every method
+// TCP is the Network of the system's TCP, which is implemented on Linux only. Here every method
 // returns the same error.
 type TCP struct{ opts TCPOptions }
 
@@ -23,8 +23,8 @@ func NewTCP(opts *TCPOptions) *TCP {
 	return t
 }
 
-// errNoTCP is an UnsupportedError in all but the type, which belongs to package provider:
-// errors.Is finds errors.ErrUnsupported and syscall.EOPNOTSUPP in it.
+// errNoTCP matches errors.ErrUnsupported and syscall.EOPNOTSUPP with errors.Is, like an
+// UnsupportedError, whose type belongs to package provider.
 var errNoTCP error = noTCP{}
 
 type noTCP struct{}
@@ -37,7 +37,7 @@ func (noTCP) Is(target error) bool {
 	return target == errors.ErrUnsupported || target == syscall.EOPNOTSUPP
 }
 
-// Check says what is wrong with the options, or that this system has no TCP for the engine.
+// Check returns what is wrong with the options, or that the engine has no TCP on this system.
 func (t *TCP) Check() error {
 	if err := t.opts.validate(); err != nil {
 		return err

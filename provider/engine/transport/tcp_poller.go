@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpPoller watches sockets with one epoll instance, and parks with another
-// (see gate).
+// tcpPoller watches sockets with one epoll instance, and parks with another one (see gate).
 type tcpPoller struct {
 	ep  fdRef // epoll: the sockets, level triggered
 	reg registry
@@ -64,7 +63,7 @@ func (p *tcpPoller) Add(conn Conn, h Handler) error {
 	defer p.reg.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ref.closed() { // and will not be taken out again
+	if c.ref.closed() { // and Close will not remove it again
 		return os.ErrClosed
 	}
 	if c.reg != nil {
@@ -94,7 +93,7 @@ func (p *tcpPoller) Remove(conn Conn) {
 	if c.reg == nil || c.reg.poller != p {
 		return
 	}
-	_ = p.control(unix.EPOLL_CTL_DEL, c.reg, 0) // fails if it is out already
+	_ = p.control(unix.EPOLL_CTL_DEL, c.reg, 0) // fails if epoll does not have it
 	p.reg.remove(c.reg)
 	c.reg = nil
 }
@@ -125,13 +124,13 @@ func (p *tcpPoller) want(conn Conn, event uint32, on bool) error {
 	return p.watch(reg, events)
 }
 
-// watch makes epoll look for events. None at all takes the socket out of epoll:
-// it would report a hangup for ever otherwise. p.reg.mu is held.
+// watch makes epoll watch for events. Without events it removes the socket from epoll, which would
+// otherwise report a hangup forever. p.reg.mu is held.
 func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	if events == reg.events {
 		return nil
 	}
-	if reg.queued.Load() { // epoll has it, and watches for nothing until rewatch
+	if reg.queued.Load() { // epoll has it, but watches for nothing until rewatch
 		reg.events = events
 		return nil
 	}
@@ -149,8 +148,8 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	return err
 }
 
-// control is epoll_ctl for the socket of reg. p.reg.mu is held, and reg has not been removed. So
-// the descriptor is open: tcpConn.close removes reg before it gives the descriptor up.
+// control calls epoll_ctl for the socket of reg. p.reg.mu is held, and reg has not been removed. So
+// the descriptor is open, because tcpConn.close removes reg before it gives up the descriptor.
 func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 	if !p.ep.acquire() {
 		return os.ErrClosed
@@ -183,8 +182,8 @@ func (p *tcpPoller) Serve() int {
 	return p.serve(events[:n])
 }
 
-// serve is Serve for what epoll has reported. Streams beyond those of one round are first in the
-// next: epoll sees to that.
+// serve serves the streams that epoll has reported. Epoll reports streams beyond those of one round
+// first in the next.
 func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 	var ready [policy.Round]*registration
 	var round turns.Round
@@ -213,8 +212,7 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 	return served + p.serveQueue(&round)
 }
 
-// enqueueLong puts the long streams among ready into the queue, and returns how many streams
-// remain.
+// enqueueLong moves the long streams among ready to the queue, and returns how many streams remain.
 func (p *tcpPoller) enqueueLong(ready []*registration, events []unix.EpollEvent) (n int) {
 	for i, reg := range ready {
 		if reg.turns.Long() && p.enqueue(reg) {
@@ -226,8 +224,8 @@ func (p *tcpPoller) enqueueLong(ready []*registration, events []unix.EpollEvent)
 	return n
 }
 
-// serveQueue serves streams of the queue with what is left of the round, and returns how many,
-// including those that turned out not to be ready: others may be.
+// serveQueue serves streams of the queue in the rest of the round, and returns how many. Streams
+// that were not ready count, because others may be ready.
 func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 	for {
 		reg, events := p.dequeue()
@@ -244,10 +242,10 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 	}
 }
 
-// serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end
-// the goroutine; others serve the stream then.
+// serveQueued gives a stream of the queue its turn, if it is ready. If the handler panics or ends
+// the goroutine, other goroutines serve the stream later.
 func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
-	used, more := 2*policy.CallCost, false // finding a stream not ready takes two system calls
+	used, more := 2*policy.CallCost, false // to find a stream not ready takes two system calls
 	defer func() {
 		round.DoneQueued(&reg.turns, used, more)
 		if more {
@@ -261,7 +259,8 @@ func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events ui
 	}
 }
 
-// ready calls the handler with what epoll has reported, unless the stream has left since.
+// ready calls the handler with the events that epoll has reported, unless the stream was removed
+// since.
 func (r *registration) ready(events uint32, turn int) (used int, more bool) {
 	if r.removed.Load() {
 		return 0, false
@@ -278,11 +277,11 @@ func (r *registration) ready(events uint32, turn int) (used int, more bool) {
 // sigsetSize is the size of the kernel's signal set in bytes.
 const sigsetSize = 8
 
-// epollNow is epoll_pwait without waiting and without a signal mask. Linux has
-// epoll_wait on its older architectures only: arm64, riscv64 and loong64 lack it.
-// The call does not inform the Go scheduler (RawSyscall), because the kernel never
-// sleeps in it, and a poller that spins would spend more time on that than on the call.
-// A failure is no events: the callers look again.
+// epollNow calls epoll_pwait without waiting and without a signal mask. Linux has epoll_wait only
+// on its older architectures: arm64, riscv64 and loong64 lack it. The call bypasses the Go
+// scheduler (RawSyscall), because the kernel never sleeps in it, and a poller that spins would
+// spend more time on informing the scheduler than on the call. After a failure it returns no
+// events, and the callers try again.
 func epollNow(ep int, events []unix.EpollEvent) int {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(ep),
 		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, sigsetSize)
@@ -292,12 +291,12 @@ func epollNow(ep int, events []unix.EpollEvent) int {
 	return int(n)
 }
 
-// epollLast is epollNow for a goroutine that parks if there is nothing, in the netpoller or for
-// policy.LeaseTime. With one P the scheduler does see the call, as it sees those of a net.Conn.
-// That keeps the runtime's monitor thread from falling asleep, and with its timers, it is inferred,
-// a CPU from halting for so long that it is woken late: round trips of ends that sleep took 1.24
-// times as long as over a net.Conn, and take 1.05. With several Ps a call that the scheduler sees
-// costs more than it gains: 1.12 of a net.Conn's time instead of 0.94.
+// epollLast calls epoll_pwait for a goroutine that parks if there are no events, in the netpoller
+// or for policy.LeaseTime. With one P the scheduler sees the call, as it sees the calls of a
+// net.Conn. That keeps the runtime's monitor thread awake. We infer that its timers keep a CPU from
+// halting for so long that it is woken late: round trips between two ends that sleep took 1.24
+// times as long as over a net.Conn, and take 1.05 with it. With several Ps, a call that the
+// scheduler sees costs more than it gains: 1.12 of a net.Conn's time instead of 0.94.
 func epollLast(ep int, events []unix.EpollEvent) int {
 	if runtime.GOMAXPROCS(0) > 1 {
 		return epollNow(ep, events)

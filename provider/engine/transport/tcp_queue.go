@@ -11,40 +11,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turnQueue has the streams that wait for a long turn while many do (see package turns). Epoll
-// asks every stream that it reports, and a Poll serves few of those that have much to do. With
-// 1,000 of them the asking took a fifth of the time (docs/benchmarks), and epoll reports a stream
-// with one message after those that were ready before. So epoll does not watch the streams in the
-// queue. serveQueued asks a stream when its turn comes. If the stream is not ready, or has nothing
-// more to do after the turn, epoll watches it again, and reports it if it is ready all the same. So
-// nothing is lost.
+// turnQueue holds the streams that wait for a long turn while many do (see package turns). Epoll
+// asks every stream that it reports, and a Poll serves few of the streams that have much to do.
+// With 1,000 of them the asking took a fifth of the time (docs/benchmarks), and epoll reports a
+// stream with one message after those that were ready before. So epoll does not watch the streams
+// in the queue. serveQueued asks a stream when its turn comes. If the stream is not ready, or has
+// nothing more to do after the turn, epoll watches it again, and reports it if it is ready
+// nevertheless. So nothing is lost.
 //
 // While streams wait in the queue, epoll reports the eventfd. So the epoll instance is ready as
 // long as there is something to do, and goroutines that wait for it wake (see gate). During its
-// turn a stream is not in the list: the goroutine that serves it puts it back, or has epoll watch
+// turn a stream is not in the list: the goroutine that serves it puts it back, or makes epoll watch
 // it.
 //
-// All but count is under registry.mu.
+// registry.mu guards all fields but count.
 type turnQueue struct {
-	count       atomic.Int32 // streams that are queued, those included that have their turn
+	count       atomic.Int32 // queued streams, including those that have their turn
 	first, last *registration
 	fd          int // the eventfd
 	closed      bool
 }
 
-// noSlot is the eventfd's in epoll_event data.
+// noSlot is the slot of the eventfd in epoll_event data.
 const noSlot = -1
 
-// enqueue puts a stream into the queue, and has epoll watch it no more. It reports false if epoll
-// refuses, and watches the stream as before. It does nothing, and reports true, if the stream is
-// queued already or has left the poller.
+// enqueue puts a stream into the queue, and makes epoll stop watching it. If epoll refuses, enqueue
+// returns false, and epoll watches the stream as before. If the stream is queued already or has
+// left the poller, enqueue does nothing and returns true.
 func (p *tcpPoller) enqueue(reg *registration) bool {
 	p.reg.mu.Lock()
 	defer p.reg.mu.Unlock()
 	if reg.removed.Load() || reg.queued.Load() {
 		return true
 	}
-	// With no events and EPOLLONESHOT epoll reports a hangup at most once.
+	// With no events and EPOLLONESHOT, epoll reports a hangup at most once.
 	if p.control(unix.EPOLL_CTL_MOD, reg, unix.EPOLLONESHOT) != nil {
 		return false
 	}
@@ -54,8 +54,8 @@ func (p *tcpPoller) enqueue(reg *registration) bool {
 	return true
 }
 
-// dequeue returns the stream that has waited for longest, and what is to be watched for it; nil if
-// none waits. It is still queued: requeue or rewatch follows.
+// dequeue returns the stream that has waited longest, and the events to watch for; nil if none
+// waits. The stream is still queued: requeue or rewatch must follow.
 func (p *tcpPoller) dequeue() (reg *registration, events uint32) {
 	if p.queue.count.Load() == 0 {
 		return nil, 0
@@ -68,7 +68,7 @@ func (p *tcpPoller) dequeue() (reg *registration, events uint32) {
 	return reg, events
 }
 
-// requeue puts a stream back: at the end, or as the first if it has had no turn.
+// requeue puts a stream back: at the end, or first if it has had no turn.
 func (p *tcpPoller) requeue(reg *registration, first bool) {
 	p.reg.mu.Lock()
 	defer p.reg.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *tcpPoller) requeue(reg *registration, first bool) {
 	}
 }
 
-// rewatch has epoll watch a stream again that has nothing more to do.
+// rewatch makes epoll watch a stream again that has nothing more to do.
 func (p *tcpPoller) rewatch(reg *registration) {
 	p.reg.mu.Lock()
 	defer p.reg.mu.Unlock()
@@ -110,7 +110,7 @@ func (q *turnQueue) open(ep int) error {
 	return nil
 }
 
-// signal has epoll report the eventfd from now on, or no more.
+// signal makes epoll report the eventfd from now on, or, with false, no more.
 func (q *turnQueue) signal(on bool) {
 	var count [8]byte
 	switch {
@@ -159,15 +159,15 @@ func (q *turnQueue) pop() *registration {
 	return reg
 }
 
-// close drops the streams of a poller that closes.
+// close removes the streams of a poller that closes.
 func (q *turnQueue) close() {
 	q.first, q.last = nil, nil
 	q.closed = true
 	_ = closeFD(q.fd)
 }
 
-// pollNow returns which of events the socket has at this moment, as epoll reports them; none of a
-// socket that is closed.
+// pollNow returns which of events the socket has at this moment, as epoll reports them; none if the
+// socket is closed.
 func (c *tcpConn) pollNow(events uint32) uint32 {
 	if events == 0 || !c.ref.acquire() {
 		return 0

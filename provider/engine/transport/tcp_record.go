@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mmsghdr is struct mmsghdr of sendmmsg(2). Go aligns it as C does, so that it has the
-// padding at its end that 64-bit systems have, and none on 32-bit systems.
+// mmsghdr is struct mmsghdr of sendmmsg(2). Go aligns it as C does, so it ends with padding on
+// 64-bit systems, and has none on 32-bit systems.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	len uint32
@@ -31,8 +31,8 @@ type recordVec struct {
 
 var recordPool = sync.Pool{New: func() any { return new(recordVec) }}
 
-// WriteRecords implements RecordWriter. MSG_EOR has the kernel append nothing to
-// the record's last buffer, so that what comes next begins another segment.
+// WriteRecords implements RecordWriter. With MSG_EOR the kernel appends nothing to the record's
+// last buffer, so the next bytes begin another segment.
 func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	if !c.ref.acquire() {
 		return 0, os.ErrClosed
@@ -53,10 +53,10 @@ func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	return c.wrote(before, bufs, n, errno)
 }
 
-// load describes as many of the records as there is room for. The last one may be
-// described in part; it does not end then.
+// load describes as many of the records as there is room for. If it describes only part of the last
+// one, that record does not end there.
 func (v *recordVec) load(bufs [][]byte, records []int) {
-	var rest []byte // of the buffer that a record ended in
+	var rest []byte // rest of the buffer in which a record ended
 	for _, left := range records {
 		if left == 0 {
 			continue
@@ -87,15 +87,15 @@ func (v *recordVec) load(bufs [][]byte, records []int) {
 	}
 }
 
-// clear forgets the buffers, so that they are not kept alive.
+// clear drops the references to the buffers, so that they are not kept alive.
 func (v *recordVec) clear() {
 	clear(v.iov[:v.used])
 	clear(v.msg[:v.nmsgs])
 	v.used, v.nmsgs = 0, 0
 }
 
-// writeRecords returns how many bytes the kernel took. It stops at the first
-// record that it does not take as a whole.
+// writeRecords returns how many bytes the kernel took. It stops at the first record that the kernel
+// does not take as a whole.
 func (c *tcpConn) writeRecords(v *recordVec) (int, syscall.Errno) {
 	if v.nmsgs == 0 {
 		return 0, 0

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check makes a socket as every connection will have it, and says what the system
-// refuses: a value that can't be (EINVAL), a congestion control or an interface
-// that it doesn't have (ENOENT, ENODEV), or what only root may ask for (EPERM). It
-// wraps the errno and names the option.
+// Check makes a socket with all options, as every connection will have it, and returns what the
+// system refuses: an invalid value (EINVAL), a congestion control or an interface that it doesn't
+// have (ENOENT, ENODEV), or an option for root only (EPERM). The error wraps the errno and names
+// the option.
 func (t *TCP) Check() error {
 	if err := t.opts.validate(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (b *tcpBinding) With(change func(*TCPOptions)) error {
 // Options returns the options that t was made with.
 func (t *TCP) Options() TCPOptions { return t.opts }
 
-// set sets the options on a socket that is neither bound nor connected. What Linux
-// has an accepted socket inherit, all of these, is the listener's.
+// set sets the options on a socket that is neither bound nor connected. On Linux an accepted socket
+// inherits all of these from the listener.
 func (o *TCPOptions) set(fd, family int) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *TCPOptions) set(fd, family int) error {
 	return nil
 }
 
-// setFamily sets what every socket has, and the congestion control.
+// setFamily sets the options that every socket has, and the congestion control.
 func (o *TCPOptions) setFamily(fd, family int) error {
 	if family == unix.AF_INET6 {
 		only := 0
@@ -120,8 +120,8 @@ func (o *TCPOptions) setBuffers(fd, _ int) error {
 	return setBuffer(fd, "SO_RCVBUF", "net.core.rmem_max", unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, o.ReceiveBuffer)
 }
 
-// setBuffer sets the size of a buffer. Linux lowers a size above the system's limit
-// without a word, so what came of it is looked at.
+// setBuffer sets the size of a buffer, and checks the result, because Linux lowers a size above the
+// system's limit silently.
 func setBuffer(fd int, name, limit string, option, force, octets int) error {
 	if octets == 0 {
 		return nil
@@ -133,7 +133,7 @@ func setBuffer(fd int, name, limit string, option, force, octets int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if got >= 2*octets { // it counts its own overhead in
+	if got >= 2*octets { // the kernel includes its own overhead
 		return nil
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, octets); err != nil {
@@ -171,8 +171,8 @@ func (o *TCPOptions) setTimers(fd, _ int) error {
 	return nil
 }
 
-// setRoute sets what packets carry and where they go. An IPv6 socket has both
-// traffic classes, because it takes IPv4 connections, too.
+// setRoute sets the marks of packets and where they go. An IPv6 socket has both traffic classes,
+// because it takes IPv4 connections, too.
 func (o *TCPOptions) setRoute(fd, family int) error {
 	if o.DSCP != 0 {
 		if err := setInt(fd, unix.IPPROTO_IP, unix.IP_TOS, "IP_TOS", o.DSCP<<2); err != nil {

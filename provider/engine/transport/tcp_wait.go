@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// past is a deadline that has passed: setting it wakes whoever waits.
+// past is a deadline that has passed. Setting it wakes all waiters.
 var past = time.Unix(1, 0)
 
-// connect runs the handshake of a non-blocking socket. The wait goes through a
-// duplicate of the descriptor in Go's netpoller, because the socket itself
-// must stay out of it.
+// connect does the handshake of a non-blocking socket. It waits with a duplicate of the descriptor
+// in Go's netpoller, because the socket itself must not be in it.
 func connect(ctx context.Context, fd int, dst netip.AddrPort) error {
 	sa, _, err := sockaddrOf(dst)
 	if err != nil {
@@ -78,7 +77,7 @@ func waitWritable(ctx context.Context, fd int) error {
 	return pollErr
 }
 
-// tcpListener is a listening socket; it is in Go's netpoller.
+// tcpListener is a listening socket in Go's netpoller.
 type tcpListener struct {
 	tcp  *TCP
 	addr netip.AddrPort
@@ -110,8 +109,8 @@ func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
 // Addr implements Listener.
 func (l *tcpListener) Addr() netip.AddrPort { return l.addr }
 
-// Close implements Listener. Another process may have a copy of the descriptor, with which TCP
-// would go on to accept connections.
+// Close implements Listener. It also stops the socket from listening, because another process may
+// have a copy of the descriptor, with which TCP would go on accepting connections.
 func (l *tcpListener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -140,9 +139,9 @@ func (l *tcpListener) Accept(ctx context.Context) (Conn, error) {
 		case err == nil:
 			if c, err := l.tcp.newConn(fd, false); err == nil {
 				return c, nil
-			} // died since: its addresses are gone
+			} // it died in the backlog: its addresses are gone
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// Either ctx is done, or that of an earlier Accept was as it left.
+			// Either ctx is done, or the ctx of an earlier Accept was done as that returned.
 			if ctx.Err() == nil {
 				_ = l.file.SetReadDeadline(time.Time{})
 			}
@@ -169,8 +168,8 @@ func (l *tcpListener) accept() (int, error) {
 	return fd, acceptErr
 }
 
-// diedInBacklog reports errors of accept4 that concern the connection and not
-// the listener: accept(2) says to treat them like EAGAIN.
+// diedInBacklog reports errors of accept4 that concern the connection and not the listener.
+// accept(2) says to treat them like EAGAIN.
 func diedInBacklog(err error) bool {
 	switch err {
 	case unix.ECONNABORTED, unix.EPROTO, unix.ENETDOWN, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET,
