@@ -27,7 +27,7 @@ type arrival struct {
 	overtook int  // how many later connections had their Requests first
 }
 
-// arrive appends a connection to those of its peer. It closes the connection if it fails.
+// arrive appends a connection to its peer's connections. It closes the connection if it fails.
 func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, error) {
 	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
 	if err != nil { // Options were checked

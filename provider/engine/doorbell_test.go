@@ -417,7 +417,7 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 	}
 	burst(3)
 	bursts := func() { burst(3); burst(2); burst(3) }
-	// On a busy machine posts wait in vain now and then, and the next ones do not wait at all.
+	// On a busy machine posts wait in vain occasionally, and the next ones do not wait at all.
 	for began := time.Now(); waited < 400 && time.Since(began) < patience; {
 		if n := testing.AllocsPerRun(200, bursts); n != 0 && !raceEnabled {
 			t.Fatalf("%v allocations", n)

@@ -14,7 +14,7 @@ import (
 
 // TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
 // as soon as it runs. It gives way after a turn, and not after each QP: that would be 100 ms of
-// computing and more, in place of 20 to 60. The time that others have the CPU does not count.
+// computing and more, instead of 20 to 60. The time that others have the CPU does not count.
 func TestTimerOfManyQPs(t *testing.T) {
 	const n, most = 64, 80 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -32,7 +32,7 @@ var (
 )
 
 // ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, but has
-// a text of its own, because that of os.ErrClosed is about files.
+// a text of its own, because the text of os.ErrClosed is about files.
 type ownEnd string
 
 func (e ownEnd) Error() string { return string(e) }

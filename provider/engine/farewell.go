@@ -124,7 +124,7 @@ func (f *farewell) drain(left *int) (lost bool) {
 		return false
 	}
 	f.eof = isEOF(err)
-	return !f.eof || f.dev.poller.first().WantRead(f.conn, false) != nil // it is readable for ever
+	return !f.eof || f.dev.poller.first().WantRead(f.conn, false) != nil // it is readable forever
 }
 
 // close closes the socket. mu is held.

@@ -107,6 +107,6 @@ func TestLookAfterFailure(t *testing.T) {
 		close(net.fail)
 		testkit.Must(s.dev.AsyncEvent(t.Context()))(t)
 		s.dev.prog.breath.Store(math.MinInt64 / 2) // the bubble's time is before epoch
-		s.dev.breathe()                            // a goroutine that waits for ever fails the test
+		s.dev.breathe()                            // a goroutine that waits forever fails the test
 	})
 }

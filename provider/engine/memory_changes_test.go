@@ -24,7 +24,7 @@ func (c *interrupted) Writev(bufs [][]byte) (int, error) {
 	return c.Conn.Writev(bufs)
 }
 
-// interruptible is a network whose pollers accept an interrupted stream in place of its own.
+// interruptible is a network whose pollers accept an interrupted stream instead of its own.
 type interruptible struct{ transport.Network }
 
 func (n interruptible) NewPoller() (transport.Poller, error) {

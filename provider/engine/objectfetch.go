@@ -9,8 +9,8 @@ import (
 
 // The transmit side of objects reads the payload of a message in pieces of a chunk, several at a
 // time. So the object works while its earlier pieces are being sent, and a slow object returns
-// several pieces in the time of one answer. Only the message being sent is read ahead, because the
-// next message may have to contain what is written in between.
+// several pieces in the time of one answer. Only the message being sent is read ahead, because a
+// later message may have to contain bytes that are written until then.
 
 // Faults of an object. They are ours and not the peer's: a local catastrophic error of the layer
 // that places bytes. For an RDMA Read that can't be answered, RFC 5040 section 4.8 has a remote

@@ -75,7 +75,7 @@ func TestPostRecvRefusals(t *testing.T) {
 
 // TestFullQueue: a full send queue refuses. Unsignalled work requests leave it when a later
 // one is reported, or when they are over and their places are needed: otherwise a queue that
-// is full of them would stay full for ever.
+// is full of them would stay full forever.
 func TestFullQueue(t *testing.T) {
 	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 1}}, func(s *side, r *raw) {
 		unsignalled := provider.SendWR{Opcode: provider.WRSend}

@@ -107,7 +107,7 @@ type schedule interface {
 
 // play runs one schedule, and reports whether the check at its end holds. If not, it prints what is
 // wrong and ends the process, because the world may not be closable: a region that stays in use,
-// for instance, would have that wait, or spin, for ever.
+// for instance, would have that wait, or spin, forever.
 func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stage{t: t}

@@ -35,9 +35,9 @@ type srq struct {
 	lowest     uint32 // see SRQStats.LowestRecvs; math.MaxUint32 for none
 }
 
-// CreateSRQ implements provider.PD. The number of receives granted is MaxWR rounded
-// up to a power of two. Errors: EINVAL for sizes beyond those that Device.Query
-// returns, or no receives at all; ENOMEM for one SRQ more than it returns.
+// CreateSRQ implements provider.PD. The number of receives granted is MaxWR rounded up to a power
+// of two. Errors: EINVAL for no receives, or sizes above the limits of Device.Query; ENOMEM for one
+// SRQ more than its limit.
 func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	const op = "ibv_create_srq"
 	a := &init.Attr
@@ -183,8 +183,7 @@ func (r *srq) modify(attr *provider.SRQAttr, mask provider.SRQAttrMask) error {
 	return nil
 }
 
-// resize moves what is posted to a ring of another size, in which it has room. mu
-// is held.
+// resize moves the posted receives to a ring of another size, which has room for them. mu is held.
 func (r *srq) resize(places uint32) {
 	if r.wqes != nil {
 		wqes, sges := r.newRing(places)

@@ -63,7 +63,7 @@ func (s *side) wantNoWatch(what string) {
 	}
 }
 
-// TestFPDUTimeout: a peer that stops inside an FPDU, or sends a byte of it now and then, is
+// TestFPDUTimeout: a peer that stops inside an FPDU, or sends a byte of it occasionally, is
 // sent a Terminate after FPDUTimeout, and its connection ends. A peer that finishes each FPDU
 // in time may be as slow as it likes.
 func TestFPDUTimeout(t *testing.T) {
@@ -121,7 +121,7 @@ func TestFPDUTimeout(t *testing.T) {
 	})
 }
 
-// TestSendTimeout: the connection of a peer that takes nothing, or a byte now and then, of
+// TestSendTimeout: the connection of a peer that takes nothing, or a byte occasionally, of
 // what it has asked for or what we send ends after SendTimeout. A slow peer that takes in that
 // time what was left over is not cut.
 func TestSendTimeout(t *testing.T) {

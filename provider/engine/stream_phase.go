@@ -16,10 +16,10 @@ type phase uint32
 
 const (
 	phaseOpen          phase = iota // everything may be posted, sent and received
-	phaseClosing                    // a graceful end: what is posted is sent, then FIN
+	phaseClosing                    // a graceful end: the send queue is sent, then FIN
 	phaseClosingNotify              // the same, and EventSQDrained is raised with the FIN
 	phaseFINSent                    // our FIN is out, and the peer's is awaited
-	phaseFinished                   // the QP has let go: what is left is the linger's
+	phaseFinished                   // the QP has detached: the linger does the rest
 	phaseLinger                     // the rest is being sent, and our FIN after it
 	phaseLingerFINSent              // our FIN is out, and the peer's is awaited
 	phaseClosed                     // the socket is closed
@@ -53,8 +53,8 @@ var enteredFrom = [...]phaseSet{
 	phaseClosed:        phases(phaseLinger, phaseLingerFINSent),
 }
 
-// at returns the phase. A caller that has the lock with which the next phase is entered (see
-// enter) knows that it stays.
+// at returns the phase. It stays if the caller holds the lock with which the next phase is entered
+// (see enter).
 func (s *stream) at() phase { return phase(s.phase.Load()) }
 
 // enter enters a phase, and returns the one before. The caller holds

@@ -36,7 +36,7 @@ type txState struct {
 	b    *frames.Batch // nil while nothing is in flight
 	held *frames.Held  // replaces b while the socket has been full for long
 
-	turn int32 // what is left of the turn (see stream_turn.go)
+	turn int32 // the rest of the turn (see stream_turn.go)
 
 	unsent policy.Unsent
 

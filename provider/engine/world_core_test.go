@@ -485,7 +485,7 @@ func (w *world) round() {
 	w.do(calls...)
 }
 
-// resetSome now and then resets a QP that has failed, so that there is one to connect.
+// resetSome occasionally resets a QP that has failed, so that there is one to connect.
 func (w *world) resetSome() {
 	for _, p := range w.living() {
 		for _, q := range p.qps {

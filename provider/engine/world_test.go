@@ -63,7 +63,7 @@ func envUint(name string) uint64 {
 }
 
 // worldPatience is how long a world may take, in real time. After that the process prints all
-// its stacks and ends, which is the only way out if something in a bubble runs for ever.
+// its stacks and ends, which is the only way out if something in a bubble runs forever.
 const worldPatience = 2 * time.Minute
 
 // TestWorlds runs worlds for as long as worlds.time says, or until one fails.

@@ -10,8 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// conn is one end of a link; it implements transport.Conn. All but what never
-// changes is guarded by link.mu.
+// conn is one end of a link; it implements transport.Conn. link.mu guards all fields that change.
 type conn struct {
 	lk            *link
 	side          int
@@ -25,7 +24,7 @@ type conn struct {
 	reg     *registration
 }
 
-// open begins the end's records. The end is not in use yet.
+// open begins the records of the end, which is not in use yet.
 func (c *conn) open() {
 	c.tap = transport.NewTapEnd(c.lk.n.opts.Tap, c.local, c.remote, c.side == dialed)
 }
@@ -115,7 +114,7 @@ func (c *conn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	if n == 0 {
 		return 0, transport.ErrWouldBlock
 	}
-	c.tap.Sent(c.tap.Before(), bufs, n) // before the peer can have it recorded
+	c.tap.Sent(c.tap.Before(), bufs, n) // before the peer can record it
 	c.lk.n.moved.Add(1)
 	data := gather(bufs, n)
 	for _, r := range records {
@@ -209,7 +208,7 @@ func (c *conn) close(reset bool) error {
 	return nil
 }
 
-// ready reports what can be done with the end. link.mu is held.
+// ready reports whether the end can be read and written. link.mu is held.
 func (c *conn) ready() (readable, writable bool) {
 	p := c.in()
 	readable = p.arrived > 0 || p.fin || c.err != nil
@@ -217,14 +216,14 @@ func (c *conn) ready() (readable, writable bool) {
 	return readable, writable
 }
 
-// wakePoller has the poller look at the end. link.mu is held.
+// wakePoller makes the poller look at the end. link.mu is held.
 func (c *conn) wakePoller() {
 	if c.reg != nil {
 		c.reg.poller.queue(c.reg)
 	}
 }
 
-// unwatch takes the end out of its poller. link.mu is held.
+// unwatch removes the end from its poller. link.mu is held.
 func (c *conn) unwatch() {
 	if c.reg != nil {
 		c.reg.poller.forget(c.reg)

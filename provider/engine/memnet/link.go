@@ -27,7 +27,7 @@ type link struct {
 	stalled bool
 }
 
-// pipe is one direction of a link. link.mu is held for all of it.
+// pipe is one direction of a link. link.mu guards all of it.
 type pipe struct {
 	rnd     *rand.Rand
 	segs    []segment // sent and not read; the first arrived of them have arrived
@@ -84,8 +84,7 @@ func (p *pipe) segmentLen(left int, opts *Options) int {
 	return min(n, left, opts.MSS)
 }
 
-// send puts a segment on the way from an end. lk.mu is held, here and in all
-// that follows.
+// send puts a segment on its way from an end. lk.mu is held, here and in all methods below.
 func (lk *link) send(from int, s segment) {
 	p := &lk.pipes[from]
 	if p.broken {
@@ -162,8 +161,7 @@ func (lk *link) arrive(from int) {
 	lk.ends[from].wakePoller() // dropping may have made room
 }
 
-// drop takes a segment that reached a closed end, which answers data with a
-// reset.
+// drop removes a segment that reached a closed end, which answers data with a reset.
 func (lk *link) drop(p *pipe, s *segment) {
 	kind := s.kind
 	p.octets -= len(s.data)
@@ -177,7 +175,7 @@ func (lk *link) drop(p *pipe, s *segment) {
 	}
 }
 
-// filter asks the filter about a segment. False: it does not arrive.
+// filter asks the filter about a segment, and returns false if the segment does not arrive.
 func (lk *link) filter(from int, s *segment) bool {
 	if lk.n.opts.Filter == nil {
 		return true
@@ -212,7 +210,7 @@ func (lk *link) resetBoth() {
 	}
 }
 
-// read takes from the first segment that has arrived at the far end.
+// read reads from the first segment that has arrived at the far end.
 func (p *pipe) read(bufs [][]byte) int {
 	s := &p.segs[0]
 	n := 0

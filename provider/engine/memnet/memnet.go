@@ -1,21 +1,19 @@
-// Package memnet is a network in memory: the interfaces of package transport
-// with TCP's behaviour and without a kernel. What it does to streams is drawn
-// from a seed, it waits for nothing but channels and timers, and so runs whole
-// engines deterministically in a bubble of testing/synctest.
+// Package memnet is a network in memory: it implements the interfaces of package transport with
+// TCP's behaviour and without a kernel. A seed determines what happens to streams. Package memnet
+// waits only for channels and timers, so whole engines run deterministically in a bubble of
+// testing/synctest.
 //
-// A [Network] is one host with several addresses. Its connections can be slowed
-// down ([Options].MinDelay), cut into other segments than were written
-// (Options.Cut), and, byte by byte, corrupted, reset or stalled
-// (Options.Filter). Handlers can be called late, in another order and without
-// cause (Options.MaxWake, Shuffle and Spurious), and every call can be interrupted
-// (Options.Yield). [Network.Reset] resets connections at once, as the end of a
-// process does.
+// A [Network] is one host with several addresses. Its connections can be slowed down
+// ([Options].MinDelay), and cut into other segments than were written (Options.Cut). A filter can
+// corrupt, reset or stall them at any byte (Options.Filter). Handlers can be called late, in
+// another order and without cause (Options.MaxWake, Shuffle and Spurious), and every call can be
+// interrupted (Options.Yield). [Network.Reset] resets connections at once, as the end of a process
+// does.
 //
 // # Limitations
 //
-// Nothing is lost and sent again, and nothing overtakes: that is TCP's affair,
-// and a stream does not show it. A wildcard listener takes connections to every
-// address of the network.
+// Nothing is lost and sent again, and nothing overtakes: TCP hides both from a stream. A wildcard
+// listener takes connections to every address of the network.
 package memnet
 
 import (
@@ -33,10 +31,10 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// Options says what a network is like. Every zero value is the default.
+// Options configures a network. Every zero value is the default.
 type Options struct {
-	// Seed of all that is random. The same seed, options and order of calls
-	// give the same run.
+	// Seed is the seed of all random decisions. The same seed, options and order of calls give the
+	// same run.
 	Seed uint64
 
 	// Addrs are the host's addresses. Default 192.0.2.1, 192.0.2.2 (RFC 5737),
@@ -46,53 +44,53 @@ type Options struct {
 	MSS    int // bytes per segment at most; default 1448
 	Window int // bytes written and not yet read, for each direction; default 128 KiB
 
-	// WriteRoom is how much of the window has to be free before a poller reports that an
-	// end can be written; writing itself takes what there is room for. Default 1. TCP on
-	// Linux waits until a third of its buffer is free.
+	// WriteRoom is how many bytes of the window must be free before a poller reports that an end
+	// can be written. A write takes as much as there is room for. Default 1. TCP on Linux waits
+	// until a third of its buffer is free.
 	WriteRoom int
 
-	// MinDelay and MaxDelay bound how long a segment is under way, and a dial
-	// waits for the answer. Order is kept. Default: no time at all.
+	// MinDelay and MaxDelay bound how long a segment is under way, and how long a dial waits for
+	// the answer. Order is kept. Default: 0.
 	MinDelay, MaxDelay time.Duration
 
-	// Cut makes segments of random length, mostly short ones, and lets Writev
-	// take less than it could. Otherwise segments have MSS bytes. A Readv
-	// never returns more than one segment.
+	// Cut makes segments of random length, mostly short ones, and makes Writev sometimes take less
+	// than it could. Otherwise segments have MSS bytes. A Readv never returns more than one
+	// segment.
 	Cut bool
 
-	// Filter sees every segment before it arrives, and decides about it. It is
-	// called with locks of the connection held and must not call into it.
+	// Filter is called for every segment before it arrives, and decides about it. It is called with
+	// locks of the connection held, so it must not call the connection.
 	Filter func(*Segment) Verdict
 
-	// Shuffle has pollers take what is ready in a random order, and leave some of it for
-	// the next time.
+	// Shuffle makes pollers serve ready streams in a random order, and leave some of them for the
+	// next time.
 	Shuffle bool
 
-	// MaxWake bounds how long Poll is held up, now and then, before it calls a Handler,
-	// so that the call comes late, as in a goroutine that gets no CPU. Poll takes time
-	// then, against its contract. Default: no time at all.
+	// MaxWake bounds for how long Poll is occasionally delayed before it calls a Handler, so that
+	// the call comes late, as in a goroutine that gets no CPU. Poll then takes time, against its
+	// contract. Default: 0.
 	MaxWake time.Duration
 
-	// Spurious has one in so many calls of Poll, on average, report to a Handler that its
-	// stream can be read, written, or both, whether that is true or not. Default: none.
+	// Spurious makes one in so many calls of Poll, on average, report to a Handler that its stream
+	// can be read, written, or both, whether that is true or not. Default: none.
 	Spurious int
 
-	// Yield is how often, at most, a call of a method of a stream, or of a poller for a
-	// stream, lets other goroutines run, before and after its work. Default: not at all.
+	// Yield is how many times, at most, a call of a method of a stream, or of a poller for a
+	// stream, lets other goroutines run, before and after its work. Default: none.
 	Yield int
 
-	// OnSpin is called, with the number of a connection, when a poller has called
-	// handlers thousands of times, other goroutines have run until all of them waited,
-	// and still no byte has moved: the handler does nothing about the readiness, and
-	// does not ask the poller to stop reporting it. Poll waits a moment each time, so
-	// that the clock of a bubble goes on. Default: this is not checked.
+	// OnSpin is called, with the number of a connection, when a poller has called handlers
+	// thousands of times, other goroutines have run until all of them waited, and still no byte has
+	// moved. The handler then neither acts on the readiness nor asks the poller to stop reporting
+	// it. Poll waits a moment each time, so that the clock of a bubble advances. Default: this is
+	// not checked.
 	OnSpin func(conn uint64)
 
 	// Tap sees both ends of every connection.
 	Tap transport.Tap
 }
 
-// Segment is what Options.Filter judges.
+// Segment is the argument of Options.Filter.
 type Segment struct {
 	Conn       uint64 // number of the connection in this Network, from 1
 	FromDialer bool
@@ -101,7 +99,7 @@ type Segment struct {
 	Data       []byte // may be changed, for its length
 }
 
-// Verdict is what becomes of a segment.
+// Verdict is the filter's decision about a segment.
 type Verdict uint8
 
 // Verdicts.
@@ -114,7 +112,7 @@ const (
 // Reach says how a foreign address answers.
 type Reach uint8
 
-// Kinds of addresses. Those that the Network does not know have no route.
+// Kinds of addresses. An address that the Network does not know has no route.
 const (
 	NoRoute     Reach = iota // ENETUNREACH at once
 	HostUnknown              // EHOSTUNREACH after a delay
@@ -180,7 +178,7 @@ func New(opts *Options) *Network {
 	return n
 }
 
-// SetReach says how addr, which is not one of the network's own, answers.
+// SetReach sets how addr, which is not one of the network's own, answers.
 func (n *Network) SetReach(addr netip.Addr, reach Reach) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -275,7 +273,7 @@ func (n *Network) taken(local netip.AddrPort) bool {
 	return false
 }
 
-// give takes one use of a port back.
+// give undoes take for one use of a port.
 func (n *Network) give(local netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -325,7 +323,7 @@ type binding struct {
 // Addr implements transport.Binding.
 func (b *binding) Addr() netip.AddrPort { return b.addr }
 
-// use hands the port over to whoever uses the binding up.
+// use hands the port over to the caller that uses the binding.
 func (b *binding) use() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -497,8 +495,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// enqueue puts c into the backlog. While that is full, SYNs are dropped and sent
-// again.
+// enqueue puts c into the backlog. While the backlog is full, SYNs are dropped and sent again.
 func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	timeout := time.NewTimer(connectTimeout)
 	defer timeout.Stop()
@@ -512,7 +509,7 @@ func (l *listener) enqueue(ctx context.Context, c *conn) error {
 		return ctx.Err()
 	}
 	select {
-	case <-l.closed: // perhaps after Close had drained it
+	case <-l.closed: // perhaps after Close emptied it
 		l.drain()
 	default:
 	}

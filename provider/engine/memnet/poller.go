@@ -15,8 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// registration is an end that a poller watches. wants are guarded by link.mu,
-// queued by poller.mu.
+// registration is an end that a poller watches. link.mu guards the wants, poller.mu guards queued.
 type registration struct {
 	poller              *poller
 	conn                *conn
@@ -27,8 +26,8 @@ type registration struct {
 	queued              bool
 }
 
-// poller implements transport.Poller. Ends queue up when something happens to
-// them and stay queued, in turn, as long as they are ready.
+// poller implements transport.Poller. Ends are queued when something happens to them and stay
+// queued, in turn, as long as they are ready.
 type poller struct {
 	n       *Network
 	signal  chan struct{} // capacity 1: the queue was empty, or Wake
@@ -41,7 +40,7 @@ type poller struct {
 	all    map[*registration]struct{}
 	ready  []*registration
 
-	rnd    *rand.Rand      // nil if nothing is drawn
+	rnd    *rand.Rand      // nil if nothing is random
 	listed []*registration // all, in order, if there are spurious calls
 	spin   spinning
 
@@ -162,7 +161,7 @@ func (p *poller) notify() {
 	}
 }
 
-// forget drops reg. Its place in the queue stays until Poll comes by.
+// forget removes reg. Its place in the queue stays until Poll reaches it.
 func (p *poller) forget(reg *registration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +224,7 @@ func (reg *registration) ready(readable, writable bool, turn int) (used int, mor
 	return 4 * policy.CallCost, false // it wakes a goroutine
 }
 
-// look returns what a handler wants to have reported.
+// look returns the readiness that a handler wants to have reported.
 func (reg *registration) look() (readable, writable bool) {
 	c := reg.conn
 	c.lk.mu.Lock()
@@ -237,8 +236,7 @@ func (reg *registration) look() (readable, writable bool) {
 	return readable && reg.wantRead, writable && reg.wantWrite
 }
 
-// anyReady drops what is not ready from the front of the queue until it finds an
-// end that is.
+// anyReady removes ends that are not ready from the front of the queue until it finds a ready one.
 func (p *poller) anyReady() bool {
 	for {
 		p.mu.Lock()
@@ -257,8 +255,8 @@ func (p *poller) anyReady() bool {
 	}
 }
 
-// Wait implements transport.Poller. It yields to nobody: there is no cost of
-// waking to be saved.
+// Wait implements transport.Poller. It leaves no streams to goroutines that poll, because waking
+// costs nothing here.
 func (p *poller) Wait(ctx context.Context) error {
 	if !p.waiting.TryLock() {
 		return fmt.Errorf("poller: another goroutine waits: %w", syscall.EBUSY)

@@ -5,10 +5,10 @@ import (
 	"runtime"
 )
 
-// Reset resets every connection for which the function which returns true, as a host does
-// when a process has ended: both ends see ECONNRESET after they have read what had arrived.
-// Reset returns how many connections it has reset. It calls which with a lock of the
-// connection held.
+// Reset resets every connection for which the function which returns true, as a host does when a
+// process has ended: both ends see ECONNRESET after they have read the bytes that had arrived.
+// Reset returns how many connections it has reset. It calls which with a lock of the connection
+// held.
 func (n *Network) Reset(which func(dialed, accepted netip.AddrPort) bool) int {
 	n.mu.Lock()
 	all := make([]*link, 0, len(n.links))
@@ -62,14 +62,13 @@ func (n *Network) forget(lk *link) {
 	n.mu.Unlock()
 }
 
-// yield lets other goroutines run, as Options.Yield has it. The caller holds no lock of
-// this package.
+// yield lets other goroutines run, as Options.Yield says. The caller holds no lock of this package.
 func (n *Network) yield() {
 	if n.opts.Yield <= 0 {
 		return
 	}
 	x := mix(n.opts.Seed + n.drawn.Add(1))
-	if x&3 != 0 { // three in four calls let nobody run, so that the others can do so for long
+	if x&3 != 0 { // three in four calls let nobody run, so that the others can for long
 		return
 	}
 	for range (x >> 2) % uint64(n.opts.Yield+1) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// choose copies the ends that a Poll looks at from the front of p.ready to batch, and
-// returns how many there are. p.mu is held.
+// choose copies the ends that a Poll looks at from the front of p.ready to batch, and returns how
+// many there are. p.mu is held.
 func (p *poller) choose(batch []*registration) int {
 	n := min(len(batch), len(p.ready))
 	if p.n.opts.Shuffle && n > 1 {
@@ -34,7 +34,7 @@ func (p *poller) holdUp() {
 	}
 }
 
-// spurious calls a handler now and then, and reports a readiness that need not be true.
+// spurious occasionally calls a handler, and reports a readiness that need not be true.
 func (p *poller) spurious() {
 	if p.n.opts.Spurious <= 0 {
 		return
@@ -51,8 +51,8 @@ func (p *poller) spurious() {
 	}
 }
 
-// spinCalls is how many calls without an effect make Options.OnSpin suspicious, and
-// spinTurns how many times in a row.
+// spinCalls is how many calls without an effect make Options.OnSpin suspicious, and spinTurns how
+// many consecutive times.
 const (
 	spinCalls = 2000
 	spinTurns = 3
@@ -67,7 +67,7 @@ type spinning struct {
 }
 
 // count notes that the handler of reg was called. Every so often it sleeps, so that other
-// goroutines have done what they were about to do before a handler is called again.
+// goroutines finish what they were about to do before a handler is called again.
 func (s *spinning) count(n *Network, reg *registration) {
 	if n.opts.OnSpin == nil {
 		return

@@ -88,7 +88,7 @@ func TestQueueGivesWay(t *testing.T) {
 					c.p.Poll()
 					runtime.Gosched()
 				}
-				// The machine may pause this process now and then.
+				// The machine may pause this process occasionally.
 				if n := b.slow.Load() - before; n > polls/10 {
 					return fmt.Errorf("in %d of %d turns a goroutine had no P until another was preempted", n, polls)
 				}

@@ -35,7 +35,7 @@ func (m *Mutex[R]) Lock() {
 	case leaf:
 		if !m.mu.TryLock() {
 			x.fail("%s is contended, which is a leaf: a step was taken under it", rankName(r))
-			x.stop() // m.mu.Lock would block for ever: its holder would not be chosen
+			x.stop() // m.mu.Lock would block forever: its holder would not be chosen
 		}
 	default:
 		x.step()

@@ -8,11 +8,11 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// NoMoreFDs counts the file descriptors of the process, and returns what fails the test
+// NoMoreFDs counts the file descriptors of the process, and returns a function that fails the test
 // unless there are as few again. A wake-up that is under way keeps one for a while.
 func NoMoreFDs(t testing.TB) func() {
 	t.Helper()
-	// Go's netpoller has two of its own from the first pipe or socket of the process on.
+	// From the first pipe or socket of the process on, Go's netpoller has two of its own.
 	r, w := testkit.Must2(os.Pipe())(t)
 	testkit.OK(t, r.Close())
 	testkit.OK(t, w.Close())

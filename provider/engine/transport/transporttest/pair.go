@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// Pair is a connection with both of its ends watched by one Poller, for tests
-// that talk over a Network as blocking code would.
+// Pair is a connection with both of its ends watched by one Poller, for tests that talk over a
+// Network as blocking code would.
 type Pair struct {
 	Dialed, Accepted *End
 	Listener         transport.Listener
@@ -29,8 +29,7 @@ type End struct {
 	readable, writable bool
 }
 
-// NewPair listens on an address of the network, dials it and cleans up when the
-// test ends.
+// NewPair listens on an address of the network, dials it and cleans up when the test ends.
 func NewPair(t testing.TB, h Harness) *Pair {
 	t.Helper()
 	poller, err := h.Network.NewPoller()
@@ -78,15 +77,14 @@ func (p *Pair) watch(t testing.TB, c transport.Conn) *End {
 	return e
 }
 
-// Ready implements transport.Handler. What was reported is not reported again until
-// the test awaits it: a test that waits for one end must not spin because of the
-// other.
+// Ready implements transport.Handler. Reported readiness is not reported again until the test
+// awaits it, because a test that waits for one end must not spin because of the other.
 func (e *End) Ready(readable, writable bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if readable {
 		e.readable = true
-		_ = e.poller.WantRead(e.Conn, false) // ENOENT: removed meanwhile
+		_ = e.poller.WantRead(e.Conn, false) // ENOENT: removed since
 	}
 	if writable {
 		e.writable = true
@@ -126,7 +124,7 @@ func (e *End) take(readable bool) bool {
 	return was
 }
 
-// Read waits for something to read and returns what Readv gives.
+// Read waits for something to read and returns the result of Readv.
 func (e *End) Read(bufs ...[]byte) (int, error) {
 	e.t.Helper()
 	for {
@@ -176,8 +174,8 @@ func (e *End) WantEOF(why string) {
 	}
 }
 
-// ReadError returns what the first read that has something to say gives, without an
-// byte being expected.
+// ReadError returns the error of the first read that does not say ErrWouldBlock. No byte is
+// expected.
 func (e *End) ReadError() error {
 	e.t.Helper()
 	var b [1]byte

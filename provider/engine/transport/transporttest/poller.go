@@ -90,7 +90,7 @@ func testWait(t *testing.T, h Harness) {
 	if err := p.Poller.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v, want the context's error at once", err)
 	}
-	// The end of a context may leave a Wake; take it away.
+	// The end of a context may leave a Wake; consume it.
 	p.Poller.Wake()
 	testkit.OK(t, p.Poller.Wait(t.Context()))
 
@@ -101,7 +101,7 @@ func testWait(t *testing.T, h Harness) {
 	third := waitFor(t.Context(), p.Poller)
 	p.Dialed.Send([]byte("x"))
 	testkit.OK(t, <-third)
-	testkit.OK(t, p.Poller.Wait(t.Context())) // still readable: nobody read
+	testkit.OK(t, p.Poller.Wait(t.Context())) // still readable, because nobody read
 	if p.Poller.Poll() == 0 || !p.Accepted.take(true) {
 		t.Error("Wait returned and nothing was ready")
 	}
@@ -138,8 +138,8 @@ func testClosedPoller(t *testing.T, h Harness) {
 	}
 }
 
-// testMany has more streams than a Poll serves and slots to start with, removes
-// some, and adds others in their place.
+// testMany has more streams than a Poll serves and than there are slots at first, removes some, and
+// adds others.
 func testMany(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	const count = 150

@@ -1,5 +1,5 @@
-// Package transporttest holds the contract of package transport as tests, to be
-// run over every implementation, and blocking helpers for other tests.
+// Package transporttest has the contract of package transport as tests, to be run over every
+// implementation, and blocking helpers for other tests.
 package transporttest
 
 import (
@@ -26,8 +26,8 @@ type Harness struct {
 	NoRoute  netip.Addr     // an address that no route leads to; invalid if there is none
 }
 
-// Run runs the contract's tests. run makes a harness for each and calls the
-// test with it, in a synctest bubble if it likes.
+// Run runs the contract's tests. run makes a harness for each test and calls the test with it, in a
+// synctest bubble if it wants.
 func Run(t *testing.T, run func(t *testing.T, test func(t *testing.T, h Harness))) {
 	for _, tc := range []struct {
 		name string
@@ -91,8 +91,8 @@ func testStream(t *testing.T, h Harness) {
 	}
 }
 
-// testRecords writes records that lie in the buffers as they like, more of both
-// than one system call takes.
+// testRecords writes records that begin and end anywhere in the buffers, with more of both than one
+// system call takes.
 func testRecords(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	w, ok := p.Dialed.Conn.(transport.RecordWriter)
@@ -222,7 +222,7 @@ func testClose(t *testing.T, h Harness) {
 	_ = p.Dialed.Close()
 	p.Accepted.Receive(1)
 	p.Accepted.WantEOF("after Close")
-	// The first write after it may succeed: only its answer says that nobody is there.
+	// The first write after it may succeed: only the answer to it says that nobody is there.
 	for {
 		_, err := p.Accepted.Writev([][]byte{{1}})
 		if err == nil || errors.Is(err, transport.ErrWouldBlock) {
