@@ -22,9 +22,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// In TestHalfOfThemAreHostile the peers are in another process, so that this one holds
-// nothing for them but what the device holds. That process runs this binary again, with the
-// listener's address in manyPeers, which has TestMain call runPeers.
+// In TestHalfOfThemAreHostile the peers are in another process, so that this one holds only what
+// the device holds for them. That process runs this binary again, with the listener's address in
+// manyPeers, which makes TestMain call runPeers.
 const manyPeers = "GOVS_TEST_MANY_PEERS"
 
 func init() { children[manyPeers] = runPeers }
@@ -48,8 +48,8 @@ const (
 	manyOctets = 64
 )
 
-// slackDescriptors are those for the other process (two pipes and a pidfd), and those of
-// connections that change from one state to another while they are counted.
+// slackDescriptors are for the other process (two pipes and a pidfd), and for connections that
+// change from one state to another while they are counted.
 const slackDescriptors = 16
 
 // manyQP has two receives, so that the next message finds one while the last one is
@@ -238,8 +238,8 @@ func (h *manyHost) count(l *cmID) manyCount {
 	return c
 }
 
-// wantWithin checks that what is held is within the bounds of docs/bounds.md for the connections
-// that there are.
+// wantWithin checks that the device holds no more than docs/bounds.md permits for its present
+// connections.
 func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	h.t.Helper()
 	first := h.count(l)
@@ -335,7 +335,7 @@ func runPeers(t *testing.T, listener string) {
 	h.close(&tasks)
 }
 
-// work makes n connections, at most 128 at a time in the start-up, has each get its
+// work makes n connections, at most 128 at a time in the start-up, waits until each has got its
 // messages back, and keeps them.
 func (h *manyHost) work(dst netip.AddrPort, n int) {
 	var done atomic.Bool

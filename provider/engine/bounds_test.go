@@ -65,7 +65,7 @@ type plainPeers struct {
 	fds []int
 }
 
-// connect makes n connections to dst, and has each send b.
+// connect makes n connections to dst, and sends b on each.
 func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 	p.t.Helper()
 	for range n {
@@ -353,8 +353,7 @@ func (p *plainPeers) wantAccepted(dst netip.AddrPort) {
 	last.close(false)
 }
 
-// TestBounds brings connections into each state, and compares what is held then with the
-// row's bounds.
+// TestBounds brings connections into each state, and compares what is held with the row's bounds.
 //
 //rfc:5042 SEC-6.4.1-01 Scarce resources under a manager
 //rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
@@ -403,16 +402,16 @@ const (
 	slackStacks     = 160 << 10 // a thread has one of 16 KiB, too, and a busy machine has more of them
 )
 
-// openPoller has the runtime open the descriptors with which it waits, which it keeps from then on.
+// openPoller makes the runtime open the descriptors with which it waits, and which it keeps.
 var openPoller = sync.OnceFunc(func() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}
 })
 
-// leavesNothing has the test end only when all descriptors that it adds are closed, after all else
-// that it cleans up: the last sockets of a server that is closed may linger for a second, and would
-// count for the next test.
+// leavesNothing lets the test end only when all descriptors that it adds are closed, after all
+// other cleanup. The last sockets of a closed server may linger for a second, and would count for
+// the next test.
 func leavesNothing(t *testing.T) {
 	openPoller()
 	before := holding(t).descriptors

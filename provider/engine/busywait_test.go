@@ -49,9 +49,9 @@ func (c briefWait) unserved(t *testing.T) (a, b *side) {
 	return a, b
 }
 
-// TestBusyWait has nobody serve a device but who waits for a completion event. Who
-// has waited for a short time before looks for the event himself; who has waited
-// long, or is to sleep at once, does not.
+// TestBusyWait leaves a device to the goroutine that waits for a completion event. If that
+// goroutine has waited briefly before, it polls for the event itself. If it has waited long, or is
+// to sleep at once, it does not.
 func TestBusyWait(t *testing.T) {
 	for _, c := range briefWaits {
 		t.Run(c.what, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestBusyWait(t *testing.T) {
 func TestBusyWaitFollowsWaits(t *testing.T) {
 	const look = 100 * time.Millisecond
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
-	// wait has an event come after so long, and returns how long the wait for it was.
+	// wait makes an event come after so long, and returns how long the wait for it was.
 	wait := func(after time.Duration) time.Duration {
 		b.recv(provider.RecvWR{})
 		testkit.OK(t, b.cq.ReqNotify(false))
@@ -112,8 +112,8 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 	}
 }
 
-// TestLook has nobody serve a device but a goroutine that looks for completions before it arms
-// its CQ: it finds them after a short wait, and after a long one returns at once.
+// TestLook leaves a device to a goroutine that polls for completions before it arms its CQ. It
+// finds them after a short wait, and returns at once after a long one.
 func TestLook(t *testing.T) {
 	for _, c := range briefWaits {
 		t.Run(c.what, func(t *testing.T) {

@@ -154,7 +154,7 @@ func (c *earlyConn) completion(what string) provider.WC {
 	return wc[0]
 }
 
-// end has the peer leave.
+// end makes the peer leave.
 func (c *earlyConn) end(what string) {
 	c.t.Helper()
 	c.peer.w.close()
@@ -206,8 +206,8 @@ func TestFPDUsAfterTheReply(t *testing.T) {
 	}
 }
 
-// TestEndAfterTheReply has the peer end its direction in the segment with the Reply and a Send. The
-// message is received, and the events are those of a connection that has been.
+// TestEndAfterTheReply makes the peer end its direction in the segment with the Reply and a Send.
+// The message is received, and the events are those of an ended connection.
 func TestEndAfterTheReply(t *testing.T) {
 	tc := earlyCase{reply: enhanced(nil)}
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
@@ -221,8 +221,8 @@ func TestEndAfterTheReply(t *testing.T) {
 	})
 }
 
-// TestBadFPDUAfterTheReply: what is wrong with an FPDU that comes with the Reply ends the
-// connection as it does later, after ESTABLISHED.
+// TestBadFPDUAfterTheReply: a faulty FPDU that comes with the Reply ends the connection as a later
+// one does, after ESTABLISHED.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func TestBadFPDUAfterTheReply(t *testing.T) {

@@ -46,8 +46,7 @@ func onNetworks(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld))
 	onTCP(t, opts, test)
 }
 
-// onWholeNetworks is onNetworks for tests in which what is written at once has to
-// arrive at once.
+// onWholeNetworks runs tests for which bytes that are written at once must arrive at once.
 func onWholeNetworks(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -384,7 +383,7 @@ func (p *rawPeer) send(b []byte) {
 	}
 }
 
-// trySend is send to a peer that may hang up meanwhile.
+// trySend sends to a peer that may have hung up.
 func (p *rawPeer) trySend(b []byte) {
 	ctx, cancel := p.context()
 	defer cancel()

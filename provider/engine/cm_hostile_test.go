@@ -22,9 +22,8 @@ func (w *cmWorld) wantServed(l *cmID) {
 	w.meet("others are still served", w.active.connect(l.LocalAddr(), provider.ConnParam{}), l)
 }
 
-// TestIllegalRequests sends what is not a Request. Each time the connection is
-// closed without an answer, the program sees nothing, and others are not
-// concerned.
+// TestIllegalRequests sends bytes that are not a Request. Each time the connection is closed
+// without an answer, the program sees nothing, and other connections go on.
 //
 //rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
 //rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
@@ -201,7 +200,7 @@ func TestTrickledRequest(t *testing.T) {
 	})
 }
 
-// TestIllegalReplies answers a Request with what is no Reply to it.
+// TestIllegalReplies answers a Request with bytes that are not a Reply to it.
 //
 //rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
 //rfc:5044 MPA-7.1.2-3-02 Malformed Reply: close TCP

@@ -130,9 +130,8 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 	})
 }
 
-// TestPeerLeavesWhileItIsAccepted: the event is that of a connection that did not come about, and
-// not that of one that the peer has rejected. The start-up is counted, and logged as one of the
-// listener's.
+// TestPeerLeavesWhileItIsAccepted: the event says that the connection could not be made, not that
+// the peer rejected it. The start-up is counted, and logged for the listener.
 func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		log := new(recorder)
@@ -545,8 +544,8 @@ func TestPeerGroups(t *testing.T) {
 	}
 }
 
-// TestLimitsOfIPv6Peers: all addresses of one prefix share the limits of one peer, that of
-// silent connections and that of accepted ones.
+// TestLimitsOfIPv6Peers: all addresses of one prefix share the limits of one peer, for silent and
+// for accepted connections.
 func TestLimitsOfIPv6Peers(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("2001:db8::1")}
 	for _, a := range []string{"2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"} {

@@ -23,7 +23,7 @@ func wantCause(t *testing.T, e provider.CMEvent, text string) {
 	}
 }
 
-// TestCRCPolicies has a peer answer with and without C to each policy.
+// TestCRCPolicies makes a peer answer with and without C to each policy.
 //
 //rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)
 //rfc:5044 MPA-7.1.1-09 C=1 on either: both generate and check
@@ -149,8 +149,8 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackKeepsTheSourcePort: a port that the program bound is that of both attempts. The
-// second one fails like any other, and a third one is not made.
+// TestFallbackKeepsTheSourcePort: both attempts use a port that the program bound. The second one
+// fails like any other, and there is no third one.
 func TestFallbackKeepsTheSourcePort(t *testing.T) {
 	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()

@@ -175,7 +175,7 @@ func TestRDMACOptions(t *testing.T) {
 	}
 }
 
-// rdmacParams are those of a connection of version 0.
+// rdmacParams returns the parameters of a connection of version 0.
 func rdmacParams() mpa.Params {
 	return mpa.Params{RDMAC: true, CRC: true, MarkersTx: true, MarkersRx: true, IRD: 4, ORD: 4}
 }
@@ -220,7 +220,7 @@ func TestRDMACOnTheWire(t *testing.T) {
 		r.send(zero(rdmap.ReadRequestHeader(1)), req.AppendTo(nil))
 		r.want("a Read Response", zero(rdmap.ReadResponseHeader(5, 6, true)))
 
-		// A version that is not that of the stream.
+		// The version differs from the stream's.
 		h := rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)
 		r.send(h, make([]byte, 4))
 		want := rdmap.Terminate{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: iwarp.DDPUntaggedInvalidVersion, M: true, D: true, DDP: h, SegmentLength: 22}

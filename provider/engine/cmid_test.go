@@ -207,8 +207,7 @@ func TestCreateQPOfAnID(t *testing.T) {
 	})
 }
 
-// TestParameters calls Connect and Accept with what is impossible. Nothing
-// happens to the id.
+// TestParameters calls Connect and Accept with impossible parameters. Nothing happens to the id.
 func TestParameters(t *testing.T) {
 	onNetworks(t, Options{MaxIRD: 16, MaxORD: 8}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()

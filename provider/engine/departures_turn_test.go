@@ -72,7 +72,7 @@ func unread(t *testing.T, c transport.Conn) (total int) {
 	}
 }
 
-// TestTurnsOfEnds: streams that end in one Poll share its turns, too, also if much has arrived
+// TestTurnsOfEnds: streams that end in one Poll share its turns, too, even if much has arrived
 // after the bytes that end them.
 func TestTurnsOfEnds(t *testing.T) {
 	const peers, octetsEach = 64, 256 << 10

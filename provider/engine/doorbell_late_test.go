@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// TestPostsOverlapWithWork: programs that work between their posts, or between posts and polls,
-// have what they post sent meanwhile, but for a few rounds in which the engine learns that.
+// TestPostsOverlapWithWork: if a program works between its posts, or between posts and polls, its
+// posts are sent during that work, except in a few rounds in which the engine learns that.
 func TestPostsOverlapWithWork(t *testing.T) {
 	const rounds, work = 200, 300 * time.Microsecond
 	signaled := provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled}

@@ -116,7 +116,7 @@ func (p *oneSided) reapElsewhere(n int64) (taken *atomic.Int64, wait func()) {
 	return taken, poller.Wait
 }
 
-// TestCallsLikeAtOnce: a program that posts and then waits elsewhere than at its CQ has its posts
+// TestCallsLikeAtOnce: if a program posts and then waits elsewhere than at its CQ, its posts are
 // transmitted as early as with TransmitAtOnce, in the same run and in turns with that.
 func TestCallsLikeAtOnce(t *testing.T) {
 	for _, tc := range []struct {

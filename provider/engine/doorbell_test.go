@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// inBurst has a and b connected, so that each of the next two of three posts of a waits for the
+// inBurst connects a and b so that each of the next two of three posts of a is deferred until the
 // third.
 func inBurst(t *testing.T, so sideOptions, network *memnet.Options, do func(a, b *side)) {
 	t.Helper()
@@ -187,8 +187,8 @@ func TestLatePosts(t *testing.T) {
 	}
 }
 
-// TestSinglePosts: after a burst, a program that has found its CQ empty twice, or has done nothing
-// with it for a while, has each post transmitted at once.
+// TestSinglePosts: each post is transmitted at once after a burst, if the program has found its CQ
+// empty twice, or has not used it for a while.
 func TestSinglePosts(t *testing.T) {
 	for name, idle := range map[string]func(a *side){
 		"two empty polls": func(a *side) { a.dev.progress(a.cq); a.dev.progress(a.cq) },

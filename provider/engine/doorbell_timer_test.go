@@ -12,9 +12,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
-// as soon as it runs. It gives way after a turn, and not after each QP: that would be 100 ms of
-// computing and more, instead of 20 to 60. The time that others have the CPU does not count.
+// TestTimerOfManyQPs: if all Ps compute, the timer's goroutine transmits the deferred posts of many
+// QPs as soon as it runs. It yields after a turn, not after each QP, because that would take 100 ms
+// of computing and more, instead of 20 to 60. The time that others have the CPU does not count.
 func TestTimerOfManyQPs(t *testing.T) {
 	const n, most = 64, 80 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

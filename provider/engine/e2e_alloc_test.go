@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestE2EAllocs: from post to completion nothing is allocated, on either side, with receives from
-// the QP or from an SRQ, once what is pooled has been made.
+// TestE2EAllocs: once the pooled objects have been made, nothing is allocated from post to
+// completion, on either side, with receives from the QP or from an SRQ.
 func TestE2EAllocs(t *testing.T) {
 	onWires(t, func(w e2eWire) bool { return w.real }, func(t *testing.T, w e2eWire) {
 		for _, n := range []int{0, 64, 4096, 200000} {
@@ -44,8 +44,8 @@ func TestE2EAllocs(t *testing.T) {
 	})
 }
 
-// wantNoAllocs checks that round allocates nothing once what is pooled has been made. Under the
-// race detector, which allocates, it runs round once.
+// wantNoAllocs checks that round allocates nothing once the pooled objects have been made. Under
+// the race detector, which allocates, it runs round once.
 func wantNoAllocs(t *testing.T, round func()) {
 	t.Helper()
 	if raceEnabled {

@@ -133,7 +133,7 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	if aid.RemoteAddr() != bid.LocalAddr() || aid.LocalAddr() != bid.RemoteAddr() {
 		t.Errorf("addresses %s to %s, and %s to %s", aid.LocalAddr(), aid.RemoteAddr(), bid.LocalAddr(), bid.RemoteAddr())
 	}
-	// The initiator speaks first: what is accepted may have to wait for that.
+	// The initiator speaks first, because the accepted side may have to wait for that.
 	for _, n := range []int{0, 1, 1000, 1459, 2 * a.mulpdu()} {
 		tryOperations(t, a.e2eEnd, b.e2eEnd, n, 2)
 		tryOperations(t, b.e2eEnd, a.e2eEnd, n, 1)

@@ -15,9 +15,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestE2EHugeReadRequest: a Read Request for 4 GiB less one byte, of a region
-// that has them, costs the responder no more than what the socket takes, also
-// when the peer then reads nothing; and closing the region does not wait for it.
+// TestE2EHugeReadRequest: a Read Request for 4 GiB less one byte, of a region that has them, costs
+// the responder no more than the socket takes, even if the peer then reads nothing. Closing the
+// region does not wait for the peer.
 //
 //rfc:5040 RDMAP-8.1.1-11-01 Cap on outstanding reads
 func TestE2EHugeReadRequest(t *testing.T) {

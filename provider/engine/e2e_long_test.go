@@ -21,8 +21,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
 
-// marks is an object of zeros but for a few bytes. What is written to it shows as
-// bytes that are not zero, and as how many were written in all.
+// marks is an object of zeros but for a few bytes. It keeps the written bytes that are not zero,
+// and counts all written bytes.
 type marks struct {
 	mu     sync.Mutex
 	at     map[uint64]byte
@@ -61,9 +61,9 @@ func (m *marks) WriteAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// unused is n bytes of memory of which only what is written takes any. It asks for huge pages: one
-// fault then maps 2 MiB of zeros. The 512 faults of small pages take longer than all else that is
-// done with the memory.
+// unused returns n bytes of memory, of which only written ones take any. It asks for huge pages,
+// because one fault then maps 2 MiB of zeros. The 512 faults of small pages take longer than
+// everything else that the test does with the memory.
 func unused(t testing.TB, n int) []byte {
 	t.Helper()
 	b := testkit.Must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
@@ -73,7 +73,7 @@ func unused(t testing.TB, n int) []byte {
 	return b
 }
 
-// longestMessage is that of DDP and RDMAP: lengths and message offsets have 32 bits.
+// longestMessage is the longest message of DDP and RDMAP: lengths and message offsets have 32 bits.
 const longestMessage = 1<<32 - 1
 
 // TestE2ELongestMessage moves 2^32-1 bytes with one work request of each kind, to and

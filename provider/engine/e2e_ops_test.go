@@ -110,9 +110,9 @@ func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) 
 	}
 }
 
-// TestE2EOrder: completions come in post order, also where a Send is on the wire
-// long before the Read before it has its answer; and the Send's data is taken
-// when it is sent, the fenced one's after the Read.
+// TestE2EOrder: completions come in post order, even if a Send is on the wire long before an
+// earlier Read has its answer. The Send's data is taken when it is sent, the fenced Send's after
+// the Read.
 //
 //rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
 func TestE2EOrder(t *testing.T) {

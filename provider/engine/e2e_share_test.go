@@ -21,7 +21,7 @@ func TestE2EFairResponses(t *testing.T) {
 		src := b.filled(big, allRights, 1)
 		dst := a.region(big, allRights)
 
-		// b writes a lot, and a reads 8 bytes meanwhile.
+		// While b writes a lot, a reads 8 bytes.
 		for i := range count {
 			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite,
 				SGList:     []provider.SGE{sge(src.Region, 0, big)},
@@ -37,7 +37,7 @@ func TestE2EFairResponses(t *testing.T) {
 			b.wait(b.scq, count-done)
 		}
 
-		// a reads a lot, and b sends 8 bytes meanwhile.
+		// While a reads a lot, b sends 8 bytes.
 		sink := a.region(big, provider.AccessLocalWrite)
 		a.recv(2, sge(small.Region, 0, 8))
 		for i := range count {

@@ -110,7 +110,7 @@ func (s *soup) post(rnd *rand.Rand) ([]provider.WC, error) {
 	for i := range s.ops {
 		wrs = append(wrs, s.ops[i].wr)
 	}
-	// What is posted while the queue is full waits for a completion.
+	// A post to the full queue waits for a completion.
 	for i := 31; i < len(wrs); i += 32 {
 		wrs[i].Flags |= provider.SendSignaled
 		s.ops[i].wr.Flags |= provider.SendSignaled
@@ -421,8 +421,8 @@ func (s *stream) holdsBuffers() bool {
 	return s.tx.b != nil || s.rx.c != nil || s.rx.part != nil
 }
 
-// TestE2EConcurrent has many goroutines use one QP at once, in every way, and
-// close it meanwhile. Every work request that was accepted completes once.
+// TestE2EConcurrent makes many goroutines use one QP at once, in every way, while it is closed.
+// Every accepted work request completes once.
 func TestE2EConcurrent(t *testing.T) {
 	onWires(t, func(w e2eWire) bool { return plain(w) || w.real }, func(t *testing.T, w e2eWire) {
 		const posters, each = 4, 150

@@ -38,10 +38,10 @@ type sentBySiw struct {
 	fpdus, wrong int
 }
 
-// siwSends has siw send Writes to plain TCP sockets, and checks each CRC. While TCP's send buffer
-// is too small for what is posted, siw may send from two threads at once, and a CRC may cover
-// the payload twice (kernel-notes/siw-two-senders.md). Whether that happens is up to the guest's
-// scheduler: once in about ten seconds. Nothing else may be wrong.
+// siwSends makes siw send Writes to plain TCP sockets, and checks each CRC. While TCP's send buffer
+// is too small for the posted work, siw may send from two threads at once, and a CRC may cover the
+// payload twice (kernel-notes/siw-two-senders.md). The guest's scheduler decides whether that
+// happens: once in about ten seconds. Nothing else may be wrong.
 func siwSends(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(kernel.New(), "siw0"))(t)
 	defer vctx.Close()

@@ -38,9 +38,9 @@ const (
 	siwPatience = 2 * time.Minute // of those that wait for what must happen
 )
 
-// What is done to both ends of the link.
+// Settings of both ends of the link.
 const (
-	// singly has each packet be one segment.
+	// singly makes each packet one segment.
 	singly = `
 	ip netns exec far ip link set far gso_max_segs 1
 	ip link set near gso_max_segs 1`
@@ -50,7 +50,7 @@ const (
 	tc qdisc add dev near root netem delay 1ms loss 0.3%
 	ip netns exec far tc qdisc add dev far root netem delay 1ms loss 0.3%`
 
-	// longest gives the link packets as long as those of a loopback, of several segments each.
+	// longest gives the link packets as long as a loopback's, of several segments each.
 	longest = `
 	ip netns exec far ip link set far gso_max_segs 65535 mtu 65535
 	ip link set near gso_max_segs 65535 mtu 65535`
@@ -145,9 +145,9 @@ func exchange(t *testing.T, seed uint64, connect func(context.Context, *rdmacm.C
 	ctx, cancel := context.WithTimeout(t.Context(), siwPatience)
 	defer cancel()
 	const receives = wireRounds*wireDepth + 1
-	// What is sent while it is written is changed between CRC and wire. So local has
-	// a part to send from and one to read to, and remote one each for the peer's
-	// Writes, its Reads and its Sends.
+	// Bytes that are written while they are sent change between CRC and wire. So local has a part
+	// to send from and one to read to, and remote has one each for the peer's Writes, its Reads and
+	// its Sends.
 	var local, remote *ibverbs.MR
 	cfg := &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2 * wireDepth, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	cfg.Prepare = func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) (err error) {

@@ -49,9 +49,8 @@ func (p brittlePoller) Wait(ctx context.Context) error {
 	}
 }
 
-// TestDeviceFatal: a device that hears nothing any more says so once, and leaves
-// nobody waiting: what is posted is flushed, connections end, new ones are refused,
-// and it can be closed.
+// TestDeviceFatal: a device whose poller has failed raises one event, and leaves nobody waiting.
+// Posted work is flushed, connections end, new ones are refused, and the device can be closed.
 func TestDeviceFatal(t *testing.T) {
 	net := brittle{memnet.New(nil), make(chan struct{})}
 	s := newSide(t, Options{Network: net}, sideOptions{events: true})

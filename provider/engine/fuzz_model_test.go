@@ -124,8 +124,8 @@ type modelConfig struct {
 // stream ends. It is written from RFC 5040, 5041, 5044 and 7306. If a segment has several
 // faults, any of them may be reported, because the RFCs don't order the checks.
 //
-// Its order of events is that of one goroutine that serves the stream: the requests of the peer
-// that came in one piece are answered after that piece.
+// It orders events like one goroutine that serves the stream: it answers the peer's requests that
+// came in one piece after that piece.
 type model struct {
 	modelConfig
 	mem      []byte
@@ -356,8 +356,7 @@ var (
 	readCodes  = accessCodes{rdmapSTag, rdmapPD, rdmapRights, rdmapWrap, rdmapBounds}
 )
 
-// access returns where the n bytes are that stag and to name, and what is wrong with the
-// access.
+// access returns where the n bytes are that stag and to name, and the fault of the access.
 func (m *model) access(
 	stag uint32, to uint64, n int, may func(*modelMemory) bool, c *accessCodes,
 ) (x *modelMemory, span modelSpan, errs []modelCode) {

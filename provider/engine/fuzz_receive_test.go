@@ -12,9 +12,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// FuzzReceive has a peer send a QP what a program describes, legal or not, in pieces, and
-// compares everything with a model: all memory, the completions, the answers, how the stream
-// ends, and that nothing is held after it.
+// FuzzReceive makes a peer send a QP what a program describes, legal or not, in pieces, and
+// compares everything with a model: all memory, the completions, the answers, how the stream ends,
+// and that nothing is held after it.
 func FuzzReceive(f *testing.F) {
 	for _, p := range seedPrograms() {
 		f.Add(p)
@@ -65,8 +65,8 @@ func seedPrograms() (all [][]byte) {
 			all = append(all, p)
 		}
 	}
-	// Payload in three pieces, with and without CRC: that of a Write whose CRC is right, or wrong,
-	// and that of the answer to a Read.
+	// Payload in three pieces, with and without CRC: of a Write whose CRC is right, or wrong, and
+	// of the answer to a Read.
 	const crc, ownRead, most = 1, 2 << 2, 0xff
 	pieces := []byte{0x1f, 0x22, 0x60, 0x1f, 0x10, 0x00}
 	for _, config := range []byte{0, crc} {
@@ -303,7 +303,7 @@ func (x *execution) work() {
 	}
 }
 
-// deliver has the stream take a piece, and compares what the stream does.
+// deliver makes the stream take a piece, and compares what it does.
 func (x *execution) deliver(piece []byte) {
 	if x.m.end == nil {
 		x.m.feed(piece)
@@ -333,7 +333,7 @@ func (x *execution) compare() {
 	}
 }
 
-// finish ends the stream, and compares what is left of it.
+// finish ends the stream, and compares the final state.
 func (x *execution) finish() {
 	x.c.eof = true
 	if x.s != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // supply is a network whose connections bring the same bytes again and again, as long as on is
-// true. Its pollers share their turns as those of TCP do, and never have nothing ready then.
+// true. Its pollers share their turns as TCP's do, and always have something ready then.
 type supply struct {
 	transport.Network
 	on      atomic.Bool

@@ -141,8 +141,8 @@ func (p stuckPoller) Serve() int {
 	return p.Poller.Serve()
 }
 
-// TestLanesDoNotWait: while the progress goroutine of one lane is busy, those of the others serve
-// their connections. A waiter sleeps at once, so that it serves nothing itself.
+// TestLanesDoNotWait: while the progress goroutine of one lane is busy, the others serve their
+// connections. A waiter sleeps at once, so it serves nothing itself.
 func TestLanesDoNotWait(t *testing.T) {
 	for _, n := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// slow is an object in memory that takes its time for each answer, as what is behind
-// a network does.
+// slow is an object in memory that takes its time for each answer, like an object behind a network.
 type slow struct {
 	b     []byte
 	takes time.Duration

@@ -23,7 +23,7 @@ type written struct {
 	gate  chan struct{} // if not nil, each call waits for a value
 }
 
-// together is a network where what is written at once arrives at once.
+// together is a network on which bytes that are written at once arrive at once.
 var together = memnet.Options{MSS: 1 << 17, Window: 4 << 20}
 
 var errWritten = errors.New("this byte can't be written")
@@ -55,7 +55,7 @@ func (x *gathering) to(m *memory.Region, from, end int, last bool) []byte {
 	return x.r.fpdu(rdmap.WriteHeader(m.STag(), m.Addr()+uint64(from), last), x.b[from:end])
 }
 
-// segments are those of a Write of all bytes to the region o, of n bytes each.
+// segments returns the segments of a Write of all bytes to the region o, with n bytes each.
 func (x *gathering) segments(n int) (all []byte) {
 	for i := 0; i < len(x.b); i += n {
 		end := min(i+n, len(x.b))
@@ -145,8 +145,8 @@ func TestStoresTogether(t *testing.T) {
 	}
 }
 
-// TestStoresBound: what is stored together was in one receive context, and is written in chunks.
-// An object that fails in one of them ends the stream.
+// TestStoresBound: segments that are stored together were in one receive context, and are written
+// in chunks. An object that fails in one of them ends the stream.
 func TestStoresBound(t *testing.T) {
 	const size, segment = 3 << 20, 60_000
 	for _, fails := range []int{0, 130_000} {

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// sinkStory has a Read of 300 bytes under way whose sink is an object that waits for gate.
+// sinkStory begins a Read of 300 bytes whose sink is an object that waits for gate.
 func sinkStory(t *testing.T,
 	story func(s *side, r *raw, m *memory.Region, o *written, response func(from, end int) []byte)) {
 	t.Helper()

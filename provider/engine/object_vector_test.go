@@ -37,7 +37,7 @@ func (o *vectored) WriteVectorAt(b [][]byte, off int64) (int, error) {
 }
 
 // TestStoresVectors: an object that takes vectors is written with one call for each store. If it
-// fails, the stream ends, also if it says that it has written everything.
+// fails, the stream ends, even if it returns the full number of bytes.
 func TestStoresVectors(t *testing.T) {
 	const size, segment = 1 << 20, 60_000
 	for name, answer := range map[string]func(n int) (int, error){

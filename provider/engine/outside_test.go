@@ -83,9 +83,8 @@ func outsideEnd(t *testing.T, e *e2eEnd, own *queue) (c *cq, q *qp) {
 	return c, q
 }
 
-// TestOutside has messages of all lengths go to receives that a program keeps, and their
-// completions to the program's queue, on all kinds of wire. What is left is flushed when the QP
-// ends.
+// TestOutside sends messages of all lengths to receives that a program keeps, with completions to
+// the program's queue, on all kinds of wire. The remaining receives are flushed when the QP ends.
 func TestOutside(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		network, addr := w.network()

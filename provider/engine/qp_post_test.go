@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestPostSendRefusals: what can't be posted is refused, and what is before it in
-// the list is posted nevertheless.
+// TestPostSendRefusals: an impossible work request is refused, and those before it in the list are
+// posted nevertheless.
 //
 //rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func TestPostSendRefusals(t *testing.T) {

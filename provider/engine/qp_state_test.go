@@ -200,8 +200,8 @@ func TestStatesConnected(t *testing.T) {
 	}
 }
 
-// TestQPDisconnect: what is posted is still sent, then FIN; the peer's data is
-// still received until its FIN.
+// TestQPDisconnect: posted work is still sent, then FIN; the peer's data is still received until
+// its FIN.
 //
 //rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
 //rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error

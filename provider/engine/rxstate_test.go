@@ -130,8 +130,8 @@ func TestShortAfterLong(t *testing.T) {
 	}
 }
 
-// TestDenseReads: short FPDUs make the next reads shorter, but the last short read of a turn, which
-// has the end of a long one in it, does not.
+// TestDenseReads: short FPDUs make the next reads shorter. The last short read of a turn, with the
+// end of a long FPDU in it, does not.
 func TestDenseReads(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

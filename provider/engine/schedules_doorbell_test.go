@@ -13,7 +13,7 @@ import (
 // Posts that wait for others are transmitted by whichever goroutine posts the last of them, finds
 // the CQ empty, or arms it. None of them may leave that to another one that does not see it.
 
-// burst has a post n Sends that complete, so that as many more are to be expected.
+// burst makes a post n Sends that complete, so that as many more are expected.
 func (w *stage) burst(a, b *side, n int) {
 	w.t.Helper()
 	b.recv(make([]provider.RecvWR, 16)...)

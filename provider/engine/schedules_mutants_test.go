@@ -226,8 +226,8 @@ var scheduleMutants = []scheduleMutant{
 	},
 }
 
-// TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within
-// five minutes, because a busy machine takes many times as long as a quiet one.
+// TestSchedulesFindFaults runs the engine with each fault. TestSchedules has to find it within five
+// minutes, because a busy machine takes many times as long as a quiet one.
 func TestSchedulesFindFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the package again, and looks for each fault: ci/test runs it")

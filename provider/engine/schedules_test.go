@@ -105,9 +105,9 @@ type schedule interface {
 	fmt.Stringer
 }
 
-// play runs one schedule, and reports whether the check at its end holds. If not, it prints what is
-// wrong and ends the process, because the world may not be closable: a region that stays in use,
-// for instance, would have that wait, or spin, forever.
+// play runs one schedule, and reports whether the check at its end holds. If not, it prints the
+// fault and ends the process, because the world may not be closable. For example, Close would wait,
+// or spin, forever for a region that stays in use.
 func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stage{t: t}

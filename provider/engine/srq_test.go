@@ -138,7 +138,7 @@ func TestSRQModify(t *testing.T) {
 	wantErr(t, set(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR), syscall.EINVAL) // the limit is beyond it
 }
 
-// Resizing keeps what is posted, and its order, also where the ring has wrapped.
+// Resizing keeps the posted receives, and their order, even where the ring has wrapped.
 func TestSRQResize(t *testing.T) {
 	p := testPD(t, unwired(t))
 	r := testSRQ(t, p, 4, 2)

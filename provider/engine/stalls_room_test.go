@@ -169,8 +169,8 @@ func TestChunksOfABatch(t *testing.T) {
 	})
 }
 
-// TestEndOfMessageNobodyTakes: what is kept for a peer that stops after it has taken everything for
-// a while is the rest of a batch at most: 1 MiB, and 256 KiB with CRC.
+// TestEndOfMessageNobodyTakes: if a peer has taken everything for a while and then stops, the rest
+// of at most one batch is kept: 1 MiB, and 256 KiB with CRC.
 func TestEndOfMessageNobodyTakes(t *testing.T) {
 	const window, fpdu = 100_000, 65_000
 	for _, crc := range []bool{false, true} {

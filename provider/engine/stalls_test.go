@@ -232,8 +232,8 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// TestSmallPartsKeepNoContext: peers that have each sent one byte of an FPDU hold no context,
-// so that there is one for a stream of whose FPDU much has come.
+// TestSmallPartsKeepNoContext: peers that have each sent one byte of an FPDU hold no context, so
+// that a stream of whose FPDU much has come can have one.
 func TestSmallPartsKeepNoContext(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
 		for range policy.ContextsKept {
@@ -372,8 +372,8 @@ func TestPartsAreFair(t *testing.T) {
 	})
 }
 
-// TestExcess: what is above the level is as much as there is too much, and not a byte more
-// than that beside rounding.
+// TestExcess: the sum above the level is as much as there is too much, and, beside rounding, not a
+// byte more.
 func TestExcess(t *testing.T) {
 	for _, tc := range []struct {
 		counts     []int64
@@ -396,8 +396,8 @@ func TestExcess(t *testing.T) {
 	}
 }
 
-// TestStallsAreForgotten: what is kept for streams that are watched is for those that are
-// there, not for as many as there ever were.
+// TestStallsAreForgotten: the memory for watched streams is in proportion to the present ones, not
+// to the most that there ever were.
 func TestStallsAreForgotten(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		w := &s.dev.stalls

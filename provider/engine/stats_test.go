@@ -84,7 +84,7 @@ func TestIdleCountsNothing(t *testing.T) {
 	})
 }
 
-// TestStatsHeld: what is posted before the peer has spoken is held.
+// TestStatsHeld: work that is posted before the peer has spoken is held.
 func TestStatsHeld(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var log bytes.Buffer

@@ -243,8 +243,8 @@ func TestAtomicsAndReadsShareORD(t *testing.T) {
 	})
 }
 
-// TestAtomicsAndReadsShareIRD: operations whose responses wait after that of a Read
-// take places, and the responses keep the order of the requests.
+// TestAtomicsAndReadsShareIRD: operations whose responses wait after a Read's take places, and the
+// responses keep the order of the requests.
 //
 //rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
 //rfc:7306 EXT-5.2.2-03 Responder has QN1 buffers for reads plus atomics

@@ -173,9 +173,8 @@ func TestObjectReadAhead(t *testing.T) {
 	}
 }
 
-// TestObjectReadAheadFails: what fails in the middle of a message, or ends there, is
-// reported when it is its turn: what is before it is sent, nothing after it, although that
-// has come.
+// TestObjectReadAheadFails: a failure in the middle of a message, or at its end, is reported when
+// its turn comes. Everything before it is sent, and nothing after it, although that has come.
 func TestObjectReadAheadFails(t *testing.T) {
 	broken := errors.New("the object is broken")
 	const size = 8 * policy.Chunk

@@ -11,9 +11,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestHeldBatchIsNotUndone: a full socket has left over short answers before a long one, and
-// the peer has stopped for so long that they are held without the batch. When it goes on
-// slowly, all of them come, although another stream has had the batch meanwhile.
+// TestHeldBatchIsNotUndone: a full socket has left over short answers before a long one, and the
+// peer has stopped for so long that they are held without the batch. When it goes on slowly, all of
+// them come, although another stream has used the batch since.
 func TestHeldBatchIsNotUndone(t *testing.T) {
 	const short, count, long = 900, 3, 1 << 20
 	synctest.Test(t, func(t *testing.T) {

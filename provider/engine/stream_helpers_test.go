@@ -121,7 +121,7 @@ func (r *region) sge(off, n int) provider.SGE {
 // to is the address of byte off.
 func (r *region) to(off int) uint64 { return r.m.Addr() + uint64(off) }
 
-// untouched fails the test unless all bytes but those of [from, to) are 0xa5.
+// untouched fails the test unless all bytes outside of [from, to) are 0xa5.
 func (r *region) untouched(from, to int) {
 	r.t.Helper()
 	const guard = 64
@@ -152,7 +152,7 @@ func connectTransport(t testing.TB, network transport.Network, addr string) (dia
 	return dialed, <-got
 }
 
-// params are those of an initiator with read depths of 4.
+// params returns the parameters of an initiator with read depths of 4.
 func params(crc bool) mpa.Params {
 	return mpa.Params{Revision: 2, Enhanced: true, CRC: crc, IRD: 4, ORD: 4}
 }

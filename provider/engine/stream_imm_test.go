@@ -249,8 +249,8 @@ func TestImmediateSolicited(t *testing.T) {
 	})
 }
 
-// TestBadImmediate: what is wrong with it ends the stream, with its DDP header in the
-// Terminate, and completes no receive.
+// TestBadImmediate: a fault in it ends the stream, with its DDP header in the Terminate, and
+// completes no receive.
 //
 //rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer

@@ -92,7 +92,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 }
 
 // TestLateResumeAndNextConnection: a poster that calls resumeTx of a stream that is over does not
-// touch what is in the queue for the next stream.
+// touch the queue's work for the next stream.
 func TestLateResumeAndNextConnection(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		f := testFast(s.t, s.pd, 10)

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// nowhere is a stream whose bytes cost nothing: what is written is dropped, or
-// kept in out, and in is there to be read once.
+// nowhere is a stream whose bytes cost nothing: it drops written bytes, or keeps them in out, and
+// in can be read once.
 type nowhere struct {
 	transport.Conn // what it is in the place of
 	keep           bool

@@ -68,12 +68,12 @@ func TestSegmentsAreWholeFPDUs(t *testing.T) {
 	}
 }
 
-// oddMessages has a do n operations of all kinds with messages of odd lengths, as
-// many at a time as the queues take.
+// oddMessages makes a do n operations of all kinds with messages of odd lengths, as many at a time
+// as the queues take.
 func oddMessages(a, b *side, n int) {
 	const size, depth = 200_000, 16
 	rnd := rand.New(rand.NewPCG(7, uint64(n)))
-	// What is read while it may be written is a race, on the wire as in memory.
+	// Reading bytes while they may be written is a race, on the wire as in memory.
 	src, sink := a.reg(size, provider.AccessLocalWrite), a.reg(size, provider.AccessLocalWrite)
 	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	received := b.reg(size, provider.AccessLocalWrite)

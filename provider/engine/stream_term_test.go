@@ -54,7 +54,7 @@ func (s *scene) read(q rdmap.ReadRequest) act {
 	return act{h: &h, n: rdmap.ReadRequestLen, read: &q}
 }
 
-// ownRead has the QP send a Read Request of 100 bytes.
+// ownRead makes the QP send a Read Request of 100 bytes.
 func (s *scene) ownRead() rdmap.ReadRequest {
 	s.send(provider.SendWR{WRID: 50, Opcode: provider.WRRDMARead, SGList: []provider.SGE{s.local.sge(10, 100)}, RemoteAddr: 5, RKey: 6})
 	payload := s.r.want("the Read Request goes out", rdmap.ReadRequestHeader(1))

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it has
-// posted. Answers to Reads, and QPs that share a CQ, have turns as long as those of all others.
+// TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB of its posts in one turn.
+// Answers to Reads, and QPs that share a CQ, have the ordinary turns.
 func TestTurnOfPolled(t *testing.T) {
 	const size, writes = 8 << 20, 4
 	for _, tc := range []struct {

@@ -34,7 +34,7 @@ func byHand(t *testing.T, net memnet.Options, opts Options, script func(s *side,
 	})
 }
 
-// drop has a peer read all that has arrived, and returns how much that was.
+// drop makes a peer read all that has arrived, and returns how much that was.
 func (r *raw) drop() int {
 	buf := r.buffer()
 	for n := 0; ; {
@@ -48,7 +48,7 @@ func (r *raw) drop() int {
 	}
 }
 
-// ask has a peer read n bytes of m, count times.
+// ask makes a peer read n bytes of m, count times.
 func (r *raw) ask(m *region, n, count int) {
 	for range count {
 		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.STag(), SourceTO: m.to(0), Size: uint32(n)})
@@ -275,8 +275,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestDribble: one byte more of an FPDU of which half has come allocates next to nothing, also
-// if so many peers have sent half an FPDU that this one keeps no context.
+// TestDribble: one byte more of an FPDU of which half has come allocates next to nothing, even if
+// so many peers have sent half an FPDU that this one keeps no context.
 func TestDribble(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
 		var fpdu []byte
@@ -406,8 +406,8 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 	})
 }
 
-// TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is
-// sent in what is left of that turn. A stream whose socket is full has no more to do.
+// TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is sent in
+// the rest of that turn. A stream whose socket is full has no more to do.
 func TestUsedByAnswers(t *testing.T) {
 	const turn, size = policy.TurnLong, 4 << 20
 	for _, window := range []int{1 << 30, 20_000} {
@@ -442,8 +442,8 @@ func TestUsedByAnswers(t *testing.T) {
 	}
 }
 
-// TestTurnOfDropping: what is dropped of a peer that sends single bytes after the end counts
-// as the reads that it takes.
+// TestTurnOfDropping: bytes dropped from a peer that sends single bytes after the end count as the
+// reads that they take.
 func TestTurnOfDropping(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
 		const octets = 3000

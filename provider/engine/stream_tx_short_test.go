@@ -125,9 +125,9 @@ func TestFaultBehindShortMessages(t *testing.T) {
 	})
 }
 
-// TestRunOfWrites: Writes of the same length that come in one read are verified
-// together. What is wrong with one of them ends the stream at that one: all before
-// it are in the region, nothing after it is.
+// TestRunOfWrites: Writes of the same length that come in one read are verified together. A fault
+// in one of them ends the stream at that one: all before it are in the region, and nothing after it
+// is.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 //rfc:5041 DDP-7.1-06 Each segment is validated, not only the first

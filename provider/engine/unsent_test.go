@@ -134,7 +134,7 @@ func (r *readServer) stalls() {
 	}
 }
 
-// takesAll has the peer take the response to its only Read, which asked for the whole region.
+// takesAll makes the peer take the response to its only Read, which asked for the whole region.
 func (r *readServer) takesAll() {
 	r.t.Helper()
 	for at := 0; at < len(r.m.b); {

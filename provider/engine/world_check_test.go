@@ -243,8 +243,8 @@ func (d *device) acceptedNow() int {
 	return max(a.all, len(a.peers))
 }
 
-// freeListsAreClean checks that what is in the free lists for the next stream refers to nothing of
-// the last one.
+// freeListsAreClean checks that the objects in the free lists, which the next stream gets, refer to
+// nothing of the last one.
 func (d *device) freeListsAreClean() error {
 	for _, c := range d.prog.contexts.All() {
 		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {
@@ -261,8 +261,8 @@ func (d *device) freeListsAreClean() error {
 	return nil
 }
 
-// Contexts and batches are large, and worlds are short. So one world gets those of another,
-// with what is written in them.
+// Contexts and batches are large, and worlds are short. So one world gets another's, with the bytes
+// written in them.
 var (
 	oldContexts = sync.Pool{New: func() any { return newRxContext() }}
 	oldBatches  = sync.Pool{New: func() any { return frames.New(nil) }}

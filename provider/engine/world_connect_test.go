@@ -107,7 +107,7 @@ func (w *world) connect() *call {
 			}
 		},
 		finish: func() {
-			// The QP may have been closed meanwhile, or the id.
+			// The QP, or the id, may have been closed since.
 			if err != nil {
 				if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, os.ErrClosed) {
 					w.fail("connecting %s: %v", a, err)

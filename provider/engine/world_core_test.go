@@ -72,7 +72,7 @@ func (w *world) fail(format string, args ...any) {
 	panic(errWorldEnds)
 }
 
-// failLater notes what is wrong, for the driver to see.
+// failLater notes a fault, for the driver to see.
 func (w *world) failLater(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	w.err.CompareAndSwap(nil, &err)

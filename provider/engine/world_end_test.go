@@ -43,7 +43,7 @@ func (w *world) closeProc(p *proc) {
 	w.held(p)
 }
 
-// requestsToo adds the ids of requests that have come meanwhile.
+// requestsToo adds the ids of requests that have come since.
 func (w *world) requestsToo(p *proc, list []*closing, left *int) []*closing {
 	for len(p.ids) > 0 {
 		id := p.ids[0]
@@ -158,7 +158,7 @@ func (w *world) drainAll(c *complQueue) {
 	}
 }
 
-// end closes all processes and looks at what is left.
+// end closes all processes and checks what is left.
 func (w *world) end() {
 	for _, p := range w.procs {
 		if !p.ended {

@@ -82,7 +82,7 @@ func (w *world) disturb() {
 	}
 }
 
-// arrange has a fault happen to a connection, or to the next one between two processes.
+// arrange makes a fault happen to a connection, or to the next one between two processes.
 func (w *world) arrange() {
 	d := w.d
 	f := &mishap{

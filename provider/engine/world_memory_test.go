@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// The memory of a process is one piece, in which regions lie between guards. The model knows
-// what has to be in it, except in the spans that operations under way may change: there each
-// byte is the old one or that of the operation. When an operation has ended, or the right
-// that it uses, the span is frozen: what it holds then it has to hold from then on.
+// The memory of a process is one piece, in which regions lie between guards. The model knows its
+// content, except in the spans that operations under way may change: there each byte is the old one
+// or the operation's. When an operation has ended, or the right that it uses, the span is frozen:
+// it must keep its present content.
 
 const (
 	memoryOctets = 160 << 10
@@ -119,7 +119,7 @@ func (s *extent) drop() {
 	}
 }
 
-// fill has the program write the payload to s, which is its source.
+// fill makes the program write the payload to s, which is its source.
 func (s *extent) fill() {
 	s.m.objects.Lock()
 	copy(s.m.b[s.lo:s.hi], s.op.payload[s.off:])
@@ -127,7 +127,7 @@ func (s *extent) fill() {
 	copy(s.m.want[s.lo:s.hi], s.op.payload[s.off:])
 }
 
-// look returns a copy of what is in s.
+// look returns a copy of the bytes of s.
 func (s *extent) look() []byte {
 	if s.via != nil && s.via.object != nil {
 		s.m.objects.Lock()
@@ -227,7 +227,7 @@ type seen struct {
 	b []byte
 }
 
-// lookAt looks at those of the spans that may change.
+// lookAt looks at the spans that may change.
 func lookAt(spans []*extent) []seen {
 	var all []seen
 	for _, s := range spans {

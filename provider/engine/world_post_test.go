@@ -364,7 +364,7 @@ func (w *world) target(o *op, need provider.Access, n int, writes bool) int {
 	return n
 }
 
-// readOp makes a Read of what is at the peer.
+// readOp makes a Read of the peer's memory.
 func (w *world) readOp(o *op, n int) *op {
 	if n = w.target(o, provider.AccessRemoteRead, n, false); n < 0 {
 		return nil
@@ -431,7 +431,7 @@ func (w *world) atomicOp(o *op) *op {
 	return o
 }
 
-// posted has the model expect o.
+// posted makes the model expect o.
 func (w *world) posted(o *op) {
 	w.ops[o.id] = o
 	o.q.sends = append(o.q.sends, o)

@@ -13,8 +13,8 @@ import (
 
 // Regions, windows and registrations, and how each ends.
 
-// register makes one more region of a process, of memory or of an object. It is over bytes of
-// its own, or over those of other regions.
+// register makes one more region of a process, of memory or of an object. It is over bytes of its
+// own, or over the bytes of other regions.
 func (w *world) register(p *proc) {
 	d := w.d
 	pd := one(d, p.pds)

@@ -196,8 +196,8 @@ func TestOnSpin(t *testing.T) {
 	}
 }
 
-// TestReset: Reset resets the connections that it is asked for, and no others, and Used counts
-// what is in use.
+// TestReset: Reset resets the connections that it is asked for, and no others, and Used counts ends
+// and ports in use.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestTrackDescriptors: what is reported open is what a connection, its listener and a poller have,
-// and all of it is reported closed again.
+// TestTrackDescriptors: the descriptors reported open are those of a connection, its listener and a
+// poller, and all of them are reported closed again.
 func TestTrackDescriptors(t *testing.T) {
 	var mu sync.Mutex
 	open, most, opens := map[int]bool{}, 0, 0

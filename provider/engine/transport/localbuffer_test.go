@@ -78,7 +78,7 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 	}
 }
 
-// TestPermittedBuffers: the limits are those of the system.
+// TestPermittedBuffers: the limits are the system's.
 func TestPermittedBuffers(t *testing.T) {
 	for name, got := range map[string]int{"rmem_max": maxReceiveBuffer(), "wmem_max": maxSendBuffer()} {
 		b, err := os.ReadFile("/proc/sys/net/core/" + name)
@@ -92,7 +92,7 @@ func TestPermittedBuffers(t *testing.T) {
 	}
 }
 
-// TestSameHost: what is a connection within this host.
+// TestSameHost: which connections are within this host.
 func TestSameHost(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string

@@ -246,7 +246,7 @@ func TestV6Only(t *testing.T) {
 	_ = other.Close()
 }
 
-// TestWith: options of one socket are those of the network with a change.
+// TestWith: the options of one socket are the network's with a change.
 func TestWith(t *testing.T) {
 	tcp := transport.NewTCP(&transport.TCPOptions{CongestionControl: "reno"})
 	other := testkit.Must(tcp.With(func(o *transport.TCPOptions) { o.DSCP = 10 }))(t)

@@ -31,8 +31,8 @@ func (c *calls) Ready(readable, writable bool) {
 	}
 }
 
-// TestServe: each stream that epoll has reported is told what was reported of it, wherever
-// streams that have left stand among them, and one that leaves meanwhile is not called.
+// TestServe: each reported stream is called with what epoll reported of it, wherever removed
+// streams stand among them. A stream that is removed during the Poll is not called.
 func TestServe(t *testing.T) {
 	network := NewTCP(nil)
 	poller := testkit.Must(network.NewPoller())(t)

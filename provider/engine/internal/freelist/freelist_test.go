@@ -15,7 +15,7 @@ func newList() *List[object] {
 	}
 }
 
-// TestList: what is put back is lent again, no object is lent twice, and few are kept.
+// TestList: a returned object is lent again, no object is lent twice, and few are kept.
 func TestList(t *testing.T) {
 	l := newList()
 	lent := map[*object]bool{}
@@ -44,7 +44,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestPutInUse: what is in use is not taken back.
+// TestPutInUse: an object in use is not taken back.
 func TestPutInUse(t *testing.T) {
 	l := newList()
 	o := l.Get()

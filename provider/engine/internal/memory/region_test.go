@@ -153,8 +153,8 @@ func TestMRCloseWaits(t *testing.T) {
 	})
 }
 
-// TestMRBarrier writes to a region through a peer's eyes on several goroutines
-// and closes it meanwhile: not a byte changes after Close has returned.
+// TestMRBarrier writes to a region as a peer would, on several goroutines, and closes it at the
+// same time: not a byte changes after Close has returned.
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func TestMRBarrier(t *testing.T) {

@@ -109,8 +109,7 @@ func TestSTagNoReuse(t *testing.T) {
 	}
 }
 
-// TestSTagRestEnds: what is remembered about old STags is bounded, and they
-// come back afterwards.
+// TestSTagRestEnds: the number of remembered old STags is bounded, and they come back afterwards.
 func TestSTagRestEnds(t *testing.T) {
 	table := NewTable(Config{})
 	first := new(Region)

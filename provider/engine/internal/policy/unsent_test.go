@@ -2,7 +2,7 @@ package policy
 
 import "testing"
 
-// TestUnsent: whatever the length of records, and however many come at a time, the limit is that of
+// TestUnsent: whatever the length of records, and however many come at a time, the limit permits
 // UnsentRecords to twice as many, or there is none.
 func TestUnsent(t *testing.T) {
 	for length := 1; length <= UnsentMost; length += 1 + length/50 {
