@@ -162,7 +162,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 type pace struct {
 	brief  atomic.Bool  // the next wait begins with polling
 	shorts atomic.Int32 // consecutive short waits without polling
-	vain   atomic.Int32 // waits that polled in vain; each that finds something takes one back
+	vain   atomic.Int32 // waits that polled in vain, less those that found something
 }
 
 // found is called when polling has found something.

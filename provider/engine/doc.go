@@ -1,6 +1,6 @@
 // Package engine is the provider that needs no RDMA device. It implements iWARP (MPA, DDP and
 // RDMAP: RFC 5044, 5041 and 5040, with the enhanced start-up of RFC 6581) in Go, over the system's
-// TCP. It interoperates with any iWARP peer, and is tested with Linux's siw.
+// TCP. Its peers can be any that speak iWARP; it is tested with Linux's siw.
 //
 //	dev, err := engine.New(nil).Open("")
 //

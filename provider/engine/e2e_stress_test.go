@@ -220,12 +220,11 @@ func TestE2ESoup(t *testing.T) {
 	})
 }
 
-// TestE2EFaults runs soups over networks that change a byte, reset or stall at
-// a random place. Whatever happens, every work request completes once at most,
-// failed ones are reported, no byte outside registered memory changes, none changes
-// to what nobody sent (where the CRC is verified first), and everything can be
-// closed. The ends need not notice by themselves: a length that became longer
-// makes the receiver wait for bytes that do not come.
+// TestE2EFaults runs soups over networks that change a byte, reset or stall at a random place.
+// Every work request still completes at most once, and failed ones are reported. No byte outside
+// registered memory changes, and none changes to a value that nobody sent (where the CRC is
+// verified first). Everything can be closed. The ends need not notice by themselves: a length that
+// became longer makes the receiver wait for bytes that do not come.
 //
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 func TestE2EFaults(t *testing.T) {

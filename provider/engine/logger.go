@@ -46,7 +46,7 @@ type logger struct {
 	sinkLogged atomic.Bool // readSink has logged
 }
 
-// logBudget is what is left for one level.
+// logBudget is the state of one level's budget.
 type logBudget struct {
 	n       int // records in the second
 	waiting int // in the queue

@@ -35,9 +35,9 @@ func keyWR(id uint64, key uint32) provider.SendWR {
 	return provider.SendWR{WRID: id, Opcode: provider.WRSend, Flags: signaled | provider.SendInline, Inline: binary.BigEndian.AppendUint32(nil, key)}
 }
 
-// TestWindowE2E gives windows of both types and a region for work requests to the peer,
-// each with the Send of its key right after it in one list, and takes them back, many
-// times over, on all kinds of wire.
+// TestWindowE2E gives windows of both types and a region for work requests to the peer, and takes
+// them back, many times over, on all kinds of wire. The Send of each key directly follows its bind
+// or registration in one list.
 func TestWindowE2E(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		const size, rounds = 70000, 12

@@ -114,7 +114,7 @@ func (s *stream) fetchResponse() (err error) {
 }
 
 // fillObjectWork adds the next segment of a Send or Write whose source is an object. It reports
-// false if the source is none, or the fault has another cause.
+// false if the source is no object, or the fault has another cause.
 func (s *stream) fillObjectWork(w *sendWQE) bool {
 	t := &s.tx
 	if !s.fetchWork(w) {

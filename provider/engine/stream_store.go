@@ -161,8 +161,9 @@ func (st *objectStore) continues(next []memory.Piece, n int) bool {
 		q.Off == p.Off+p.N
 }
 
-// startStore starts a goroutine that stores what has been gathered. If the goroutine that stored
-// before is receiving (see storedTurn), that one stores it. Otherwise there is none, and the stream
+// startStore makes a goroutine store what has been gathered. If the goroutine that stored before is
+// receiving (see storedTurn), it stores this, too. Otherwise the stream is still watched:
+// startStore ends that, and starts a goroutine.
 // is still watched.
 func (s *stream) startStore() {
 	st := s.rx.store

@@ -15,10 +15,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestMessagesLeaveAsAnyOther posts the same messages twice, once so that each is
-// built by itself, with its payload in two pieces, and once so that short messages,
-// or the FPDUs of long ones, are built in one loop. The bytes on the wire are the
-// same.
+// TestMessagesLeaveAsAnyOther posts the same messages twice. The first time each is built by
+// itself, with its payload in two pieces. The second time one loop builds short messages, or the
+// FPDUs of long ones. The bytes on the wire are the same.
 func TestMessagesLeaveAsAnyOther(t *testing.T) {
 	short := rapid.OneOf(rapid.Just(64), rapid.IntRange(0, 100), rapid.IntRange(1000, 1100))
 	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430),

@@ -21,17 +21,18 @@ import (
 // program that makes, uses and closes objects of all kinds at any time. A model says which
 // completions there have to be and which bytes may change.
 //
-// A seed fixes the engines' options, the network (delays, segments, and readiness that is
-// reported late, in another order or without cause, as far as that follows from the order of
-// calls), the objects, and what the driver, one goroutine, decides: the calls of each round,
-// their arguments and the faults. The calls of one round run at the same time. A seed does not
-// fix the order in which the Go scheduler runs goroutines of a bubble that are ready at the
-// same time, how a select chooses, and, with more than one CPU, what really happens at the same
-// time. The driver's later decisions depend on the results of its earlier ones, such as a
-// connection that was refused or a queue that was full, so two runs of a seed may differ.
+// A seed fixes the engines' options, the objects, and the network: delays, segments, and readiness
+// that is reported late, in another order or without cause, as far as that follows from the order
+// of calls. It also fixes the decisions of the driver, one goroutine: the calls of each round,
+// their arguments and the faults. The calls of one round run at the same time.
+//
+// A seed does not fix the order in which the Go scheduler runs goroutines of a bubble that are
+// ready at the same time, or how a select chooses. With more than one CPU, it does not fix what
+// really happens at the same time. The driver's later decisions depend on the results of its
+// earlier ones, such as a refused connection or a full queue, so two runs of a seed may differ.
 // Therefore a failure says how to run its seed again and again.
 //
-// Time is that of the bubble: no sleep takes real time.
+// Time is the bubble's: no sleep takes real time.
 
 var (
 	worldsTime = flag.Duration("worlds.time", envDuration("GOVS_WORLDS_TIME", 3*time.Second),

@@ -260,10 +260,11 @@ func (g *gate) sleep(deadline time.Time) error {
 	return nil
 }
 
-// peek takes from the gate what came through. The next call shows that the netpoller was woken by
-// something, which also shows at the sockets and in the next peek. So the gate stays armed, which
-// saves a goroutine that waits for one arrival after another two system calls at each. While others
-// spin, the gate must be shut after something came through.
+// peek takes from the gate what came through. A second call means that the netpoller was woken
+// because something came through, which also shows at the sockets and in the next peek. So peek
+// does not ask, and the gate stays armed. That saves a goroutine that waits for one arrival after
+// another two system calls at each. While others spin, the gate must be shut after something came
+// through.
 func (g *gate) peek(fd uintptr) bool {
 	g.gotWake, g.gotSockets = false, false
 	if g.looked && !g.yielding.Load() {

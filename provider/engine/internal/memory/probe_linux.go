@@ -50,8 +50,8 @@ func probe(buf []byte, write bool) error {
 			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of "+
 				"a mapped file", syscall.EFAULT)
 		}
-		// The list of mappings shows what was wrong. Nothing may be wrong, because memory of
-		// devices can't be populated.
+		// The list of mappings shows what was wrong, or that nothing was, because memory of devices
+		// can't be populated.
 	}
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {

@@ -2,8 +2,8 @@ package policy
 
 import "testing"
 
-// TestReadLimit: whatever is left of a turn, a read takes the rest of an FPDU and the next header,
-// and beyond the rest no more than a read may, nor more FPDUs than the turn pays for.
+// TestReadLimit: whatever is left of a turn, a read takes the rest of an FPDU and the next header.
+// Beyond the rest, it takes no more than a read may, and no more FPDUs than the turn pays for.
 func TestReadLimit(t *testing.T) {
 	for d := range Dense(11) {
 		for turn := -TurnMost; turn <= TurnMost; turn += 4093 {
