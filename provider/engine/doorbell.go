@@ -23,9 +23,9 @@ import (
 //     timer. With one P, a goroutine that computes can delay the scheduler's timers by 10 ms and
 //     more.
 //
-// No post is deferred while one of the CQs is armed, or with Options.TransmitAtOnce. Neither is one
-// if a CQ has a Sink that is no SinkUse, because nobody sees then what the program does with its
-// completions.
+// No post is deferred while one of the CQs is armed, or with Options.TransmitAtOnce. Nor is a
+// post deferred if a CQ has a Sink that is no SinkUse, because nobody sees then what the program
+// does with its completions.
 
 // deferral says which posts to a send queue are deferred. sendQueue.mu guards all of it but bell.
 type deferral struct {
@@ -173,8 +173,8 @@ func (c *cq) ringAll() {
 	}
 }
 
-// ringLate transmits at most a turn of the posts that have been deferred since before until. At the
-// time now, that is too long. It reports whether there may be more.
+// ringLate transmits posts whose deferral began by until, at most a turn of them. now is the present
+// time, for which they are overdue. It reports whether there may be more.
 func (c *cq) ringLate(until, now time.Duration) (more bool) {
 	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(until)

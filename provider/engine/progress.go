@@ -33,7 +33,7 @@ type progressState struct {
 	ended   chan struct{} // closed when the last of them has ended
 	first   chan struct{} // closed when the first lane's has ended: the others go on if its poller fails
 
-	breath    atomic.Int64  // when a goroutine last called breathe, as a time since epoch
+	breath    atomic.Int64  // when breathe last woke the netpoller, as a time since epoch
 	breathing atomic.Bool   // a goroutine is in breathe
 	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
@@ -202,9 +202,9 @@ func (d *device) progress(c *cq) {
 }
 
 // lookAtAll looks at all streams on behalf of a poller of c, and returns how many had something. If
-// c is armed, the program is about to sleep, and this last look takes no lease. A program outside
-// of Go makes several looks at once, and several goroutines may arm their CQs at the same time.
-// Their looks would begin a lease that nobody holds.
+// c is armed, the program is about to sleep, and this last look takes no lease. One look of a
+// program outside of Go is several of these, and goroutines may arm their CQs at the same time.
+// Such looks would begin a lease that nobody holds.
 func (d *device) lookAtAll(c *cq) int {
 	c.mu.Lock()
 	armed := c.arm != armNone

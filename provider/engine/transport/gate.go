@@ -152,7 +152,7 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 }
 
-// poll is called when a Poll begins, and again when a Poll that took long ends.
+// poll is called when a Poll begins, and again when it ends if it served streams.
 func (g *gate) poll() {
 	if g.polls.Add(1) >= policy.LeasePolls {
 		g.polled.Store(int64(time.Since(epoch)))
