@@ -173,8 +173,8 @@ func (c *cq) ringAll() {
 	}
 }
 
-// ringLate transmits posts whose deferral began by until, at most a turn of them. now is the present
-// time, for which they are overdue. It reports whether there may be more.
+// ringLate transmits posts whose deferral began by until, at most a turn of them. At the time now
+// they are overdue. It reports whether there may be more.
 func (c *cq) ringLate(until, now time.Duration) (more bool) {
 	for left := policy.TurnLeast; left > 0; {
 		q := c.bells.pop(until)
