@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// GIDType is a kind of GID (enum ibv_gid_type). iWARP's count as the first.
+// GIDType is a kind of GID (enum ibv_gid_type). A GID of iWARP has the first of them.
 type GIDType uint32
 
 // Kinds of GIDs.
@@ -20,14 +20,14 @@ var gidTypeNames = []string{"IBV_GID_TYPE_IB", "IBV_GID_TYPE_ROCE_V1", "IBV_GID_
 // String returns the C name.
 func (t GIDType) String() string { return name(gidTypeNames, int(t), "ibv_gid_type") }
 
-// AtomicCap says between whom atomic operations are atomic (enum ibv_atomic_cap).
+// AtomicCap is the scope in which atomic operations are atomic (enum ibv_atomic_cap).
 type AtomicCap int
 
 // Degrees of atomicity.
 const (
 	AtomicNone AtomicCap = 0 // there are no atomic operations
-	AtomicHCA  AtomicCap = 1 // among those of one device
-	AtomicGlob AtomicCap = 2 // with those of the CPU as well
+	AtomicHCA  AtomicCap = 1 // among the operations of one device
+	AtomicGlob AtomicCap = 2 // among those and the CPU's
 )
 
 var atomicCapNames = []string{"IBV_ATOMIC_NONE", "IBV_ATOMIC_HCA", "IBV_ATOMIC_GLOB"}
@@ -35,8 +35,7 @@ var atomicCapNames = []string{"IBV_ATOMIC_NONE", "IBV_ATOMIC_HCA", "IBV_ATOMIC_G
 // String returns the C name.
 func (c AtomicCap) String() string { return name(atomicCapNames, int(c), "ibv_atomic_cap") }
 
-// DeviceCap is a set of what a device can do beyond the least (enum
-// ibv_device_cap_flags).
+// DeviceCap is a set of optional capabilities of a device (enum ibv_device_cap_flags).
 type DeviceCap uint64
 
 // Capabilities of a device.
@@ -48,7 +47,7 @@ const (
 	DeviceAutoPathMig         DeviceCap = 1 << 4
 	DeviceChangePhyPort       DeviceCap = 1 << 5
 	DeviceUDAVPortEnforce     DeviceCap = 1 << 6
-	DeviceCurrQPStateMod      DeviceCap = 1 << 7 // QPAttrCurState is looked at
+	DeviceCurrQPStateMod      DeviceCap = 1 << 7 // Modify checks QPAttrCurState
 	DeviceShutdownPort        DeviceCap = 1 << 8
 	DeviceInitType            DeviceCap = 1 << 9
 	DevicePortActiveEvent     DeviceCap = 1 << 10 // EventPortActive is raised
@@ -74,8 +73,8 @@ var deviceCapNames = map[int]string{
 	23: "MEM_WINDOW_TYPE_2A", 24: "MEM_WINDOW_TYPE_2B", 25: "RC_IP_CSUM", 26: "RAW_IP_CSUM", 29: "MANAGED_FLOW_STEERING",
 }
 
-// Names returns what is in the set, lowest bit first: the C names without
-// IBV_DEVICE_, and a number for a bit without a name.
+// Names returns the names of the capabilities, lowest bit first: the C names without IBV_DEVICE_,
+// and a number for a bit without a name.
 func (c DeviceCap) Names() []string {
 	var names []string
 	for bit := range 64 {

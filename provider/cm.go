@@ -21,27 +21,27 @@ type EventChannel interface {
 	Close() error // rdma_destroy_event_channel; EBUSY while ids are on it
 }
 
-// ID is a communication identifier (struct rdma_cm_id). Calls that say "event"
-// return when the work has begun; its end is an event on the id's channel.
+// ID is a communication identifier (struct rdma_cm_id). Calls whose comment names an event start
+// work and return; an event on the id's channel reports how the work ended.
 type ID interface {
-	BindAddr(addr netip.AddrPort) error // rdma_bind_addr; port 0 picks one
+	BindAddr(addr netip.AddrPort) error // rdma_bind_addr; port 0 chooses a free one
 
-	// ResolveAddr finds the way to dst (rdma_resolve_addr). Event: ADDR_RESOLVED
-	// or ADDR_ERROR. A zero src leaves the choice to the provider.
+	// ResolveAddr finds the device and the local address for dst (rdma_resolve_addr). Event:
+	// ADDR_RESOLVED or ADDR_ERROR. With a zero src the provider chooses the source address.
 	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
 
 	ResolveRoute(timeout time.Duration) error // rdma_resolve_route; event: ROUTE_RESOLVED or ROUTE_ERROR
 
-	// CreateQP makes the QP of this id (rdma_create_qp). The QP must be closed
-	// before the id. pd must be of the device that the id is bound to.
+	// CreateQP makes the QP of this id (rdma_create_qp). The QP must be closed before the id. pd
+	// must belong to the device that the id is bound to.
 	CreateQP(pd PD, init QPInitAttr) (QP, error)
 
 	// Listen (rdma_listen). Events: CONNECT_REQUEST, each with a new id.
 	Listen(backlog int) error
 
-	// Connect (rdma_connect). Event: ESTABLISHED, REJECTED, UNREACHABLE or
-	// CONNECT_ERROR. On iWARP the TCP handshake and the MPA request are part of the call.
-	// With the kernel the handshake's failure is the call's error.
+	// Connect (rdma_connect). Event: ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR. On iWARP
+	// the call itself makes the TCP handshake and sends the MPA request. With the kernel provider,
+	// the call returns an error if the handshake fails.
 	Connect(param ConnParam) error
 
 	Accept(param ConnParam) error // rdma_accept; event: ESTABLISHED or CONNECT_ERROR
@@ -55,16 +55,16 @@ type ID interface {
 	LocalAddr() netip.AddrPort  // rdma_get_local_addr; zero if not bound
 	RemoteAddr() netip.AddrPort // rdma_get_peer_addr; zero if not known
 
-	// DeviceName is the device that the id is bound to, empty before.
+	// DeviceName returns the name of the device that the id is bound to, or "" if it is not bound.
 	DeviceName() string
 
-	// Cookie is rdma_cm_id.context. An id that comes with a CONNECT_REQUEST
-	// starts with its listener's.
+	// Cookie returns rdma_cm_id.context. The id of a CONNECT_REQUEST starts with its listener's
+	// cookie.
 	Cookie() any
 	SetCookie(cookie any)
 
-	// Close destroys the id (rdma_destroy_id) and whatever connection it has.
-	// EBUSY while its QP exists. No event of it is delivered afterwards.
+	// Close destroys the id (rdma_destroy_id) and ends its connection, if any. It fails with EBUSY
+	// while the id's QP exists. No event of the id is delivered after Close.
 	Close() error
 }
 
@@ -75,8 +75,8 @@ type IDOption int
 // Options of a CM id.
 const (
 	IDOptionTOS        IDOption = 0 // type of service of the packets: 0 to 255
-	IDOptionReuseAddr  IDOption = 1 // 1: the address may be bound by others, too
-	IDOptionAFOnly     IDOption = 2 // 1: a listener on :: takes IPv6 only, 0: IPv4, too
+	IDOptionReuseAddr  IDOption = 1 // 1: others may bind the address too
+	IDOptionAFOnly     IDOption = 2 // for a listener on ::. 1: IPv6 only, 0: IPv4 too
 	IDOptionAckTimeout IDOption = 3 // 0 to 31: the QP's ACK timeout, 4.096 us * 2^value
 )
 
@@ -89,8 +89,8 @@ func (o IDOption) String() string {
 	return names[o]
 }
 
-// Check says whether the option exists (ENOSYS, as with the kernel) and can have the
-// value (EINVAL).
+// Check returns ENOSYS if the option does not exist, as the kernel does, and EINVAL if it cannot
+// have the value.
 func (o IDOption) Check(value int) error {
 	limit := 1
 	switch o {
@@ -108,37 +108,39 @@ func (o IDOption) Check(value int) error {
 	return nil
 }
 
-// ConnParam holds what a connection is made with (struct rdma_conn_param).
+// ConnParam holds the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
-	// PrivateData goes to the peer with the MPA request or reply. What fits
-	// depends on provider and MPA revision: 252 bytes between any two, 508
-	// between engines (RFC 5044 section 7.1, less four bytes of RFC 6581).
-	// siw as sender corrupts lengths 252 to 255 (kernel-notes). On InfiniBand and
-	// RoCE a request takes 56 bytes, an acceptance 196 and a rejection 148, and
+	// PrivateData goes to the peer with the MPA request or reply. Its limit depends on provider and
+	// MPA revision: 252 bytes in general, 508 between two engines (RFC 5044 section 7.1, less four
+	// bytes of RFC 6581). siw corrupts the private data it sends if its length is 252 to 255
+	// (kernel-notes). On InfiniBand and RoCE the limits are 56 bytes in a request, 196 in an
+	// acceptance and 148 in a rejection. The peer always receives that many bytes, padded with
+	// zeros.
 	// that is how many arrive, the rest being zeros.
 	PrivateData []byte
 
-	ResponderResources int // IRD: RDMA Reads we serve at a time
+	ResponderResources int // IRD: RDMA Reads that we serve at the same time
 	InitiatorDepth     int // ORD: RDMA Reads we have outstanding
 
-	// Of InfiniBand and RoCE: how often either end sends a packet again that is not
-	// acknowledged, which Connect says for both, and how often the peer sends a
-	// message again that finds no receive posted here, where 7 is without end. 0
-	// means 7, negative never. iWARP leaves the first to TCP; the second ends a
+	// RetryCount and RNRRetryCount are for InfiniBand and RoCE; 0 means 7, negative means never.
+	// RetryCount is how often either end retransmits a packet that is not acknowledged; Connect
+	// sets it for both ends. RNRRetryCount is how often the peer retransmits a message that finds
+	// no receive posted here; 7 means forever. iWARP ignores both: TCP retransmits, and a message
+	// that finds no receive ends the connection.
 	// connection there.
 	RetryCount    int
 	RNRRetryCount int
 
-	// QP connects a QP that PD.CreateQP made; nil if the id owns one.
+	// QP is the QP to connect if PD.CreateQP made it; nil if the id owns one.
 	QP QP
 }
 
-// CMEvent is an event of an EventChannel (struct rdma_cm_event). It owns all it
-// holds.
+// CMEvent is an event of an EventChannel (struct rdma_cm_event). It owns the memory that it refers
+// to.
 type CMEvent struct {
 	Type CMEventType
 
-	// Status is 0, a negative errno, or for REJECTED what librdmacm gives.
+	// Status is 0, a negative errno, or for REJECTED the status that librdmacm reports.
 	Status int
 
 	// Cause describes a failure in more detail than Status, for example which option the
@@ -148,12 +150,12 @@ type CMEvent struct {
 	ID       ID // the id that the event is about; with CONNECT_REQUEST the new id
 	ListenID ID // with CONNECT_REQUEST the listener, otherwise nil
 
-	// Param is what the peer sent. With CONNECT_REQUEST its
-	// ResponderResources and InitiatorDepth are what to accept at most.
+	// Param is what the peer sent. With CONNECT_REQUEST its ResponderResources and InitiatorDepth
+	// are upper limits for Accept.
 	Param ConnParam
 
-	// RDMAC says with CONNECT_REQUEST and ESTABLISHED that the connection speaks the
-	// RDMA Consortium's version of DDP and RDMAP (RFC 5044 appendix C), not the
-	// IETF's. Only a provider with an option for it permits it; siw doesn't have it.
+	// RDMAC says with CONNECT_REQUEST and ESTABLISHED that the connection uses the RDMA
+	// Consortium's version of DDP and RDMAP (RFC 5044 appendix C) instead of the IETF's. A provider
+	// permits it only with an option; siw has no such option.
 	RDMAC bool
 }

@@ -2,35 +2,33 @@ package provider
 
 import "context"
 
-// CQInitAttr says how to make a CQ (the arguments of ibv_create_cq).
+// CQInitAttr holds the arguments of CreateCQ (ibv_create_cq).
 type CQInitAttr struct {
-	CQE        int         // completions to hold, at least; more may be granted
+	CQE        int         // minimum capacity in completions; more may be granted
 	Channel    CompChannel // nil for none
 	CompVector int
 
-	// Sink takes the completions; nil for a CQ that keeps them. Not with a Channel.
+	// Sink receives the completions; nil makes the CQ store them. It excludes a Channel.
 	Sink CompletionSink
 
-	Cookie any // cq_context: CompChannel.Next and AsyncEvent hand it back
+	Cookie any // cq_context, for whoever gets the CQ from CompChannel.Next or AsyncEvent
 }
 
 // CQ is a completion queue (struct ibv_cq).
 type CQ interface {
-	// Poll fills wc with completions, oldest first, and returns how many
-	// (ibv_poll_cq). It never waits and does not allocate. On the engine it
-	// also moves the data of the QPs that complete here.
+	// Poll fills wc with completions, oldest first, and returns their number (ibv_poll_cq). It
+	// never waits and does not allocate. On the engine it also transmits and receives for the QPs
+	// that complete here.
 	Poll(wc []WC) (int, error)
 
-	// ReqNotify arms the channel for the next completion, or the next
-	// solicited one (ibv_req_notify_cq). One event is delivered per call.
-	// Completions that are in the CQ already give none: poll once more
-	// afterwards.
+	// ReqNotify arms the channel for the next completion, or for the next solicited one
+	// (ibv_req_notify_cq). Each call delivers one event. Completions that are already in the CQ
+	// deliver none, so poll once more after arming.
 	ReqNotify(solicitedOnly bool) error
 
-	// Resize changes the capacity to cqe completions, at least
-	// (ibv_resize_cq); CQE returns what was granted. EINVAL if it is less than 1,
-	// more than DeviceAttr.MaxCQE, or less than the completions in the CQ; with
-	// a failure nothing changes. No completion is lost.
+	// Resize changes the capacity to at least cqe completions (ibv_resize_cq); CQE returns what was
+	// granted. It returns EINVAL if cqe is less than 1, more than DeviceAttr.MaxCQE, or less than
+	// the number of completions in the CQ. A failure changes nothing. No completion is lost.
 	Resize(cqe int) error
 
 	CQE() int // capacity granted
@@ -39,17 +37,18 @@ type CQ interface {
 }
 
 // Looker is a CQ of a provider that may poll for a short time instead of sleeping at once. A caller
-// that is about to arm the CQ and to sleep on its channel calls Look before.
+// that is about to arm the CQ and sleep on its channel calls Look first.
 type Looker interface {
-	// Look polls for a short time if the last waits were short, until ctx ends at most, and reports
-	// whether it is worth calling Poll again now. Else the caller arms the CQ and sleeps.
+	// Look polls for a short time if the last waits were short, and stops early when ctx ends. It
+	// reports whether the caller should call Poll again now. If not, the caller arms the CQ and
+	// sleeps.
 	Look(ctx context.Context) bool
 }
 
 // CompChannel is a completion channel (struct ibv_comp_channel).
 type CompChannel interface {
-	// Next waits for a CQ that was armed to have a completion and returns it
-	// (ibv_get_cq_event, acknowledged).
+	// Next waits until an armed CQ has a completion and returns that CQ (ibv_get_cq_event,
+	// acknowledged).
 	Next(ctx context.Context) (CQ, error)
 	Close() error // ibv_destroy_comp_channel
 }

@@ -2,7 +2,7 @@ package provider
 
 import "strconv"
 
-// WROpcode is what a send work request does (enum ibv_wr_opcode).
+// WROpcode is the operation of a send work request (enum ibv_wr_opcode).
 type WROpcode uint32
 
 // Opcodes of the send queue.
@@ -18,13 +18,13 @@ const (
 	WRBindMW           WROpcode = 8
 	WRSendWithInv      WROpcode = 9
 
-	// Atomic operations on fields of the word, as enum ib_wr_opcode of the kernel
-	// has them; libibverbs lacks them.
+	// Atomic operations on fields of the word, numbered as in the kernel's enum ib_wr_opcode;
+	// libibverbs lacks them.
 	WRMaskedAtomicCmpAndSwp WROpcode = 12
 	WRMaskedAtomicFetchAdd  WROpcode = 13
 
-	// WRRegMR registers memory for an MR of PD.AllocFastRegMR: IB_WR_REG_MR of the
-	// kernel's verbs, Fast-Register of the RDMA Consortium's. libibverbs lacks it.
+	// WRRegMR registers memory for an MR of PD.AllocFastRegMR: IB_WR_REG_MR in the kernel's verbs,
+	// Fast-Register in the RDMA Consortium's. libibverbs lacks it.
 	WRRegMR WROpcode = 0x20
 )
 
@@ -48,12 +48,12 @@ type SendFlags uint32
 // Flags of a send work request.
 const (
 	SendFence     SendFlags = 1 << 0 // wait for earlier RDMA Reads and atomics
-	SendSignaled  SendFlags = 1 << 1 // a success is reported, too
+	SendSignaled  SendFlags = 1 << 1 // completes even if it succeeds
 	SendSolicited SendFlags = 1 << 2 // Send: solicited event at the peer
 	SendInline    SendFlags = 1 << 3 // the payload is SendWR.Inline
 )
 
-// WCStatus is how a work request ended (enum ibv_wc_status).
+// WCStatus is the result of a work request (enum ibv_wc_status).
 type WCStatus uint32
 
 // Statuses of a completion.
@@ -93,7 +93,7 @@ var wcStatusNames = []string{
 // String returns the C name.
 func (s WCStatus) String() string { return name(wcStatusNames, int(s), "ibv_wc_status") }
 
-// WCOpcode is what a completed work request did (enum ibv_wc_opcode).
+// WCOpcode is the operation that completed (enum ibv_wc_opcode).
 type WCOpcode uint32
 
 // Opcodes of completions.
@@ -108,8 +108,8 @@ const (
 	WCRecv            WCOpcode = 1 << 7
 	WCRecvRDMAWithImm WCOpcode = 1<<7 + 1
 
-	// WCRegMR is that of a WRRegMR. The kernel's IB_WC_REG_MR has another value in
-	// each version, so that this is the opcode of the request.
+	// WCRegMR is the completion of a WRRegMR. It has the request's opcode, because the value of the
+	// kernel's IB_WC_REG_MR changes from version to version.
 	WCRegMR WCOpcode = 0x20
 )
 
@@ -145,7 +145,7 @@ type MWType uint32
 // Kinds of memory windows.
 const (
 	MWType1 MWType = 1 // bound with QP.BindMW, for all QPs of its PD
-	MWType2 MWType = 2 // bound with WRBindMW, for the QP that did it; ends by invalidation
+	MWType2 MWType = 2 // bound with WRBindMW, for the QP that bound it; ends by invalidation
 )
 
 var mwTypeNames = []string{"ibv_mw_type 0", "IBV_MW_TYPE_1", "IBV_MW_TYPE_2"}
@@ -178,7 +178,7 @@ var qpStateNames = []string{
 	"IBV_QPS_RESET", "IBV_QPS_INIT", "IBV_QPS_RTR", "IBV_QPS_RTS", "IBV_QPS_SQD", "IBV_QPS_SQE", "IBV_QPS_ERR", "IBV_QPS_UNKNOWN",
 }
 
-// String returns the C name, and of QPUnknown also which device reports no state.
+// String returns the C name. The text of QPUnknown also names the device that reports no state.
 func (s QPState) String() string {
 	text := name(qpStateNames, int(s), "ibv_qp_state")
 	if s == QPUnknown {
@@ -267,7 +267,7 @@ const (
 	EventLIDChange        AsyncEventType = 11
 	EventSRQErr           AsyncEventType = 14
 	EventSRQLimitReached  AsyncEventType = 15
-	EventQPLastWQEReached AsyncEventType = 16 // of a QP with an SRQ: it takes no more receives from it
+	EventQPLastWQEReached AsyncEventType = 16 // a QP with an SRQ takes no more receives from it
 )
 
 var asyncEventNames = []string{

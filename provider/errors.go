@@ -10,9 +10,9 @@ import (
 
 // Error is a failed call.
 type Error struct {
-	Op     string // the C call that it corresponds to: "ibv_reg_mr"
-	Object string // what it was called on or with: "qp 17", "192.0.2.1:7471"; may be empty
-	Err    error  // a syscall.Errno, os.ErrClosed, or an error that wraps one and says more
+	Op     string // the corresponding C call: "ibv_reg_mr"
+	Object string // the object or argument of the call: "qp 17", "192.0.2.1:7471"; may be empty
+	Err    error  // a syscall.Errno, os.ErrClosed, or an error that wraps one with a longer text
 }
 
 // Error implements error: "ibv_reg_mr 4096 bytes: cannot allocate memory",
@@ -20,7 +20,7 @@ type Error struct {
 func (e *Error) Error() string {
 	object := e.Object
 	switch {
-	case e.Err == os.ErrClosed: // what wraps it has a text of its own
+	case e.Err == os.ErrClosed: // an error that wraps it has its own text
 		if object == "" {
 			object = "the object"
 		}
@@ -34,7 +34,7 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errno returns the errno inside err, 0 if there is none.
+// Errno returns the errno that err wraps, or 0 if it wraps none.
 func Errno(err error) syscall.Errno {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -43,8 +43,8 @@ func Errno(err error) syscall.Errno {
 	return 0
 }
 
-// UnsupportedError says that a provider does not offer something, and why.
-// errors.Is finds errors.ErrUnsupported and syscall.EOPNOTSUPP in it.
+// UnsupportedError reports a feature that a provider does not offer, and why. errors.Is matches it
+// with errors.ErrUnsupported and syscall.EOPNOTSUPP.
 type UnsupportedError struct {
 	Feature string // "atomic operations"
 	Reason  string // "siw has none"
@@ -55,7 +55,7 @@ func (e *UnsupportedError) Error() string {
 	return e.Feature + " not supported: " + e.Reason
 }
 
-// Is implements the protocol of errors.Is.
+// Is makes errors.Is match errors.ErrUnsupported and EOPNOTSUPP.
 func (e *UnsupportedError) Is(target error) bool {
 	return target == errors.ErrUnsupported || target == syscall.EOPNOTSUPP
 }
@@ -73,31 +73,31 @@ func (e *WCError) Error() string {
 	return fmt.Sprintf("work request %#x of qp %d completed with %s", e.WRID, e.QPN, e.Status)
 }
 
-// ErrFlushed is what errors.Is finds in the WCError of a flushed work request:
-// the normal end of what was still posted when a connection ended.
+// ErrFlushed matches, with errors.Is, the WCError of a flushed work request. Flushing is the normal
+// end of work that was still posted when a connection ended.
 var ErrFlushed = errors.New("work request flushed")
 
-// ErrNoneSignaled is what errors.Is finds in the ENOMEM of a send queue that is full of
-// unsignalled work requests and stays so: the device gives back their places only when a
-// signalled one that was posted after them is reported, and there is none.
+// ErrNoneSignaled matches, with errors.Is, the ENOMEM of a send queue that unsignalled work
+// requests fill forever. The device frees their places only when a later signalled one is reported,
+// and none is posted.
 var ErrNoneSignaled = fmt.Errorf("the send queue is full of unsignalled work requests, and this device never frees "+
 	"their places: signal at least one in as many as the queue holds: %w", syscall.ENOMEM)
 
-// Is implements the protocol of errors.Is.
+// Is makes errors.Is match ErrFlushed.
 func (e *WCError) Is(target error) bool {
 	return target == ErrFlushed && e.Status == WCWRFlushErr
 }
 
-// TerminateError is a protocol failure that ended a connection: a Terminate
-// message (RFC 5040 section 4.8) that the peer sent (Remote), or that we sent
-// or would have sent about what the peer did.
+// TerminateError is a protocol failure that ended a connection. It holds a Terminate message (RFC
+// 5040 section 4.8): one that the peer sent (Remote), or one that we sent, or would have sent, for
+// what the peer did.
 type TerminateError struct {
 	Remote bool
 	Layer  uint8 // 0 RDMAP, 1 DDP, 2 LLP (MPA)
 	EType  uint8
 	ECode  uint8
-	Text   string // the RFC's name of the code, and what was wrong
-	Err    error  // what failed on our side, if that is why: the object of a region, a [*WorkError]; otherwise nil
+	Text   string // the RFC's name of the code, and the details
+	Err    error  // the local cause: an error of a region's object, or a [*WorkError]; otherwise nil
 }
 
 // Error implements error.
@@ -120,18 +120,18 @@ func (e *TerminateError) Error() string {
 // Unwrap returns Err.
 func (e *TerminateError) Unwrap() error { return e.Err }
 
-// WorkError is a fault of a work request of our own, in the Err of the [*TerminateError] for it.
+// WorkError is a fault in a local work request. [*TerminateError] has it in Err.
 type WorkError struct {
-	Recv   bool     // it is a receive; Opcode has no meaning then
+	Recv   bool     // a receive; Opcode has no meaning then
 	Opcode WROpcode // of a send
 
-	// WRID is the work request's. Unknown says that it is not one of the program's: a package
-	// posted the work request for the program. The text then leaves it out.
+	// WRID identifies the program's work request. Unknown is set if a package posted the work
+	// request on the program's behalf; the text then omits the WRID.
 	WRID    uint64
 	Unknown bool
 
-	Text string // what is wrong with it, to follow its name
-	Err  error  // what has failed: the object of a region; otherwise nil
+	Text string // what is wrong; follows the work request's name
+	Err  error  // the error of a region's object; otherwise nil
 }
 
 // Error implements error: "work request 0x7 (IBV_WR_SEND), SGE 0: it has no lkey".
@@ -158,15 +158,15 @@ func (e *WorkError) name() string {
 	return fmt.Sprintf("work request %#x (%s)", e.WRID, e.Opcode)
 }
 
-// RejectedError says that a connection was refused, by the peer's program or by the
-// peer's host because nothing listens there.
+// RejectedError reports that a connection was refused, by the peer's program or by the peer's host
+// because nothing listens there.
 type RejectedError struct {
 	Status      int    // as in CMEvent
 	PrivateData []byte // the peer's, owned by the error
-	Cause       error  // as in CMEvent; nil where the provider does not know it
+	Cause       error  // as in CMEvent; nil if the provider does not know it
 }
 
-// rejInvalidServiceID is the reason of InfiniBand's REJ where no program listens at the port
+// rejInvalidServiceID is the reason in InfiniBand's REJ if no program listens on the port
 // (IB_CM_REJ_INVALID_SERVICE_ID of the kernel's ib_cm.h).
 const rejInvalidServiceID = 8
 
@@ -184,7 +184,7 @@ func (e *RejectedError) Error() string {
 		b.WriteString(": " + e.Cause.Error())
 	case e.Status == rejInvalidServiceID:
 		b.WriteString(": nobody listens there")
-		return b.String() // InfiniBand pads the private data, which is nobody's
+		return b.String() // InfiniBand's private data is only padding
 	case len(e.PrivateData) > 0:
 		b.WriteString(": the peer's program rejected it")
 	case e.Status == -int(syscall.ECONNRESET):
@@ -198,5 +198,5 @@ func (e *RejectedError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns ECONNREFUSED, the errno that a refused connection has.
+// Unwrap returns ECONNREFUSED.
 func (e *RejectedError) Unwrap() error { return syscall.ECONNREFUSED }

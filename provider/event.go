@@ -1,7 +1,7 @@
 package provider
 
-// AsyncEvent is something that happened to an object outside any call (struct
-// ibv_async_event). Exactly one of the fields beside Type says which object.
+// AsyncEvent reports something that happened to an object outside of any call (struct
+// ibv_async_event). Exactly one of the fields beside Type names the object.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   QP

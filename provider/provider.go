@@ -1,26 +1,22 @@
-// Package provider is the contract between the public verbs API (package
-// ibverbs) and the implementations underneath it: the engine (iWARP in Go over
-// TCP) and the kernel (libibverbs and librdmacm). It holds value types,
-// interfaces and errors, and no logic but that of printing and classifying
-// them. It imports the standard library only.
+// Package provider is the contract between the public verbs API (package ibverbs) and its
+// implementations: the engine (iWARP in Go over TCP) and the kernel (libibverbs and librdmacm). It
+// holds value types, interfaces and errors. Its only logic prints and classifies them. It imports
+// the standard library only.
 //
-// Enumerations have libibverbs' and librdmacm's numeric values, so that the
-// kernel provider passes them through, and String methods return the C
-// spelling, so that people can search for it.
+// Enumerations have the numeric values of libibverbs and librdmacm, so the kernel provider passes
+// them through. Their String methods return the C names, so people can search for them.
 //
 // # Rules that hold for every implementation
 //
-// Every method may be called concurrently with every other, also with Close of
-// the same object, unless its comment says otherwise. After Close, methods
-// return an [*Error] that wraps [os.ErrClosed]; Close itself is idempotent.
-// Closing an object that others still depend on fails with EBUSY and changes
-// nothing. Methods that wait take a context and hold no OS thread while they
+// Every method may be called concurrently with every other, even with Close of the same object,
+// unless its comment says otherwise. After Close, methods return an [*Error] that wraps
+// [os.ErrClosed]; Close itself is idempotent. Closing an object that others still depend on fails
+// with EBUSY and changes nothing. Methods that wait take a context and hold no OS thread while they
 // wait.
 //
-// A failed call returns an [*Error], which unwraps to the errno that the C call
-// of the same name gives. What a provider does not offer is an
-// [*UnsupportedError]. A completion's status is data, not an error of Poll.
-// What a peer did wrong, or found wrong with us, is a [*TerminateError].
+// A failed call returns an [*Error], which unwraps to the errno of the C call with the same name. A
+// feature that a provider does not offer is an [*UnsupportedError]. A completion's status is data,
+// not an error of Poll. A protocol fault, of the peer or found by the peer, is a [*TerminateError].
 package provider
 
 import "context"
@@ -30,11 +26,11 @@ type Provider interface {
 	// Name returns a short stable name: "engine" or "kernel".
 	Name() string
 
-	// Devices lists the devices that Open can open (ibv_get_device_list).
+	// Devices lists the devices that can be opened (ibv_get_device_list).
 	Devices() ([]DeviceInfo, error)
 
-	// Open opens a device by name; the empty name opens the first one
-	// (ibv_open_device). An unknown name is ENODEV.
+	// Open opens a device by name, or the first device if name is empty (ibv_open_device). It
+	// returns ENODEV if there is no such device.
 	Open(name string) (Device, error)
 }
 
@@ -50,10 +46,9 @@ type DeviceInfo struct {
 
 // A Device is an open device (struct ibv_context).
 //
-// AsyncEvent waits for an event; each is given to one caller, and Close wakes all
-// callers. Events are kept until somebody asks, up to a bound. What came beyond it is
-// counted, and one call returns ENOBUFS with the number. Events of an object that is closed
-// are dropped.
+// AsyncEvent waits for an event; each event goes to one caller, and Close wakes all callers. Events
+// are kept, up to a bound, until they are fetched. Events beyond the bound are counted, and one
+// call returns ENOBUFS with their number. Closing an object drops its events.
 type Device interface {
 	Name() string
 	Transport() TransportType                           // ibv_device.transport_type; it never changes
@@ -83,9 +78,9 @@ type GIDEntry struct {
 	Ifindex uint32 // of the network interface underneath, 0 for none
 }
 
-// DeviceAttr holds a device's limits and capabilities (struct ibv_device_attr,
-// but for what InfiniBand's datagrams and multicast alone have). A limit of zero
-// means that the device has none of that object.
+// DeviceAttr holds a device's limits and capabilities (struct ibv_device_attr, without the fields
+// for InfiniBand's datagrams and multicast). A limit of zero means that the device does not have
+// that kind of object.
 type DeviceAttr struct {
 	FWVer           string
 	NodeGUID        uint64
@@ -105,7 +100,7 @@ type DeviceAttr struct {
 	MaxMR           int
 	MaxPD           int
 	MaxQPRdAtom     int // RDMA Reads and atomics inbound on one QP (IRD)
-	MaxResRdAtom    int // the same, for the whole device
+	MaxResRdAtom    int // the same for the whole device
 	MaxQPInitRdAtom int // RDMA Reads and atomics outbound on one QP (ORD)
 	AtomicCap       AtomicCap
 	MaxMW           int
@@ -130,6 +125,6 @@ type PortAttr struct {
 	PkeyTblLen   uint16
 	LinkLayer    uint8 // 1 InfiniBand, 2 Ethernet
 	PhysState    uint8 // 5 LinkUp
-	ActiveWidth  uint8 // lanes: 1 for 1, 2 for 4, 4 for 8, 8 for 12, 16 for 2; 0 if there is no such thing
-	ActiveSpeed  uint8 // per lane: 1 for 2.5 Gbit/s and more as enum ib_port_speed has it; 0 as above
+	ActiveWidth  uint8 // lanes: 1 for 1, 2 for 4, 4 for 8, 8 for 12, 16 for 2; 0 if the port has no lanes
+	ActiveSpeed  uint8 // per lane: 1 for 2.5 Gbit/s, higher values as in enum ib_port_speed; 0 as above
 }

@@ -1,11 +1,11 @@
 package provider
 
-// QPInitAttr says how to make a QP (struct ibv_qp_init_attr).
+// QPInitAttr holds the arguments of CreateQP (struct ibv_qp_init_attr).
 type QPInitAttr struct {
 	SendCQ   CQ
 	RecvCQ   CQ
 	SRQ      SRQ        // nil for none; with one, Cap's MaxRecvWR and MaxRecvSGE are ignored
-	Recvs    RecvSource // has the receives; nil for a queue that PostRecv fills. Not with an SRQ
+	Recvs    RecvSource // supplies the receives; nil for a queue that PostRecv fills. Not with an SRQ
 	Cap      QPCap
 	Type     QPType // the zero value means QPTypeRC
 	SQSigAll bool   // every send WR is signalled
@@ -26,96 +26,96 @@ type QPCap struct {
 type QP interface {
 	QPN() uint32
 
-	// PostSend posts wrs in order (ibv_post_send) and says how many were
-	// accepted. With an error, wrs[n] is the one that was refused; those
-	// before it are posted and will complete. The WRs, their SGLists and
-	// Inline are the caller's again when it returns; the registered memory
-	// is not until the completion. It does not allocate.
+	// PostSend posts wrs in order (ibv_post_send) and returns the number accepted. With an error,
+	// wrs[n] is the refused one; those before it are posted and will complete. When PostSend
+	// returns, the caller owns the WRs, their SGLists and Inline again, but must leave the
+	// registered memory alone until the completion. PostSend does not allocate.
 	//
-	// After a program has taken completions, the engine may transmit what it posts together with
-	// what it is expected to post next. QP.PostSend in package ibverbs says when.
+	// After a program has taken completions, the engine may defer what it posts and transmit it
+	// together with its next posts. QP.PostSend in package ibverbs describes when.
 	//
-	// ENOMEM says that the queue is full. When a completion is reported, the places of its
-	// work request and of all before it are free. The engine, siw and rxe also free the
-	// places of unsignalled work without that. On a device that doesn't, the error is
-	// ErrNoneSignaled if the queue is full of unsignalled work.
+	// ENOMEM means that the queue is full. When a completion is reported, the places of its work
+	// request and of all earlier ones are free. The engine, siw and rxe also free the places of
+	// unsignalled work without a completion. On other devices, the error is ErrNoneSignaled if
+	// unsignalled work fills the queue.
 	PostSend(wrs []SendWR) (n int, err error)
 
-	// PostRecv posts receives (ibv_post_recv), with the rules of PostSend.
-	// EINVAL for a QP with an SRQ.
+	// PostRecv posts receives (ibv_post_recv), with the rules of PostSend. It returns EINVAL for a
+	// QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
 
-	// BindMW posts a bind of a window of type 1 to the send queue (ibv_bind_mw), with
-	// the rules of PostSend: what follows in the queue finds the window bound. MW.RKey
-	// is the new key from then on, and it names the window once the bind is done. A
-	// Length of zero unbinds, and LKey says nothing then. flags are SendSignaled and
-	// SendFence. EINVAL for a window of type 2, and for an Addr or Length without LKey;
-	// EPERM for a window or region of another PD. A bind that fails when its turn comes
-	// completes with WCMWBindErr, and the window is as it was: with the key it had before.
+	// BindMW posts a bind of a window of type 1 to the send queue (ibv_bind_mw), with the rules of
+	// PostSend: later work in the queue finds the window bound. MW.RKey returns the new key from
+	// then on, and the key is valid once the bind is done. A Length of zero unbinds, and LKey is
+	// then ignored. flags may be SendSignaled and SendFence. BindMW returns EINVAL for a window of
+	// type 2, and for an Addr or Length without LKey; EPERM for a window or region of another PD. A
+	// bind that fails later completes with WCMWBindErr; the window then keeps its old binding and
+	// key.
 	BindMW(mw MW, wrid uint64, flags SendFlags, info MWBindInfo) error
 
 	Modify(attr QPAttr, mask QPAttrMask) error // ibv_modify_qp
 	Query() (QPAttr, QPInitAttr, error)        // ibv_query_qp
 
-	// Cause returns why the QP left RTS: a [*TerminateError] for a protocol failure,
-	// otherwise a transport error. After an orderly end that error wraps io.EOF (the peer
-	// closed) or os.ErrClosed (this side did). It is nil before the end, and always nil on
-	// the kernel provider: siw reports the reason to the kernel's log only.
+	// Cause returns why the QP left RTS: a [*TerminateError] for a protocol failure, otherwise a
+	// transport error. After an orderly end it wraps io.EOF (the peer closed) or os.ErrClosed (this
+	// side closed). It is nil before the end, and always nil on the kernel provider, because siw
+	// reports the reason only in the kernel's log.
 	Cause() error
 
 	Cookie() any
 	Close() error // ibv_destroy_qp
 }
 
-// EndHolder is a QP of a device that limits how long the graceful end of a connection
-// (rdma_disconnect) may take, after which what the peer has not taken is lost. HoldEnd says that
-// somebody waits for that end, so that the limit is the one of sending, if that is longer, until
-// release is called.
+// EndHolder is a QP of a device that limits the duration of a connection's graceful end
+// (rdma_disconnect). When the limit is reached, data that the peer has not taken is lost. HoldEnd
+// tells the QP that a caller waits for that end: until release is called, the limit of sending
+// applies if it is longer.
 type EndHolder interface {
 	HoldEnd() (release func())
 }
 
-// ReadCounter is a QP of a device on which a work request that waits for RDMA Reads keeps those of
-// the peer from being answered, so that two ends that both wait do so for ever
-// (kernel-notes/siw-reads-both-ways.md). QP.Drain of package ibverbs waits with it before it posts.
+// ReadCounter is a QP of a device on which a work request that waits for RDMA Reads keeps the
+// peer's Reads from being answered. Two ends that both wait then wait forever
+// (kernel-notes/siw-reads-both-ways.md). QP.Drain of package ibverbs uses it to wait for the Reads
+// before it posts.
 type ReadCounter interface {
-	// ReadsUnderWay returns how many signalled Reads have not completed. It is 0 if nothing
-	// completes any more.
+	// ReadsUnderWay returns the number of signalled Reads that have not completed. It returns 0 if
+	// nothing will complete any more.
 	ReadsUnderWay() int
 }
 
-// QPAttr is what Modify sets and Query returns (struct ibv_qp_attr, but for addresses
-// and alternate paths).
+// QPAttr is what Modify sets and Query returns (struct ibv_qp_attr without addresses and alternate
+// paths).
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
 	Access          Access
 	Cap             QPCap
-	MaxRdAtomic     int // ORD: RDMA Reads outstanding as initiator
-	MaxDestRdAtomic int // IRD: RDMA Reads served at a time as responder
+	MaxRdAtomic     int // ORD: RDMA Reads outstanding as the initiator
+	MaxDestRdAtomic int // IRD: RDMA Reads served at the same time as the responder
 
-	// EnSQDAsyncNotify, with State QPSQD, asks for EventSQDrained when all that was
-	// in the send queue is done. Query does not return it.
+	// EnSQDAsyncNotify, with State QPSQD, requests EventSQDrained when all work in the send queue
+	// is done. Query does not return it.
 	EnSQDAsyncNotify bool
 
-	// What follows is of InfiniBand and RoCE, where the connection manager sets all
-	// of it. On iWARP Query gives zeros, and the engine's Modify EINVAL.
+	// The fields below are for InfiniBand and RoCE, where the connection manager sets them all. On
+	// iWARP, Query returns zeros, and the engine's Modify returns EINVAL.
 	PathMTU     int // bytes: 256 to 4096
 	DestQPN     uint32
 	RQPSN       uint32 // sequence numbers of packets, 24 bits
 	SQPSN       uint32
 	PkeyIndex   uint16
 	PortNum     uint8
-	Timeout     uint8 // until a packet is sent again: 4.096 us * 2^Timeout; 0 for never
-	RetryCnt    uint8 // how often that happens
-	RNRRetry    uint8 // how often a message is sent again that found no receive; 7 without end
-	MinRNRTimer uint8 // how long a peer waits before it does so; the codes of ibv_modify_qp(3)
+	Timeout     uint8 // before a packet is retransmitted: 4.096 us * 2^Timeout; 0 means never
+	RetryCnt    uint8 // how often a packet is retransmitted
+	RNRRetry    uint8 // how often a message that found no receive is retransmitted; 7 means forever
+	MinRNRTimer uint8 // how long the peer waits before that; the codes of ibv_modify_qp(3)
 }
 
-// QPAttrMask says which fields of a QPAttr count (enum ibv_qp_attr_mask).
+// QPAttrMask selects the fields of a QPAttr (enum ibv_qp_attr_mask).
 type QPAttrMask uint32
 
-// The attributes that mean something on iWARP.
+// Attributes that have a meaning on iWARP.
 const (
 	QPAttrState           QPAttrMask = 1 << 0
 	QPAttrCurState        QPAttrMask = 1 << 1
@@ -126,7 +126,7 @@ const (
 	QPAttrCap             QPAttrMask = 1 << 19
 )
 
-// The attributes of InfiniBand and RoCE.
+// Attributes for InfiniBand and RoCE.
 const (
 	QPAttrPkeyIndex   QPAttrMask = 1 << 4
 	QPAttrPort        QPAttrMask = 1 << 5

@@ -1,21 +1,20 @@
 package provider
 
-// SRQInitAttr says how to make an SRQ (struct ibv_srq_init_attr).
+// SRQInitAttr holds the arguments of CreateSRQ (struct ibv_srq_init_attr).
 type SRQInitAttr struct {
-	Attr   SRQAttr    // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C: the SRQ is made with none
-	Recvs  RecvSource // has the receives; nil for a queue that PostRecv fills
+	Attr   SRQAttr    // MaxWR and MaxSGE are minimums; Limit is ignored, as in C
+	Recvs  RecvSource // supplies the receives; nil for a queue that PostRecv fills
 	Cookie any        // srq_context: AsyncEvent hands it back through SRQ.Cookie
 }
 
 // SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr).
 type SRQAttr struct {
-	MaxWR  int // receives posted at a time
+	MaxWR  int // receives posted at the same time
 	MaxSGE int // scatter/gather entries per receive; fixed when the SRQ is made
-	Limit  int // EventSRQLimitReached is raised below that many receives; 0 for not armed
+	Limit  int // EventSRQLimitReached is raised when fewer receives are left; 0 means not armed
 }
 
-// SRQAttrMask says which fields of an SRQAttr SRQ.Modify takes (enum
-// ibv_srq_attr_mask).
+// SRQAttrMask selects the fields of an SRQAttr that SRQ.Modify applies (enum ibv_srq_attr_mask).
 type SRQAttrMask uint32
 
 // What SRQ.Modify can change.
@@ -24,19 +23,18 @@ const (
 	SRQAttrLimit SRQAttrMask = 1 << 1 // IBV_SRQ_LIMIT: arm, or disarm with 0
 )
 
-// SRQ is a shared receive queue (struct ibv_srq): the QPs that were made with it
-// take their receives from it, each in turn as a message begins to arrive. A
-// receive completes on the CQ of the QP that took it. When a QP ends,
-// the receive that it was just filling is flushed. Receives that no QP has taken stay
-// posted, and closing the SRQ drops them without a completion.
+// SRQ is a shared receive queue (struct ibv_srq). The QPs that were made with it take a receive
+// from it whenever a message begins to arrive. A receive completes on the CQ of the QP that took
+// it. When a QP ends, the receive that it was filling is flushed. Receives that no QP has taken
+// stay posted, and closing the SRQ drops them without a completion.
 type SRQ interface {
-	// PostRecv posts receives (ibv_post_srq_recv), with the rules of
-	// QP.PostSend. Their SGEs name regions of the SRQ's PD.
+	// PostRecv posts receives (ibv_post_srq_recv), with the rules of QP.PostSend. Their SGEs must
+	// name regions of the SRQ's PD.
 	PostRecv(wrs []RecvWR) (n int, err error)
 
-	// Modify sets the attributes that mask names (ibv_modify_srq), all of them
-	// or none. A limit arms one event: EventSRQLimitReached is raised, and the
-	// limit is 0 again, when a QP takes a receive and fewer than Limit are left.
+	// Modify sets the attributes that mask names, all or none of them (ibv_modify_srq). A limit
+	// arms one event. When a QP takes a receive and fewer than Limit are left, EventSRQLimitReached
+	// is raised and the limit becomes 0.
 	Modify(attr SRQAttr, mask SRQAttrMask) error
 
 	Query() (SRQAttr, error) // ibv_query_srq; the sizes granted

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// What follows is what a provider may count. Each of its interfaces is optional: a
-// provider that lacks one says so by not implementing it.
+// The interfaces below are optional. A provider that does not count something does not implement
+// the interface for it.
 
 // DeviceStater is a Device that counts.
 type DeviceStater interface{ Stats() (DeviceStats, error) }
@@ -25,8 +25,8 @@ type ListenerStater interface {
 	ListenerStats() (ListenerStats, error)
 }
 
-// OpCount counts messages of one kind. A message counts when its last segment was built
-// or placed, and its bytes with it or with their segments.
+// OpCount counts messages of one kind. A message is counted when its last segment is built or
+// placed. Its bytes are counted then, or segment by segment.
 type OpCount struct {
 	Messages uint64
 	Octets   uint64 // payload
@@ -37,18 +37,18 @@ func (c *OpCount) add(o OpCount) {
 	c.Octets += o.Octets
 }
 
-// Traffic counts the messages of one direction by what they are on the wire.
+// Traffic counts the messages of one direction by their type on the wire.
 type Traffic struct {
 	Send           OpCount // with Invalidate or Solicited Event, too
 	Write          OpCount
-	ReadRequest    OpCount // Octets: those asked for
+	ReadRequest    OpCount // Octets: the bytes requested
 	ReadResponse   OpCount
 	AtomicRequest  OpCount
 	AtomicResponse OpCount
 	Immediate      OpCount // Immediate Data messages of RFC 7306
 }
 
-// Add adds what o has counted.
+// Add adds the counts of o.
 func (t *Traffic) Add(o *Traffic) {
 	t.Send.add(o.Send)
 	t.Write.add(o.Write)
@@ -59,41 +59,41 @@ func (t *Traffic) Add(o *Traffic) {
 	t.Immediate.add(o.Immediate)
 }
 
-// QPStats is what a QP has counted since it was made, over all of its connections, and how
-// full its queues are.
+// QPStats holds a QP's counters since it was made, over all its connections, and the fill levels of
+// its queues.
 type QPStats struct {
 	Sent, Received Traffic
 
 	FlushedSends, FlushedRecvs uint64
 	CRCErrors                  uint64
 
-	SendsPosted int  // work requests in the send queue that were not reported
-	SendsHeld   int  // those of them of which nothing has been built, or that wait for other posts
+	SendsPosted int  // work requests in the send queue that are not reported yet
+	SendsHeld   int  // of these, the ones that are deferred or of which nothing has been built
 	HeldForPeer bool // they wait for the peer's first message (RFC 5044 section 7.1.2)
 	ReadsOut    int  // Reads and atomic operations that wait for the peer's response
 
 	RecvsPosted int // of the QP's own receive queue
-	// LowestRecvs is the least number of receives that were left when a message had taken
-	// one; -1 if none has been taken, or the QP has an SRQ.
+	// LowestRecvs is the lowest number of receives left after a message took one. It is -1 if no
+	// message has taken one, or if the QP has an SRQ.
 	LowestRecvs int
 
 	Local, Remote netip.AddrPort // of the connection, zero without one
-	TCP           *TCPStats      // of the connection, nil where it is not one of TCP
+	TCP           *TCPStats      // of the connection; nil if it does not use TCP
 }
 
 // TCPStats is a part of TCP_INFO.
 type TCPStats struct {
 	RTTMicros, RTTVarMicros uint32
 	SendMSS, CongWindow     uint32 // bytes; segments
-	Unacked, Lost, Retrans  uint32 // segments at this moment
-	TotalRetrans            uint32 // segments since the start
+	Unacked, Lost, Retrans  uint32 // segments, currently
+	TotalRetrans            uint32 // segments, since the start
 	BytesAcked              uint64
 	BytesReceived           uint64
 	NotSentBytes            uint32
-	DeliveryRate            uint64 // bytes a second
+	DeliveryRate            uint64 // bytes per second
 }
 
-// String has fmt print what a QPStats has here, and not its address.
+// String makes fmt print the contents in a QPStats instead of the address.
 func (t *TCPStats) String() string {
 	if t == nil {
 		return "none"
@@ -101,40 +101,41 @@ func (t *TCPStats) String() string {
 	return fmt.Sprintf("%+v", *t)
 }
 
-// CQStats is what a CQ has counted since it was made.
+// CQStats holds a CQ's counters since it was made.
 type CQStats struct {
-	// Completions were put into the CQ or returned at once. Those of what package rdmacm or
-	// ibverbs posts for itself are among them, although no poll returns them: the Write that opens
-	// a stream, and the markers of Drain and Shutdown.
+	// Completions counts completions that were put into the CQ or returned at once. It includes the
+	// completions of work that packages rdmacm and ibverbs post for themselves, although no poll
+	// returns them: the Write that opens a stream, and the markers of Drain and Shutdown.
 	Completions uint64
-	Errors      uint64 // those of them that report a failure, flushes included
-	Lost        uint64 // for which there was no room
+	Errors      uint64 // of these, the failures, flushes included
+	Lost        uint64 // completions lost because the CQ was full
 
-	CQE     int // capacity, which is more than was asked for if that was no power of two
+	CQE     int // capacity: the capacity asked for, rounded up to a power of two
 	Waiting int // completions in the CQ
 
-	// MostWaiting is the most at any time since the CQ was made, or last resized. On the engine,
-	// one look at a connection completes as many receives as have come, up to hundreds. The poll
-	// that looks takes those that it has room for, at most 255 of each connection directly; the
-	// others pass through the CQ, and count here. The flushes at the end of a connection wait
+	// MostWaiting is the highest number of completions in the CQ since it was made or last resized.
+	// On the engine, one read of a connection completes all receives that have arrived, up to
+	// hundreds. The poll that reads returns those that fit, at most 255 of each connection
+	// directly; the others pass through the CQ and count here. The flushes at the end of a
+	// connection count too, so read MostWaiting before it.
 	// there, too: ask before.
 	MostWaiting int
 }
 
-// LowestFree is the least number of free places since the CQ was made, or last resized. As with
-// MostWaiting, what polls return at once does not count: a program that polls less often has less.
+// LowestFree returns the lowest number of free places since the CQ was made or last resized. As
+// with MostWaiting, completions that polls return directly do not count, so a program that polls
+// less often has a lower number.
 func (s *CQStats) LowestFree() int { return s.CQE - s.MostWaiting }
 
-// SRQStats is what an SRQ has counted since it was made. It does not count receives that a
-// RecvSource has.
+// SRQStats holds an SRQ's counters since it was made. It does not count receives of a RecvSource.
 type SRQStats struct {
 	Posted uint64 // receives that were posted
-	Taken  uint64 // those of them that messages have taken
-	Empty  uint64 // messages that found none, which ends their connections
+	Taken  uint64 // of these, the receives that messages have taken
+	Empty  uint64 // messages that found no receive, which ends their connections
 
 	RecvsPosted int // receives in the SRQ
-	// LowestRecvs is the least number of receives that were left when a message had taken
-	// one; -1 if none has been taken.
+	// LowestRecvs is the lowest number of receives left after a message took one; -1 if no message
+	// has taken one.
 	LowestRecvs int
 }
 
@@ -145,22 +146,21 @@ type TerminateCount struct {
 	Count              uint64
 }
 
-// DeviceStats is what a device has counted since it was opened. Sums are over all QPs that
-// are open, and those that were closed.
+// DeviceStats holds a device's counters since it was opened. Sums include all QPs, open and closed.
 type DeviceStats struct {
 	Sent, Received             Traffic
 	FlushedSends, FlushedRecvs uint64
 	CRCErrors                  uint64
-	CQLost                     uint64 // completions that were lost in full CQs
+	CQLost                     uint64 // completions lost in full CQs
 
 	// Terminates are ordered by direction, layer, type and code.
 	Terminates []TerminateCount
-	// OtherTerminates have codes beyond the 64 that are counted singly.
+	// OtherTerminates counts Terminates with other codes than the 64 that are counted singly.
 	OtherTerminates uint64
 
-	// Refused counts by limit what was refused or ended. The keys are names of
-	// engine.Options' fields (MaxAccepted, MaxPendingPerPeer, FPDUTimeout) and
-	// DeviceAttr's (MaxQP, MaxCQ).
+	// Refused counts, by limit, what was refused or ended because of it. The keys are names of
+	// fields of engine.Options (MaxAccepted, MaxPendingPerPeer, FPDUTimeout) and DeviceAttr (MaxQP,
+	// MaxCQ).
 	Refused map[string]uint64
 
 	Connections uint64 // streams that have begun
@@ -170,22 +170,22 @@ type DeviceStats struct {
 
 	Connected int // QPs that have a connection
 
-	// Accepted are the connections that count against MaxAccepted, Closing those against
-	// MaxClosing.
+	// Accepted counts the connections towards MaxAccepted, Closing those towards MaxClosing.
 	Accepted, Closing int
 
-	// Counters are those of a kernel device's driver, by its names, of a port with its number
-	// ("1/sent_pkts"). They count for all processes since the driver was loaded, and are all that
-	// such a device has: the fields above are zero there. Over the engine it is nil.
+	// Counters holds the counters of a kernel device's driver under the driver's names, with the
+	// port's number for a port ("1/sent_pkts"). They count for all processes since the driver was
+	// loaded. A kernel device has only these counters: the fields above are zero. On the engine
+	// Counters is nil.
 	Counters map[string]uint64
 }
 
-// ListenerStats is what a listener has counted since Listen.
+// ListenerStats holds a listener's counters since Listen.
 type ListenerStats struct {
-	Connections uint64 // that TCP has accepted
-	Requests    uint64 // that have become a CONNECT_REQUEST
-	Refused     uint64 // reset for a limit
-	Failed      uint64 // without a good Request in time
-	Pending     int    // in the start-up, or not answered by the program
+	Connections uint64 // accepted by TCP
+	Requests    uint64 // that became a CONNECT_REQUEST
+	Refused     uint64 // reset because of a limit
+	Failed      uint64 // that sent no valid Request in time
+	Pending     int    // in the start-up, or waiting for the program's answer
 	MaxPending  int
 }

@@ -18,8 +18,8 @@ var accessNames = []struct {
 	{AccessRemoteInvalidate, "AccessRemoteInvalidate"}, // C has none
 }
 
-// String returns the C names of the rights: "IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ",
-// and "local read" for none, with which local reading is left.
+// String returns the C names of the rights: "IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ". It
+// returns "local read" for an empty set, which still allows local reading.
 func (a Access) String() string {
 	var names []string
 	for _, n := range accessNames {
@@ -37,8 +37,8 @@ func (a Access) String() string {
 	return strings.Join(names, "|")
 }
 
-// String says what completed and how: "work request 0x7 of qp 17: IBV_WC_RECV, 64 bytes",
-// "work request 0x8 of qp 17: IBV_WC_WR_FLUSH_ERR".
+// String describes the completion: "work request 0x7 of qp 17: IBV_WC_RECV, 64 bytes", "work
+// request 0x8 of qp 17: IBV_WC_WR_FLUSH_ERR".
 func (wc WC) String() string {
 	s := fmt.Sprintf("work request %#x of qp %d: ", wc.WRID, wc.QPN)
 	if wc.Status != WCSuccess {

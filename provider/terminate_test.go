@@ -17,7 +17,7 @@ func TestUnexpectedOpcodeNamesExtensions(t *testing.T) {
 	}
 }
 
-// TestUnknownStateNamesSiw: who prints the state of a QP that siw does not report finds out why.
+// TestUnknownStateNamesSiw: the text of a QP state that siw does not report says why it is unknown.
 func TestUnknownStateNamesSiw(t *testing.T) {
 	if text := provider.QPUnknown.String(); !strings.HasPrefix(text, "IBV_QPS_UNKNOWN") || !strings.Contains(text, "siw") {
 		t.Errorf("QPUnknown is printed as %q", text)

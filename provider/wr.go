@@ -1,7 +1,7 @@
 package provider
 
-// SGE names Length bytes of a registered region (struct ibv_sge). Addr counts
-// from MR.Addr. A Length of zero names nothing, whatever Addr and LKey say.
+// SGE names Length bytes of a registered region (struct ibv_sge). Addr counts from MR.Addr. With a
+// Length of zero, Addr and LKey are ignored.
 type SGE struct {
 	Addr   uint64
 	Length uint32
@@ -14,37 +14,36 @@ type SendWR struct {
 	Opcode WROpcode
 	Flags  SendFlags
 
-	// SGList is the source of Sends and Writes and the sink of Reads and atomic
-	// operations, of which it holds the word's old value, 8 bytes in host order.
-	// It must be empty with SendInline.
+	// SGList is the source of Sends and Writes and the destination of Reads and atomic operations.
+	// For atomics it receives the word's old value, 8 bytes in host order. It must be empty with
+	// SendInline.
 	SGList []SGE
 
-	// Inline is the payload with SendInline, copied before PostSend returns.
-	// It needs no registration.
+	// Inline is the payload with SendInline. PostSend copies it before it returns, and it needs no
+	// registration.
 	Inline []byte
 
 	RemoteAddr uint64 // Write, Read, atomics: the tagged offset at the peer
 
-	// RKey is the peer's STag for Writes, Reads and atomics. WRBindMW and WRRegMR have
-	// here the window's or region's key as it is to be: its index, the upper 24 bits,
-	// says which it is, and the lowest byte must differ from that of the key it has
-	// (MW.RKey, MR.RKey; ibverbs.IncRKey makes such a key).
+	// RKey is the peer's STag for Writes, Reads and atomics. For WRBindMW and WRRegMR it is the new
+	// key of the window or region. The upper 24 bits are its index and stay the same; the lowest
+	// byte must differ from the current key (MW.RKey, MR.RKey). ibverbs.IncRKey makes such a key.
 	RKey uint32
 
 	InvalidateRKey uint32 // WRSendWithInv: the peer's STag; WRLocalInv: our own
 	Imm            uint32 // with immediate data: host order
-	Access         Access // WRRegMR: the rights that the region gets (struct ib_reg_wr)
-	CompareAdd     uint64 // atomics: what to compare with, or to add; host order
-	Swap           uint64 // atomics: what to put there if CompareAdd is there; host order
+	Access         Access // WRRegMR: the region's new rights (struct ib_reg_wr)
+	CompareAdd     uint64 // atomics: the value to compare with, or to add; host order
+	Swap           uint64 // atomics: the value to store if CompareAdd matches; host order
 
-	// Of the masked atomics only (struct ib_atomic_wr of the kernel): the bits to
-	// compare and the bits to swap, or in CompareAddMask the highest bit of each
-	// field that is added apart from the others (RFC 7306 section 5.1).
+	// CompareAddMask and SwapMask are for masked atomics only (struct ib_atomic_wr of the kernel):
+	// the bits to compare and the bits to swap. For an add, CompareAddMask has the highest bit of
+	// each field that is added separately (RFC 7306 section 5.1).
 	CompareAddMask uint64
 	SwapMask       uint64
 
-	// Bind says what WRBindMW binds a window of type 2 to. It is the caller's again
-	// when PostSend returns. With another opcode it is EINVAL, as nothing would be bound.
+	// Bind says what WRBindMW binds a window of type 2 to. The caller owns it again when PostSend
+	// returns. With another opcode it is EINVAL, because nothing would be bound.
 	Bind *MWBindInfo
 }
 
@@ -54,8 +53,9 @@ type RecvWR struct {
 	SGList []SGE
 }
 
-// WC is a work completion (struct ibv_wc). With WCRecvRDMAWithImm ByteLen is the length of the
-// peer's Write, which may be more than the receive has room for, and is not in the receive.
+// WC is a work completion (struct ibv_wc). With WCRecvRDMAWithImm, ByteLen is the length of the
+// peer's Write. That may be more than the receive has room for, because the data is not in the
+// receive.
 type WC struct {
 	WRID      uint64
 	Status    WCStatus
@@ -66,7 +66,7 @@ type WC struct {
 	VendorErr uint32
 	Imm       uint32 // with WCWithImm: host order
 
-	InvalidatedRKey uint32 // with WCWithInv: our STag that the peer invalidated, of a region or a window
+	InvalidatedRKey uint32 // with WCWithInv: our region or window that the peer invalidated
 }
 
 // Err returns nil for a success and otherwise a [*WCError] with the status.
