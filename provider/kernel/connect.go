@@ -13,16 +13,16 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// connectCall is a Connect that is under way.
+// connectCall is the state of a running Connect.
 type connectCall struct {
-	started   chan struct{} // closed when tid is known
+	started   chan struct{} // closed when tid is set
 	tid       int           // the thread that is in C
 	done      chan struct{} // closed when C has returned
 	abandoned bool          // guarded by id.mu
 }
 
-// Connect is on the caller's thread for the TCP handshake. The id's lock is free
-// meanwhile, so that it can be asked for its addresses and be closed.
+// Connect occupies the caller's thread until the TCP handshake is over. It does not hold the id's
+// lock during that time, so other goroutines can read the id's addresses and close it.
 func (i *id) Connect(param provider.ConnParam) error {
 	return i.withParam("rdma_connect", param, ibPrivateRequest, i.prepareConnect, func(p *rdmacm.ConnParam) error {
 		object := ""
@@ -58,15 +58,15 @@ func (i *id) connect(p *rdmacm.ConnParam) error {
 	return err
 }
 
-// handshakeTime is how long an abandoned Connect may go on before it is interrupted.
-// Interrupting it closes the TCP connection, and a peer's siw that accepts a connection
-// which is already closed loses its listener and then crashes
-// (kernel-notes/siw-listener-lost.md). A reachable peer has answered by then.
+// handshakeTime is how long an abandoned Connect may continue before it is interrupted.
+// Interrupting it closes the TCP connection. If a peer's siw accepts a connection that is already
+// closed, it loses its listener and then crashes (kernel-notes/siw-listener-lost.md). A reachable
+// peer answers within this time.
 const handshakeTime = time.Second
 
-// abandonConnect ends a Connect that is under way; it then returns os.ErrClosed.
-// Without this, destroying the id or its QP would wait for the handshake with a
-// host that does not answer. The caller has the id's lock.
+// abandonConnect ends a running Connect, which then returns os.ErrClosed. Otherwise, destroying the
+// id or its QP would wait for the handshake with a host that does not answer. The caller has the
+// id's lock.
 func (i *id) abandonConnect() {
 	call := i.connecting
 	if call == nil {

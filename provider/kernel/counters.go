@@ -18,8 +18,9 @@ var errNoCounters = &provider.UnsupportedError{
 	Reason:  "its driver has none (siw is one such)",
 }
 
-// Stats returns what the driver counts, in DeviceStats.Counters: the files hw_counters of the
-// device and of its ports in sysfs (the kernel's Documentation/ABI/stable/sysfs-class-infiniband).
+// Stats returns the driver's counters in DeviceStats.Counters. They come from the directories
+// hw_counters of the device and of its ports in sysfs (the kernel's
+// Documentation/ABI/stable/sysfs-class-infiniband).
 func (d *device) Stats() (provider.DeviceStats, error) {
 	const op = "device counters"
 	if err := d.enter(); err != nil {
@@ -36,23 +37,23 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 	return provider.DeviceStats{Counters: counters}, nil
 }
 
-// hwCounters reads the counters in a device's directory of sysfs. Those of a port have its number
-// in the name ("1/sent_pkts"), those of the device have none.
+// hwCounters reads the counters below a device's directory in sysfs. The names of a port's counters
+// begin with its number ("1/sent_pkts").
 func hwCounters(dir fs.FS) (map[string]uint64, error) {
 	counters := map[string]uint64{}
 	for _, pattern := range []string{"hw_counters/*", "ports/*/hw_counters/*"} {
 		files, err := fs.Glob(dir, pattern)
 		if err != nil {
-			return nil, err // only a bad pattern does that
+			return nil, err // only a bad pattern causes an error
 		}
 		for _, file := range files {
 			name := filepath.Base(file)
-			if name == "lifespan" { // for how many milliseconds the driver keeps what it has read
+			if name == "lifespan" { // for how many milliseconds the driver caches the counters
 				continue
 			}
 			text, err := fs.ReadFile(dir, file)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // the device has gone meanwhile
+				continue // the device has been removed
 			}
 			if err != nil {
 				return nil, err

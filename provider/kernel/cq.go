@@ -15,10 +15,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// pollBatch is how many completions one crossing into C takes.
+// pollBatch is the number of completions that one call into C fetches.
 const pollBatch = 32
 
-// ackBatch is how many events are acknowledged in one crossing into C.
+// ackBatch is the number of events that one call into C acknowledges.
 const ackBatch = 64
 
 type cq struct {
@@ -32,20 +32,20 @@ type cq struct {
 	pollMu  sync.Mutex
 	c       *ibv.CQ // nil once destroyed; guarded by pollMu
 	batch   *ibv.WCBatch
-	logs    map[uint32]*qp // siw's QPs, by number
-	drained []provider.WC  // completions that are no longer in C
+	logs    map[uint32]*qp // the logs of siw's QPs, by QP number
+	drained []provider.WC  // completions that have been taken out of C
 	late    []lateWC       // completions that were never in C
-	armed   bool           // an event is due for them
+	armed   bool           // drained and late completions raise an event
 
-	// Destroying the CQ waits in C until every event that was fetched is acknowledged. So
-	// the events not acknowledged yet are acknowledged before, and those that come
-	// meanwhile at once.
+	// Destroying the CQ waits in C until every fetched event is acknowledged. So Close first
+	// acknowledges all outstanding events, and later events are acknowledged at once.
 	ackMu   sync.Mutex
 	unacked uint
 	closing bool
 }
 
-// errOutside refuses a CompletionSink or a RecvSource: the kernel's device keeps the queues.
+// errOutside refuses a CompletionSink or a RecvSource, because the kernel's device keeps the
+// queues.
 var errOutside = &provider.UnsupportedError{
 	Feature: "a queue that the program keeps", Reason: "only the engine has it",
 }
@@ -146,7 +146,7 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 		want := min(len(wc)-n, pollBatch)
 		got, err := q.c.Poll(q.batch, want)
 		if err != nil && n > 0 {
-			break // an error is there for the next Poll, too
+			break // the next Poll gets the same error
 		}
 		if err != nil {
 			return 0, opError("ibv_poll_cq", "", err)
@@ -166,13 +166,13 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 	return n, nil
 }
 
-// rxeWithInv is how rxe marks the receive of a message that invalidated a key: with
-// IB_WC_WITH_INVALIDATE of the kernel's verbs, which librxe hands on. In user space the
-// bit is IBV_WC_IP_CSUM_OK, which is about checksums that rxe does not look at
+// rxeWithInv is the flag that rxe sets for the receive of a message that invalidated a key. It is
+// IB_WC_WITH_INVALIDATE of the kernel's verbs, which librxe passes on unchanged. In user space the
+// same bit is IBV_WC_IP_CSUM_OK, for checksums that rxe does not check
 // (kernel-notes/rxe-windows.md).
 const rxeWithInv provider.WCFlags = 1 << 2
 
-// takeWC translates a completion of C's, and reports whether it is one for the program.
+// takeWC converts a completion from C, and reports whether the program may see it.
 func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 	*dst = provider.WC{
 		WRID:      src.WRID(),
@@ -185,7 +185,7 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 	}
 	if dst.Flags&provider.WCWithImm != 0 {
 		if dst.Opcode&provider.WCRecv == 0 {
-			dst.Flags &^= provider.WCWithImm // rxe sets it for Sends, too, without a value
+			dst.Flags &^= provider.WCWithImm // rxe also sets it for Sends without a value
 		} else {
 			dst.Imm = src.Imm()
 		}
@@ -202,7 +202,7 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 	of := q.logs[dst.QPN]
 	if of != nil && !of.connected.Load() && dst.Status == provider.WCSuccess &&
 		dst.Opcode&provider.WCRecv != 0 {
-		of.connected.Store(true) // nobody has read ESTABLISHED yet, but the program may answer
+		of.connected.Store(true) // the program may answer before it gets ESTABLISHED
 	}
 	if of == nil || of.init.SRQ != nil && dst.Opcode&provider.WCRecv != 0 {
 		return true
@@ -222,7 +222,7 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	return opError("ibv_req_notify_cq", "", q.c.ReqNotify(solicitedOnly))
 }
 
-// gotEvent counts an event of the CQ that was fetched, and reports whether to pass it on.
+// gotEvent counts a fetched event of the CQ, and reports whether to pass it on.
 func (q *cq) gotEvent(c *ibv.CQ) bool {
 	q.ackMu.Lock()
 	defer q.ackMu.Unlock()
@@ -237,8 +237,8 @@ func (q *cq) gotEvent(c *ibv.CQ) bool {
 	return true
 }
 
-// settle acknowledges the events that were fetched. If closing, later events are
-// acknowledged as they come.
+// settle acknowledges the fetched events. With closing set, later events are acknowledged when they
+// arrive.
 func (q *cq) settle(closing bool) {
 	q.ackMu.Lock()
 	defer q.ackMu.Unlock()
@@ -327,7 +327,7 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 	}
 }
 
-// get takes an event off C's channel and returns its CQ, nil if there is none.
+// get fetches an event from C's channel and returns its CQ, or nil if there is no event.
 func (ch *compChannel) get() (*cq, error) {
 	for {
 		c, token, err := ch.c.GetCQEvent()

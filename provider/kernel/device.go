@@ -17,31 +17,32 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The vendor id of siw, "bmt", and what its ABI fixes (include/uapi/rdma/siw-abi.h:
-// five SGEs of 16 bytes).
+// siw's vendor id, "bmt", and a limit of its ABI (include/uapi/rdma/siw-abi.h: five SGEs of 16
+// bytes).
 const (
 	siwVendorID  = 0x626d74
 	siwMaxInline = 80
 )
 
-// bridgePartID is the part id that the bridge of govs-verbs-test exec has instead of a number of
-// siw's devices, in ASCII "govs". siw's library is then over the engine and not over siw.
+// bridgePartID is the part id of the device of govs-verbs-test exec's bridge, "govs" in ASCII.
+// siw's devices have other part ids. A device with this part id uses siw's library over the engine
+// instead of over siw.
 const bridgePartID = 0x676f7673
 
-// rxeVendorID is rxe's vendor id, which belongs to no vendor
+// rxeVendorID is rxe's vendor id; it is not assigned to any vendor
 // (drivers/infiniband/sw/rxe/rxe_param.h).
 const rxeVendorID = 0xffffff
 
-// device is an open device. Several of one RDMA device share librdmacm's one
-// context of it, but not their asynchronous events.
+// device is an open device. Several devices may be open for one RDMA device. They share librdmacm's
+// single context for it, but each has its own asynchronous events.
 type device struct {
 	object
 	name   string
 	shared *sharedContext
 	list   *rdmacm.DeviceList // keeps the context open
 	attr   ibv.DeviceAttr
-	libsiw bool // its library is siw's
-	siw    bool // so is its driver
+	libsiw bool // the library is siw's
+	siw    bool // the driver is siw's too
 	rxe    bool
 
 	transport provider.TransportType
@@ -51,12 +52,11 @@ type device struct {
 
 	eventMu sync.Mutex
 	events  []provider.AsyncEvent
-	lost    int           // events after them
-	wake    chan struct{} // has something when events may have
+	lost    int           // events that were dropped after them
+	wake    chan struct{} // filled when events may have arrived
 }
 
-// sharedContext is an open device of librdmacm's, which has one per RDMA device
-// and process.
+// sharedContext is a context of librdmacm, which opens one per RDMA device and process.
 type sharedContext struct {
 	verbs  *ibv.Context
 	source *source
@@ -72,9 +72,8 @@ var contexts struct {
 	m  map[*ibv.Context]*sharedContext
 }
 
-// openDevice takes the device from librdmacm's list and not from
-// ibv_open_device, because an id accepts only QPs of the context that librdmacm
-// opened.
+// openDevice gets the device from librdmacm's list instead of from ibv_open_device, because an id
+// accepts only QPs of the context that librdmacm opened.
 func openDevice(name string) (*device, error) {
 	list, err := rdmacm.GetDevices()
 	switch {
@@ -121,7 +120,7 @@ func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*devic
 	return d, nil
 }
 
-// join makes d one of the devices that share verbs.
+// join adds d to the devices that share verbs.
 func (d *device) join(verbs *ibv.Context) error {
 	contexts.mu.Lock()
 	defer contexts.mu.Unlock()
@@ -144,8 +143,7 @@ func (d *device) join(verbs *ibv.Context) error {
 	return nil
 }
 
-// part undoes join. The life of d is over, so that no waiter of d is left in the
-// source.
+// part undoes join. The life of d has ended, so none of d's goroutines waits in the source.
 func (d *device) part() {
 	contexts.mu.Lock()
 	defer contexts.mu.Unlock()
@@ -231,8 +229,8 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 			fmt.Sprintf("%s port %d", d.name, port), whyNoPort(&d.attr, port, err))
 	}
 	if d.siw {
-		// From Linux 6.12 on siw takes the limit of the network interface, which
-		// is 0 for some that have none, for one of 0 bytes.
+		// From Linux 6.12 on siw uses the limit of the network interface. Some interfaces without a
+		// limit have 0 there, which siw takes for 0 bytes.
 		a.MaxMTU = max(a.MaxMTU, a.ActiveMTU)
 	}
 	return provider.PortAttr{
@@ -250,8 +248,8 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	}, nil
 }
 
-// mtuOctets turns enum ibv_mtu into bytes: 1 is 256, each further step doubles.
-// 0 for what the enumeration does not have.
+// mtuOctets converts enum ibv_mtu to bytes: 1 is 256, and each further step doubles. It returns 0
+// for a value that the enumeration does not have.
 func mtuOctets(mtu uint32) int {
 	if mtu < 1 || mtu > 5 {
 		return 0
@@ -259,7 +257,7 @@ func mtuOctets(mtu uint32) int {
 	return 128 << mtu
 }
 
-// mtuCode turns bytes into enum ibv_mtu, 0 if there is none of that size.
+// mtuCode converts bytes to enum ibv_mtu, or 0 if there is no code for that size.
 func mtuCode(octets int) uint32 {
 	for code := uint32(1); code <= 5; code++ {
 		if mtuOctets(code) == octets {
@@ -330,9 +328,9 @@ func (d *device) QueryPkey(port uint8, index int) (uint16, error) {
 
 var errNoPkey = &provider.UnsupportedError{Feature: "P_Key table", Reason: "iWARP has no partitions"}
 
-// AsyncEvent waits for an event of an object of this device, or of a port. If more events
-// came than are kept, one call after the last event kept fails with ENOBUFS and says how
-// many were lost.
+// AsyncEvent waits for an event of an object of this device, or of a port. If events were dropped
+// because too many were kept, one call after the last kept event fails with ENOBUFS and says how
+// many were dropped.
 func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 	for {
 		ev, lost, ok := d.popEvent()
@@ -358,8 +356,8 @@ func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 	}
 }
 
-// readEvents takes all events off the descriptor and gives each to the device
-// whose object it is about. The caller has the source's turn.
+// readEvents reads all events from the descriptor and gives each to the device of the object that
+// it names. The caller has the source's turn.
 func (sc *sharedContext) readEvents() error {
 	for {
 		ev, err := sc.verbs.GetAsyncEvent()
@@ -375,9 +373,9 @@ func (sc *sharedContext) readEvents() error {
 	}
 }
 
-// dispatch finds the object of an event before it acknowledges the event: until then the
-// object can't be destroyed. It drops events of objects that are being closed, and of
-// kinds of objects that this package does not make.
+// dispatch finds the object of an event before it acknowledges the event, because the object cannot
+// be destroyed until then. It drops events of objects that are being closed, and events of object
+// kinds that this package does not make.
 func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 	defer ev.Ack()
 	out := provider.AsyncEvent{Type: provider.AsyncEventType(ev.Type)}
@@ -410,8 +408,8 @@ func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 	}
 }
 
-// maxEvents bounds the events kept for a device whose program does not fetch them. The
-// oldest are kept, because the first failure explains the rest.
+// maxEvents limits the events that are kept for a program that does not fetch them. The oldest ones
+// are kept, because the first failure explains the rest.
 const maxEvents = 1024
 
 func (d *device) pushEvent(ev provider.AsyncEvent) {
@@ -428,7 +426,8 @@ func (d *device) pushEvent(ev provider.AsyncEvent) {
 	}
 }
 
-// popEvent takes the oldest event, or returns how many were lost after the last one.
+// popEvent removes the oldest event. If there is none, it returns how many were lost after the last
+// one.
 func (d *device) popEvent() (ev provider.AsyncEvent, lost int, ok bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
@@ -441,7 +440,7 @@ func (d *device) popEvent() (ev provider.AsyncEvent, lost int, ok bool) {
 	return ev, 0, true
 }
 
-// forgetEvents drops the events of an object that is gone.
+// forgetEvents drops the events for which of returns true, when their object is closed.
 func (d *device) forgetEvents(of func(provider.AsyncEvent) bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
@@ -454,7 +453,7 @@ func (d *device) hasEvent() bool {
 	return len(d.events) > 0 || d.lost > 0
 }
 
-// memlockError adds to an ENOMEM the limit that is its usual cause.
+// memlockError adds the usual cause, the limit of locked memory, to an ENOMEM.
 func memlockError(err error) error {
 	if !errors.Is(err, syscall.ENOMEM) {
 		return err

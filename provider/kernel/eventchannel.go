@@ -18,11 +18,11 @@ type eventChannel struct {
 	source *source
 	life   context.Context
 	endJob context.CancelFunc
-	serial uint64 // the order in which two channels are locked
+	serial uint64 // two channels are locked in this order
 
-	// mu is held while librdmacm takes an event off the channel: it then writes
-	// the addresses and the device of the event's id, and for a REJECTED event
-	// modifies the id's QP, without a lock of its own.
+	// mu is held while librdmacm takes an event off the channel. librdmacm then writes the
+	// addresses and the device of the event's id without a lock of its own, and for a REJECTED
+	// event it modifies the id's QP.
 	mu sync.Mutex
 }
 
@@ -92,11 +92,11 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	return provider.CMEvent{}, opError("rdma_get_cm_event", "", err)
 }
 
-// take takes one event off the channel, EAGAIN if there is none. It says false
-// for an event of an id that is being closed.
+// take takes one event off the channel, or returns EAGAIN if there is none. It returns false for an
+// event of an id that is being closed.
 //
-// The event is acknowledged before it is returned, because rdma_destroy_id waits for
-// that. Until then the objects that it names can't be destroyed.
+// It acknowledges the event before it returns, because rdma_destroy_id waits for that. The objects
+// that the event names cannot be destroyed before.
 func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -131,7 +131,7 @@ func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 	}
 	err = ev.Ack()
 	if orphan != nil {
-		_ = orphan.Destroy() // refuses the connection; no caller takes the error
+		_ = orphan.Destroy() // refuses the connection; nobody is left to report an error to
 	}
 	return out, out.ID != nil && err == nil, err
 }

@@ -19,18 +19,18 @@ import (
 
 // id is a CM id. Locks are taken in the order QP, id, channel.
 type id struct {
-	object // its child is its QP
+	object // its QP is its child
 	token  uintptr
 
-	// mu serialises the C calls on the id, but for Connect, which takes long.
+	// mu serialises the C calls on the id except Connect, which takes long.
 	mu         sync.Mutex
 	c          *rdmacm.ID // nil once destroyed
 	ch         *eventChannel
 	connecting *connectCall // nil if no Connect is under way
-	left       bool         // disconnected from this end
+	left       bool         // Disconnect was called on this end
 
-	// qp is what the id connects or has connected: its own QP, or the one that
-	// Connect or Accept was given.
+	// qp is the QP that the id connects or has connected: its own, or the one passed to Connect or
+	// Accept.
 	qp atomic.Pointer[qp]
 
 	cookieMu sync.Mutex
@@ -53,8 +53,8 @@ func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
 	return i, nil
 }
 
-// newID makes the id that came with a CONNECT_REQUEST, nil if the channel is
-// closed. The channel's lock is held, the event is not acknowledged yet.
+// newID makes the id that came with a CONNECT_REQUEST, or returns nil if the channel is closed. The
+// caller has the channel's lock and has not acknowledged the event yet.
 func newID(ch *eventChannel, c *rdmacm.ID, cookie any) *id {
 	if ch.hold() != nil {
 		return nil
@@ -77,8 +77,8 @@ func (i *id) SetCookie(cookie any) {
 	i.cookie = cookie
 }
 
-// lock locks the id for a C call. While a Connect is under way the kernel would
-// make other calls wait for its end, so they fail with EALREADY.
+// lock locks the id for a C call. It fails with EALREADY during a Connect, because the kernel would
+// make other calls wait until Connect returns.
 func (i *id) lock() error {
 	i.mu.Lock()
 	switch {
@@ -138,14 +138,14 @@ func (i *id) Listen(backlog int) error {
 	})
 }
 
-// millis rounds a timeout up to what C takes.
+// millis rounds a timeout up to milliseconds for C.
 func millis(d time.Duration) int {
 	ms := (max(d, 0) + time.Millisecond - 1) / time.Millisecond
 	return int(min(ms, math.MaxInt32))
 }
 
-// addrs calls f with the id if it is not destroyed, also while a Connect is
-// under way, which does not change what f reads.
+// addrs calls f with the id unless it is destroyed. It also does so during a Connect, which does
+// not change what f reads.
 func (i *id) addrs(f func(c *rdmacm.ID)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -203,7 +203,7 @@ func (i *id) established() {
 	}
 }
 
-// note applies to the id's QP what an event means for it.
+// note applies an event to the id's QP.
 func (i *id) note(event provider.CMEventType) {
 	switch event {
 	case provider.CMEstablished:
@@ -213,8 +213,8 @@ func (i *id) note(event provider.CMEventType) {
 	}
 }
 
-// settle has the work of the id's QP flushed before an event reports the connection's
-// end. Unlike note it is called without the channel's lock.
+// settle flushes the work of the id's QP before an event reports the connection's end. Unlike note
+// it is called without the channel's lock.
 func (i *id) settle(event provider.CMEventType) {
 	if event == provider.CMDisconnected {
 		i.leave()
@@ -224,7 +224,7 @@ func (i *id) settle(event provider.CMEventType) {
 	}
 }
 
-// flush has the work of the id's QP flushed if the connection has ended.
+// flush flushes the work of the id's QP if the connection has ended.
 func (i *id) flush() {
 	q := i.qp.Load()
 	if q != nil && q.ended.Load() && q.enter() == nil {
@@ -241,7 +241,7 @@ func (i *id) ended() {
 	}
 }
 
-// destroyQP destroys the QP that CreateQP made. No other call holds the QP.
+// destroyQP destroys the QP that CreateQP made. No other call is using the QP.
 func (i *id) destroyQP() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -285,16 +285,16 @@ func (i *id) Disconnect() error {
 	return err
 }
 
-// How much private data the messages of InfiniBand's connection manager have room
-// for, less rdma_cm's own header in the request.
+// Limits of private data in the messages of InfiniBand's connection manager, in bytes; the
+// request's excludes rdma_cm's own header.
 const (
 	ibPrivateRequest = 92 - 36
 	ibPrivateReply   = 196
 	ibPrivateReject  = 148
 )
 
-// checkPrivate names the limit in its error; the library or the kernel would return an
-// errno only. ib is the limit on InfiniBand and RoCE.
+// checkPrivate names the limit in its error; the library or the kernel would only return an errno.
+// ib is the limit on InfiniBand and RoCE, in bytes.
 func (i *id) checkPrivate(private []byte, ib int) error {
 	n := len(private)
 	if n > math.MaxUint8 {
@@ -306,8 +306,8 @@ func (i *id) checkPrivate(private []byte, ib int) error {
 	return nil
 }
 
-// withParam calls f with param in C's form. A QP that param names is kept open until f
-// returns: the kernel looks it up by number. before prepares the QP.
+// withParam calls f with param converted for C. It keeps a QP that param names open until f
+// returns, because the kernel looks it up by number. before prepares the QP.
 func (i *id) withParam(op string, param provider.ConnParam, limit int, before func(*qp, *rdmacm.ConnParam) error, f func(*rdmacm.ConnParam) error) error {
 	for _, n := range []int{param.ResponderResources, param.InitiatorDepth} {
 		if n < 0 || n > math.MaxUint8 {
@@ -335,7 +335,7 @@ func (i *id) withParam(op string, param provider.ConnParam, limit int, before fu
 		defer q.release()
 		p.QPNum = q.qpn
 		if q.init.SRQ != nil {
-			p.SRQ = 1 // for devices whose connection manager sends it to the peer; iWARP's does not
+			p.SRQ = 1 // some devices' connection managers send it to the peer; iWARP's does not
 		}
 		i.qp.Store(q)
 		q.connector.Store(i)
@@ -346,7 +346,7 @@ func (i *id) withParam(op string, param provider.ConnParam, limit int, before fu
 	return f(p)
 }
 
-// retries turns a count of the contract into C's.
+// retries converts a count of ConnParam to C's.
 func retries(n int) uint8 {
 	switch {
 	case n == 0:
@@ -383,7 +383,7 @@ func (i *id) Migrate(to provider.EventChannel) error {
 		ch.release()
 		return nil
 	}
-	// Neither channel may be read meanwhile: C stores the new one in the id.
+	// Both channels are locked against reading, because C stores the new one in the id.
 	first, second := i.ch, ch
 	if first.serial > second.serial {
 		first, second = second, first

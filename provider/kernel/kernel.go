@@ -11,20 +11,20 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel/rdmalink"
 )
 
-// Available says whether the kernel provider was built in.
+// Available reports whether the kernel provider was built in.
 const Available = true
 
-// New returns the kernel provider. It has no state of its own: all of these providers use
-// the same devices of the process.
+// New returns the kernel provider. It has no state: every such provider uses the same devices of
+// the process.
 func New() provider.Provider { return kernelProvider{} }
 
 type kernelProvider struct{}
 
 func (kernelProvider) Name() string { return "kernel" }
 
-// Devices lists the devices that have a driver in libibverbs. An empty list is an error
-// only if the kernel has devices, which the libraries then can't reach. The network
-// interface under each comes from netlink, and is empty if netlink reports none.
+// Devices lists the devices that have a driver in libibverbs. An empty list is an error only if the
+// kernel has devices, which the libraries then cannot reach. The network interface of each device
+// comes from netlink; it is empty if netlink reports none.
 func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 	list, err := ibv.GetDeviceList()
 	if err != nil {
@@ -36,7 +36,8 @@ func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 			return nil, opError("ibv_get_device_list", "", fmt.Errorf("%w: %s", syscall.ENODEV, why))
 		}
 	}
-	// By name and GUID: over the bridge, libibverbs lists its device, and netlink the kernel's.
+	// By name and GUID, because over the bridge libibverbs lists the bridge's device and netlink
+	// the kernel's.
 	type identity struct {
 		name string
 		guid uint64

@@ -12,28 +12,28 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The contract wants all work of a QP whose connection has ended to complete as flushed.
-// So once the end is known here, the QP is moved to the error state, in which the device
-// flushes its work: on InfiniBand and RoCE nothing else does that, and siw leaves some
-// work after a fault in the answer to a Read.
+// The contract requires all work of a QP whose connection has ended to complete as flushed. So when
+// this package learns of the end, it moves the QP to the error state, in which the device flushes
+// its work. On InfiniBand and RoCE nothing else does that, and siw leaves some work after a fault
+// in the answer to a Read.
 //
-// siw never completes what is posted later. So that work is not passed to libsiw, and its
-// completions are made here. Other devices flush it by themselves, as ibv_modify_qp(3)
-// says, but librxe does not notify the kernel of receives: after them the QP is moved to
-// the error state once more.
+// siw never completes work that is posted later. So that work is not passed to libsiw, and this
+// file makes its completions. Other devices flush it by themselves, as ibv_modify_qp(3) says. But
+// librxe does not notify the kernel of receives, so after posting them the QP is moved to the error
+// state once more.
 
-// lateWC is a completion that is made here. It occupies a place in its queue until it is
+// lateWC is a completion that this package makes. It occupies a place in its queue until it is
 // polled.
 type lateWC struct {
 	wc     provider.WC
 	places *atomic.Int32
 }
 
-// end notes that the connection of a QP has ended.
+// end records that the QP's connection has ended.
 func (q *qp) end() { q.ended.Store(true) }
 
-// settle has the device flush its work. Nothing completes in siw after that. The caller
-// has the lock of a queue, or has entered the QP.
+// settle makes the device flush its work. Nothing completes in siw after that. The caller has the
+// lock of a queue, or has entered the QP.
 func (q *qp) settle() {
 	q.settling.Lock()
 	defer q.settling.Unlock()
@@ -43,12 +43,11 @@ func (q *qp) settle() {
 	}
 }
 
-// toError moves the QP to the error state. That can't fail: it is allowed from every
+// toError moves the QP to the error state. This cannot fail, because it is allowed from every
 // state.
 func (q *qp) toError() { _ = q.c.Modify(errState, uint32(provider.QPAttrState)) }
 
-// flushSends completes wrs as flushed, with the rules of PostSend, whose locks
-// are held.
+// flushSends completes wrs as flushed, with the rules of PostSend. The caller has PostSend's locks.
 func (q *qp) flushSends(wrs []provider.SendWR) (int, error) {
 	q.settle()
 	q.recoverSends()
@@ -67,7 +66,7 @@ func (q *qp) flushSends(wrs []provider.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// flushRecvs is flushSends for PostRecv.
+// flushRecvs completes wrs as flushed, with the rules of PostRecv. The caller has PostRecv's locks.
 func (q *qp) flushRecvs(wrs []provider.RecvWR) (int, error) {
 	q.settle()
 	q.recoverRecvs()
@@ -108,7 +107,7 @@ func (q *cq) addLate(l lateWC) {
 	q.raise()
 }
 
-// raise makes an event of the CQ if one is due. The caller has pollMu.
+// raise makes an event of the CQ if it is armed. The caller has pollMu.
 func (q *cq) raise() {
 	if q.armed && q.ch != nil {
 		q.armed = false
@@ -116,7 +115,7 @@ func (q *cq) raise() {
 	}
 }
 
-// takeLate moves completions to wc, and says how many. The caller has pollMu.
+// takeLate moves completions to wc and returns their number. The caller has pollMu.
 func (q *cq) takeLate(wc []provider.WC) int {
 	n := min(len(wc), len(q.late))
 	for i := range n {
@@ -127,15 +126,15 @@ func (q *cq) takeLate(wc []provider.WC) int {
 	return n
 }
 
-// lateEvents are the events of a completion channel that are made here, not in C.
+// lateEvents are the events of a completion channel that this package makes instead of C.
 type lateEvents struct {
 	mu   sync.Mutex
 	cqs  []*cq
-	kick context.Context // done when cqs has got something; a child of the channel's life
+	kick context.Context // cancelled when a CQ is added to cqs; a child of the channel's life
 	call context.CancelFunc
 }
 
-// renew makes the context that the next late event ends.
+// renew makes the context that the next late event cancels.
 func (e *lateEvents) renew(life context.Context) { e.kick, e.call = context.WithCancel(life) }
 
 // lateEvent makes a call of the channel's Next return q.
@@ -147,8 +146,7 @@ func (ch *compChannel) lateEvent(q *cq) {
 	ch.late.renew(ch.life)
 }
 
-// takeLate returns a CQ whose event is due, or nil and the context that ends with the
-// next.
+// takeLate returns a CQ with a pending event, or nil and the context that the next event cancels.
 func (ch *compChannel) takeLate() (*cq, context.Context) {
 	ch.late.mu.Lock()
 	defer ch.late.mu.Unlock()

@@ -15,24 +15,24 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// mw is a memory window. Drivers find it by its key in C, so that key changes with each
-// bind that is posted.
+// mw is a memory window. Drivers use the key in its C struct to find it, so that key changes with
+// each bind that is posted.
 type mw struct {
 	object
 	pd   *pd
 	typ  provider.MWType
 	c    *ibv.MW
-	rkey atomic.Uint32 // as in C, where it changes under the lock of the posting QP's send queue
+	rkey atomic.Uint32 // same as in C, where it changes under the lock of the posting QP's send queue
 
-	last atomic.Pointer[mr] // the region of the last bind, to be named when it ends
+	last atomic.Pointer[mr] // the region of the last bind; unbinding has to name it
 
-	// valid is the key that the window was last bound with, 0 if it is not bound, as far
-	// as is known here. It is kept for windows of type 2 on rxe, see addInvalidate.
+	// valid is the key of the last bind known here, or 0 if the window is not bound. It is kept for
+	// windows of type 2 on rxe; see addInvalidate.
 	valid atomic.Uint32
 }
 
-// memoryKeys finds the windows and regions of a context by what work requests name them
-// with: the contract has keys where C has pointers.
+// memoryKeys finds the windows and regions of a context by the keys in work requests, because C
+// needs pointers.
 type memoryKeys struct {
 	mu  sync.RWMutex
 	mws map[uint32]*mw // by index: the key without its lowest byte
@@ -48,7 +48,7 @@ func (k *memoryKeys) change(do func()) {
 	do()
 }
 
-// window returns the window that a key has the index of, nil if there is none.
+// window returns the window with the index of a key, or nil if there is none.
 func (k *memoryKeys) window(rkey uint32) *mw {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -111,11 +111,11 @@ func (w *mw) Close() error {
 	}))
 }
 
-// windowRights are those that a window can have.
+// windowRights are the rights that a window can have.
 const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
 
-// toBind converts info for C, and holds window and region; q releases them when the bind
-// is posted.
+// toBind converts info for C. It holds the window and the region; q releases them when the bind is
+// posted.
 func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	c := ibv.BindInfo{Addr: info.Addr, Length: info.Length, Access: uint32(info.Access)}
 	if extra := info.Access &^ windowRights; extra != 0 {
@@ -136,7 +136,7 @@ func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 		return c, err
 	}
 	if m == nil {
-		// librxe looks into the region, although ibv_bind_mw takes none.
+		// librxe reads the region even for unbinding, although ibv_bind_mw takes none then.
 		if m = w.last.Load(); m == nil {
 			w.release()
 			return c, fmt.Errorf("%w: the window is not bound, and no region is named", syscall.EINVAL)
@@ -152,17 +152,17 @@ func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	return c, nil
 }
 
-// binding is a bind, or the invalidation of a window, that is being posted.
+// binding is a bind of a window, or its invalidation, that is being posted.
 type binding struct {
 	w    *mw
 	m    *mr    // nil for an invalidation
-	at   int    // in the batch
-	rkey uint32 // of type 2: the new one, 0 for an invalidation
-	old  uint32 // of type 2: what valid was
+	at   int    // index in the batch
+	rkey uint32 // of type 2: the new key, 0 for an invalidation
+	old  uint32 // of type 2: the previous value of valid
 }
 
-// bound ends what toBind and addInvalidate began, for a batch of which n requests were
-// posted. The caller has sqMu.
+// bound finishes the binds and invalidations of a batch after n of its requests were posted. The
+// caller has sqMu.
 func (q *qp) bound(n int) {
 	for _, b := range q.binding {
 		if b.w.typ == provider.MWType2 && b.m != nil && b.at < n {
@@ -184,7 +184,7 @@ func (q *qp) bound(n int) {
 	q.binding = q.binding[:0]
 }
 
-// addBind adds what a WRBindMW has to the work request that was added last.
+// addBind adds the fields of a WRBindMW to the work request that was added last.
 func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 	if wr.Bind == nil {
 		return fmt.Errorf("%w: WRBindMW without MWBindInfo", syscall.EINVAL)
@@ -194,8 +194,8 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 		return fmt.Errorf("%w: the key %#x names no window of type 2", syscall.EINVAL, wr.RKey)
 	}
 	if q.dev.rxe && wr.RKey == w.RKey() {
-		// rxe would accept it, and addInvalidate could not distinguish this bind from the
-		// one before.
+		// rxe would accept it, but addInvalidate could not distinguish this bind from the previous
+		// one.
 		return fmt.Errorf("%w: the key %#x is the one that the window has; a bind takes another (ibv_inc_rkey)", syscall.EINVAL, wr.RKey)
 	}
 	info, err := q.toBind(w, wr.Bind)
@@ -209,16 +209,16 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 	return nil
 }
 
-// errUnbound is for a local invalidation that would crash the kernel.
+// errUnbound refuses a local invalidation that would crash the kernel.
 var errUnbound = fmt.Errorf("%w: no bind of this window with this key was posted that is not invalidated again", syscall.EINVAL)
 
-// addInvalidate checks the key of the WRLocalInv that was added last. Verbs have a status
-// for the invalidation of a window that is not bound, but rxe crashes the kernel
-// (kernel-notes/rxe-crash-window.md), so it is refused here. Keys that belong to no
-// window of this context are not checked, because rxe refuses them.
+// addInvalidate checks the key of the WRLocalInv that was added last. Verbs have a completion
+// status for invalidating an unbound window, but rxe crashes the kernel
+// (kernel-notes/rxe-crash-window.md), so the provider refuses it. Keys of no window in this context
+// are not checked, because rxe refuses them.
 //
-// The window counts as bound from the post of its bind on, which rxe may yet refuse: it
-// then still has its old key, and refuses the invalidation of the new one.
+// A window counts as bound as soon as its bind is posted. If rxe then refuses the bind, the window
+// keeps its old key and refuses the invalidation of the new one.
 func (q *qp) addInvalidate(key uint32) error {
 	if !q.dev.rxe {
 		return nil
@@ -238,7 +238,7 @@ func (q *qp) addInvalidate(key uint32) error {
 	return nil
 }
 
-// invalidated records that, as a completion says, a peer has invalidated a key.
+// invalidated records that a peer has invalidated a key, as a completion reported.
 func (k *memoryKeys) invalidated(key uint32) {
 	if w := k.window(key); w != nil && key != 0 {
 		w.valid.CompareAndSwap(key, 0)

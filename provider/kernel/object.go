@@ -11,18 +11,17 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// object is the lifetime of anything that is made and closed. C crashes or hangs
-// when a parent is destroyed before its children (libsiw unmaps a CQ's memory
-// even if the kernel then refuses to destroy it), so nothing is destroyed here
-// while it has children.
+// object is the lifetime of anything that is made and closed. C crashes or hangs when a parent is
+// destroyed before its children; libsiw, for example, unmaps a CQ's memory even if the kernel
+// refuses to destroy the CQ. So an object with children is not destroyed.
 type object struct {
 	mu       sync.RWMutex
 	closed   bool
 	children atomic.Int64
 }
 
-// enter keeps the object open until leave, for the time of one call. Calls do not nest: a
-// Close between two enters of one goroutine would deadlock.
+// enter keeps the object open until leave, for the duration of one call. Calls must not nest: if
+// Close came between two enters of one goroutine, both would deadlock.
 func (o *object) enter() error {
 	o.mu.RLock()
 	if o.closed {
@@ -34,8 +33,7 @@ func (o *object) enter() error {
 
 func (o *object) leave() { o.mu.RUnlock() }
 
-// hold keeps the object from being closed until release: for a child, or for a
-// call that takes long.
+// hold keeps the object from being closed until release: for a child, or for a long call.
 func (o *object) hold() error {
 	if err := o.enter(); err != nil {
 		return err
@@ -47,7 +45,7 @@ func (o *object) hold() error {
 
 func (o *object) release() { o.children.Add(-1) }
 
-// close calls destroy once, when no call is under way and no child exists.
+// close calls destroy once, when no call is running and no child exists.
 func (o *object) close(destroy func() error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +79,7 @@ func releaseAll(objects ...*object) {
 	}
 }
 
-// opError makes the contract's error of a failed C call; nil stays nil.
+// opError wraps the error of a failed C call as the contract requires; nil stays nil.
 func opError(op, object string, err error) error {
 	if err == nil {
 		return nil
@@ -89,10 +87,9 @@ func opError(op, object string, err error) error {
 	return &provider.Error{Op: op, Object: object, Err: err}
 }
 
-// A registry finds Go objects by the number that stands for them in C: the context of a
-// CQ, QP or id. Numbers are not used again, unlike pointers, so that a late event can't
-// be taken for one of a newer object. The garbage collector keeps objects that are in a
-// registry.
+// A registry finds Go objects by the number that C stores as the context of a CQ, QP or id. Unlike
+// pointers, numbers are never reused, so a late event cannot be attributed to a newer object. The
+// registry keeps its objects from being garbage collected.
 type registry[T any] struct {
 	mu   sync.RWMutex
 	last uintptr

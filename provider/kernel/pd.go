@@ -43,9 +43,9 @@ func (p *pd) Close() error {
 	}))
 }
 
-// mr keeps buf alive and in place: the kernel has its pages. For the same reason it is in
-// mrs until it is closed, also if the program has dropped it: the garbage collector would
-// reuse its memory.
+// mr keeps buf alive and in place, because the kernel has its pages. For the same reason mrs holds
+// it until it is closed, even if the program has dropped it: the garbage collector would reuse its
+// memory.
 type mr struct {
 	object
 	token  uintptr
@@ -61,7 +61,8 @@ type mr struct {
 
 func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	if access&provider.AccessZeroBased != 0 {
-		// By ibv_reg_mr(3) this has the same meaning, and no driver has to know the flag.
+		// By ibv_reg_mr(3) this has the same meaning, and works with drivers that do not know the
+		// flag.
 		return p.regMR("ibv_reg_mr", buf, new(uint64), access)
 	}
 	return p.regMR("ibv_reg_mr", buf, nil, access)
@@ -80,7 +81,7 @@ func (p *pd) RegObject(io.ReaderAt, uint64, provider.Access) (provider.MR, error
 		Reason: "the kernel registers memory; map it into memory if it is a file"})
 }
 
-// regMR registers buf at address iova, nil for where it is.
+// regMR registers buf at address iova, or at its own address if iova is nil.
 func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) (provider.MR, error) {
 	fail := func(err error) (provider.MR, error) {
 		return nil, opError(op, fmt.Sprintf("%d bytes", len(buf)), err)
@@ -89,7 +90,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 		return fail(fmt.Errorf("%w: the buffer is empty", syscall.EINVAL))
 	}
 	if iova != nil && p.dev.siw {
-		// The call would succeed, but the region's address would be the virtual one.
+		// The C call would succeed, but the region would keep its virtual address.
 		return fail(&provider.UnsupportedError{Feature: "a region with an address of its own (iova, zero-based)",
 			Reason: "siw names regions by their virtual address, whatever it is asked for"})
 	}
@@ -116,13 +117,13 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 	return m, nil
 }
 
-// kernelRights returns rights without those that libibverbs has no flag for, or expresses
-// in another way.
+// kernelRights returns rights without the ones for which libibverbs has no flag or another
+// mechanism.
 func kernelRights(access provider.Access) uint32 {
 	return uint32(access &^ (provider.AccessRemoteInvalidate | provider.AccessZeroBased))
 }
 
-// whyNotRegistered says what an errno of a registration means.
+// whyNotRegistered explains an errno of a registration.
 func whyNotRegistered(err error, iova bool) error {
 	switch {
 	case errors.Is(err, syscall.EFAULT):
@@ -133,7 +134,7 @@ func whyNotRegistered(err error, iova bool) error {
 	return memlockError(err)
 }
 
-// enter notes what the region is in C.
+// enter records the region's C object.
 func (m *mr) enter(c *ibv.MR) {
 	m.c, m.lkey, m.rkey = c, c.LKey(), c.RKey()
 	m.token = mrs.add(m)
@@ -152,8 +153,8 @@ func (m *mr) forget() {
 	})
 }
 
-// whyNotDeregistered turns the EINVAL of rxe for a region with windows bound to it into
-// EBUSY. A region that exists gets EINVAL for no other reason.
+// whyNotDeregistered turns rxe's EINVAL for a region with windows bound to it into EBUSY. An
+// existing region gets EINVAL for no other reason.
 func whyNotDeregistered(err error) error {
 	if err == syscall.EINVAL {
 		return fmt.Errorf("%w: a window is bound to it (the driver says %w)", syscall.EBUSY, err)
@@ -161,9 +162,8 @@ func whyNotDeregistered(err error) error {
 	return err
 }
 
-// Rereg asks the kernel, and moves the region to a new mr if the kernel could do it.
-// After some failures the region is unusable, as libibverbs documents; it can still be
-// closed.
+// Rereg asks the kernel, and moves the region to a new mr if the kernel succeeded. After some
+// failures the region is unusable, as libibverbs documents, but it can still be closed.
 func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
 	n := &mr{pd: m.pd, buf: m.buf, access: m.access, addr: m.addr}

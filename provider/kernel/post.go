@@ -22,9 +22,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		return n, q.err("ibv_post_send", err)
 	}
 	if !q.connected.Load() && !q.ended.Load() && !q.nowConnected() {
-		// libsiw would put the requests into the queue, fail to ring the doorbell, and
-		// never ring it again: while the slot before is occupied, it assumes that the
-		// kernel is at work. librxe puts them there, too, before it fails.
+		// libsiw would queue the requests, fail to ring the doorbell, and never ring it again:
+		// while the previous slot is occupied, it assumes that the kernel is at work. librxe queues
+		// them too before it fails.
 		return 0, q.err("ibv_post_send", fmt.Errorf("%w: the QP is not connected", syscall.EINVAL))
 	}
 	done := 0
@@ -61,9 +61,10 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	return done, nil
 }
 
-// nowConnected reports whether the QP is connected after calls of C that are under way. The peer
-// may have sent, and the program may answer, before rdma_accept returns here, or on InfiniBand and
-// RoCE rdma_get_cm_event, which connects the side that dialled. The caller has sqMu.
+// nowConnected reports whether the QP is connected, after waiting for C calls in progress. The peer
+// may have sent, and the program may answer, before rdma_accept returns here. On InfiniBand and
+// RoCE the same can happen before rdma_get_cm_event returns, which connects the dialling side. The
+// caller has sqMu.
 func (q *qp) nowConnected() bool {
 	i := q.id
 	if i == nil {
@@ -72,11 +73,11 @@ func (q *qp) nowConnected() bool {
 	if i == nil {
 		return false
 	}
-	i.addrs(func(*rdmacm.ID) {}) // has the locks that are held through these calls
+	i.addrs(func(*rdmacm.ID) {}) // waits for the locks that are held during these calls
 	return q.connected.Load()
 }
 
-// countSilent counts the work requests that were posted since the last signalled one.
+// countSilent updates silent, the number of work requests posted since the last signalled one.
 func (q *qp) countSilent(wrs []provider.SendWR) {
 	for i := range wrs {
 		if q.silent++; q.init.SQSigAll || wrs[i].Flags&provider.SendSignaled != 0 {
@@ -85,18 +86,17 @@ func (q *qp) countSilent(wrs []provider.SendWR) {
 	}
 }
 
-// stuck reports whether a full send queue will stay full, because everything in it is
-// unsignalled. The libraries of hardware give back places when they see a completion, and
-// unsignalled work has none. siw gives a place back when it takes the work up, and rxe when
-// the work is over.
+// stuck reports whether a full send queue will stay full, because everything in it is unsignalled.
+// Hardware libraries free places when they see a completion, and unsignalled work has none. siw
+// frees a place when it starts the work, and rxe when the work is done.
 func (q *qp) stuck() bool {
 	return !q.dev.libsiw && !q.dev.rxe && q.silent >= q.init.Cap.MaxSendWR
 }
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
 
-// addSend adds wr to the batch, or says why it can't be posted. It refuses only requests
-// that the libraries would misread instead of refusing them.
+// addSend adds wr to the batch, or returns why it cannot be posted. It refuses only requests that
+// the libraries would misread instead of refusing.
 func (q *qp) addSend(wr *provider.SendWR) error {
 	if wr.Opcode == provider.WRMaskedAtomicCmpAndSwp || wr.Opcode == provider.WRMaskedAtomicFetchAdd {
 		return &provider.UnsupportedError{Feature: "masked atomic operations", Reason: "libibverbs has none"}
@@ -135,8 +135,7 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	case provider.WRSendWithInv, provider.WRLocalInv:
 		w.SetInvalidateRKey(wr.InvalidateRKey)
 		if q.dev.libsiw && wr.Opcode == provider.WRSendWithInv {
-			// libsiw takes the key from where a Write has its rkey, not from
-			// invalidate_rkey.
+			// libsiw reads the key from the rkey field of a Write, not from invalidate_rkey.
 			w.SetRDMA(0, wr.InvalidateRKey)
 		}
 	case provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
@@ -157,8 +156,8 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	return err
 }
 
-// siwTakes returns why siw can't process wr. siw itself refuses wr only when that is at
-// the head of the queue, and then leaves it there with all work after it.
+// siwTakes returns why siw cannot process wr, or nil. siw refuses such a request only when it
+// reaches the head of the queue, and then leaves it there with all work after it.
 func (q *qp) siwTakes(wr *provider.SendWR) error {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
@@ -179,13 +178,13 @@ var (
 	errSiwAtomic = fmt.Errorf("%w: siw has no atomic operations", syscall.EINVAL)
 )
 
-// ord returns how many Reads the connection allows at a time. The QP is
-// connected and the caller has sqMu.
+// ord returns the number of concurrent Reads that the connection allows. The QP is connected and
+// the caller has sqMu.
 func (q *qp) ord() int {
 	if q.maxReads < 0 {
 		a, _, err := q.c.Query(uint32(provider.QPAttrMaxRdAtomic))
 		if err != nil {
-			return 1 // the limit is not known: not 0
+			return 1 // the limit is unknown, but not 0
 		}
 		q.maxReads = int(a.MaxRdAtomic)
 		if q.dev.siw {
@@ -195,9 +194,9 @@ func (q *qp) ord() int {
 	return q.maxReads
 }
 
-// flags returns the flags of wr. siw refuses to fence a Read, as described at siwTakes.
-// On iWARP that fence changes nothing: Reads are answered one after another, and a Read
-// uses no local memory before its answer.
+// flags returns the flags of wr. It drops the fence of a Read, which siw refuses (see siwTakes). On
+// iWARP that fence has no effect: Reads are answered in order, and a Read uses no local memory
+// before its answer.
 func (q *qp) flags(wr *provider.SendWR) provider.SendFlags {
 	if q.dev.siw && wr.Opcode == provider.WRRDMARead {
 		return wr.Flags &^ provider.SendFence
@@ -205,7 +204,7 @@ func (q *qp) flags(wr *provider.SendWR) provider.SendFlags {
 	return wr.Flags
 }
 
-// addSource adds the local buffers of wr to the work request added last.
+// addSource adds the local buffers of wr to the work request that was added last.
 func (q *qp) addSource(wr *provider.SendWR) error {
 	if wr.Flags&provider.SendInline != 0 {
 		if len(wr.SGList) > 0 {
@@ -237,7 +236,7 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 		return fmt.Errorf("%w: a Read with %d scatter/gather entries, the device takes %d", syscall.EINVAL, n, most)
 	}
 	if q.dev.siw && n == 0 {
-		// siw takes one entry from the queue's slot whatever their number.
+		// siw reads one entry from the queue's slot even if there is none.
 		q.sq.AddSGE(0, 0, 0)
 	}
 	return nil
@@ -254,7 +253,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		return 0, q.err("ibv_post_recv", err)
 	}
 	if q.init.SRQ != nil {
-		// libsiw would look for a place in a queue that does not exist.
+		// libsiw would look for a place in a nonexistent queue.
 		if len(wrs) == 0 {
 			return 0, nil
 		}

@@ -17,15 +17,15 @@ import (
 type qp struct {
 	object
 	dev    *device
-	id     *id       // that made it and owns it in C, nil if a PD did
-	parent []*object // what it was made of, released when it is destroyed
+	id     *id       // the owner in C, which made it; nil if a PD made it
+	parent []*object // its PD, CQs and so on; released when it is destroyed
 	token  uintptr
 	qpn    uint32
 	init   provider.QPInitAttr // with the sizes granted
 
 	// connected is set once the QP has been in RTS.
 	connected atomic.Bool
-	connector atomic.Pointer[id] // the id that Connect or Accept was last called on for a PD's QP
+	connector atomic.Pointer[id] // of a PD's QP: the id of the last Connect or Accept
 
 	// See late.go.
 	ended     atomic.Bool // the connection is known to have ended
@@ -34,10 +34,10 @@ type qp struct {
 	lateSends atomic.Int32
 	lateRecvs atomic.Int32
 
-	maxReads int // negotiated ORD, of siw and once it is known; guarded by sqMu
+	maxReads int // negotiated ORD, once known; siw only; guarded by sqMu
 
-	// The queues' locks guard their batches, and c against being destroyed
-	// while it is posted to.
+	// The queues' locks guard their batches. They also keep c from being destroyed while it is
+	// posted to.
 	sqMu    sync.Mutex
 	sq      *ibv.SendBatch
 	silent  int       // unsignalled work requests posted since the last signalled one
@@ -45,10 +45,10 @@ type qp struct {
 	rqMu    sync.Mutex
 	rq      *ibv.RecvBatch
 	c       *ibv.QP
-	empty   bool // c is no more
+	empty   bool // c is destroyed
 
 	// See sent.go.
-	log            *workLog // nil but on siw
+	log            *workLog // nil unless the device is siw
 	sqIDs          []uint64 // of the batch; guarded by sqMu
 	rqIDs          []uint64 // of the batch; guarded by rqMu
 	sendsRecovered bool     // guarded by sqMu
@@ -63,7 +63,7 @@ func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	return q, nil
 }
 
-// newQP makes a QP of p with create, which is the C call for its owner: an id or a PD.
+// newQP makes a QP of p with create, the C call for its owner: an id or a PD.
 func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAttr) (*ibv.QP, error)) (*qp, error) {
 	scq, ok1 := init.SendCQ.(*cq)
 	rcq, ok2 := init.RecvCQ.(*cq)
@@ -98,7 +98,7 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 		return nil, err
 	}
 	if shared != nil {
-		attr.SRQ = shared.c // held, so that it stays what it is
+		attr.SRQ = shared.c // held, so c stays valid
 	}
 	if err := q.create(attr, scq, rcq, create); err != nil {
 		releaseAll(q.parent...)
@@ -107,8 +107,8 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	return q, nil
 }
 
-// srqOf returns the SRQ that init names, nil for none, and takes out of init what is
-// then ignored: the sizes of a receive queue, says the man page of ibv_create_qp.
+// srqOf returns the SRQ that init names, or nil. With an SRQ it clears the sizes of the receive
+// queue in init, which the man page of ibv_create_qp says are ignored.
 func srqOf(p *pd, init *provider.QPInitAttr) (*srq, error) {
 	if init.SRQ == nil {
 		return nil, nil
@@ -123,7 +123,7 @@ func srqOf(p *pd, init *provider.QPInitAttr) (*srq, error) {
 
 func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitAttr) (*ibv.QP, error)) error {
 	var err error
-	// scq and rcq are held, so that their c stays what it is.
+	// scq and rcq are held, so their c stays valid.
 	attr.SendCQ, attr.RecvCQ = scq.c, rcq.c
 	q.token = qps.add(q)
 	attr.Token = q.token
@@ -139,8 +139,7 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 		rcq.track(q)
 	}
 	q.init.Cap = capFrom(&attr.Cap)
-	// siw returns the sizes that were asked for; the real ones, rounded up, come with a
-	// query.
+	// siw returns the requested sizes; a query returns the real ones, rounded up.
 	if a, _, err := q.c.Query(uint32(provider.QPAttrCap)); err == nil && a.Cap.MaxSendWR > 0 {
 		q.init.Cap = capFrom(&a.Cap)
 	}
@@ -154,7 +153,7 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 	return nil
 }
 
-// postBatch is how many work requests one crossing into C posts.
+// postBatch is the number of work requests that one call into C posts.
 const postBatch = 16
 
 func (q *qp) makeBatches() error {
@@ -202,7 +201,7 @@ func (q *qp) QPN() uint32 { return q.qpn }
 
 func (q *qp) Cookie() any { return q.init.Cookie }
 
-// Cause is nil: the kernel reports why a connection ended to its log only.
+// Cause returns nil, because the kernel reports why a connection ended only in its log.
 func (q *qp) Cause() error { return nil }
 
 func (q *qp) err(op string, err error) error {
@@ -245,7 +244,7 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	return q.err("ibv_modify_qp", whyNotChanged(&attr, mask, err))
 }
 
-// entered notes a state that the program has moved the QP to.
+// entered records a state that the program has moved the QP to.
 func (q *qp) entered(state provider.QPState) {
 	switch {
 	case state == provider.QPErr, state == provider.QPSQD && q.dev.siw:
@@ -254,7 +253,7 @@ func (q *qp) entered(state provider.QPState) {
 			q.settle()
 			q.recoverAll()
 		}
-	case q.dev.siw: // which does little else
+	case q.dev.siw: // siw does little else
 	case state == provider.QPRTS:
 		q.connected.Store(true)
 	case state == provider.QPReset:
@@ -266,7 +265,7 @@ func (q *qp) entered(state provider.QPState) {
 	}
 }
 
-// errState is what moves a QP to the error state.
+// errState holds the attributes that move a QP to the error state.
 var errState = &ibv.QPAttr{State: uint32(provider.QPErr)}
 
 func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
@@ -291,8 +290,8 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 		MaxDestRdAtomic: int(a.MaxDestRdAtomic),
 	}
 	if q.dev.siw {
-		// siw_query_qp gives the size of its inbound Read queue as
-		// max_rd_atomic and that of the outbound one as max_dest_rd_atomic.
+		// siw_query_qp returns the size of its inbound Read queue as max_rd_atomic, and the size of
+		// the outbound one as max_dest_rd_atomic.
 		attr.MaxRdAtomic, attr.MaxDestRdAtomic = attr.MaxDestRdAtomic, attr.MaxRdAtomic
 		if !siwTellsState() {
 			attr.State, attr.CurState = provider.QPUnknown, provider.QPUnknown
@@ -326,7 +325,7 @@ func (q *qp) Close() error {
 	}))
 }
 
-// destroy frees what create made.
+// destroy frees the C object.
 func (q *qp) destroy() error {
 	if q.id != nil {
 		q.id.destroyQP()

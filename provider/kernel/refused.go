@@ -11,25 +11,25 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What follows explains errnos that the libraries and drivers return alone. It is asked only after
-// a call has failed, because what is tried may be more than a device says that it can do. Each
-// function returns the error as it is if it knows nothing.
+// The functions below explain errnos that the libraries and drivers return without a reason. They
+// run only after a call has failed, because a call may succeed beyond the limits that a device
+// reports. Each function returns the error unchanged if it has no explanation.
 
-// because adds why to err if that is errno alone.
+// because adds why to err if err is only the errno.
 func because(err error, errno syscall.Errno, why string) error {
-	if err != errno || why == "" { // what wraps it says more already
+	if err != errno || why == "" { // an error that wraps it already says more
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, why)
 }
 
-// size is a number that was asked for, and between what it has to be.
+// size is a requested number and its limits.
 type size struct {
 	name           string
 	asked, low, up int
 }
 
-// outside describes the first of sizes that is not between its limits, empty if all are.
+// outside describes the first of sizes that is not within its limits, or returns "" if all are.
 func outside(sizes ...size) string {
 	for _, s := range sizes {
 		if s.asked < s.low || s.asked > s.up {
@@ -125,7 +125,7 @@ func (i *id) whyNotConnected(err error) error {
 	return because(err, syscall.ECONNREFUSED, "nobody listens there")
 }
 
-// Errors of posting are made before: programs fill queues on purpose.
+// Errors of posting are made in advance, because programs fill queues on purpose.
 var (
 	errSendFull = fmt.Errorf("%w: the send queue is full; poll the send CQ: a completion frees "+
 		"its place and those before it", syscall.ENOMEM)
@@ -134,7 +134,7 @@ var (
 		syscall.ENOMEM)
 )
 
-// whyNoPost explains a refusal of a post to a queue, with full for one that is full.
+// whyNoPost explains a refusal to post; full is the error for a full queue.
 func whyNoPost(err, full error) error {
 	if err == syscall.ENOMEM { // the C call's
 		return full
@@ -142,7 +142,7 @@ func whyNoPost(err, full error) error {
 	return err
 }
 
-// whyNoRegion explains a refusal of ibv_reg_mr for its rights.
+// whyNoRegion explains why ibv_reg_mr refuses the rights.
 func whyNoRegion(access provider.Access, err error) error {
 	const writes = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
 	if access&writes != 0 && access&provider.AccessLocalWrite == 0 {
@@ -152,7 +152,7 @@ func whyNoRegion(access provider.Access, err error) error {
 	return err
 }
 
-// whyNoPort explains a refusal of a query of a port.
+// whyNoPort explains why a query of a port fails.
 func whyNoPort(a *ibv.DeviceAttr, port uint8, err error) error {
 	return because(err, syscall.EINVAL, outside(size{"the port", int(port), 1, int(a.PhysPortCnt)}))
 }

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// siwTellsState says whether siw's ibv_query_qp fills in the state: from Linux
-// 6.8 on (commit 0b988c1bee28). Before, the field is whatever the kernel's heap
-// held.
+// siwTellsState reports whether siw's ibv_query_qp returns the state, which it does from Linux 6.8
+// on (commit 0b988c1bee28). In earlier versions the field holds random bytes of the kernel's heap.
 var siwTellsState = sync.OnceValue(func() bool {
 	var uts unix.Utsname
 	if unix.Uname(&uts) != nil {
@@ -21,8 +20,8 @@ var siwTellsState = sync.OnceValue(func() bool {
 	return releaseAtLeast(unix.ByteSliceToString(uts.Release[:]), 6, 8)
 })
 
-// releaseAtLeast compares a kernel's release, such as "6.1.0-44-amd64", with a
-// version. What can't be parsed is taken for old.
+// releaseAtLeast reports whether a kernel's release, such as "6.1.0-44-amd64", is at least a
+// version. A release that it cannot parse counts as old.
 func releaseAtLeast(release string, major, minor int) bool {
 	fields := strings.FieldsFunc(release, func(r rune) bool { return r < '0' || r > '9' })
 	if len(fields) < 2 {

@@ -9,15 +9,15 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// On InfiniBand and RoCE the connection manager's messages do not pass through the QP,
-// and librdmacm leaves to its user what iWARP's drivers do in the kernel. This file does
-// what the contract requires of every device.
+// On InfiniBand and RoCE the connection manager's messages do not pass through the QP, so librdmacm
+// leaves to its user what iWARP's drivers do in the kernel. This file does what the contract
+// requires of every device.
 
-// cmConnectResponse is RDMA_CM_EVENT_CONNECT_RESPONSE: the peer has accepted, and the id
-// has no QP that librdmacm knows. The event is handled here and not passed on.
+// cmConnectResponse is RDMA_CM_EVENT_CONNECT_RESPONSE: the peer has accepted, and librdmacm knows
+// no QP of the id. This package handles the event and does not pass it on.
 const cmConnectResponse provider.CMEventType = 5
 
-// onIB says whether the id is bound to a device of InfiniBand or RoCE.
+// onIB reports whether the id is bound to an InfiniBand or RoCE device.
 func (i *id) onIB() (ib bool) {
 	i.addrs(func(c *rdmacm.ID) {
 		if verbs := c.Verbs(); verbs != nil {
@@ -27,8 +27,7 @@ func (i *id) onIB() (ib bool) {
 	return ib
 }
 
-// lockAfterConnect is lock for what an event asks for, which may come before Connect
-// has returned.
+// lockAfterConnect locks the id to handle an event, which may arrive before Connect has returned.
 func (i *id) lockAfterConnect() error {
 	for {
 		i.mu.Lock()
@@ -42,7 +41,7 @@ func (i *id) lockAfterConnect() error {
 	}
 }
 
-// moveQP takes a QP that the id does not own through states of its connection.
+// moveQP moves a QP that the id does not own through states of its connection.
 func (i *id) moveQP(q *qp, ird, ord int, states ...provider.QPState) error {
 	if err := i.lockAfterConnect(); err != nil {
 		return err
@@ -68,7 +67,7 @@ func (i *id) prepareConnect(q *qp, _ *rdmacm.ConnParam) error {
 	return i.moveQP(q, -1, -1, provider.QPInit)
 }
 
-// prepareAccept is prepareConnect for Accept.
+// prepareAccept moves a QP that the id does not own to the states that Accept needs.
 func (i *id) prepareAccept(q *qp, p *rdmacm.ConnParam) error {
 	if !i.onIB() {
 		return nil
@@ -76,8 +75,8 @@ func (i *id) prepareAccept(q *qp, p *rdmacm.ConnParam) error {
 	return i.moveQP(q, int(p.ResponderResources), int(p.InitiatorDepth), provider.QPInit, provider.QPRTR, provider.QPRTS)
 }
 
-// respond completes Connect for a QP that the id does not own, and changes the event as
-// librdmacm does for a QP of the id's own.
+// respond completes Connect for a QP that the id does not own, and changes the event as librdmacm
+// does for a QP that the id owns.
 func (i *id) respond(ev *provider.CMEvent) {
 	err := i.finish()
 	if err == nil {
@@ -88,7 +87,7 @@ func (i *id) respond(ev *provider.CMEvent) {
 	if errno := provider.Errno(err); errno != 0 {
 		ev.Status = -int(errno)
 	}
-	_ = i.Reject(nil) // the connection is not made, also if the peer can't be informed
+	_ = i.Reject(nil) // the connection fails even if the peer cannot be informed
 }
 
 func (i *id) finish() error {
@@ -109,15 +108,14 @@ func (i *id) finish() error {
 	defer i.mu.Unlock()
 	err := i.c.Establish()
 	if err == nil {
-		i.established() // with the lock, see nowConnected
+		i.established() // under the lock, see nowConnected
 	}
 	return err
 }
 
-// leave answers the peer that disconnects. Otherwise the peer would wait for the answer
-// for more than a minute before it gets DISCONNECTED, and our own QP would stay in RTS:
-// rdma_disconnect(3) leaves both to the program. iWARP does not need this, because TCP
-// informs both ends.
+// leave answers the peer's disconnect. Without the answer, the peer would wait more than a minute
+// for DISCONNECTED, and our own QP would stay in RTS: rdma_disconnect(3) leaves both to the
+// program. iWARP does not need this, because TCP informs both ends.
 func (i *id) leave() {
 	if !i.onIB() {
 		return

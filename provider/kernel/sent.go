@@ -10,42 +10,42 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// siw loses completions when a connection ends, and makes others twice
-// (kernel-notes/siw-no-flush.md). The contract says one for each signalled work request. So the
-// work requests that are given to siw are written down, with numbers for their WRIDs, by which
-// their completions are recognised: one of an unknown number is a second one and is dropped, and
-// what is still written down when the QP is in the error state, where nothing completes any
-// more, is completed as flushed here.
+// When a connection ends, siw loses some completions and duplicates others
+// (kernel-notes/siw-no-flush.md). The contract requires exactly one for each signalled work
+// request. So the provider logs the work requests that it gives to siw, and numbers them in their
+// WRIDs. A completion with an unknown number is a duplicate and is dropped. Once the QP is in the
+// error state, nothing more completes, so the work requests still in the log are completed as
+// flushed.
 
-// A workClass has work requests that complete in the order in which they were posted.
+// A workClass is a set of work requests that complete in the order of posting.
 type workClass uint64
 
 const (
 	classSend workClass = iota // Sends and Writes
-	classRead                  // Reads, which the peer's answers complete
+	classRead                  // Reads; the peer's answers complete them
 	classRecv                  // receives
 	classes
 )
 
 const classBits = 2
 
-// workLog has the work requests of a QP that siw has not completed.
+// workLog holds the work requests of a QP that siw has not completed.
 type workLog struct {
 	mu      sync.Mutex
 	classes [classes]workFIFO
-	posted  uint64 // how many, which is the number of the next one
+	posted  uint64 // work requests so far; also the number of the next one
 }
 
-// work is one of them.
+// work is a logged work request.
 type work struct {
 	wrid     uint64
 	number   uint64 // in the order of posting, over all classes
 	opcode   provider.WCOpcode
-	signaled bool // completes if it does not fail, too
-	done     bool // has completed, or the queue has not taken it after all
+	signaled bool // completes even if it succeeds
+	done     bool // completed, or refused by the queue
 }
 
-// workFIFO has work requests of one class, by rising number.
+// workFIFO holds work requests of one class, by ascending number.
 type workFIFO struct {
 	head int // of buf
 	buf  []work
@@ -57,15 +57,16 @@ func (f *workFIFO) waiting() []work { return f.buf[f.head:] }
 func (f *workFIFO) push(w work, places int) {
 	if len(f.buf) == cap(f.buf) {
 		f.compact(places)
-		if len(f.buf) > cap(f.buf)/2 { // or the next compact would come soon
+		if len(f.buf) > cap(f.buf)/2 { // otherwise the next compact would come soon
 			f.buf = slices.Grow(f.buf, max(len(f.buf), postBatch))
 		}
 	}
 	f.buf = append(f.buf, w)
 }
 
-// compact takes out what is done, and what is unsignalled and complete because of its age. One
-// that siw has lost, or whose completion the program leaves in the CQ, may be before these.
+// compact removes work requests that are done, and unsignalled ones that must be complete because
+// of their age. These may follow one that is still open: one that siw has lost, or whose completion
+// the program leaves in the CQ.
 func (f *workFIFO) compact(places int) {
 	waiting := f.waiting()
 	kept := f.buf[:0]
@@ -77,7 +78,8 @@ func (f *workFIFO) compact(places int) {
 	f.buf, f.head = kept, 0
 }
 
-// trim takes what is done off both ends: completed at the front, refused at the back.
+// trim removes done work requests from both ends: completed ones at the front, refused ones at the
+// back.
 func (f *workFIFO) trim() {
 	for f.head < len(f.buf) && f.buf[f.head].done {
 		f.head++
@@ -90,8 +92,8 @@ func (f *workFIFO) trim() {
 	}
 }
 
-// find returns the work request with this number, nil if there is none that is not done, and its
-// place in waiting.
+// find returns the open work request with this number and its index in waiting, or nil if there is
+// none.
 func (f *workFIFO) find(number uint64) (w *work, i int) {
 	waiting := f.waiting()
 	i, found := slices.BinarySearchFunc(waiting, number, func(w work, number uint64) int {
@@ -103,8 +105,8 @@ func (f *workFIFO) find(number uint64) (w *work, i int) {
 	return &waiting[i], i
 }
 
-// add writes a work request down and returns the WRID for siw. places is a number of work requests
-// that siw can have under way: what is unsignalled and was posted longer ago is complete.
+// add logs a work request and returns the WRID for siw. places is an upper bound of the work
+// requests that siw can have in progress, so unsignalled ones posted longer ago are complete.
 func (l *workLog) add(class workClass, w work, places int) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +121,7 @@ func (l *workLog) add(class workClass, w work, places int) uint64 {
 	return w.number<<classBits | uint64(class)
 }
 
-// refuse notes that the queue has not taken the work request with this WRID.
+// refuse records that the queue has refused the work request with this WRID.
 func (l *workLog) refuse(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +135,8 @@ func (l *workLog) refuse(id uint64) {
 	}
 }
 
-// split returns what a WRID of siw's is made of, nil if no work request has such a one.
+// split returns the class's queue and the number that form a WRID of siw, or nil if the WRID is not
+// valid.
 func (l *workLog) split(id uint64) (f *workFIFO, number uint64) {
 	class := workClass(id & (1<<classBits - 1))
 	if class >= classes {
@@ -142,8 +145,8 @@ func (l *workLog) split(id uint64) (f *workFIFO, number uint64) {
 	return &l.classes[class], id >> classBits
 }
 
-// complete returns the work request that a completion of siw is for, and forgets it and the
-// unsignalled ones before it. It reports whether there was one.
+// complete returns the work request of a completion from siw, and whether the log had it. It
+// removes this request and the unsignalled ones before it.
 func (l *workLog) complete(id uint64) (w work, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +169,7 @@ func (l *workLog) complete(id uint64) (w work, ok bool) {
 }
 
 // lost returns the signalled work requests of the classes from first to last, in the order of
-// their posting, and forgets all of these classes.
+// posting, and empties these classes.
 func (l *workLog) lost(first, last workClass) []work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +199,7 @@ func (l *workLog) signaled(class workClass) (n int) {
 	return n
 }
 
-// sendClass returns the class of a work request for the send queue.
+// sendClass returns the class of an operation of the send queue.
 func sendClass(op provider.WROpcode) workClass {
 	if op == provider.WRRDMARead {
 		return classRead
@@ -204,7 +207,7 @@ func sendClass(op provider.WROpcode) workClass {
 	return classSend
 }
 
-// mostReads is more than siw has of outbound Reads at a time.
+// mostReads is more than the number of outbound Reads that siw allows at the same time.
 const mostReads = 256
 
 // ReadsUnderWay implements provider.ReadCounter.
@@ -215,13 +218,12 @@ func (q *qp) ReadsUnderWay() int {
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
 	if q.empty || q.ended.Load() {
-		return 0 // what is posted completes as flushed
+		return 0 // later posts complete as flushed
 	}
 	return q.log.signaled(classRead)
 }
 
-// logSend writes wr, the last work request of the batch, down if the device is siw. The caller has
-// sqMu.
+// logSend logs wr, the last work request of the batch, if the device is siw. The caller has sqMu.
 func (q *qp) logSend(wr *provider.SendWR) {
 	if q.log == nil {
 		return
@@ -234,7 +236,7 @@ func (q *qp) logSend(wr *provider.SendWR) {
 	q.sqIDs = append(q.sqIDs, id)
 }
 
-// logRecv is logSend for a receive. The caller has rqMu.
+// logRecv logs wr, the last receive of the batch, if the device is siw. The caller has rqMu.
 func (q *qp) logRecv(wr *provider.RecvWR) {
 	if q.log == nil {
 		return
@@ -245,7 +247,7 @@ func (q *qp) logRecv(wr *provider.RecvWR) {
 	q.rqIDs = append(q.rqIDs, id)
 }
 
-// refuse notes which of the last batch the queue has not taken. It empties ids.
+// refuse records which requests of the last batch the queue has refused. It empties ids.
 func (q *qp) refuse(ids *[]uint64, taken int) {
 	if q.log == nil {
 		return
@@ -256,8 +258,8 @@ func (q *qp) refuse(ids *[]uint64, taken int) {
 	*ids = (*ids)[:0]
 }
 
-// recoverSends completes as flushed what siw has lost of the send queue. The QP is settled, and the
-// caller has sqMu, so that nothing is being posted.
+// recoverSends completes as flushed the sends that siw has lost. The QP is settled, and the caller
+// has sqMu, so nothing is being posted.
 func (q *qp) recoverSends() {
 	if q.log == nil || q.sendsRecovered {
 		return
@@ -266,7 +268,8 @@ func (q *qp) recoverSends() {
 	q.init.SendCQ.(*cq).recover(q, classSend, classRead)
 }
 
-// recoverRecvs is recoverSends for the receive queue and rqMu.
+// recoverRecvs completes as flushed the receives that siw has lost. The QP is settled, and the
+// caller has rqMu.
 func (q *qp) recoverRecvs() {
 	if q.log == nil || q.recvsRecovered {
 		return
@@ -275,7 +278,7 @@ func (q *qp) recoverRecvs() {
 	q.init.RecvCQ.(*cq).recover(q, classRecv, classRecv)
 }
 
-// recoverAll recovers both queues. The caller has the lock of neither.
+// recoverAll recovers both queues. The caller has neither queue's lock.
 func (q *qp) recoverAll() {
 	q.sqMu.Lock()
 	q.recoverSends()
@@ -285,7 +288,7 @@ func (q *qp) recoverAll() {
 	q.rqMu.Unlock()
 }
 
-// recover completes what is left in the log of a QP, after all that siw has completed.
+// recover completes the work left in the log of a QP, after all completions of siw.
 func (q *cq) recover(from *qp, first, last workClass) {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()
@@ -301,12 +304,12 @@ func (q *cq) recover(from *qp, first, last workClass) {
 	}
 }
 
-// drain takes all completions that are in C. The caller has pollMu.
+// drain takes all completions out of C. The caller has pollMu.
 func (q *cq) drain() {
 	for {
 		n, err := q.c.Poll(q.batch, pollBatch)
 		if err != nil || n == 0 {
-			return // an error is there for the next Poll, too
+			return // the next Poll gets the same error
 		}
 		for i := range n {
 			var wc provider.WC
@@ -317,7 +320,7 @@ func (q *cq) drain() {
 	}
 }
 
-// track has the CQ recognise the completions of a QP by its log.
+// track makes the CQ match the completions of a QP with its log.
 func (q *cq) track(of *qp) {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()
@@ -325,12 +328,12 @@ func (q *cq) track(of *qp) {
 		q.logs = map[uint32]*qp{}
 	}
 	if old := q.logs[of.qpn]; old != nil && old != of {
-		q.drain() // the number is that of a QP that is just being destroyed
+		q.drain() // a QP that is being destroyed has the same number
 	}
 	q.logs[of.qpn] = of
 }
 
-// untrack undoes track, after the QP is destroyed in C.
+// untrack undoes track, after C has destroyed the QP.
 func (q *cq) untrack(of *qp) {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()

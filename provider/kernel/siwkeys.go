@@ -11,22 +11,21 @@ import (
 
 // siwKeys lets a context of siw have any number of queues.
 //
-// The kernel hands out mmap keys from the lowest free page up, and libsiw takes the key
-// of page 144 (with pages of 4 KiB) for "none": it then destroys what the kernel has
-// made, which frees the key for the next queue. So with about twenty connections the
-// pages below 144 are used up, and nothing can be created any more. Once this has
-// happened, siwKeys occupies the page with a CQ of its own; programs with fewer queues
-// have no such CQ.
+// The kernel assigns mmap keys from the lowest free page up. libsiw takes the key of page 144 (with
+// pages of 4 KiB) to mean "none". It then destroys the new kernel object, which frees the key for
+// the next queue. So with about twenty connections the pages below 144 are used up, and nothing can
+// be created any more. Once this has happened, siwKeys occupies the page with a CQ of its own;
+// programs with fewer queues have no such CQ.
 type siwKeys struct {
 	mu       sync.RWMutex // held for reading while something is created
 	reserved *ibv.SiwReservation
 }
 
-// create calls f, which creates a CQ, QP or SRQ of verbs, and calls it again if it failed
-// because the page was not reserved.
+// create calls f, which creates a CQ, QP or SRQ of verbs. If f failed because the page was not
+// reserved, create reserves it and calls f again.
 func (k *siwKeys) create(verbs *ibv.Context, f func() error) error {
 	err, done := k.try(f)
-	// libsiw fails without an errno, which package ibv makes EIO of.
+	// libsiw fails without an errno; package ibv returns EIO then.
 	if done || err != syscall.EIO {
 		return err
 	}
@@ -37,16 +36,16 @@ func (k *siwKeys) create(verbs *ibv.Context, f func() error) error {
 	return err
 }
 
-// try calls f and says whether there was a reservation meanwhile.
+// try calls f and reports whether the page was reserved at that time.
 func (k *siwKeys) try(f func() error) (err error, reserved bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return f(), k.reserved != nil
 }
 
-// reserve occupies the key. A queue of several pages may fail because of it while there
-// are single free pages below: they are occupied first, until the key is. Nothing else is
-// created meanwhile, because the caller has the lock.
+// reserve occupies the key. A queue of several pages may fail because of the key while single pages
+// below it are free, so reserve occupies these until it gets the key. Nothing else is created
+// during this, because the caller has the lock.
 func (k *siwKeys) reserve(verbs *ibv.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,12 +69,12 @@ func (k *siwKeys) reserve(verbs *ibv.Context) error {
 		}
 		below = append(below, r)
 		if r.Key > ibv.SiwInvalidKey {
-			return nil // another queue has the page by now
+			return nil // another queue has got the page
 		}
 	}
 }
 
-// release gives the reservation back. Nothing of the context is in use.
+// release frees the reservation. The context has no other queues.
 func (k *siwKeys) release() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source is a file descriptor of C's that becomes readable when events come,
-// waited on through Go's network poller.
+// source is a file descriptor of a C library that becomes readable when events arrive. Goroutines
+// wait on it through Go's network poller.
 //
-// One goroutine at a time reads; it has the turn. The poller would let the others queue
-// up after it, but a goroutine in that queue can't be cancelled.
+// One goroutine at a time reads; it has the turn. The poller would queue the others, but a
+// goroutine in that queue cannot be cancelled.
 type source struct {
 	f    *os.File
 	raw  syscall.RawConn
-	turn chan struct{} // full while somebody has the turn
+	turn chan struct{} // full while a goroutine has the turn
 }
 
-// newSource makes fd non-blocking and duplicates it. C keeps its own descriptor,
-// which is non-blocking from then on, too: the flag belongs to what both share.
+// newSource makes fd non-blocking and duplicates it. C keeps its own descriptor, which is then
+// non-blocking too, because both share the flag.
 func newSource(fd int, name string) (*source, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, err
@@ -35,8 +35,8 @@ func newSource(fd int, name string) (*source, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(dup), name)
-	// For descriptors that the poller does not take, os.NewFile uses blocking calls, and
-	// reports no error.
+	// For descriptors that the poller does not support, os.NewFile uses blocking calls without
+	// reporting an error.
 	if err := f.SetReadDeadline(time.Time{}); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s can't be polled: %w", name, err), f.Close())
 	}
@@ -47,13 +47,12 @@ func newSource(fd int, name string) (*source, error) {
 	return &source{f: f, raw: raw, turn: make(chan struct{}, 1)}, nil
 }
 
-// wait calls try, with the turn, now and whenever there may be something to
-// read, until it returns true or an error. It returns early with nil when wake
-// has something (which it takes), with ctx.Err() when ctx is done, and with
-// os.ErrClosed when life is: the life of the object that waits, of which there
-// may be several per source.
+// wait calls try, with the turn, now and whenever there may be something to read, until try returns
+// true or an error. It returns nil early when wake has something, which it takes. It returns
+// ctx.Err() when ctx is done, and os.ErrClosed when life is done: the life of the waiting object.
+// Several objects may use one source.
 func (s *source) wait(ctx, life context.Context, wake <-chan struct{}, try func() (bool, error)) error {
-	// Events that are there already need no wait.
+	// Events that are already there need no wait.
 	select {
 	case s.turn <- struct{}{}:
 		done, err := false, life.Err()
@@ -119,8 +118,8 @@ func whyDone(ctx, life context.Context) error {
 	return ctx.Err()
 }
 
-// close closes the descriptor once no goroutine has the turn, and keeps the turn. The
-// lives of all waiting objects must have ended before.
+// close closes the descriptor once no goroutine has the turn, and keeps the turn. The lives of all
+// waiting objects must have ended.
 func (s *source) close() {
 	s.turn <- struct{}{}
 	_ = s.f.Close()
@@ -129,6 +128,6 @@ func (s *source) close() {
 // again reports whether err means that a non-blocking descriptor has nothing to read.
 func again(err error) bool { return err == syscall.EAGAIN }
 
-// interrupted reports whether a signal interrupted a call. The call must be made again
-// without waiting, because the poller reports each change once.
+// interrupted reports whether a signal interrupted a call. The caller must repeat the call at once
+// instead of waiting, because the poller reports each change once.
 func interrupted(err error) bool { return err == syscall.EINTR }

@@ -22,11 +22,11 @@ type srq struct {
 	token uintptr
 	init  provider.SRQInitAttr
 
-	// limit is the limit that is armed, as far as is known here. mu does not guard it:
-	// Close holds mu while it waits for the goroutine that delivers the event.
+	// limit is the armed limit, as far as this package knows. mu does not guard it, because Close
+	// holds mu while it waits for the goroutine that delivers the event.
 	limit atomic.Int32
 
-	// mu guards what follows, and c against being destroyed while it is posted to.
+	// mu guards the fields below, and keeps c from being destroyed while it is posted to.
 	mu      sync.Mutex
 	granted provider.SRQAttr // without the limit
 	batch   *ibv.RecvBatch
@@ -39,8 +39,8 @@ var srqs registry[*srq]
 func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	const op = "ibv_create_srq"
 	a := init.Attr
-	// The manual does not say what an SRQ without receives is. siw refuses it, and
-	// nothing could be posted to one.
+	// The manual does not define an SRQ without receives. siw refuses it, and nothing could be
+	// posted to it.
 	if a.MaxWR < 1 || a.MaxSGE < 0 || a.MaxWR > math.MaxInt32 || a.MaxSGE > math.MaxInt32 {
 		return nil, opError(op, "", fmt.Errorf("%w: %d receives of %d scatter/gather entries", syscall.EINVAL, a.MaxWR, a.MaxSGE))
 	}
@@ -59,7 +59,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 }
 
 func (r *srq) create(a provider.SRQAttr) error {
-	// Limit stays 0: the manual says that it is ignored here, but siw would arm it.
+	// Limit stays 0, because the manual says that it is ignored here, but siw would arm it.
 	attr := ibv.SRQAttr{MaxWR: uint32(a.MaxWR), MaxSGE: uint32(a.MaxSGE)}
 	if r.dev.libsiw {
 		attr.MaxSGE = max(attr.MaxSGE, 1) // a receive without entries is posted with one, see addRecv
@@ -72,7 +72,7 @@ func (r *srq) create(a provider.SRQAttr) error {
 	}
 	r.granted = provider.SRQAttr{MaxWR: int(attr.MaxWR), MaxSGE: int(attr.MaxSGE)}
 	if r.dev.libsiw {
-		// siw returns what was asked for, and makes the next power of two.
+		// siw returns the requested size, and makes the next power of two.
 		r.granted.MaxWR = 1 << bits.Len32(attr.MaxWR-1)
 	}
 	if r.batch, err = ibv.NewRecvBatch(min(r.granted.MaxWR, postBatch), max(r.granted.MaxSGE, 1)); err != nil {
@@ -149,7 +149,7 @@ func (r *srq) modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	}
 	before := r.limit.Load()
 	if mask&provider.SRQAttrLimit != 0 {
-		r.limit.Store(int32(attr.Limit)) // the event may come at once
+		r.limit.Store(int32(attr.Limit)) // before Modify, because the event may come at once
 	}
 	err := r.c.Modify(ibv.SRQAttr{MaxWR: uint32(attr.MaxWR), Limit: uint32(attr.Limit)}, uint32(mask))
 	if err != nil {
@@ -167,9 +167,8 @@ func (r *srq) modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	return nil
 }
 
-// Query returns the sizes that the SRQ was made with and the limit set last if the
-// library can't query them, as libsiw. The limit is then that of the program until the
-// event has been read from C.
+// Query returns the recorded sizes and the limit that was set last if the library cannot query
+// them, as with libsiw. That limit is the program's until this package reads the event from C.
 func (r *srq) Query() (provider.SRQAttr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +197,7 @@ func (r *srq) Close() error {
 	}))
 }
 
-// destroy frees what create made.
+// destroy frees the C object.
 func (r *srq) destroy() error {
 	if err := r.c.Destroy(); err != nil {
 		return err

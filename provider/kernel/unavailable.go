@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Available says whether the kernel provider was built in.
+// Available reports whether the kernel provider was built in.
 const Available = false
 
 // New returns the kernel provider.

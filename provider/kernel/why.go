@@ -18,8 +18,7 @@ import (
 
 const rdmaCMNode = "/dev/infiniband/rdma_cm"
 
-// noSupport adds what to do to the errnos that mean that the kernel has no RDMA
-// at all.
+// noSupport adds a remedy to the errnos that mean that the kernel has no RDMA support.
 func noSupport(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSYS):
@@ -33,8 +32,8 @@ func noSupport(err error) error {
 	return err
 }
 
-// whyNoDevice says why librdmacm has no device of the name, or none at all if the name is
-// empty. The libraries leave out devices that they can't use, without an error.
+// whyNoDevice explains why librdmacm has no device with this name, or no device if name is empty.
+// The libraries omit unusable devices without an error.
 func whyNoDevice(name string) error {
 	if err := whyNotOpened(name); err != nil {
 		return err
@@ -48,7 +47,7 @@ func whyNoDevice(name string) error {
 	return fmt.Errorf("%w: there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type siw netdev NETDEV)", syscall.ENODEV)
 }
 
-// whyNotOpened opens a device that libibverbs lists, and returns the error.
+// whyNotOpened opens a device that libibverbs lists, and returns the error of opening it.
 func whyNotOpened(name string) error {
 	list, err := ibv.GetDeviceList()
 	if err != nil {
@@ -74,12 +73,12 @@ func whyNotOpened(name string) error {
 	return nil
 }
 
-// denied is an error if this process may not open a device node. The libraries return
-// ENOENT whatever the cause.
+// denied returns an error if this process may not open a device node. The libraries return ENOENT
+// whatever the cause.
 func denied(node string) error {
 	f, err := os.OpenFile(node, os.O_RDWR, 0)
 	if err == nil {
-		_ = f.Close() // nothing was done with it
+		_ = f.Close() // it was only opened
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this process may not open %s", syscall.EACCES, node)
@@ -87,8 +86,8 @@ func denied(node string) error {
 	return nil
 }
 
-// whyNotListed says why libibverbs does not list a device of the name, or any,
-// that the kernel has. It is empty if the kernel has none.
+// whyNotListed explains why libibverbs does not list a kernel device with this name, or any if name
+// is empty. It returns "" if the kernel has no such device.
 func whyNotListed(name string) string {
 	links, err := rdmalink.List()
 	if err != nil {
@@ -110,11 +109,11 @@ func whyNotListed(name string) string {
 	return ""
 }
 
-// uverbsNode returns the device node of an RDMA device, empty if it has none.
+// uverbsNode returns the device node of an RDMA device, or "" if it has none.
 func uverbsNode(name string) string {
 	files, err := filepath.Glob("/sys/class/infiniband_verbs/uverbs*/ibdev")
 	if err != nil {
-		return "" // only a bad pattern does that
+		return "" // only a bad pattern causes an error
 	}
 	for _, file := range files {
 		if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == name {
@@ -124,8 +123,8 @@ func uverbsNode(name string) string {
 	return ""
 }
 
-// explain adds a cause to a failure that siw reports with one status, whatever it was:
-// EINVAL for every Reply that it can't read or doesn't accept (siw_proc_mpareply).
+// explain adds a cause to failures that siw reports with the same status: EINVAL for every Reply
+// that it cannot read or does not accept (siw_proc_mpareply).
 func (d *device) explain(ev *provider.CMEvent) {
 	if ev.Type == provider.CMConnectError && ev.Status == -int(syscall.EINVAL) && ev.Cause == nil && d.siw {
 		ev.Cause = errBadReply
