@@ -1,16 +1,15 @@
-// Package auto chooses a provider: a device of the kernel if one is usable, and the
-// engine otherwise.
+// Package auto chooses a provider: the kernel if one of its devices is usable, otherwise the
+// engine.
 //
 //	p := auto.New(nil)
 //	log.Print(p.Why())                  // kernel: siw0 is usable: a QP was made on it
 //	vctx, err := ibverbs.Open(p, "")
 //	log.Print(vctx.Provider())          // kernel
 //
-// A device that is listed need not work: its port may be down, the process may lack the
-// rights or the locked memory for a queue, or the connection manager's module may not be
-// loaded. So New tries each device. Usable is an iWARP device with an active port on
-// which a protection domain, a completion queue, a queue pair and a connection manager's
-// id were made and closed again.
+// A listed device may not work: its port may be down, the process may lack the rights or the locked
+// memory for a queue, or the connection manager's module may not be loaded. So New tries each
+// device. A device is usable if it is an iWARP device with an active port, and New could make and
+// close a protection domain, a completion queue, a queue pair and a connection manager's id on it.
 package auto
 
 import (
@@ -25,30 +24,28 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// Options says how to choose. Nil is the zero value.
+// Options configures the choice. Nil means the zero value.
 type Options struct {
-	// Addr, if valid, is the address that the program is going to connect to or to listen
-	// on. New skips a kernel device without a route to it: siw can't use 127.0.0.1, and
-	// reaches only what its interface reaches.
+	// Addr, if valid, is the address that the program will connect to or listen on. New skips a
+	// kernel device without a route to it: siw cannot use 127.0.0.1, and reaches only what its
+	// interface reaches.
 	Addr netip.Addr
 
-	// ResolveTimeout bounds the wait for a kernel device's answer about Addr.
-	// 0 means 2 s.
+	// ResolveTimeout limits how long New waits for a kernel device to resolve Addr. 0 means 2 s.
 	ResolveTimeout time.Duration
 
-	// Engine has the options of the engine, if New takes that.
+	// Engine holds the options of the engine, if New chooses it.
 	Engine *engine.Options
 }
 
-// Provider is the provider that was taken. Its Name and Devices are that
-// provider's.
+// Provider is the chosen provider. Name and Devices return that provider's.
 type Provider struct {
 	provider.Provider
 	device string
 	why    string
 }
 
-// usable returns an error if there is nothing that New has chosen.
+// usable returns an error if p is not from New.
 func (p *Provider) usable() error {
 	if p == nil || p.Provider == nil {
 		return fmt.Errorf("nil or zero auto.Provider, which auto.New makes: %w", syscall.EINVAL)
@@ -56,15 +53,14 @@ func (p *Provider) usable() error {
 	return nil
 }
 
-// New chooses. It opens and closes kernel devices, and with Options.Addr waits
-// for their address resolution. It never fails: there is always the engine.
+// New chooses a provider. It opens and closes kernel devices, and with Options.Addr waits for their
+// address resolution. It never fails, because the engine is always available.
 func New(opts *Options) *Provider {
 	o := opts.complete()
 	return choose(kernel.New(), engine.New(o.Engine), o)
 }
 
-// Try reports why a device of p is not usable in the sense of this package, nil
-// if it is.
+// Try returns why a device of p is not usable as this package defines it, or nil if it is.
 func Try(p provider.Provider, device string, opts *Options) error {
 	if p == nil {
 		return fmt.Errorf("auto.Try: the provider is nil: %w", syscall.EINVAL)
@@ -85,7 +81,7 @@ func (o *Options) complete() Options {
 	return c
 }
 
-// choose is New for any two providers.
+// choose returns first if one of its devices is usable, otherwise fallback.
 func choose(first, fallback provider.Provider, o Options) *Provider {
 	device, why, ok := firstUsable(first, o)
 	if ok {
@@ -94,8 +90,8 @@ func choose(first, fallback provider.Provider, o Options) *Provider {
 	return &Provider{fallback, "", fmt.Sprintf("%s: no usable device of the %s: %s", fallback.Name(), first.Name(), why)}
 }
 
-// firstUsable tries the devices of p in order. If none is usable it says why
-// for each of them.
+// firstUsable returns the first usable device of p. If there is none, why holds the reason for each
+// device.
 func firstUsable(p provider.Provider, o Options) (device, why string, ok bool) {
 	infos, err := p.Devices()
 	if err != nil {
@@ -119,7 +115,7 @@ func firstUsable(p provider.Provider, o Options) (device, why string, ok bool) {
 	return "", strings.Join(reasons, "; "), false
 }
 
-// Name returns the name of the provider that was taken.
+// Name returns the name of the chosen provider.
 func (p *Provider) Name() string {
 	if p.usable() != nil {
 		return ""
@@ -127,7 +123,7 @@ func (p *Provider) Name() string {
 	return p.Provider.Name()
 }
 
-// Devices returns the devices of the provider that was taken.
+// Devices returns the devices of the chosen provider.
 func (p *Provider) Devices() ([]provider.DeviceInfo, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -135,8 +131,8 @@ func (p *Provider) Devices() ([]provider.DeviceInfo, error) {
 	return p.Provider.Devices()
 }
 
-// Open opens a device of the provider that was taken by its name; the empty
-// name opens the device that was found usable.
+// Open opens a device of the chosen provider by name; the empty name opens the device that was
+// found usable.
 func (p *Provider) Open(name string) (provider.Device, error) {
 	if err := p.usable(); err != nil {
 		return nil, err
@@ -147,7 +143,7 @@ func (p *Provider) Open(name string) (provider.Device, error) {
 	return p.Provider.Open(name)
 }
 
-// Why says in one line which provider and device were taken, and why.
+// Why returns one line that names the chosen provider and device, and the reason.
 func (p *Provider) Why() string {
 	if p == nil {
 		return ""

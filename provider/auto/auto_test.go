@@ -28,7 +28,7 @@ func TestChoose(t *testing.T) {
 	for name, c := range map[string]struct {
 		fake fake
 		addr netip.Addr
-		want string // "" if the fallback is to be taken
+		want string // "" if choose must return the fallback
 		why  []string
 	}{
 		"a usable device":             {fake: fake{devices: []fakeDevice{usable("dev0")}}, want: "dev0", why: []string{"fake: dev0 is usable"}},
@@ -95,7 +95,7 @@ func TestOpenByName(t *testing.T) {
 	}
 }
 
-// On whatever host this runs, there is a device in the end, and a reason.
+// On every host New chooses a device and gives a reason.
 func TestNew(t *testing.T) {
 	p := New(nil)
 	t.Log(p.Why())
@@ -117,8 +117,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestSiw shows the choice with a device that is there, one that doesn't lead
-// to the address, and one whose interface is down.
+// TestSiw tests the choice with a working device, with a device without a route to the address, and
+// with one whose interface is down.
 func TestSiw(t *testing.T) {
 	vmtest.NeedKernelProvider(t, kernel.Available)
 	if !vmtest.Inside() {
@@ -153,6 +153,6 @@ func TestSiw(t *testing.T) {
 		}
 	}
 	set("down")
-	defer set("up") // other tests have the same guest
+	defer set("up") // other tests use the same guest
 	want(nil, "engine", engine.DeviceName, "siw0: its port is")
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// fake is a provider whose devices fail where a test wants them to. It counts what is
-// open.
+// fake is a provider whose devices fail where a test wants them to. It counts open objects.
 type fake struct {
 	devices []fakeDevice
 	err     error // of Devices
@@ -24,11 +23,11 @@ type fakeDevice struct {
 	transport provider.TransportType
 	state     provider.PortState
 	fails     map[string]error // by C call
-	leadsTo   string           // device that addresses resolve to; empty if they don't
+	leadsTo   string           // device that addresses resolve to; empty if they do not resolve
 	fake      *fake
 }
 
-// usable is a device that nothing is wrong with.
+// usable returns a device without faults.
 func usable(name string) fakeDevice {
 	return fakeDevice{name: name, transport: provider.TransportIWARP, state: provider.PortActive, leadsTo: name}
 }
@@ -81,7 +80,7 @@ func (d *fakeDevice) CreateEventChannel() (provider.EventChannel, error) {
 	return fakeEventChannel{o}, err
 }
 
-// object is one more open object, or the failure of the call that makes it.
+// object makes an open object, or returns the error of the call that makes it.
 func (d *fakeDevice) object(call string) (fakeObject, error) {
 	if err := d.fails[call]; err != nil {
 		return fakeObject{}, &provider.Error{Op: call, Err: err}

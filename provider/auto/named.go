@@ -10,8 +10,9 @@ import (
 )
 
 // Named returns the provider that a user has named, in a flag or a configuration: "engine",
-// "kernel", or "auto", which is New. opts is as for New; engine.New gets its Engine, and kernel.New
-// needs none of it. Another name is a [*provider.Error] that wraps EINVAL and lists the three.
+// "kernel", or "auto", which calls New with opts. The engine gets opts.Engine; the kernel provider
+// has no options. For any other name Named returns a [*provider.Error] that wraps EINVAL and lists
+// the three.
 func Named(name string, opts *Options) (provider.Provider, error) {
 	switch name {
 	case "engine":

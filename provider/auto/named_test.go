@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestNamed: each name gives its provider, the engine gets its options, and another name is an
-// error that lists the names.
+// TestNamed: each name returns its provider, the engine gets its options, and another name returns
+// an error that lists the names.
 func TestNamed(t *testing.T) {
 	opts := &Options{Engine: &engine.Options{Extensions: true}}
 	for _, name := range []string{"engine", "kernel"} {

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// try uses a device as a program would, up to a connection. It says what it did, or what
-// the device couldn't do. It closes all that it makes.
+// try uses a device as a program would, up to a connection. It returns what it did, or what the
+// device could not do. It closes everything that it makes.
 func try(p provider.Provider, name string, o Options) (did string, err error) {
 	dev, err := p.Open(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func try(p provider.Provider, name string, o Options) (did string, err error) {
 	return "a QP was made on it", nil
 }
 
-// tryQP makes a QP and what it needs.
+// tryQP makes a QP and the objects that it needs.
 func tryQP(dev provider.Device) (err error) {
 	pd, err := dev.AllocPD()
 	if err != nil {
@@ -65,7 +65,7 @@ func tryQP(dev provider.Device) (err error) {
 	return qp.Close()
 }
 
-// tryID makes an id, and with an address sees whether the device leads there.
+// tryID makes an id. If o has an address, it also checks that the device has a route to it.
 func tryID(dev provider.Device, name string, o Options) (err error) {
 	ec, err := dev.CreateEventChannel()
 	if err != nil {
@@ -89,13 +89,13 @@ func tryID(dev provider.Device, name string, o Options) (err error) {
 	return nil
 }
 
-// resolve binds id to the device that leads to addr. The port does not matter.
+// resolve binds id to the device with a route to addr. The port does not matter.
 func resolve(ec provider.EventChannel, id provider.ID, addr netip.Addr, timeout time.Duration) error {
 	if err := id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(addr, 1), timeout); err != nil {
 		return err
 	}
-	// The connection manager has this time limit, too; the context is for the case that
-	// it does not keep it.
+	// The connection manager has this time limit too; the context is for a manager that does not
+	// keep to it.
 	ctx, cancel := context.WithTimeout(context.Background(), timeout+time.Second)
 	defer cancel()
 	e, err := ec.Next(ctx)

@@ -7,7 +7,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestNilAndZeroValues: calls on a nil or zero Provider, and Try of none, say so.
+// TestNilAndZeroValues: methods of a nil or zero Provider, and Try of a nil provider, return errors
+// that say so.
 func TestNilAndZeroValues(t *testing.T) {
 	empty := &testkit.Empty{Patience: time.Minute}
 	empty.Zeros(t, &Provider{})

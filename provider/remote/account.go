@@ -10,27 +10,28 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What an entry of a queue, an object and a device take, in bytes: at least what the engine
+// The memory of a queue's entry, an object and a device, in bytes: at least what the engine
 // allocates.
 const (
 	objectBytes = 4096
-	deviceBytes = 256 << 10 // with its goroutines and descriptors, of which the engine's has eight
+	deviceBytes = 256 << 10 // with its goroutines and descriptors; the engine's device has eight
 	eventBytes  = 1024      // with an error
 	wcBytes     = 48
-	sendBytes   = 160 // with the operands of an atomic operation, and of work on our own memory
+	sendBytes   = 160 // with the operands of an atomic operation, and of local work
 	recvBytes   = 32
 	sgeBytes    = 16
 )
 
-// entries returns how many entries a queue has for which n were asked. Providers refuse negative
-// and huge numbers.
+// entries returns the number of entries of a queue for which n were requested. Providers refuse
+// negative and huge numbers.
 func entries(n int) uint64 {
 	n = min(max(n, 1), 1<<30)
 	return 1 << bits.Len(uint(n-1))
 }
 
-// A cost is how many bytes a queue takes on a device. One that no queue of the device can have
-// costs no more than the object, because the device refuses it, with an error that says why.
+// A cost returns the memory of a queue on a device, in bytes. A queue that exceeds the device's
+// limits costs only as much as the object, because the device refuses it with an error that says
+// why.
 type cost func(a *provider.DeviceAttr) uint64
 
 func cqCost(cqe int) cost {
@@ -64,7 +65,7 @@ func qpCost(c provider.QPCap) cost {
 	}
 }
 
-// on returns what c is on a device.
+// on returns the cost c on a device.
 func (s *served) on(device uint32, c cost) (uint64, error) {
 	d, err := find[provider.Device](s, "ibv_query_device", device)
 	if err != nil {
@@ -77,7 +78,8 @@ func (s *served) on(device uint32, c cost) (uint64, error) {
 	return c(&attr), nil
 }
 
-// charge counts bytes that a client has the agent hold, unless they exceed what it may have.
+// charge adds n bytes to what the agent holds for a client, or returns an error if that would
+// exceed the client's limit.
 func (s *served) charge(n uint64) error {
 	limit := s.agent.MaxMemory
 	if limit == 0 {
@@ -99,7 +101,7 @@ func (s *served) refund(n uint64) {
 	s.held -= n
 }
 
-// paying charges for what f makes, and gives the charge back if f fails or panics.
+// paying charges cost for what f makes, and refunds it if f fails or panics.
 func (s *served) paying(cost uint64, f func() error) error {
 	if err := s.charge(cost); err != nil {
 		return err
@@ -115,7 +117,7 @@ func (s *served) paying(cost uint64, f func() error) error {
 	return err
 }
 
-// costly is made for an object that takes memory.
+// costly makes a handler's object and charges for its memory.
 func (s *served) costly(device uint32, rank int, c cost,
 	create func(h uint32) (any, error)) (uint32, error) {
 	bytes, err := s.on(device, c)
@@ -137,7 +139,7 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	if t == nil {
 		return os.ErrClosed
 	}
-	t.sizing.Lock() // so that the last cost is that of the last change
+	t.sizing.Lock() // so the last recorded cost belongs to the last change
 	defer t.sizing.Unlock()
 	if err := s.paying(bytes, change); err != nil {
 		return err
@@ -147,11 +149,11 @@ func (s *served) resize(device, h uint32, c cost, change func() error) error {
 	if s.objects[h] == t {
 		bytes, t.cost = t.cost, bytes
 	}
-	s.refund(bytes) // what it cost before, or what it costs if it was closed meanwhile
+	s.refund(bytes) // the previous cost, or the current one if the queue was closed during the change
 	return nil
 }
 
-// remove forgets an object that is closed.
+// remove removes a closed object.
 func (s *served) remove(h uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +163,7 @@ func (s *served) remove(h uint32) {
 	}
 }
 
-// ending makes a handler that closes an object. The session lets go of it.
+// ending makes a handler that closes an object and removes it from the session.
 func ending[O any](f func(O) error) handler {
 	return unlessClosed(on(func(_ context.Context, s *served, t target[O], _ none) (none, error) {
 		err := f(t.o)
@@ -172,7 +174,7 @@ func ending[O any](f func(O) error) handler {
 	}))
 }
 
-// unlessClosed makes a handler of Close return nil for an object that is closed.
+// unlessClosed makes a handler of Close return nil for an object that is already closed.
 func unlessClosed(h handler) handler {
 	do := h.do
 	h.do = func(ctx context.Context, s *served, r *request) (any, error) {
@@ -184,7 +186,7 @@ func unlessClosed(h handler) handler {
 	return h
 }
 
-// isClosed reports whether there was an object of this number, which is closed.
+// isClosed reports whether an object had this number and has been closed.
 func (s *served) isClosed(h uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

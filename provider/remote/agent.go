@@ -14,53 +14,53 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Agent serves the devices of its host, one session at a time.
+// Agent serves the devices of its host to one session at a time.
 type Agent struct {
-	Secret []byte // that clients have to know; may be empty on a loopback address, see [CheckSecret]
+	Secret []byte // the clients' secret; may be empty on a loopback address, see [CheckSecret]
 
 	// Host describes the host. Serve sets its Clock.
 	Host Host
 
-	// Open opens a provider with the options of the client; the error may be an
+	// Open opens a provider with the client's options; the error may be an
 	// [*provider.UnsupportedError].
 	Open func(name string, options []string) (provider.Provider, error)
 
-	// Capture records what goes to and from a TCP port, until stop is called, which returns the
-	// file's bytes. How much it records is for it to bound. Nil if the agent takes no captures.
+	// Capture records the packets of a TCP port until stop is called; stop returns the bytes of the
+	// capture file. Capture itself must limit how much it records. Nil means that the agent takes
+	// no captures.
 	Capture func(port uint16) (stop func() ([]byte, error), err error)
 
-	// Patience is as in [Options].
+	// Patience has the meaning of [Options].Patience.
 	Patience time.Duration
 
-	// MaxMemory bounds the memory that a client can have the agent hold for its regions, each of
-	// which the agent has twice, its open objects with their queues, and the files of its captures
-	// together, in bytes; 0 means 1 GiB. A device counts as 256 KiB, a capture under way as 512
-	// KiB.
+	// MaxMemory limits the memory that the agent holds for a client, in bytes; 0 means 1 GiB. It
+	// covers the client's regions (the agent has two copies of each), its open objects with their
+	// queues, and its capture files. A device counts as 256 KiB, a running capture as 512 KiB.
 	MaxMemory uint64
 
-	// Log, if not nil, is called with what a person who watches the agent wants to know.
+	// Log, if not nil, is called with messages for a person who watches the agent.
 	Log func(format string, args ...any)
 }
 
-// Bounds of what clients can have an agent hold.
+// Limits of what an agent holds for clients.
 const (
-	maxStrangers = 32          // connections that have not proved anything
-	maxUnderWay  = 4096        // requests that are not answered
-	maxHeads     = 2 * maxHead // of these requests together
-	maxBlocks    = 1 << 17     // with those for which there was no memory
-	captureBytes = 512 << 10   // a capture without its packets
+	maxStrangers = 32          // connections that have not proved that they know the secret
+	maxUnderWay  = 4096        // unanswered requests
+	maxHeads     = 2 * maxHead // total bytes of their heads
+	maxBlocks    = 1 << 17     // including the blocks for which there was no memory
+	captureBytes = 512 << 10   // a running capture without its packets
 	defaultBytes = 1 << 30
 )
 
-// How long Serve pauses when a connection can't be accepted because the descriptors or the memory
-// have run out, the first time and at most, as net/http does. New connections wait in the backlog.
+// The first and the longest pause of Serve when it cannot accept a connection because the process
+// is out of descriptors or memory, as in net/http. New connections wait in the backlog.
 const (
 	acceptPauseMin = 5 * time.Millisecond
 	acceptPauseMax = time.Second
 )
 
-// exhausted reports whether err of Accept says that this process or system has run out of
-// something, which comes back.
+// exhausted reports whether err of Accept means that this process or system is temporarily out of a
+// resource.
 func exhausted(err error) bool {
 	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, errno) {
@@ -70,13 +70,13 @@ func exhausted(err error) bool {
 	return false
 }
 
-// Serve accepts connections until ctx ends or accepting fails; when descriptors have run out it
-// waits until there are some. It closes l, and returns when all
-// that clients have made is freed, but for what providers don't return from within Patience. The
-// error is nil if ctx has ended.
+// Serve accepts connections until ctx ends or accepting fails; if descriptors run out, it waits
+// until some are free. Before it returns, it closes l and frees everything that clients have made.
+// The exception is what providers do not return from within Patience. The error is nil if ctx has
+// ended.
 //
-// A connection has 5 seconds to prove that it knows the secret. If more than 32 have not done so,
-// each new one displaces the oldest of the address that has most of them.
+// A connection has 5 seconds to prove that it knows the secret. If more than 32 connections have
+// not done so, each new one displaces the oldest of the address with most of them.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	if l == nil {
 		return fmt.Errorf("remote.Agent: the listener is nil: %w", syscall.EINVAL)
@@ -117,14 +117,14 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// serving is whom an agent serves.
+// serving is the client that an agent serves.
 type serving struct {
 	mu    sync.Mutex
 	whom  string // empty: nobody
 	since time.Time
 }
 
-// take begins to serve somebody, or returns why not.
+// take begins to serve a client, or returns why it does not.
 func (s *serving) take(whom string) (refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (a *Agent) log(format string, args ...any) {
 	}
 }
 
-// welcome serves a connection to its end.
+// welcome serves a connection until it ends.
 func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven *strangers) {
 	defer c.Close()
 	from := c.RemoteAddr().String()
@@ -160,7 +160,7 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		taken = refusal == ""
 		return refusal
 	})
-	if taken { // also if the client was lost before it knew
+	if taken { // even if the connection failed before the client was informed
 		defer one.give()
 	}
 	if unproven.remove(c); errors.Is(err, net.ErrClosed) {
@@ -207,10 +207,10 @@ type served struct {
 	sending sync.Mutex // held while changes are collected and sent
 
 	mu      sync.Mutex
-	under   map[uint64]context.CancelFunc // requests that are not answered
-	heads   int                           // bytes of these
-	objects map[uint32]*thing             // that are open
-	last    uint32                        // number of an object
+	under   map[uint64]context.CancelFunc // unanswered requests
+	heads   int                           // bytes of their heads
+	objects map[uint32]*thing             // open objects
+	last    uint32                        // the last number that was given to an object
 
 	mem   sync.Mutex
 	twins map[uint32]*twin
@@ -223,11 +223,11 @@ type served struct {
 
 // thing is an object of a session.
 type thing struct {
-	device uint32 // that it belongs to
-	rank   int    // in which turn it is closed when the session ends
+	device uint32 // the device that it belongs to
+	rank   int    // order in which objects are closed when the session ends
 	object any
-	cost   uint64 // bytes of it and its queues that count in served.held
-	slot   uint16 // of a device: the upper half of the numbers of its blocks
+	cost   uint64 // bytes of it and its queues, included in served.held
+	slot   uint16 // of a device: the upper half of its blocks' numbers
 
 	sizing sync.Mutex // held while the size of its queue changes
 }
@@ -238,9 +238,9 @@ func newServed(a *Agent, c *conn) *served {
 		twins: make(map[uint32]*twin), recordings: make(map[uint16]func() ([]byte, error))}
 }
 
-// serve answers requests until the connection or ctx ends, and returns why it has.
+// serve answers requests until the connection or ctx ends, and returns the reason.
 func (s *served) serve(ctx context.Context) error {
-	// Requests end with the connection, and not before the client knows that it does.
+	// Requests end with the connection, and not before the client knows that it ends.
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	host := s.agent.Host
@@ -297,7 +297,7 @@ func (s *served) listen(ctx context.Context) error {
 	}
 }
 
-// begin starts to do what a request asks for.
+// begin starts a request.
 func (s *served) begin(ctx context.Context, m *message) error {
 	var r request
 	if err := json.Unmarshal(m.head, &r); err != nil {
@@ -316,7 +316,7 @@ func (s *served) begin(ctx context.Context, m *message) error {
 	s.heads += size
 	s.calls.Go(func() {
 		defer cancel()
-		slot := s.slotOf(r.On) // which the verb may close
+		slot := s.slotOf(r.On) // read first, because the verb may close the object
 		res, err := s.perform(ctx, &r)
 		if err := s.answer(number, &r, slot, res, err); err != nil {
 			_ = s.conn.nc.Close()
@@ -329,7 +329,7 @@ func (s *served) begin(ctx context.Context, m *message) error {
 	return nil
 }
 
-// perform does what a request asks for. A panic of a provider is an error of the call.
+// perform runs a request. It turns a panic of a provider into an error of the call.
 func (s *served) perform(ctx context.Context, r *request) (res any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -343,11 +343,11 @@ func (s *served) perform(ctx context.Context, r *request) (res any, err error) {
 	return v.do(ctx, s, r)
 }
 
-// rawResult is a result that is not changes of memory, and counts in served.held until it is sent.
+// rawResult is a result that is not changes of memory. It counts in served.held until it is sent.
 type rawResult []byte
 
-// answer sends the answer to a request, and with it what the device of a slot has changed in its
-// copies, if the request is one after which a program looks.
+// answer sends the answer to a request. If programs read memory after this request, the answer
+// includes what the slot's device has changed in its copies.
 func (s *served) answer(number uint64, r *request, slot uint16, res any, failure error) error {
 	a := answer{Err: encodeError(failure)}
 	var body []byte
@@ -373,7 +373,7 @@ func (s *served) answer(number uint64, r *request, slot uint16, res any, failure
 	return s.conn.write(&message{kind: kindAnswer, number: number, head: head, body: body})
 }
 
-// slotOf returns the slot of the device that an object is of.
+// slotOf returns the slot of an object's device.
 func (s *served) slotOf(h uint32) uint16 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

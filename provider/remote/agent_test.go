@@ -33,10 +33,10 @@ func (l *log) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// patience is how long a test waits for what has to happen.
+// patience limits how long a test waits for an event that must come.
 const patience = 2 * time.Minute
 
-// await waits for a line with a part.
+// await waits for a line that contains part.
 func (l *log) await(t *testing.T, part string) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
@@ -66,8 +66,7 @@ func TestSecret(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// TestFalseClient: a client that does not know the secret is not served, whatever it takes for
-// granted.
+// TestFalseClient: a client that does not know the secret is not served, even if it sends ahead.
 func TestFalseClient(t *testing.T) {
 	var l log
 	addr := agent(t, &remote.Agent{Secret: []byte("0123456789abcdef"), Log: l.add})
@@ -83,7 +82,8 @@ func TestFalseClient(t *testing.T) {
 	}
 }
 
-// TestFalseAgent: an agent that does not know the secret is found out, whatever it claims.
+// TestFalseAgent: the client detects an agent that does not know the secret, whatever the agent
+// claims.
 func TestFalseAgent(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -95,7 +95,7 @@ func TestFalseAgent(t *testing.T) {
 		defer c.Close()
 		hello := make([]byte, 8+2+1+32)
 		_, _ = c.Read(hello)
-		_, _ = c.Write(hello) // its own, which serves as well
+		_, _ = c.Write(hello) // the client's own hello is as good as any
 		_, _ = c.Read(make([]byte, 32))
 		_, _ = c.Write(make([]byte, 32+3)) // a proof of zeros: welcome
 	}()
@@ -122,7 +122,8 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
-// TestOneAtATime: a second run is refused while there is one, and served after it.
+// TestOneAtATime: while there is a run, a second one is refused; after it, the second one is
+// served.
 func TestOneAtATime(t *testing.T) {
 	var l log
 	addr := agent(t, &remote.Agent{Log: l.add})
@@ -136,7 +137,7 @@ func TestOneAtATime(t *testing.T) {
 	dial(t, addr)
 }
 
-// TestVersion: another version is told as such by either end.
+// TestVersion: either end reports a peer with another version as such.
 func TestVersion(t *testing.T) {
 	var l log
 	addr := agent(t, &remote.Agent{Log: l.add, Host: remote.Host{Build: "agent's build"}})
@@ -177,14 +178,14 @@ func readFull(c net.Conn, b []byte) (n int, err error) {
 	return n, err
 }
 
-// TestGarbage: what is no hello ends its connection only, and a run can begin.
+// TestGarbage: a connection that does not send a hello is closed, and a run can still begin.
 func TestGarbage(t *testing.T) {
 	var l log
 	addr := agent(t, &remote.Agent{Log: l.add})
 	for _, octets := range []string{"GET / HTTP/1.1\r\n\r\n", "govsagnt", strings.Repeat("\xff", 300)} {
 		c := testkit.Must(net.Dial("tcp", addr))(t)
 		testkit.Must(c.Write([]byte(octets)))(t)
-		_ = c.(*net.TCPConn).CloseWrite() // the agent may have ended it
+		_ = c.(*net.TCPConn).CloseWrite() // the agent may already have closed it
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%q: %d bytes, %v", octets, n, err)
@@ -195,8 +196,8 @@ func TestGarbage(t *testing.T) {
 	dial(t, addr)
 }
 
-// TestSilentClients: those that say nothing take all places for newcomers, and hold nobody up who
-// is served.
+// TestSilentClients: silent connections that take all places for newcomers do not delay a client
+// that is being served.
 func TestSilentClients(t *testing.T) {
 	addr := agent(t, &remote.Agent{})
 	s := dial(t, addr)
@@ -208,8 +209,8 @@ func TestSilentClients(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// TestSilentStrangers: connections that never say anything don't keep a run out, however many come
-// from one address, and also while more of them come.
+// TestSilentStrangers: silent connections do not keep a run from beginning, even if many come from
+// one address and more keep coming.
 func TestSilentStrangers(t *testing.T) {
 	addr := agent(t, &remote.Agent{})
 	for range 3 {
@@ -220,7 +221,7 @@ func TestSilentStrangers(t *testing.T) {
 		s := dial(t, addr)
 		testkit.OK(t, s.Close())
 		<-s.Done()
-		for { // until the agent knows, too
+		for { // until the agent has noticed too
 			again, err := remote.Dial(t.Context(), addr, remote.Options{})
 			if err == nil {
 				testkit.OK(t, again.Close())
@@ -249,7 +250,7 @@ func (f *outOfFiles) Accept() (net.Conn, error) {
 	}
 }
 
-// TestAcceptFails: an agent that is out of descriptors goes on when there are some.
+// TestAcceptFails: an agent that is out of descriptors continues when some are free.
 func TestAcceptFails(t *testing.T) {
 	l := &outOfFiles{testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t), make(chan error, 3)}
 	for range cap(l.failures) {
@@ -266,7 +267,8 @@ func TestAcceptFails(t *testing.T) {
 	testkit.OK(t, <-served)
 }
 
-// TestAgentStops: a run is told at once, and every call fails with the reason.
+// TestAgentStops: the run learns at once that the agent stops, and every call fails with the
+// reason.
 func TestAgentStops(t *testing.T) {
 	addr, stop := stoppable(t, &remote.Agent{})
 	s := dial(t, addr)
@@ -287,7 +289,7 @@ func TestAgentStops(t *testing.T) {
 	}
 }
 
-// TestSilentAgent: an agent that says nothing any more has gone.
+// TestSilentAgent: an agent that sends nothing for Patience counts as gone.
 func TestSilentAgent(t *testing.T) {
 	addr := agent(t, &remote.Agent{Patience: time.Hour})
 	var s *remote.Session
@@ -306,7 +308,7 @@ func TestSilentAgent(t *testing.T) {
 	}
 }
 
-// closing is a provider that says what is closed at the agent.
+// closing is a provider that reports what is closed at the agent.
 type closing struct {
 	provider.Provider
 	devices chan string
@@ -328,8 +330,8 @@ func (d *closingDevice) Close() error {
 	return err
 }
 
-// TestEndFrees: all that a run leaves is freed when its connection ends, in an order in which the
-// device can be closed.
+// TestEndFrees: everything that a run leaves is freed when its connection ends, in an order in
+// which the device can be closed.
 func TestEndFrees(t *testing.T) {
 	p := &closing{engine.New(nil), make(chan string, 4)}
 	var l log
@@ -360,8 +362,8 @@ func TestEndFrees(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: a client can't have the agent hold more than it permits, and what it could
-// have before works on.
+// TestMemoryIsBounded: the agent does not hold more for a client than MaxMemory, and what the
+// client has continues to work.
 func TestMemoryIsBounded(t *testing.T) {
 	s := dial(t, agent(t, &remote.Agent{MaxMemory: 1 << 20}))
 	vctx, _ := open(t, s)
@@ -376,7 +378,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// scribbler is a provider that writes beside regions.
+// scribbler is a provider that writes outside of regions.
 type scribbler struct {
 	provider.Provider
 	scribble func(region []byte)

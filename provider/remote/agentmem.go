@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// take puts what the program has changed into the copies.
+// take applies the program's changes to the copies.
 func (s *served) take(body []byte) error {
 	s.mem.Lock()
 	defer s.mem.Unlock()
@@ -37,9 +37,9 @@ func (s *served) take(body []byte) error {
 	return nil
 }
 
-// newTwin makes a copy within what a client may have.
+// newTwin makes a copy if the client's limit permits it.
 func (s *served) newTwin(n uint64, off uint32) *twin {
-	cost := uint64(math.MaxUint64) // which is refused, as n is that has no such cost
+	cost := uint64(math.MaxUint64) // refused, as is any n whose cost would overflow
 	if n <= math.MaxInt64/4 {
 		cost = 2*n + 4*pageBytes // pages and agreed
 	}
@@ -55,7 +55,7 @@ func (s *served) newTwin(n uint64, off uint32) *twin {
 	return t
 }
 
-// changes returns what the device of a slot has changed in its copies.
+// changes returns the bytes that a slot's device has changed in its copies.
 func (s *served) changes(slot uint16) (body []byte, more bool) {
 	s.mem.Lock()
 	defer s.mem.Unlock()
@@ -71,8 +71,8 @@ func (s *served) changes(slot uint16) (body []byte, more bool) {
 	return body, false
 }
 
-// buffer returns the memory that a span names, for object h. It must be of the same device: with
-// that it goes away. A device that has no slot yet has no memory.
+// buffer returns the memory that a span names, for object h. It must belong to h's device, because
+// it is freed with that device. A device without a slot has no memory yet.
 func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	if at.Len == 0 {
 		if at.Nil {
@@ -96,7 +96,8 @@ func (s *served) buffer(op string, h uint32, at span) ([]byte, error) {
 	return t.now[at.Off:end:end], nil
 }
 
-// intact says of one of a device's copies which byte was changed that may not be.
+// intact returns an error that names the first changed byte outside of regions, in any of a
+// device's copies.
 func (s *served) intact(slot uint16) error {
 	s.mem.Lock()
 	defer s.mem.Unlock()
@@ -111,7 +112,7 @@ func (s *served) intact(slot uint16) error {
 	return nil
 }
 
-// forget frees the copies of a device, which is closed.
+// forget frees the copies of a closed device.
 func (s *served) forget(slot uint16) {
 	s.mem.Lock()
 	defer s.mem.Unlock()
@@ -124,7 +125,7 @@ func (s *served) forget(slot uint16) {
 	}
 }
 
-// In which turn objects are closed when a session ends: those first on which nothing depends.
+// Ranks: the order in which objects are closed when a session ends. Dependent objects come first.
 const (
 	rankQP = iota
 	rankID
@@ -139,8 +140,8 @@ const (
 	ranks
 )
 
-// disconnect closes QPs and ids, so that calls which connect to a host that does not answer end,
-// and ends the recordings, which must not go on if a call does not end.
+// disconnect closes QPs and ids, which ends calls that are connecting to a host that does not
+// answer. It also ends the recordings, because they must not continue if a call does not return.
 func (s *served) disconnect() (left []error) {
 	left, _ = s.closeObjects(rankEventChannel)
 	s.endRecordings()
@@ -157,14 +158,15 @@ func (s *served) endRecordings() {
 	}
 }
 
-// free closes all that a client has left, and returns what could not be closed.
+// free closes everything that a client has left, and returns an error for each object that could
+// not be closed.
 func (s *served) free() (left []error) {
-	s.endRecordings() // those of calls that were under way
+	s.endRecordings() // recordings of calls that were still running
 	left, safe := s.closeObjects(ranks)
 	s.mem.Lock()
 	defer s.mem.Unlock()
 	for _, t := range s.twins {
-		if safe { // otherwise a device may write there still
+		if safe { // otherwise a device may still write to the copies
 			t.free()
 		}
 	}
@@ -172,8 +174,8 @@ func (s *served) free() (left []error) {
 	return left
 }
 
-// closeObjects closes the objects whose rank is less than end, and returns what could not be
-// closed. safe says that no device may write to the copies of memory still.
+// closeObjects closes the objects whose rank is less than end, and returns an error for each that
+// could not be closed. safe reports that no device may write to the copies of memory any more.
 func (s *served) closeObjects(end int) (left []error, safe bool) {
 	s.mu.Lock()
 	byRank := make([][]*thing, end)
@@ -196,7 +198,7 @@ func (s *served) closeObjects(end int) (left []error, safe bool) {
 	return left, safe
 }
 
-// closed closes an object. A panic of a provider is an error, as it is in a call.
+// closed closes an object. It returns a provider's panic as an error.
 func closed(object any) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -206,8 +208,8 @@ func closed(object any) (err error) {
 	return object.(interface{ Close() error }).Close()
 }
 
-// add enters an object of a device, which costs so many bytes until it is closed, and returns its
-// number. create makes it with that number as its cookie.
+// add registers an object of a device and returns its number. It charges cost bytes until the
+// object is closed. create makes the object with that number as its cookie.
 func (s *served) add(device uint32, rank int, cost uint64,
 	create func(h uint32) (any, error)) (h uint32, err error) {
 	err = s.paying(cost, func() error {
@@ -230,8 +232,9 @@ func (s *served) add(device uint32, rank int, cost uint64,
 	return h, err
 }
 
-// drop forgets a device, which is closed, and all that it had. Only the first of two that close it
-// at once does so, because another device may have its slot when the second comes.
+// drop removes a closed device and everything that it had. If two calls close a device at the same
+// time, only the first one does this, because another device may have the slot by the time of the
+// second.
 func (s *served) drop(device uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +253,8 @@ func (s *served) drop(device uint32) {
 	}
 }
 
-// occupy gives device h a slot, unless it is another's or none, or the device is closed.
+// occupy gives slot to device h. It fails if another device has the slot, if the slot is invalid,
+// or if the device is closed.
 func (s *served) occupy(slot uint16, h uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The names of the requests that are no C call's.
+// The names of requests without a C call.
 const (
 	verbPull    = "pull"
 	verbIntact  = "intact"
@@ -21,8 +21,8 @@ const (
 	verbCause   = "cause"
 )
 
-// Arguments and results of the requests, beside those that are types of package provider. An
-// object is named by the number that the agent gave it, 0 for nil.
+// Arguments and results of the requests that package provider has no type for. They name objects by
+// the number that the agent assigned, 0 for nil.
 type (
 	openArgs struct {
 		Provider string   `json:"provider"`
@@ -70,7 +70,7 @@ type (
 		Attr provider.SRQAttr     `json:"attr"`
 		Mask provider.SRQAttrMask `json:"mask,omitempty"`
 	}
-	// span is memory of the program: bytes of a block, or none at all.
+	// span is a part of the program's memory: bytes of a block, or no bytes.
 	span struct {
 		Block uint32 `json:"block,omitempty"`
 		Off   uint64 `json:"off,omitempty"`

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Version is the version of the control connection's protocol. Both ends must have the same.
+// Version is the version of the control connection's protocol. Both ends must use the same version.
 const Version = 1
 
-// The start of a connection: each end sends its hello, then the client its proof, then the agent
-// its own with a verdict. Only then does either end believe anything that the other says.
+// The start of a connection: each end sends its hello, then the client sends its proof, and then
+// the agent sends its own proof with a verdict. Neither end trusts the other before that.
 const (
 	magic     = "govsagnt"
 	nonceLen  = 32
@@ -25,24 +25,24 @@ const (
 	maxBuild  = 255
 	maxReason = 1024
 
-	// handshakeLimit is how long the start may take.
+	// handshakeLimit limits the duration of the start.
 	handshakeLimit = 5 * time.Second
 )
 
-// MinSecret is how many bytes a secret must have.
+// MinSecret is the minimum length of a secret, in bytes.
 const MinSecret = 16
 
-// ErrSecret says that the two ends have different secrets.
+// ErrSecret means that the two ends have different secrets.
 var ErrSecret = errors.New("the two ends have different secrets")
 
-// ErrBusy says that the agent serves another run.
+// ErrBusy means that the agent serves another run.
 var ErrBusy = errors.New("the agent is busy")
 
-// ErrVersion says that the two ends speak different versions of the protocol.
+// ErrVersion means that the two ends use different versions of the protocol.
 var ErrVersion = errors.New("the two ends speak different versions of the control protocol")
 
-// CheckSecret says whether a secret may protect an agent at addr: it must have [MinSecret] bytes,
-// and may be missing on a loopback address only.
+// CheckSecret returns an error if a secret is not sufficient for an agent at addr. It must have
+// [MinSecret] bytes; only on a loopback address may it be empty.
 func CheckSecret(secret []byte, addr netip.Addr) error {
 	switch {
 	case len(secret) == 0 && addr.Unmap().IsLoopback():
@@ -77,8 +77,8 @@ func (h *hello) append(b []byte) []byte {
 	return append(b, h.nonce[:]...)
 }
 
-// readHello reads a hello. After another version nothing more is read, because what follows is not
-// known.
+// readHello reads a hello. If the version is another one, it stops, because it does not know what
+// follows.
 func readHello(r io.Reader) (h hello, err error) {
 	var start [len(magic) + 3]byte
 	if _, err := io.ReadFull(r, start[:]); err != nil {
@@ -101,7 +101,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	return h, err
 }
 
-// keys are what both ends derive from the secret and the two hellos.
+// keys holds the keys that both ends derive from the secret and the two hellos.
 type keys struct {
 	clientProof, agentProof [proofLen]byte
 	toAgent, toClient       []byte
@@ -122,7 +122,7 @@ func derive(secret []byte, client, agent *hello) (k keys) {
 	return k
 }
 
-// verdict is what the agent thinks of a client.
+// verdict is the agent's decision about a client.
 type verdict uint8
 
 const (
@@ -131,7 +131,7 @@ const (
 	busy
 )
 
-// greet is the client's part of the start.
+// greet does the client's part of the start.
 func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
 	_ = c.SetDeadline(time.Now().Add(handshakeLimit))
 	mine := newHello(build)
@@ -176,8 +176,8 @@ func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
 	return k, theirs, nil
 }
 
-// receive is the agent's part of the start. admit is called once the client has proved that it
-// knows the secret, and returns why it is not served, if it is not.
+// receive does the agent's part of the start. It calls admit once the client has proved that it
+// knows the secret; admit returns why the agent refuses the client, or "" if it does not.
 func receive(c net.Conn, secret []byte, build string, admit func() (refusal string)) (keys, error) {
 	_ = c.SetDeadline(time.Now().Add(handshakeLimit))
 	mine := newHello(build)

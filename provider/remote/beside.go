@@ -7,11 +7,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Beside returns near, a provider of this host, such that the session's devices are part of what
-// its programs see in order: each post to a send queue is preceded by a Push, so that an RDMA Read
-// that is posted here finds at the agent what the program has put into memory that is registered
-// there; and completions and CM events are returned after a Pull, so that what has led to them
-// there is in the program's memory. All else is near's own. Beside nil there is nil.
+// Beside wraps near, a provider of this host, so that a program sees the memory of the session's
+// devices in order with near's operations. It calls Push before each post to a send queue, so an
+// RDMA Read that is posted here finds the program's latest bytes at the agent. It calls Pull before
+// it returns completions and CM events, so the bytes that caused them at the agent are in the
+// program's memory. Everything else is passed to near. Beside(nil) returns nil.
 func (c *Session) Beside(near provider.Provider) provider.Provider {
 	if near == nil {
 		return nil
@@ -19,9 +19,9 @@ func (c *Session) Beside(near provider.Provider) provider.Provider {
 	return &nearProvider{near, c}
 }
 
-// push is Device.Push of all devices. It asks nothing of the agent if nothing has changed since
-// the last changes that it has answered to. Those that another call sends may still be on their
-// way: the agent has them when it answers to what is sent after them.
+// push does Device.Push for all devices. It sends no request if nothing has changed since the last
+// changes that the agent has acknowledged. Another call's changes may still be on their way; the
+// agent has them when it answers a later request.
 func (c *Session) push() error {
 	if err := c.usable(); err != nil {
 		return err
@@ -51,7 +51,8 @@ func (c *Session) push() error {
 	return nil
 }
 
-// pull is Device.Pull of all devices. That an agent can't be reached is Session.Err's to say.
+// pull does Device.Pull for all devices. It returns no error, because Session.Err reports a lost
+// agent.
 func (c *Session) pull() {
 	if c.usable() != nil {
 		return
@@ -133,7 +134,7 @@ func (q *nearCQ) Stats() (provider.CQStats, error) {
 		Reason: "the provider has none"}
 }
 
-// plainInit has the CQs of a QP be as the provider knows them.
+// plainInit replaces the CQs of a QP by the provider's own.
 func plainInit(init provider.QPInitAttr) provider.QPInitAttr {
 	for _, q := range []*provider.CQ{&init.SendCQ, &init.RecvCQ} {
 		if n, ok := (*q).(*nearCQ); ok {
@@ -148,7 +149,7 @@ type nearPD struct {
 	c *Session
 }
 
-// plainPD is the provider's own PD of one that was handed out.
+// plainPD returns the provider's own PD for a wrapped one.
 func plainPD(p provider.PD) provider.PD {
 	if n, ok := p.(*nearPD); ok {
 		return n.PD
@@ -181,7 +182,7 @@ func (p *nearPD) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	return nearQPOf(p.c, q, err)
 }
 
-// nearMR hands PDs on as the provider knows them.
+// nearMR unwraps PDs before it passes them to the provider.
 type nearMR struct {
 	provider.MR
 	pd *nearPD
@@ -211,7 +212,7 @@ func (q *nearQP) PostSend(wrs []provider.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// HoldEnd implements provider.EndHolder. A QP that is none has no limit that could be held.
+// HoldEnd implements provider.EndHolder. It does nothing if the QP has no such limit.
 func (q *nearQP) HoldEnd() (release func()) {
 	if h, ok := q.QP.(provider.EndHolder); ok {
 		return h.HoldEnd()
@@ -219,7 +220,8 @@ func (q *nearQP) HoldEnd() (release func()) {
 	return func() {}
 }
 
-// ReadsUnderWay implements provider.ReadCounter. For a QP that is none, nobody has to wait.
+// ReadsUnderWay implements provider.ReadCounter. It returns 0 for a QP without that method, because
+// nobody has to wait for its Reads.
 func (q *nearQP) ReadsUnderWay() int {
 	if r, ok := q.QP.(provider.ReadCounter); ok {
 		return r.ReadsUnderWay()
@@ -249,8 +251,8 @@ func (ch *nearChannel) CreateID(cookie any) (provider.ID, error) {
 	return &nearID{id, ch.c}, nil
 }
 
-// Next has an event's ids be of this kind. Others than the new one of a CONNECT_REQUEST are
-// equal to those that were handed out only by their cookies, which is what they are known by.
+// Next wraps an event's ids. Except for the new id of a CONNECT_REQUEST, the program recognises
+// them only by their cookies, because each event wraps them again.
 func (ch *nearChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	e, err := ch.EventChannel.Next(ctx)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // nowhere is an address that no host can have a route to: link-local, and without a zone.
 var nowhere = netip.MustParseAddrPort("[fe80::1]:1")
 
-// TestEventsAreBounded: an id whose address is not found can be asked again, and each time an event
-// waits. It counts in MaxMemory until it is fetched or the id is closed.
+// TestEventsAreBounded: a program can resolve the address of an id again after a failure, and each
+// time another event waits. The event counts in MaxMemory until it is fetched or the id is closed.
 func TestEventsAreBounded(t *testing.T) {
 	const limit = 1 << 20
 	s := newServed(engines(limit), nil)
@@ -55,7 +55,8 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLongZone: a zone that can't be an interface's name is refused, because the id would keep it.
+// TestLongZone: a zone that is too long for an interface's name is refused, because the id would
+// keep it.
 func TestLongZone(t *testing.T) {
 	s := newServed(engines(0), nil)
 	defer func() { _ = s.free() }()
@@ -70,7 +71,7 @@ func TestLongZone(t *testing.T) {
 	}
 }
 
-// TestIntactFits: however many blocks were written to, the answer fits into a message.
+// TestIntactFits: the answer of Intact fits into a message, however many blocks were written to.
 func TestIntactFits(t *testing.T) {
 	near, far := net.Pipe()
 	testkit.OK(t, far.Close())
@@ -86,8 +87,8 @@ func TestIntactFits(t *testing.T) {
 	clear(s.twins)
 }
 
-// TestRecordingsEndWithTheRun: a call from which the provider does not return keeps no recording
-// going.
+// TestRecordingsEndWithTheRun: recordings end with the run even if a provider does not return from
+// a call.
 func TestRecordingsEndWithTheRun(t *testing.T) {
 	a := engines(0)
 	running := 0
@@ -100,7 +101,7 @@ func TestRecordingsEndWithTheRun(t *testing.T) {
 	if left := s.disconnect(); running != 0 || left != nil {
 		t.Errorf("%d recordings are running, errors %v", running, left)
 	}
-	testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{2}))(t) // of a request that was under way
+	testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{2}))(t) // by a request that was still running
 	if left := s.free(); running != 0 || left != nil {
 		t.Errorf("%d recordings are running at the end, errors %v", running, left)
 	}
@@ -127,8 +128,8 @@ func (d *stubbornDevice) Close() error {
 	return d.Device.Close()
 }
 
-// TestRefusedDeviceIsClosed: a device that does not get its slot, and can't be closed because a
-// client was quicker to make something on it, counts until the session ends, and is closed then.
+// TestRefusedDeviceIsClosed: a device that does not get its slot cannot be closed if a client has
+// already made an object on it. It counts until the session ends, and is closed then.
 func TestRefusedDeviceIsClosed(t *testing.T) {
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
 		return stubborn{engine.New(nil)}, nil
@@ -144,7 +145,7 @@ func TestRefusedDeviceIsClosed(t *testing.T) {
 	}
 }
 
-// TestNoSlotNoMemory: a device that has no slot yet has no memory.
+// TestNoSlotNoMemory: a device without a slot has no memory.
 func TestNoSlotNoMemory(t *testing.T) {
 	s := newServed(engines(0), nil)
 	defer func() { _ = s.free() }()

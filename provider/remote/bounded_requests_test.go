@@ -1,7 +1,7 @@
 //go:build !race
 
-// Under the race detector it takes seconds to decode requests of 8 MiB. Other tests have many
-// requests at once.
+// Under the race detector, decoding requests of 8 MiB takes seconds. Other tests have many requests
+// at once.
 
 package remote
 
@@ -15,11 +15,11 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestRequestsAreBounded: requests count until they are answered, and by their lengths, too.
+// TestRequestsAreBounded: unanswered requests are limited in number and in total length.
 func TestRequestsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		padding int // of each request
-		most    int // that can be under way
+		most    int // unanswered requests at most
 	}{
 		"many":  {0, maxUnderWay},
 		"large": {maxHead - 100, maxHeads / (maxHead - 100)},

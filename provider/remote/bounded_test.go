@@ -16,15 +16,15 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// engines is an agent whose provider is the engine.
+// engines returns an agent whose provider is the engine.
 func engines(limit uint64) *Agent {
 	return &Agent{MaxMemory: limit, Open: func(string, []string) (provider.Provider, error) {
 		return engine.New(nil), nil
 	}}
 }
 
-// TestObjectsAreBounded: objects of each kind count in MaxMemory until they are closed, and no
-// longer: neither the count nor the session has anything of them then.
+// TestObjectsAreBounded: objects of each kind count in MaxMemory until they are closed. After that
+// neither the count nor the session keeps anything of them.
 func TestObjectsAreBounded(t *testing.T) {
 	const limit = 4 << 20
 	s := newServed(engines(limit), nil)
@@ -40,7 +40,7 @@ func TestObjectsAreBounded(t *testing.T) {
 		on    uint32
 		args  func() any
 		close string
-		least uint64 // what one takes
+		least uint64 // bytes of one object
 	}{
 		{"ibv_open_device", 0, func() any { slot++; return openArgs{Slot: slot} }, "ibv_close_device", 36 << 10},
 		{"ibv_alloc_pd", d.Handle, func() any { return none{} }, "ibv_dealloc_pd", 64},
@@ -91,7 +91,7 @@ func handleOf(res any) uint32 {
 	return 0
 }
 
-// TestReregKeepsNothing: the region that another one replaces is forgotten.
+// TestReregKeepsNothing: a region is removed when Rereg replaces it.
 func TestReregKeepsNothing(t *testing.T) {
 	s := newServed(engines(0), nil)
 	defer func() { _ = s.free() }()
@@ -105,14 +105,15 @@ func TestReregKeepsNothing(t *testing.T) {
 		old := r.Handle
 		r = testkit.Must(asks[region](t, s, "ibv_rereg_mr", r.Handle,
 			reregArgs{Change: provider.ReregAccess, Access: provider.AccessLocalWrite}))(t)
-		testkit.Must(asks[none](t, s, "ibv_dereg_mr", old, none{}))(t) // of what is closed already
+		testkit.Must(asks[none](t, s, "ibv_dereg_mr", old, none{}))(t) // of a region that is already closed
 	}
 	if s.held != held || len(s.objects) != objects {
 		t.Errorf("%d bytes and %d objects are held, want %d and %d", s.held, len(s.objects), held, objects)
 	}
 }
 
-// TestCapturesAreBounded: captures count in MaxMemory, and their files until they are sent.
+// TestCapturesAreBounded: captures count in MaxMemory while they run, and their files until they
+// are sent.
 func TestCapturesAreBounded(t *testing.T) {
 	a := engines(2 * captureBytes)
 	running, size := 0, 1000
@@ -144,7 +145,7 @@ func TestCapturesAreBounded(t *testing.T) {
 	testkit.OK(t, far.Close())
 }
 
-// slow is a provider whose CQs are resized when resize is closed.
+// slow is a provider whose Resize of CQs waits until resize is closed.
 type slow struct {
 	provider.Provider
 	resizing, resize chan struct{}
@@ -176,8 +177,8 @@ func (q *slowCQ) Resize(cqe int) error {
 	return q.CQ.Resize(cqe)
 }
 
-// TestResizeHoldsNobodyUp: while a provider changes the size of a queue, other queues are made and
-// closed, and so is the queue itself, which costs nothing then.
+// TestResizeHoldsNobodyUp: while a provider changes the size of a queue, other queues can be made
+// and closed. The queue itself can be closed too, and then costs nothing.
 func TestResizeHoldsNobodyUp(t *testing.T) {
 	p := &slow{engine.New(nil), make(chan struct{}), make(chan struct{})}
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) { return p, nil }}, nil)

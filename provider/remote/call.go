@@ -18,22 +18,23 @@ type request struct {
 type answer struct {
 	Err    *wireError      `json:"err,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
-	More   bool            `json:"more,omitempty"` // more memory has changed than fits
-	Raw    bool            `json:"raw,omitempty"`  // the body is no changes of memory
+	More   bool            `json:"more,omitempty"` // more memory has changed than fits into the message
+	Raw    bool            `json:"raw,omitempty"`  // the body is not changes of memory
 }
 
-// none is no arguments, or no result.
+// none stands for no arguments, or no result.
 type none struct{}
 
-// reply is an answer as a call gets it.
+// reply is an answer, or the error of the connection, for a waiting call.
 type reply struct {
 	answer
 	body []byte
 	err  error // the connection has ended
 }
 
-// call asks the agent for a verb and waits for the answer. m is the memory whose changes go with
-// it; nil for none. When ctx ends the agent is asked to end it, and what it answers counts.
+// call sends the agent a request for a verb and waits for the answer. It also sends the changes of
+// m, unless m is nil. When ctx ends it asks the agent to cancel the request, and still returns the
+// agent's answer.
 func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
 	args any) (reply, error) {
 	if err := c.usable(); err != nil {
@@ -63,7 +64,7 @@ func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
 	}
 	err = r.Err.decode()
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = ctx.Err() // which may be that its time is up, and the agent can't know that
+		err = ctx.Err() // may be a deadline, which the agent does not know
 	}
 	return r, err
 }
@@ -104,7 +105,7 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 	}
 }
 
-// cancel asks the agent to end a request.
+// cancel asks the agent to cancel a request.
 func (c *Session) cancel(number uint64) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -113,7 +114,7 @@ func (c *Session) cancel(number uint64) {
 	}
 }
 
-// do is call for a verb with a result.
+// do calls a verb and decodes its result.
 func do[R any](ctx context.Context, c *Session, m *memory, verb string, on uint32,
 	args any) (R, error) {
 	var result R

@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// Changes of memory cross the control connection as a list of records: a block of memory that is
-// to be made, or bytes of a block. The client makes blocks; either end sends bytes.
+// Changes of memory cross the control connection as a list of records. A record makes a block of
+// memory, or has bytes of a block. Only the client makes blocks; both ends send bytes.
 const (
 	recordBlock  = 1 // block, length, offset in a page
 	recordOctets = 2 // block, offset, length, and then the bytes
-	recordRetire = 3 // block; no region is over it any more, and nothing may change there
+	recordRetire = 3 // block; no region covers it any more, and nothing may change there
 
 	recordHeader = 1 + 4 + 8 + 4
 )
 
-// record is one of them.
+// record is a decoded record.
 type record struct {
 	what  byte
 	block uint32
@@ -57,16 +57,17 @@ func nextRecord(b []byte) (r record, rest []byte, err error) {
 	return r, rest, nil
 }
 
-// pageBytes is the unit in which an offset in a page is kept, and the length of what stands on
-// either side of a copy.
+// pageBytes is the page size for offsets that copies preserve, and the length of the guard on each
+// side of a copy.
 const pageBytes = 4096
 
-// chunk is how much is compared at a time.
+// chunk is the number of bytes that are compared at a time.
 const chunk = 4096
 
-// appendDifferences appends records of the bytes of a block in which now differs from agreed, and
-// changes agreed accordingly. No record has a byte that is the same in both: the other end may
-// have changed that. It stops when b has grown to limit, and says whether it was through.
+// appendDifferences appends records for the bytes of a block in which now differs from agreed, and
+// updates agreed. A record contains no byte that is the same in both, because the other end may
+// have changed that byte. It stops when b has grown to limit, and reports whether it has compared
+// the whole block.
 func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([]byte, bool) {
 	var buf [chunk]byte
 	for at := 0; at < len(now); at += chunk {
@@ -78,8 +79,8 @@ func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([
 		if len(b) >= limit {
 			return b, false
 		}
-		// What the other side of the memory writes meanwhile must not be in one of agreed and
-		// the record, and not in the other.
+		// The memory may change during the comparison. The snapshot gives agreed and the record the
+		// same bytes.
 		snapshot(buf[:n], now[at:at+n])
 		for i := 0; i < n; {
 			if buf[i] == old[i] {
@@ -98,9 +99,9 @@ func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([
 	return b, true
 }
 
-// same, snapshot and store use memory that may be used at the same time, by the program or by a
-// device. That is what they are for: what they miss is found the next time. They use no copy and
-// no comparison of the library, which the race detector would look into.
+// same, snapshot and store access memory that the program or a device may be using at the same
+// time. That is intended, because a later comparison finds what they miss. They call no copy or
+// comparison functions of the library, because the race detector would check those accesses.
 //
 //go:norace
 func same(a, b []byte) bool {

@@ -42,7 +42,7 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 		if e.Type == provider.CMConnectRequest {
 			l := object[*cmID](ch.c, e.Listen)
 			id := ch.dev.newID(e.ID, nil)
-			if l == nil { // it is closed here
+			if l == nil { // it is closed on this side
 				_ = id.Close()
 				continue
 			}

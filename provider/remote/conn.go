@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Patience is how long nothing may come from the other end before it counts as gone, unless
-// an option says otherwise. Each end sends something four times in that time.
+// Patience is how long the other end may be silent before it counts as gone, unless an option says
+// otherwise. Each end sends something four times in that time.
 const Patience = 20 * time.Second
 
-// conn is a control connection after its start.
+// conn is a control connection after the handshake.
 type conn struct {
 	nc       net.Conn
 	in       *bufio.Reader
@@ -32,11 +32,11 @@ func newConn(nc net.Conn, in, out []byte, patience time.Duration) *conn {
 		out: bufio.NewWriterSize(p, pieceOctets), outAuth: newAuthenticator(out), patience: patience}
 }
 
-// pieceOctets is how many bytes have to go out within the patience.
+// pieceOctets is the number of bytes that must be sent within the patience.
 const pieceOctets = 1 << 16
 
-// patient is a connection on which nothing may happen for some time. A long message takes longer
-// than that on a slow network, and keeps the beats behind it waiting.
+// patient is a connection that fails when it makes no progress within the patience. On a slow
+// network a long message takes longer than that, and delays the beats after it.
 type patient struct {
 	nc       net.Conn
 	patience time.Duration
@@ -63,8 +63,8 @@ func (c *conn) write(m *message) error {
 	return writeMessage(c.out, c.outAuth, m)
 }
 
-// bye says why this end leaves, which closes the connection then. A long message that is under way
-// has the patience to go out before.
+// bye sends the reason why this end leaves, and closes the connection. A long message that is being
+// sent may take up to the patience to finish first.
 func (c *conn) bye(why string) {
 	limit := time.AfterFunc(c.patience, func() { _ = c.nc.Close() })
 	defer limit.Stop()
@@ -75,7 +75,7 @@ func (c *conn) read() (message, error) {
 	return readMessage(c.in, c.inAuth)
 }
 
-// beat sends something now and then until done is closed or it fails.
+// beat sends a message at intervals until done is closed or sending fails.
 func (c *conn) beat(done <-chan struct{}) {
 	t := time.NewTicker(c.patience / 4)
 	defer t.Stop()
@@ -85,7 +85,7 @@ func (c *conn) beat(done <-chan struct{}) {
 			return
 		case <-t.C:
 			if c.write(&message{kind: kindBeat}) != nil {
-				return // the reader finds out why
+				return // the reader reports the reason
 			}
 		}
 	}

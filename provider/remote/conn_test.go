@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestSlowNetwork: a message that takes longer than the patience arrives as long as its bytes do,
-// and what stops in the middle of a message has gone.
+// TestSlowNetwork: a message that takes longer than the patience arrives as long as its bytes keep
+// arriving. A peer that stops in the middle of a message counts as gone.
 func TestSlowNetwork(t *testing.T) {
 	const octets, piece = 1 << 20, 1 << 14
 	for what, c := range map[string]struct {
@@ -56,8 +56,8 @@ func TestSlowNetwork(t *testing.T) {
 	}
 }
 
-// TestByeDoesNotWait: who leaves does not wait for a long message that goes out slowly, here for a
-// minute.
+// TestByeDoesNotWait: an end that leaves does not wait for a long message that goes out slowly,
+// here for a minute.
 func TestByeDoesNotWait(t *testing.T) {
 	const patience = 100 * time.Millisecond
 	near, far := net.Pipe()

@@ -2,22 +2,22 @@ package remote
 
 import "fmt"
 
-// guard is the byte that stands beside a copy.
+// guard is the value of the bytes around a copy.
 const guard = 0xa5
 
-// twin is the agent's copy of a block of the program's memory: what its device uses.
+// twin is the agent's copy of a block of the program's memory; the agent's device uses it.
 type twin struct {
-	pages  []byte // all of it, with a page of guards before and after
+	pages  []byte // the whole allocation, with a page of guards before and after the copy
 	now    []byte // the copy
-	off    int    // of now in pages
+	off    int    // offset of now in pages
 	agreed []byte
 	err    error // why there is no copy
 
-	retired bool   // no region is over it any more
-	cost    uint64 // what it counts for
+	retired bool   // no region covers it any more
+	cost    uint64 // bytes that count towards the client's limit
 }
 
-// newTwin makes the copy of n bytes that begin at off in their page.
+// newTwin makes a copy of n bytes at offset off in their page.
 func newTwin(n uint64, off uint32) *twin {
 	t := &twin{off: pageBytes + int(off)}
 	size := (t.off + int(n) + 2*pageBytes - 1) / pageBytes * pageBytes
@@ -33,8 +33,8 @@ func newTwin(n uint64, off uint32) *twin {
 	return t
 }
 
-// intact returns an error that says which byte beside the copy has changed, or in the copy after
-// the end of its regions.
+// intact returns an error that names the first changed byte beside the copy, or in the copy after
+// its regions have ended.
 func (t *twin) intact() error {
 	for i := range t.now {
 		if t.retired && t.now[i] != t.agreed[i] {

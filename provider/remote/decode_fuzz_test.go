@@ -14,7 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// FuzzMessage: what is read is written to the same bytes, and nothing else is taken for a message.
+// FuzzMessage: a message that is read is written to the same bytes, and other bytes are not
+// accepted as a message.
 func FuzzMessage(f *testing.F) {
 	key := []byte("a key")
 	write := func(m message) []byte {
@@ -42,7 +43,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// TestMessageIsAuthentic: a message with another key, a changed byte or out of its turn is none.
+// TestMessageIsAuthentic: a message with another key, a changed byte or a wrong position is
+// refused.
 func TestMessageIsAuthentic(t *testing.T) {
 	var b bytes.Buffer
 	w, out := bufio.NewWriter(&b), newAuthenticator([]byte("key"))
@@ -120,8 +122,8 @@ func FuzzChanges(f *testing.F) {
 	})
 }
 
-// FuzzDifferences: the records of differences make the old bytes the new ones, and hold no byte
-// that was the same.
+// FuzzDifferences: the records of the differences turn the old bytes into the new ones, and contain
+// no byte that is the same in both.
 func FuzzDifferences(f *testing.F) {
 	f.Add([]byte("the old bytes"), []byte("the new bytes"))
 	f.Add(make([]byte, 5000), append(make([]byte, 4095), 1, 2, 3))
@@ -165,7 +167,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// FuzzError: whatever an agent says, an error comes of it, and it crosses back unchanged.
+// FuzzError: whatever an agent sends decodes to an error, which is encoded to the same bytes.
 func FuzzError(f *testing.F) {
 	for _, err := range []error{syscall.EBUSY, os.ErrClosed,
 		&provider.Error{Op: "op", Err: &provider.TerminateError{Layer: 1, Err: io.EOF}}} {
@@ -192,7 +194,8 @@ func FuzzError(f *testing.F) {
 	})
 }
 
-// TestErrors: errors of the contract keep types, texts and what errors.Is finds.
+// TestErrors: errors of the contract keep their types and texts, and errors.Is matches the same
+// errors.
 func TestErrors(t *testing.T) {
 	for _, err := range []error{
 		syscall.EBUSY, io.EOF, os.ErrClosed, provider.ErrNoneSignaled,
@@ -234,7 +237,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// ownEnd is an error that is another for errors.Is only.
+// ownEnd is an error that only errors.Is matches with another.
 type ownEnd struct{}
 
 func (ownEnd) Error() string        { return "this side ended it" }

@@ -52,10 +52,10 @@ func (p *farProvider) Open(name string) (provider.Device, error) {
 type far struct {
 	c   *Session
 	h   uint32
-	mem *memory // of its device
+	mem *memory // the memory of its device
 }
 
-// usable returns an error if the object is not of a device that Open has made.
+// usable returns an error if the object does not belong to a device that Open has made.
 func (f *far) usable() error {
 	if f == nil || f.c == nil {
 		return fmt.Errorf("nil or zero remote.Device, which Open of Session.Provider makes: %w",
@@ -64,7 +64,7 @@ func (f *far) usable() error {
 	return nil
 }
 
-// plain asks for a verb that says only whether it worked. Memory goes with it.
+// plain calls a verb without a result. Memory changes go with the call.
 func (f *far) plain(verb string, args any) error {
 	if err := f.usable(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (f *far) plain(verb string, args any) error {
 	return err
 }
 
-// quiet is do for a query: no memory goes with it.
+// quiet calls a verb that is a query: no memory changes go with it.
 func quiet[R any](f *far, verb string, args any) (r R, err error) {
 	if err := f.usable(); err != nil {
 		return r, err
@@ -81,12 +81,12 @@ func quiet[R any](f *far, verb string, args any) (r R, err error) {
 	return do[R](context.Background(), f.c, nil, verb, f.h, args)
 }
 
-// loud is do for a verb with which memory goes.
+// loud calls a verb with a result. Memory changes go with the call.
 func loud[R any](f *far, verb string, args any) (R, error) {
 	return do[R](context.Background(), f.c, f.mem, verb, f.h, args)
 }
 
-// Device is a device of an agent, which Open of [Session.Provider] makes.
+// Device is a device of an agent, made by Open of [Session.Provider].
 type Device struct {
 	far
 	memory    memory
@@ -94,7 +94,7 @@ type Device struct {
 	transport provider.TransportType
 }
 
-// part is what all objects of the device have, too; nil if d is nil.
+// part returns the fields that all objects of the device have, or nil if d is nil.
 func (d *Device) part() *far {
 	if d == nil {
 		return nil
@@ -102,14 +102,15 @@ func (d *Device) part() *far {
 	return &d.far
 }
 
-// Push has the agent's copies of the program's memory be as the memory is.
+// Push copies the program's changes of memory to the agent.
 func (d *Device) Push() error { return d.part().plain(verbPull, none{}) }
 
-// Pull is Push, and has the memory be as the device has left the agent's copies.
+// Pull copies the program's changes to the agent, and the device's changes back to the program's
+// memory.
 func (d *Device) Pull() error { return d.part().plain(verbPull, none{}) }
 
-// Intact returns an error that says which byte beside one of the agent's copies was changed, which
-// nothing may do.
+// Intact returns an error that names the first changed byte beside one of the agent's copies.
+// Nothing may change these bytes.
 func (d *Device) Intact() error { return d.part().plain(verbIntact, none{}) }
 
 // Name implements provider.Device.
@@ -162,7 +163,7 @@ func (d *Device) AllocPD() (provider.PD, error) {
 	return &pd{d.of(r.Handle), d}, nil
 }
 
-// of returns the part that all objects of the device have.
+// of returns the common fields for object h of the device.
 func (d *Device) of(h uint32) far { return far{d.c, h, d.mem} }
 
 // CreateCompChannel implements provider.Device.
@@ -233,7 +234,7 @@ func (d *Device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 			s := object[*srq](d.c, e.SRQ)
 			ev.SRQ, gone = s, s == nil
 		}
-		if !gone { // otherwise it is about an object that is closed here
+		if !gone { // otherwise the event is for an object that is closed on this side
 			return ev, nil
 		}
 	}
@@ -248,13 +249,13 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// lacks is the error of what can't be done from here.
+// lacks returns the error for a feature that package remote does not have.
 func lacks(what string) error {
 	return &provider.UnsupportedError{Feature: what,
 		Reason: "it is an object of this process, which an agent on another host can't call"}
 }
 
-// foreign is the error of an object that is not the device's.
+// foreign returns the error for an object that does not belong to the device.
 func foreign(op, what string) error {
 	return &provider.Error{Op: op,
 		Err: fmt.Errorf("the %s is not the agent's: %w", what, syscall.EINVAL)}
@@ -266,7 +267,7 @@ type pd struct {
 	dev *Device
 }
 
-// span returns how the agent finds a buffer, and the block that it is in.
+// span returns a reference to a buffer for the agent, and the buffer's block.
 func (f *far) span(op string, buf []byte) (span, *block, error) {
 	if len(buf) == 0 {
 		return span{Nil: buf == nil}, nil, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// wireError is an error as it crosses the control connection: one that a program may ask for keeps
-// its type and fields, any other its text and what it wraps.
+// wireError is an error on the control connection. An error that a program may ask for keeps its
+// type and fields; any other keeps its text and what it wraps.
 type wireError struct {
 	Kind        string                     `json:"kind"`
 	Text        string                     `json:"text,omitempty"`
@@ -24,14 +24,14 @@ type wireError struct {
 	Terminate   *provider.TerminateError   `json:"terminate,omitempty"`
 	Work        *provider.WorkError        `json:"work,omitempty"`
 	Rejected    *provider.RejectedError    `json:"rejected,omitempty"`
-	Is          []string                   `json:"is,omitempty"` // names of sentinels
+	Is          []string                   `json:"is,omitempty"` // names of the sentinels that it matches
 	Wraps       []*wireError               `json:"wraps,omitempty"`
 }
 
-// maxErrors is how deep errors may wrap each other.
+// maxErrors limits how deep errors may wrap each other.
 const maxErrors = 16
 
-// sentinels are errors that programs compare with, by name.
+// sentinels are the errors that programs compare with, by name.
 var sentinels = map[string]error{
 	"closed": os.ErrClosed, "eof": io.EOF, "unexpected-eof": io.ErrUnexpectedEOF,
 	"canceled": context.Canceled, "deadline": context.DeadlineExceeded,
@@ -39,7 +39,7 @@ var sentinels = map[string]error{
 	"none-signaled": provider.ErrNoneSignaled,
 }
 
-// encodeError returns err as it crosses, nil for nil.
+// encodeError converts err for the control connection; nil stays nil.
 func encodeError(err error) *wireError { return encodeTo(err, maxErrors) }
 
 func encodeTo(err error, depth int) *wireError {
@@ -102,17 +102,17 @@ func encodeTo(err error, depth int) *wireError {
 	return w
 }
 
-// farError is an error of the agent that has no type of the contract.
+// farError is an error of the agent whose type is not in the contract.
 type farError struct {
 	text  string
-	is    []string // names of sentinels
+	is    []string // names of the sentinels that it matches
 	wraps []error
 }
 
 func (e *farError) Error() string   { return e.text }
 func (e *farError) Unwrap() []error { return e.wraps }
 
-// Is implements the protocol of errors.Is.
+// Is matches the sentinels that the agent's error matched.
 func (e *farError) Is(target error) bool {
 	for _, name := range e.is {
 		if s := sentinels[name]; s != nil && s == target {
@@ -122,7 +122,7 @@ func (e *farError) Is(target error) bool {
 	return false
 }
 
-// decode returns the error that w stands for.
+// decode returns the error that w describes.
 func (w *wireError) decode() error { return w.decodeTo(maxErrors) }
 
 func (w *wireError) decodeTo(depth int) error {
@@ -172,7 +172,7 @@ func (w *wireError) decodeTo(depth int) error {
 	return &farError{text, w.Is, wraps}
 }
 
-// clean makes what the agent says printable.
+// clean makes the agent's texts printable.
 func (w *wireError) clean() {
 	said := []*string{&w.Text, &w.Op, &w.Object}
 	if e := w.Unsupported; e != nil {

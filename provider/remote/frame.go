@@ -12,19 +12,19 @@ import (
 	"io"
 )
 
-// kind is what a message is.
+// kind is the type of a message.
 type kind uint8
 
 const (
 	kindRequest kind = 1 + iota // head is a request, body changes of memory
-	kindAnswer                  // head is an answer, body changes of memory or what was asked for
-	kindCancel                  // the request with the number is to end
-	kindBeat                    // nothing: the sender is there
-	kindBye                     // head is the reason why the sender ends the connection
+	kindAnswer                  // head is an answer, body changes of memory or the result
+	kindCancel                  // asks the agent to cancel the request with the number
+	kindBeat                    // empty: shows that the sender is alive
+	kindBye                     // head is the reason for which the sender ends the connection
 	kinds
 )
 
-// A message is what the ends exchange once both have proved that they know the secret.
+// A message is what the two ends exchange once both have proved that they know the secret.
 type message struct {
 	kind   kind
 	number uint64 // of a request
@@ -32,7 +32,7 @@ type message struct {
 	body   []byte
 }
 
-// Bounds of a message.
+// Limits of a message.
 const (
 	maxHead = 4 << 20
 	maxBody = 64 << 20
@@ -61,7 +61,7 @@ func (m *message) header() (b [frameHeader]byte) {
 	return b
 }
 
-// authenticator computes the codes of the messages of one direction, which are numbered.
+// authenticator computes the authentication codes of one direction's messages, which are numbered.
 type authenticator struct {
 	mac  hash.Hash
 	next uint64
@@ -83,7 +83,7 @@ func (a *authenticator) code(parts ...[]byte) []byte {
 	return a.mac.Sum(nil)[:macLen]
 }
 
-// readMessage reads one message. What it holds grows with what has come.
+// readMessage reads a message. It allocates only as much as has arrived.
 func readMessage(r *bufio.Reader, a *authenticator) (message, error) {
 	var h [frameHeader]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// handler does what a request asks for.
+// handler performs one kind of request.
 type handler struct {
 	do    func(ctx context.Context, s *served, r *request) (any, error)
-	moves bool // a program looks at memory after it
+	moves bool // programs read memory after it
 }
 
 // target is the object of a request.
@@ -24,7 +24,7 @@ type target[O any] struct {
 	device uint32
 }
 
-// on makes a handler of a verb on an object of a type.
+// on makes a handler for a verb of objects of type O.
 func on[O, A, R any](f func(ctx context.Context, s *served, t target[O], args A) (R, error)) handler {
 	return handler{do: func(ctx context.Context, s *served, r *request) (any, error) {
 		var args A
@@ -42,14 +42,14 @@ func on[O, A, R any](f func(ctx context.Context, s *served, t target[O], args A)
 	}}
 }
 
-// moving says that a program looks at memory after the verb.
+// moving marks a verb after which programs read memory.
 func (h handler) moving() handler {
 	h.moves = true
 	return h
 }
 
-// find returns an object by its number. One that is not there was
-// closed, alone or with its device.
+// find returns an object by its number. If there is none, the object was closed, alone or with its
+// device.
 func find[O any](s *served, op string, h uint32) (target[O], error) {
 	s.mu.Lock()
 	var object any
@@ -69,7 +69,7 @@ func find[O any](s *served, op string, h uint32) (target[O], error) {
 	return target[O]{o, h, t.device}, nil
 }
 
-// also is find for an argument that may be nil, which 0 stands for.
+// also returns an object that is an argument; number 0 stands for nil.
 func also[O any](s *served, op string, h uint32) (o O, err error) {
 	if h == 0 {
 		return o, nil
@@ -78,32 +78,32 @@ func also[O any](s *served, op string, h uint32) (o O, err error) {
 	return t.o, err
 }
 
-// simple makes a handler of a method that only says whether it worked.
+// simple makes a handler for a method without arguments that returns only an error.
 func simple[O any](f func(o O) error) handler {
 	return on(func(_ context.Context, _ *served, t target[O], _ none) (none, error) {
 		return none{}, f(t.o)
 	})
 }
 
-// given is simple for a method with arguments.
+// given makes a handler for a method with arguments that returns only an error.
 func given[O, A any](f func(o O, a A) error) handler {
 	return on(func(_ context.Context, _ *served, t target[O], a A) (none, error) {
 		return none{}, f(t.o, a)
 	})
 }
 
-// asked makes a handler of a query.
+// asked makes a handler for a query.
 func asked[O, R any](f func(o O) (R, error)) handler {
 	return on(func(_ context.Context, _ *served, t target[O], _ none) (R, error) { return f(t.o) })
 }
 
-// numberOf returns the number of an object of ours, which it has as its cookie.
+// numberOf returns the number of an object of this package, which is its cookie.
 func numberOf(o interface{ Cookie() any }) uint32 {
 	h, _ := o.Cookie().(uint32)
 	return h
 }
 
-// verbs are the requests.
+// verbs maps the names of requests to their handlers.
 var verbs map[string]handler
 
 func init() {
@@ -189,7 +189,7 @@ func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened
 	}
 	if !s.occupy(a.Slot, h) {
 		err := d.Close()
-		if err == nil { // otherwise the end of the session closes it, and what is on it
+		if err == nil { // otherwise the end of the session closes it and its objects
 			s.drop(h)
 		}
 		return opened{}, errors.Join(fmt.Errorf("%w: device slot %d", errFrame, a.Slot), err)
@@ -261,7 +261,7 @@ var deviceVerbs = map[string]handler{
 	})),
 }
 
-// made is add for a verb that returns nothing else about the object.
+// made registers an object for a verb that returns only its number.
 func (s *served) made(device uint32, rank int, create func(h uint32) (any, error)) (made, error) {
 	h, err := s.add(device, rank, objectBytes, create)
 	return made{Handle: h}, err

@@ -69,7 +69,7 @@ var connectionVerbs = map[string]handler{
 	}),
 }
 
-// starting makes a handler of Connect or Accept.
+// starting makes a handler for Connect or Accept.
 func starting(op string, f func(provider.ID, provider.ConnParam) error) handler {
 	return on(func(_ context.Context, s *served, t target[provider.ID], a connParam) (none, error) {
 		param := a.param()
@@ -84,12 +84,12 @@ func starting(op string, f func(provider.ID, provider.ConnParam) error) handler 
 	})
 }
 
-// maxZone is how long the zone of an address may be, which an id and its events keep: more than an
-// interface's name.
+// maxZone is the maximum length of an address's zone, because an id and its events keep it. It is
+// longer than any name of an interface.
 const maxZone = 64
 
-// eventWaits counts the event that says how ResolveAddr has ended, and is paid for, in what the id
-// costs until the event is fetched: an id whose address is not found can be asked again before.
+// eventWaits adds the event that reports the end of ResolveAddr, already charged, to the id's cost
+// until the event is fetched. A program can resolve again before that if the address was not found.
 func (s *served) eventWaits(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,10 +97,10 @@ func (s *served) eventWaits(id uint32) {
 		t.cost += eventBytes
 		return
 	}
-	s.refund(eventBytes) // the id was closed, and its events with it
+	s.refund(eventBytes) // the id was closed, with its events
 }
 
-// eventFetched is the end of eventWaits. It may come first.
+// eventFetched undoes eventWaits. It may be called first.
 func (s *served) eventFetched(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +110,8 @@ func (s *served) eventFetched(id uint32) {
 	}
 }
 
-// event returns an event as it crosses. The id that comes with a CONNECT_REQUEST becomes an object
-// of the session.
+// event converts an event for the control connection. It registers the id that comes with a
+// CONNECT_REQUEST in the session.
 func (s *served) event(device uint32, e *provider.CMEvent) (cmEvent, error) {
 	out := cmEvent{Type: e.Type, Status: e.Status, Cause: encodeError(e.Cause),
 		Param: paramOf(&e.Param), RDMAC: e.RDMAC}

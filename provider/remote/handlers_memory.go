@@ -11,7 +11,7 @@ func regionOf(h uint32, m provider.MR) region {
 	return region{h, m.Addr(), m.Len(), m.LKey(), m.RKey(), m.Access()}
 }
 
-// newRegion enters a region that create makes.
+// newRegion registers a region in the session; create makes it.
 func (s *served) newRegion(device uint32, create func() (provider.MR, error)) (region, error) {
 	var m provider.MR
 	h, err := s.add(device, rankMR, objectBytes, func(uint32) (any, error) {

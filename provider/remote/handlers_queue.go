@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// maxPolled is how many completions one answer brings.
+// maxPolled is the maximum number of completions in one answer.
 const maxPolled = 4096
 
 var queueVerbs = map[string]handler{
@@ -32,7 +32,7 @@ var queueVerbs = map[string]handler{
 		}
 		wcs := make([]provider.WC, min(a.N, maxPolled))
 		n, err := t.o.Poll(wcs)
-		return polled{slices.Clone(wcs[:n])}, err // which may wait for the client to read
+		return polled{slices.Clone(wcs[:n])}, err // a copy, because the answer may wait for the client to read
 	}).moving(),
 	"ibv_req_notify_cq": given(func(q provider.CQ, a notifyArgs) error {
 		return q.ReqNotify(a.Solicited)
@@ -65,7 +65,7 @@ var queueVerbs = map[string]handler{
 		if a.Mask&provider.SRQAttrMaxWR == 0 {
 			return none{}, change()
 		}
-		now, err := t.o.Query() // which says how many SGEs a receive has
+		now, err := t.o.Query() // for the number of SGEs of a receive
 		if err != nil {
 			return none{}, err
 		}
@@ -117,7 +117,7 @@ var queueVerbs = map[string]handler{
 	verbCause: asked(func(q provider.QP) (cause, error) { return cause{encodeError(q.Cause())}, nil }),
 }
 
-// newQP enters a QP that create makes.
+// newQP registers a QP in the session; create makes it.
 func (s *served) newQP(op string, device uint32, a qpArgs,
 	create func(provider.QPInitAttr) (provider.QP, error)) (made, error) {
 	init := provider.QPInitAttr{Cap: a.Cap, Type: a.Type, SQSigAll: a.SQSigAll}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Clock measures how far the agent's clock is ahead of this host's, and by how much that may be
-// wrong, which is half of the shortest of some round trips.
+// Clock measures how far the agent's clock is ahead of this host's. within is the maximum error:
+// half of the shortest of several round trips.
 func (c *Session) Clock(ctx context.Context) (ahead, within time.Duration, err error) {
 	const tries = 9
 	for k := range tries {
@@ -23,7 +23,7 @@ func (c *Session) Clock(ctx context.Context) (ahead, within time.Duration, err e
 	return ahead, within, nil
 }
 
-// StartCapture has the agent record what goes to and from a TCP port.
+// StartCapture makes the agent record the packets of a TCP port.
 func (c *Session) StartCapture(ctx context.Context, port uint16) error {
 	_, err := do[none](ctx, c, nil, verbCapture, 0, captureArgs{port})
 	return err

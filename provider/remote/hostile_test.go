@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// asks returns the result of a request to a session at the agent.
+// asks sends a request to a session at the agent and returns its result.
 func asks[R any](t *testing.T, s *served, verb string, on uint32, args any) (R, error) {
 	t.Helper()
 	raw := testkit.Must(json.Marshal(args))(t)
@@ -23,8 +23,8 @@ func asks[R any](t *testing.T, s *served, verb string, on uint32, args any) (R, 
 	return r, err
 }
 
-// TestMemoryOfAnotherDevice: a client can't register what is another device's, because that goes
-// away with the other device.
+// TestMemoryOfAnotherDevice: a client cannot register memory of another device, because it is freed
+// with the other device.
 func TestMemoryOfAnotherDevice(t *testing.T) {
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
 		return engine.New(nil), nil
@@ -43,7 +43,7 @@ func TestMemoryOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// meeting is a provider whose devices are opened two at a time.
+// meeting is a provider that opens devices two at a time.
 type meeting struct {
 	provider.Provider
 	both *sync.WaitGroup
@@ -55,8 +55,8 @@ func (m meeting) Open(name string) (provider.Device, error) {
 	return m.Provider.Open(name)
 }
 
-// TestSlotIsTakenOnce: two devices that are opened at the same time don't share a slot, and with it
-// their memory.
+// TestSlotIsTakenOnce: two devices that are opened at the same time do not share a slot, which
+// would make them share memory.
 func TestSlotIsTakenOnce(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
@@ -79,7 +79,7 @@ func TestSlotIsTakenOnce(t *testing.T) {
 	}
 }
 
-// TestBlocksAreBounded: blocks for which there is no memory are bounded, too.
+// TestBlocksAreBounded: the number of blocks is limited even if there is no memory for them.
 func TestBlocksAreBounded(t *testing.T) {
 	s := newServed(&Agent{MaxMemory: 1 << 20}, nil)
 	var body []byte
@@ -91,7 +91,8 @@ func TestBlocksAreBounded(t *testing.T) {
 	}
 }
 
-// TestBlocksCostWhatTheyTake: the agent has each block twice, and pages beside one of the two.
+// TestBlocksCostWhatTheyTake: the agent has two copies of each block, and guard pages beside one of
+// them.
 func TestBlocksCostWhatTheyTake(t *testing.T) {
 	s := newServed(&Agent{}, nil)
 	testkit.OK(t, s.take(appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 1 << 20, n: 4095})))
@@ -108,7 +109,7 @@ func TestBlocksCostWhatTheyTake(t *testing.T) {
 	}
 }
 
-// TestQueuesAreBounded: the queues of CQs, QPs and SRQs count in MaxMemory, from when they are made
+// TestQueuesAreBounded: the queues of CQs, QPs and SRQs count in MaxMemory from when they are made
 // or resized until they are closed.
 func TestQueuesAreBounded(t *testing.T) {
 	s := newServed(&Agent{MaxMemory: 4 << 20, Open: func(string, []string) (provider.Provider, error) {
@@ -172,8 +173,8 @@ func TestQueuesAreBounded(t *testing.T) {
 	}
 }
 
-// TestQueueOfAllKinds: a QP costs at least what its queues take once there has been work of each
-// kind in them.
+// TestQueueOfAllKinds: a QP is charged at least for the memory of its queues after work of each
+// kind has been in them.
 func TestQueueOfAllKinds(t *testing.T) {
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
 		return engine.New(&engine.Options{Extensions: true}), nil
@@ -204,14 +205,14 @@ func TestQueueOfAllKinds(t *testing.T) {
 		}
 	}
 	takes := heap() - before
-	const noise = 64 << 10 // what else the process allocates; the queues have 2.8 MB
+	const noise = 64 << 10 // other allocations of the process; the queues have 2.8 MB
 	if cost := s.held - charged; cost+noise < takes {
 		t.Errorf("a QP that takes %d bytes costs %d", takes, cost)
 	}
 	runtime.KeepAlive(s)
 }
 
-// TestClosedTwice: Close is idempotent, and other methods are os.ErrClosed after it.
+// TestClosedTwice: Close is idempotent, and other methods return os.ErrClosed after it.
 func TestClosedTwice(t *testing.T) {
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
 		return engine.New(nil), nil
@@ -232,7 +233,7 @@ func TestClosedTwice(t *testing.T) {
 	}
 }
 
-// panics is a provider whose devices' CQs panic in each call.
+// panics is a provider whose devices' CQs panic in every call.
 type panics struct{ provider.Provider }
 
 type panicsDevice struct{ provider.Device }
@@ -254,7 +255,8 @@ func (d panicsDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 
 func (panicsCQ) Resize(int) error { panic("no other size") }
 
-// TestPanicsCostNothing: what a provider has not made because it panicked is not counted.
+// TestPanicsCostNothing: an object that the provider did not make because it panicked is not
+// counted.
 func TestPanicsCostNothing(t *testing.T) {
 	s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
 		return panics{engine.New(nil)}, nil

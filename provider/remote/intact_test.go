@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// TestIntact: bytes beside a region that the agent's device writes are found, and so are those of
-// a region that has ended. What it writes inside of one is not.
+// TestIntact: bytes that the agent's device writes beside a region, or into a region that has
+// ended, are found. Bytes that it writes inside a region are not reported.
 func TestIntact(t *testing.T) {
 	at := func(b []byte, off int) *byte { return (*byte)(unsafe.Add(unsafe.Pointer(&b[0]), off)) }
 	for _, c := range []struct {
@@ -55,8 +55,8 @@ func TestIntact(t *testing.T) {
 	}
 }
 
-// TestPlaces: the copy of a buffer is at its offset in a page, and buffers that share memory show
-// each other's bytes.
+// TestPlaces: the copy of a buffer has the buffer's offset in a page, and buffers that share memory
+// see each other's bytes.
 func TestPlaces(t *testing.T) {
 	var regions [][]byte
 	p := &scribbler{engine.New(nil), func(b []byte) { regions = append(regions, b) }}
@@ -75,12 +75,12 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("region %d: %#x here, %#x there", k, here, there)
 		}
 	}
-	regions[1][10] = 1 // 5010: of the first as well, which it lies in
+	regions[1][10] = 1 // 5010: also of the first, which contains it
 	testkit.OK(t, dev.Pull())
 	if memory[5010] != 1 || regions[0][5010-4321] != 1 {
 		t.Error("what the second region got is not where the first has it")
 	}
-	regions[2][500] = 2 // 8500: of the first as well, which it overlaps
+	regions[2][500] = 2 // 8500: also of the first, which it overlaps
 	testkit.OK(t, dev.Pull())
 	testkit.OK(t, dev.Push())
 	if memory[8500] != 2 || regions[0][8500-4321] != 2 {

@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// failing is a listener whose first connection can be written to once: the hello.
+// failing is a listener whose first connection can be written to once, for the hello.
 type failing struct {
 	net.Listener
 	accepted atomic.Int32
@@ -44,8 +44,8 @@ func (c *onceWritten) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestClientLostAtStart: a client that goes away while it is welcomed is no run, so that another
-// can begin.
+// TestClientLostAtStart: a client whose connection breaks while it is welcomed does not keep
+// another run from beginning.
 func TestClientLostAtStart(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +68,7 @@ func TestClientLostAtStart(t *testing.T) {
 	testkit.OK(t, <-served)
 }
 
-// stuck is a provider whose devices can't be closed until it is let go.
+// stuck is a provider whose devices cannot be closed until the test permits it.
 type stuck struct {
 	provider.Provider
 	called, release chan struct{}
@@ -90,8 +90,8 @@ func (d *stuckDevice) AllocPD() (provider.PD, error) {
 	return d.Device.AllocPD()
 }
 
-// TestStuckProvider: a provider that does not return from a call keeps no other run from beginning,
-// and not the agent from ending.
+// TestStuckProvider: a provider that does not return from a call prevents neither another run from
+// beginning nor the agent from ending.
 func TestStuckProvider(t *testing.T) {
 	called, release := make(chan struct{}), make(chan struct{})
 	var l log
@@ -106,7 +106,7 @@ func TestStuckProvider(t *testing.T) {
 	go func() { allocating <- second(vctx.AllocPD()) }()
 	<-called
 	testkit.OK(t, s.Close())
-	// Either end of the connection may be seen to close it.
+	// Either end may close the connection first.
 	if err := <-allocating; err == nil {
 		t.Error("AllocPD returned no error")
 	}
@@ -156,8 +156,8 @@ func (n *deadHosts) Dial(ctx context.Context, _, _ netip.AddrPort) (transport.Co
 	return nil, ctx.Err()
 }
 
-// TestEndWhileConnecting: a run that ends while the agent connects to a host that does not answer
-// leaves the agent to the next at once.
+// TestEndWhileConnecting: when a run ends while the agent connects to a host that does not answer,
+// the agent is free for the next run at once.
 func TestEndWhileConnecting(t *testing.T) {
 	var l log
 	network := &deadHosts{transport.NewTCP(nil), make(chan struct{})}

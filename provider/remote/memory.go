@@ -7,31 +7,31 @@ import (
 	"unsafe"
 )
 
-// block is memory of the program that has a copy at the agent, for as long as a region is over it.
-// After that the agent keeps the copy until the device is closed, and [Device.Intact] says if it
-// has changed.
+// block is memory of the program that has a copy at the agent while a region covers it. After that
+// the agent keeps the copy until the device is closed, and [Device.Intact] reports whether it has
+// changed.
 type block struct {
 	number  uint32
-	now     []byte // the program's
-	agreed  []byte // what both ends had last
-	made    bool   // the agent knows it
-	regions int    // how many are over it
+	now     []byte // the program's bytes
+	agreed  []byte // the bytes that both ends agreed on last
+	made    bool   // the agent has been informed of it
+	regions int    // number of regions that cover it
 }
 
-// memory is what a device's regions are over. Its bytes are exchanged under a lock, which is never
-// held while something is sent.
+// memory is all memory that a device's regions cover. A lock guards the exchange of its bytes; it
+// is never held while something is sent.
 type memory struct {
-	slot   uint16 // the upper half of the numbers of its blocks
-	last   int    // number of blocks that there have been
+	slot   uint16 // the upper half of its blocks' numbers
+	last   int    // number of blocks made so far
 	blocks []*block
 }
 
-// base is where a slice is.
+// base returns the address of a slice.
 func base(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// place returns the block that buf, which is not empty, lies in, and where in it, for a region that
-// is to be over buf; release is for its end. Memory that is partly in another block gets one of its
-// own: what changes in one is carried to the other, as both are over the same memory here.
+// place returns the block that contains buf, which is not empty, and buf's offset in it, for a new
+// region. The region's end calls release. A buf that is only partly in another block gets its own
+// block. Changes in one reach the other, because both cover the same memory here.
 func (c *Session) place(m *memory, buf []byte) (b *block, off uint64, err error) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
@@ -53,7 +53,7 @@ func (c *Session) place(m *memory, buf []byte) (b *block, off uint64, err error)
 	return b, 0, nil
 }
 
-// release says that a region is not over a block any more. b may be nil.
+// release records that a region does not cover a block any more. b may be nil.
 func (c *Session) release(m *memory, b *block) {
 	if b == nil {
 		return
@@ -70,7 +70,7 @@ func (c *Session) release(m *memory, b *block) {
 	}
 }
 
-// forget gives a device's blocks and numbers back.
+// forget frees a device's blocks and their numbers.
 func (c *Session) forget(d *Device) {
 	c.mu.Lock()
 	for h, o := range c.objects {
@@ -89,8 +89,9 @@ func (c *Session) forget(d *Device) {
 	m.blocks = nil
 }
 
-// changes appends what a program has changed in the memory of a device, of all devices if m is
-// nil, for the request of that number. more says that there are more than fit into a message.
+// changes returns what the program has changed in the memory m, or in the memory of all devices if
+// m is nil. number is the request that carries the changes. more reports that not all changes fit
+// into a message.
 func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
@@ -114,7 +115,7 @@ func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 	return body, more
 }
 
-// maxChanges is how many bytes of changes are put into a message, about.
+// maxChanges is the approximate limit for changes in a message, in bytes.
 const maxChanges = 8 << 20
 
 func (c *Session) changesOf(body []byte, m *memory) ([]byte, bool) {
@@ -132,7 +133,7 @@ func (c *Session) changesOf(body []byte, m *memory) ([]byte, bool) {
 	return body, false
 }
 
-// take puts what the agent's devices have changed into the program's memory.
+// take applies the changes of the agent's devices to the program's memory.
 func (c *Session) take(body []byte) error {
 	c.mem.Lock()
 	defer c.mem.Unlock()
@@ -146,7 +147,7 @@ func (c *Session) take(body []byte) error {
 		switch {
 		case r.what != recordOctets:
 			return fmt.Errorf("%w: record %d from the agent", errFrame, r.what)
-		case b == nil: // its device has been closed here
+		case b == nil: // its device has been closed on this side
 			continue
 		case r.at > uint64(len(b.now)) || uint64(r.n) > uint64(len(b.now))-r.at:
 			return fmt.Errorf("%w: bytes beyond a block", errFrame)

@@ -15,7 +15,7 @@ type mr struct {
 	r     region
 	block *block
 
-	ended atomic.Bool // the block is released
+	ended atomic.Bool // the block has been released
 }
 
 func (m *mr) Addr() uint64            { return m.r.Addr }
@@ -70,7 +70,7 @@ type fastMR struct {
 	far
 
 	mu     sync.Mutex
-	blocks []*block // that were mapped
+	blocks []*block // all blocks that were mapped
 }
 
 func (m *fastMR) now() region {
@@ -98,7 +98,7 @@ func (m *fastMR) Close() error {
 	return err
 }
 
-// Rereg implements provider.MR: the agent's region says that it can't.
+// Rereg implements provider.MR: the agent's region returns the error.
 func (m *fastMR) Rereg(change provider.ReregFlags, _ provider.PD, _ []byte,
 	access provider.Access) (provider.MR, error) {
 	return nil, m.plain("ibv_rereg_mr", reregArgs{Change: change, Access: access})
@@ -117,7 +117,7 @@ func (m *fastMR) Map(buf []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.blocks = append(m.blocks, b) // an earlier one may be registered still
+	m.blocks = append(m.blocks, b) // an earlier one may still be registered
 	return nil
 }
 
@@ -129,7 +129,7 @@ type mw struct {
 
 func (w *mw) Type() provider.MWType { return w.t }
 
-// RKey implements provider.MW: it changes with each bind that is posted.
+// RKey implements provider.MW. The key changes with each bind that is posted.
 func (w *mw) RKey() uint32 {
 	key, _ := quiet[uint32](&w.far, verbKey, none{})
 	return key
@@ -216,7 +216,7 @@ type qp struct {
 	cookie any
 }
 
-// createQP makes a QP with a verb on an object.
+// createQP makes a QP with verb op on an object.
 func (d *Device) createQP(on *far, op string, pd uint32,
 	init provider.QPInitAttr) (provider.QP, error) {
 	args := qpArgs{PD: pd, Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll}
@@ -303,7 +303,7 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	return r.Attr, init, nil
 }
 
-// Cause implements provider.QP. Why the agent can't be asked is a cause, too.
+// Cause implements provider.QP. If the agent cannot be reached, that is the cause.
 func (q *qp) Cause() error {
 	r, err := quiet[cause](&q.far, verbCause, none{})
 	if err != nil {

@@ -2,7 +2,7 @@ package remote
 
 import "syscall"
 
-// mapPages returns memory off the Go heap, at the start of a page.
+// mapPages returns page-aligned memory off the Go heap.
 func mapPages(n int) ([]byte, error) {
 	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON)

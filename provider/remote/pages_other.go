@@ -2,7 +2,7 @@
 
 package remote
 
-// mapPages returns memory at the start of a page.
+// mapPages returns page-aligned memory.
 func mapPages(n int) ([]byte, error) {
 	b := make([]byte, n+pageBytes)
 	from := (pageBytes - int(base(b)%pageBytes)) % pageBytes

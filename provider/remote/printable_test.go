@@ -11,7 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// TestPrintable: what an agent says of itself and of its errors does nothing to a terminal.
+// TestPrintable: an agent's texts about itself and its errors contain no control characters for a
+// terminal.
 func TestPrintable(t *testing.T) {
 	const act = "\x1b]0;title\a"
 	var failed error

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestPushWaits: changes that another call has collected, and not sent yet, are at the agent when
-// push returns. Otherwise an RDMA Read that is posted here would find old bytes there.
+// TestPushWaits: when push returns, the agent has changes that another call had collected but not
+// sent yet. Otherwise an RDMA Read that is posted here would find old bytes there.
 func TestPushWaits(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	a := &Agent{Open: func(string, []string) (provider.Provider, error) { return engine.New(nil), nil }}
@@ -30,7 +30,7 @@ func TestPushWaits(t *testing.T) {
 	buf := make([]byte, 64)
 	mr := testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t)
 
-	c.sending.Lock() // as a call that sends
+	c.sending.Lock() // as a sending call does
 	copy(buf, "changed")
 	c.mu.Lock()
 	number := c.lastNumber + 1

@@ -31,7 +31,7 @@ func agent(t *testing.T, a *remote.Agent) string {
 	return addr
 }
 
-// stoppable is agent, and returns what ends it.
+// stoppable runs an agent and returns its address and a function that stops it.
 func stoppable(t *testing.T, a *remote.Agent) (addr string, stop func()) {
 	t.Helper()
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -63,7 +63,7 @@ func dial(t *testing.T, addr string) *remote.Session {
 	return s
 }
 
-// keeping keeps the device that it has opened.
+// keeping is a provider that keeps the device that it has opened.
 type keeping struct {
 	provider.Provider
 	device *remote.Device
@@ -136,8 +136,8 @@ func TestWaitsEnd(t *testing.T) {
 	testkit.OK(t, vctx.Close())
 }
 
-// connected returns a connection between an engine here and one at the agent, whose memory is the
-// device's.
+// connected returns a connection between an engine here and one at the agent. Its far end uses the
+// device's memory.
 func connected(t *testing.T, s *remote.Session) (here, there *rdmacm.Conn, far *remote.Device) {
 	t.Helper()
 	vfar, far := open(t, s)
@@ -161,8 +161,8 @@ func connected(t *testing.T, s *remote.Session) (here, there *rdmacm.Conn, far *
 	return here, there, far
 }
 
-// TestMemory: what a Write from here places at the agent is in the program's memory when a
-// completion says so, and a Read brings what the program has put there last.
+// TestMemory: the bytes that a Write from here places at the agent are in the program's memory when
+// a completion reports them. A Read returns the program's latest bytes.
 func TestMemory(t *testing.T) {
 	s := dial(t, agent(t, &remote.Agent{}))
 	here, there, far := connected(t, s)
@@ -173,7 +173,7 @@ func TestMemory(t *testing.T) {
 	src := testkit.Must(here.PD().RegMR([]byte("written by the near side"), ibverbs.AccessLocalWrite))(t)
 	testkit.OK(t, here.Write(t.Context(), at, testkit.Must(src.SGE(0, 24))(t)))
 	sink := testkit.Must(here.PD().RegMR(make([]byte, len(room)), ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite))(t)
-	copy(room[8000:], "put there by the program") // after what the agent knows
+	copy(room[8000:], "put there by the program") // after the bytes that the agent has
 	testkit.OK(t, here.Read(t.Context(), testkit.Must(sink.SGE(0, len(room)))(t), at))
 	if got := string(sink.Bytes()[8000:8024]); got != "put there by the program" {
 		t.Errorf("the Read brought %q", got)
@@ -193,7 +193,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestForeign: objects of another device are refused as any provider refuses them.
+// TestForeign: objects of another device are refused, as by any provider.
 func TestForeign(t *testing.T) {
 	s := dial(t, agent(t, &remote.Agent{}))
 	far := testkit.Must(s.Provider("engine", nil).Open(""))(t)

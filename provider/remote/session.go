@@ -18,21 +18,20 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Options says how to use an agent.
+// Options configures a session with an agent.
 type Options struct {
-	Secret []byte // the agent's; may be empty if both ends are on a loopback address
+	Secret []byte // the agent's secret; may be empty if both ends are on a loopback address
 	Build  string // the version of the program, for error texts
 
-	// Patience is how long nothing may come from the agent before it counts as gone; 0 means
-	// [Patience].
+	// Patience is how long the agent may be silent before it counts as gone; 0 means [Patience].
 	Patience time.Duration
 }
 
-// Host is what an agent says about itself.
+// Host is an agent's description of its host.
 type Host struct {
 	Build         string    `json:"build"`
 	Kernel        string    `json:"kernel"`                   // uname -r
-	KernelVersion string    `json:"kernel_version,omitempty"` // of its sources
+	KernelVersion string    `json:"kernel_version,omitempty"` // version of the kernel's sources
 	Siw           string    `json:"siw,omitempty"`            // variant of the module
 	CPUs          int       `json:"cpus"`
 	Offers        []Offer   `json:"offers"`
@@ -40,21 +39,21 @@ type Host struct {
 	Clock         time.Time `json:"clock"`
 }
 
-// Offer is a provider that an agent has, or why it has not.
+// Offer is a provider that an agent offers, or the reason why it cannot.
 type Offer struct {
 	Name  string     `json:"name"`            // "engine", "kernel" or "bridge"
 	Addr  netip.Addr `json:"addr,omitzero"`   // of the interface under its device, if it is bound to one
-	Fixed bool       `json:"fixed,omitempty"` // its device is the same whatever the options are
-	Why   string     `json:"why,omitempty"`   // why it can't be used
+	Fixed bool       `json:"fixed,omitempty"` // its device is the same for all options
+	Why   string     `json:"why,omitempty"`   // why it cannot be used
 }
 
-// Session is a control connection to an agent, which [Dial] makes. Its methods may be called
-// concurrently. Those of a nil or zero Session return an error that is EINVAL, if they have one.
+// Session is a control connection to an agent, made by [Dial]. Its methods may be called
+// concurrently. The methods of a nil or zero Session that return an error return EINVAL.
 type Session struct {
 	address string
 	conn    *conn
 	host    Host
-	done    chan struct{} // closed with the connection
+	done    chan struct{} // closed when the connection ends
 	beats   sync.WaitGroup
 
 	sending sync.Mutex // held while changes are collected and sent
@@ -63,16 +62,16 @@ type Session struct {
 	waiting    map[uint64]chan reply
 	lastNumber uint64
 	gone       error // why the session has ended
-	closing    bool  // Close was called: the agent hangs up before end is reached, or after
+	closing    bool  // Close was called: the agent may hang up before or after end is reached
 	objects    map[uint32]any
 
 	mem      sync.Mutex
 	devices  map[*Device]bool
 	lastSlot uint16
 	blocks   map[uint32]*block
-	pending  []record // that go first in the next message
-	carried  uint64   // the last request that changes of memory went with
-	answered uint64   // the highest number of a request that was answered
+	pending  []record // records that go first in the next message
+	carried  uint64   // the last request that carried changes of memory
+	answered uint64   // the highest number of an answered request
 }
 
 // usable returns an error if the session was not made by Dial.
@@ -83,7 +82,7 @@ func (c *Session) usable() error {
 	return nil
 }
 
-// GoneError says that an agent can't be reached any more.
+// GoneError reports that an agent cannot be reached any more.
 type GoneError struct {
 	Address string
 	Err     error
@@ -148,7 +147,7 @@ func Dial(ctx context.Context, address string, o Options) (*Session, error) {
 	return c, nil
 }
 
-// meet reads what the agent says about itself.
+// meet reads the agent's description of its host.
 func (c *Session) meet() error {
 	m, err := c.conn.read()
 	if err != nil {
@@ -167,7 +166,8 @@ func (c *Session) meet() error {
 	return nil
 }
 
-// printable replaces the control characters of what the other end says, which terminals show.
+// printable replaces control characters in the other end's texts, because terminals would act on
+// them.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -177,7 +177,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// Host returns what the agent said about itself when the session began.
+// Host returns what the agent reported when the session began.
 func (c *Session) Host() Host {
 	if c == nil {
 		return Host{}
@@ -185,7 +185,7 @@ func (c *Session) Host() Host {
 	return c.host
 }
 
-// Address returns what Dial was called with.
+// Address returns the address that Dial was called with.
 func (c *Session) Address() string {
 	if c == nil {
 		return ""
@@ -219,8 +219,8 @@ func (c *Session) Done() <-chan struct{} {
 	return c.done
 }
 
-// Err returns why the session has ended: a [*GoneError], or [os.ErrClosed] after Close. It is nil
-// before that.
+// Err returns why the session has ended: a [*GoneError], or [os.ErrClosed] after Close. It returns
+// nil while the session exists.
 func (c *Session) Err() error {
 	if err := c.usable(); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (c *Session) Err() error {
 	return c.gone
 }
 
-// Close ends the session. The agent frees all that was made in it.
+// Close ends the session. The agent frees everything that was made in it.
 func (c *Session) Close() error {
 	if err := c.usable(); err != nil {
 		return err
@@ -268,7 +268,7 @@ func (c *Session) end(why error) error {
 	return why
 }
 
-// listen takes in what the agent sends.
+// listen processes the agent's messages.
 func (c *Session) listen() {
 	for {
 		m, err := c.conn.read()
@@ -320,14 +320,14 @@ func (c *Session) handle(m *message) error {
 	return nil
 }
 
-// register keeps an object by the agent's number, so that events find it.
+// register stores an object under the agent's number, so that events can find it.
 func (c *Session) register(h uint32, o any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.objects[h] = o
 }
 
-// object returns the object with a number, nil if there is none of its type.
+// object returns the object with a number, or nil if there is none of type O.
 func object[O any](c *Session, h uint32) O {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -335,8 +335,7 @@ func object[O any](c *Session, h uint32) O {
 	return o
 }
 
-// Provider returns a provider of the agent. options are for the agent, which opens each device
-// with them.
+// Provider returns a provider of the agent. The agent opens each device with options.
 func (c *Session) Provider(name string, options []string) provider.Provider {
 	return &farProvider{c, name, options}
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// strangers are connections that have not proved that they know the secret, at most most of them.
+// strangers holds up to most connections that have not proved that they know the secret.
 type strangers struct {
 	most int
 
@@ -16,11 +16,11 @@ type strangers struct {
 
 type stranger struct {
 	c    net.Conn
-	from netip.Addr // as group has it
+	from netip.Addr // as returned by group
 }
 
-// add adds a connection. If there are too many then, it closes the oldest one of the address that
-// has most: whoever opens many displaces its own.
+// add adds a connection. If there are then too many, it closes the oldest one of the address with
+// most connections, so a peer that opens many displaces its own.
 func (s *strangers) add(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,8 @@ func (s *strangers) add(c net.Conn) {
 	s.drop(oldest)
 }
 
-// remove removes a connection that has proved itself or has ended, if it is still there.
+// remove removes a connection that has proved itself or has ended, if add has not already displaced
+// it.
 func (s *strangers) remove(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +57,8 @@ func (s *strangers) remove(c net.Conn) {
 
 func (s *strangers) drop(i int) { s.list = append(s.list[:i], s.list[i+1:]...) }
 
-// group returns one address for all that one peer can have, as the engine's limits per peer do: an
-// IPv4 address, or the first 64 bits of an IPv6 address.
+// group returns one address for all addresses that one peer can have, as in the engine's limits per
+// peer: an IPv4 address, or the first 64 bits of an IPv6 address.
 func group(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -67,6 +68,6 @@ func group(a net.Addr) netip.Addr {
 	if addr.Is4() || addr.IsLoopback() {
 		return addr
 	}
-	prefix, _ := addr.Prefix(64) // has no zone
+	prefix, _ := addr.Prefix(64) // removes the zone
 	return prefix.Addr()
 }

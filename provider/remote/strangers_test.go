@@ -15,7 +15,8 @@ type named struct {
 func (n *named) RemoteAddr() net.Addr { return n.from }
 func (n *named) Close() error         { n.closed = true; return nil }
 
-// TestStrangersDisplace: the oldest one of the address that has most makes room.
+// TestStrangersDisplace: a new connection displaces the oldest one of the address with most
+// connections.
 func TestStrangersDisplace(t *testing.T) {
 	s := &strangers{most: 4}
 	from := func(ip string) *named {
@@ -41,7 +42,7 @@ func TestStrangersDisplace(t *testing.T) {
 	e := from("2001:db8::4")
 	want("another of the peer that has most", b, honest, c, d, e)
 	s.remove(honest)
-	s.remove(a) // which is not there any more
+	s.remove(a) // it has already been removed
 	f, g := from("192.0.2.1"), from("192.0.2.1")
 	want("with two peers that have two each", c, honest, d, e, f, g)
 }

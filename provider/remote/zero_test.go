@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// TestNilAndZeroValues: calls on a session, a device or an agent that is nil, zero or closed say
-// so, and none panics or waits.
+// TestNilAndZeroValues: calls on a session, device or agent that is nil, zero or closed return
+// errors that say so; none panics or waits.
 func TestNilAndZeroValues(t *testing.T) {
 	empty := &testkit.Empty{Patience: patience}
 	empty.Zeros(t, &remote.Session{}, &remote.Device{}, &remote.Agent{}, &remote.GoneError{})
@@ -26,7 +26,7 @@ func TestNilAndZeroValues(t *testing.T) {
 	empty = &testkit.Empty{Patience: patience}
 	for _, zero := range []*remote.Session{nil, {}} {
 		empty.Closed(t, zero.Provider("engine", nil))
-		<-zero.Done() // as of one that has ended
+		<-zero.Done() // closed, as for an ended session
 		if zero.Beside(nil) != nil {
 			t.Error("there is a provider beside nil")
 		}
