@@ -7,27 +7,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is the memory of the queues that an open device shares with the program. It is a file in
-// memory, and the program's descriptor of the device is that file: the key of a queue is its
-// offset, so that the program maps it as it maps siw's. The bridge has mappings of its own, because
-// the program may unmap a queue that is in use.
+// arena is the memory of the queues that an open device shares with the program. It is a memory
+// file, and the program's descriptor of the device is that file. The key of a queue is its offset
+// in the file, so the program maps the queue as it maps siw's. The bridge has its own mappings,
+// because the program may unmap a queue that is in use.
 type arena struct {
-	fd   int   // the bridge's duplicate
+	fd   int   // the bridge's duplicate of the descriptor
 	size int64 // of the file
 
 	mu   sync.Mutex
-	used int64 // from the beginning; what is freed is not used again: the program may still map it
+	used int64 // bytes in use or freed; not reused: the program may still map them
 }
 
-// newArena makes an arena. The descriptor program is the program's; flags are those of
-// memfd_create.
+// newArena makes an arena. program is the program's descriptor; flags are memfd_create's.
 func newArena(flags int) (a *arena, program int, err error) {
 	program, err = unix.MemfdCreate("uverbs", flags|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, err
 	}
 	size, err := lengthen(program, arenaSize)
-	if err == nil { // a program that shortened the file would make the bridge's accesses fault
+	if err == nil { // otherwise a program could shorten the file, and the bridge's accesses would fault
 		_, err = unix.FcntlInt(uintptr(program), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 	}
 	fd := -1
@@ -41,22 +40,23 @@ func newArena(flags int) (a *arena, program int, err error) {
 	return &arena{fd: fd, size: size, used: int64(pageSize)}, program, nil
 }
 
-// arenaSize is the size of the file in bytes, unless the program may not have such a long one. The
-// file has only the pages that are in use. As offsets are not used again, there is room for 2^35
-// CQs of the largest size, one after the other. With less than arenaLeast there is no device.
+// arenaSize is the size of the file in bytes, unless a limit of the program is lower. The file only
+// has the pages that are in use. Offsets are not reused; there is room for 2^35 CQs of the largest
+// size, one after the other. If the file would be smaller than arenaLeast, there is no device.
 const (
 	arenaSize  = 1 << 62
 	arenaLeast = 1 << 20
 )
 
-// lengthening is held while the limit of the size of files may be raised. Another thread would take
-// the raised limit for that of the program, and leave it so, or lengthen its file just after the
-// limit is restored.
+// lengthening is held while the limit of file sizes may be raised. Otherwise another thread could
+// take the raised limit for the program's own and leave it raised. It could also lengthen its file
+// just after the limit is restored.
 var lengthening sync.Mutex
 
-// lengthen sets the size of a new file in memory, and returns it. The limit of the size of files,
-// which would end the program with SIGXFSZ, is for files on disks, and is raised for that moment.
-// What the program may not raise it to, the file does not have. Less than arenaLeast is EFBIG.
+// lengthen sets the size of a new memory file, and returns it. The limit of file sizes is for files
+// on disks, and exceeding it would end the program with SIGXFSZ, so lengthen raises the limit
+// during the call. If the program may not raise it to size, the file is smaller. A file smaller
+// than arenaLeast is EFBIG.
 func lengthen(fd int, size int64) (int64, error) {
 	lengthening.Lock()
 	defer lengthening.Unlock()
@@ -82,17 +82,17 @@ var pageSize = unix.Getpagesize()
 // A queueMemory is the memory of one queue.
 type queueMemory struct {
 	arena *arena
-	key   int64 // what the program maps it with
+	key   int64 // the program maps the memory with it
 	mem   []byte
 }
 
-// alloc returns the memory of a queue of n bytes, all zero. n is not 0.
+// alloc returns n bytes of zeroed memory for a queue. n is not 0.
 func (a *arena) alloc(n int) (*queueMemory, error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.used
-	if at == abi.SiwInvalidKey { // which libsiw takes for a failure
+	if at == abi.SiwInvalidKey { // libsiw takes this key for a failure
 		at += int64(pageSize)
 	}
 	if int64(n) > a.size-at {
@@ -106,7 +106,7 @@ func (a *arena) alloc(n int) (*queueMemory, error) {
 	return &queueMemory{arena: a, key: at, mem: mem}, nil
 }
 
-// free gives the memory back. Nil is allowed.
+// free frees the memory. A nil q is allowed.
 func (q *queueMemory) free() {
 	if q == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// watchEvents begins to take the device's asynchronous events, once.
+// watchEvents begins, once, to fetch the device's asynchronous events.
 func (b *Bridge) watchEvents() {
 	b.watch.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -33,7 +33,7 @@ func (b *Bridge) watchEvents() {
 	})
 }
 
-// pass gives an event to the program that has the object.
+// pass gives an event to the program if it has the object.
 func (b *Bridge) pass(e ibverbs.AsyncEvent) {
 	switch {
 	case e.QP != nil:
@@ -45,10 +45,10 @@ func (b *Bridge) pass(e ibverbs.AsyncEvent) {
 			c.file.raise(e.Type, c.user, &c.asyncFired)
 		}
 	}
-	// Limits of SRQs are recvRing's; siw has no events of ports while a device exists.
+	// recvRing raises the limits of SRQs; siw has no events of ports while a device exists.
 }
 
-// raise sends an event of the object that the program calls user, and counts it in fired.
+// raise sends an event for the object whose user handle is user, and counts it in fired.
 func (f *uverbsFile) raise(t ibverbs.AsyncEventType, user uint64, fired *eventCount) {
 	f.mu.Lock()
 	ch := f.async
@@ -56,9 +56,9 @@ func (f *uverbsFile) raise(t ibverbs.AsyncEventType, user uint64, fired *eventCo
 	fired.send(ch, abi.Append(nil, &abi.AsyncEvent{Element: user, EventType: uint32(t)}))
 }
 
-// eventCount counts the events of an object. A destroyed object has none: the program would find
-// it where its memory is something else by then. And libibverbs waits in the destruction until as
-// many are acknowledged as were sent.
+// eventCount counts the events of an object. No event is sent for a destroyed object, because the
+// program may have reused its memory. When the object is destroyed, libibverbs waits until the
+// program has acknowledged as many events as were sent.
 type eventCount struct {
 	mu    sync.Mutex
 	sent  uint32
@@ -76,7 +76,7 @@ func (c *eventCount) send(ch *channel, event []byte) {
 	ch.send(event)
 }
 
-// end returns how many events were sent. No others follow.
+// end returns the number of events sent. No more are sent after it.
 func (c *eventCount) end() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *eventCount) end() uint32 {
 	return c.sent
 }
 
-// withdrawAsync takes back the unread events of the object that the program calls user.
+// withdrawAsync removes the unread events of the object whose user handle is user.
 func (f *uverbsFile) withdrawAsync(user uint64) uint32 {
 	f.mu.Lock()
 	ch := f.async

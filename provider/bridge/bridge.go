@@ -10,69 +10,71 @@ import (
 
 // Program is the program that a bridge serves. All methods may be called concurrently.
 type Program interface {
-	// ReadMemory fills b with what is at addr in the program's memory, and WriteMemory stores b
-	// there. Both return EFAULT, having moved nothing or a part, if the program has no such memory.
+	// ReadMemory fills b from the program's memory at addr, and WriteMemory stores b there. Both
+	// return EFAULT if the program has no such memory; part of b may have been copied.
 	ReadMemory(addr uint64, b []byte) error
 	WriteMemory(addr uint64, b []byte) error
 
-	// Memory returns the program's memory itself, length bytes at addr, which the device reads,
-	// and writes if write is set, until Release is called with the same addr and length. EFAULT if
-	// the program has no such memory.
+	// Memory returns length bytes of the program's memory at addr, without copying. The device
+	// reads them, and writes them if write is set, until Release is called with the same addr and
+	// length. It returns EFAULT if the program has no such memory.
 	Memory(addr, length uint64, write bool) ([]byte, error)
 	Release(addr, length uint64)
 
-	// Adopt says that fd, a descriptor that the bridge has made for the program, stands for f. When
-	// the program closes the last duplicate of fd, f.Close is called. EMFILE: it can't be adopted.
+	// Adopt associates f with fd, a descriptor that the bridge has made for the program. When the
+	// program closes the last duplicate of fd, f.Close is called. It returns EMFILE if fd cannot be
+	// adopted.
 	Adopt(fd int, f File) error
 
-	// File returns what fd stands for, nil if it is no descriptor that was adopted.
+	// File returns the File of an adopted descriptor, or nil for any other fd.
 	File(fd int) File
 
-	// Own says that the bridge has opened or closes a descriptor for itself, which a child that the
-	// program forks must close.
+	// Own reports that the bridge opens or closes a descriptor for its own use. A child that the
+	// program forks must close such descriptors.
 	Own(fd int, open bool)
 }
 
-// A File is an open device, or a descriptor that a command has made.
+// A File is an open device, or a descriptor made by a command.
 type File interface {
-	// Write executes the command that is in b, as write(2) on the descriptor would, and returns how
-	// many bytes it took: all. Errors are errnos. b is not used after it returns.
+	// Write executes the command in b, as write(2) on the descriptor would, and returns the number
+	// of bytes used: all of b. Errors are errnos. It does not keep b.
 	Write(b []byte) (int, error)
 
-	// Close releases what the file has. No Write is under way.
+	// Close releases the file's objects. No Write is running.
 	Close()
 }
 
-// Options say what a Bridge is like.
+// Options configures a Bridge.
 type Options struct {
-	// Device is the name that the program sees: siw0 if it is empty.
+	// Device is the device's name for the program; "" means siw0.
 	Device string
 
-	// Addresses are those of the device. An id that is bound to any address gets the one of its
-	// family, and others are refused with ENODEV. Without them all addresses of the machine
-	// belong to the device.
+	// Addresses are the device's addresses. An id that is bound to the unspecified address gets the
+	// one of its family, and other addresses are refused with ENODEV. If Addresses is empty, all
+	// addresses of the machine belong to the device.
 	Addresses []netip.Addr
 
-	// NoOpeningWrite has the side that connects send nothing by itself. Otherwise it opens the
-	// stream with a Write of no bytes, without which the side that accepted has to wait for it.
+	// NoOpeningWrite keeps the connecting side from sending on its own. By default it opens the
+	// stream with a Write of no bytes, because the accepting side may not send before the other
+	// side has sent.
 	NoOpeningWrite bool
 
-	// Trace is called for each command after its execution, nil for none.
+	// Trace, if not nil, is called after each command.
 	Trace func(Call)
 }
 
-// A Call is a command that was executed.
+// A Call is an executed command.
 type Call struct {
-	Name     string // as package abi has it: "create_qp"
-	Request  []any  // messages of package abi, values
-	Response []any  // the same, empty with an error
+	Name     string // the name in package abi: "create_qp"
+	Request  []any  // values of messages of package abi
+	Response []any  // the same; empty after an error
 	Err      error  // an errno, or nil
 }
 
 // defaultDevice is the name of the device.
 const defaultDevice = "siw0"
 
-// A Bridge serves one program from one device.
+// A Bridge serves one device to one program.
 type Bridge struct {
 	vctx *ibverbs.Context
 	prog Program
@@ -80,10 +82,10 @@ type Bridge struct {
 
 	cm cmState // of rdma_cm: ids belong to the program, not to a descriptor
 
-	watch sync.Once // for asynchronous events
+	watch sync.Once // starts watchEvents
 
-	// registering is held for reading while memory becomes a region, so that EndMemory finds all
-	// regions of memory that a program takes away meanwhile.
+	// registering is held for reading while memory is made a region. So EndMemory finds all regions
+	// of the memory that the program is about to remove.
 	registering sync.RWMutex
 
 	mu        sync.Mutex
@@ -92,7 +94,7 @@ type Bridge struct {
 	stopWatch func() // nil before watchEvents
 }
 
-// adopt gives the program a descriptor that stands for f, or closes both.
+// adopt makes fd stand for f in the program, or closes both if it fails.
 func (b *Bridge) adopt(fd int, f File) (int, error) {
 	if err := b.prog.Adopt(fd, f); err != nil {
 		f.Close()
@@ -102,7 +104,7 @@ func (b *Bridge) adopt(fd int, f File) (int, error) {
 	return fd, nil
 }
 
-// New returns a bridge that serves prog from vctx, which it does not close.
+// New returns a bridge that serves vctx to prog. The bridge does not close vctx.
 func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	if opts == nil {
 		opts = &Options{}
@@ -116,7 +118,7 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	return b
 }
 
-// Close ends the bridge, whose files are closed.
+// Close ends the bridge. Its files must be closed.
 func (b *Bridge) Close() {
 	b.mu.Lock()
 	stop := b.stopWatch
@@ -126,7 +128,8 @@ func (b *Bridge) Close() {
 	}
 }
 
-// queuePairByNumber returns the QP with a number, nil if there is none: rdma_cm names QPs so.
+// queuePairByNumber returns the QP with a number, or nil if there is none. rdma_cm identifies QPs
+// by number.
 func (b *Bridge) queuePairByNumber(qpn uint32) *queuePair {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,20 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A channel is a descriptor that the program reads events from: a pair of sockets, so that poll,
-// select, epoll, O_NONBLOCK and duplicates work as with the kernel's. Each event is a packet.
+// A channel is a descriptor that the program reads events from. It is a pair of sockets, so poll,
+// select, epoll, O_NONBLOCK and duplicates work as with the kernel's descriptors. Each event is a
+// packet.
 type channel struct {
 	prog Program
 
 	mu      sync.Mutex
-	ours    int      // what events are written to; it never blocks
-	theirs  int      // a duplicate of the program's end, to take back what it has not read
-	backlog [][]byte // events that the sockets have no room for
-	sending bool     // a goroutine writes the backlog
+	ours    int      // events are written to it; it never blocks
+	theirs  int      // a duplicate of the program's end, for removing unread events
+	backlog [][]byte // events that do not fit into the sockets
+	sending bool     // a goroutine is writing the backlog
 	closed  bool
 }
 
-// newChannel makes a channel. The descriptor fd is the program's, and is not yet adopted; flags are
+// newChannel makes a channel. fd is the program's descriptor, which is not adopted yet; flags are
 // SOCK_CLOEXEC and SOCK_NONBLOCK.
 func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|flags&unix.SOCK_CLOEXEC, 0)
@@ -49,8 +50,9 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	return &channel{prog: prog, ours: ours, theirs: theirs}, fd, nil
 }
 
-// fill takes all room from what a socket may send, so that poll never says that it can be written,
-// as it never says of the kernel's descriptors. The least buffer of Linux has room for two packets.
+// fill uses up the send buffer of a socket, so that poll never reports the socket as writable, as
+// it never does for the kernel's descriptors. The smallest buffer of Linux has room for two
+// packets.
 func fill(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 0); err != nil {
 		return err
@@ -71,8 +73,8 @@ func fill(fd int) error {
 	return unix.ENOBUFS
 }
 
-// send writes an event. It never waits: what the sockets have no room for is written later, in
-// order.
+// send writes an event. It never waits: events that do not fit into the sockets are written later,
+// in order.
 func (c *channel) send(event []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,8 +89,8 @@ func (c *channel) send(event []byte) {
 	c.keep(event)
 }
 
-// write writes an event, and reports false if there is no room. It is lost if the program has
-// called shutdown, which must not end the program with SIGPIPE. mu is held.
+// write writes an event, and returns false if there is no room. The event is lost if the program
+// has called shutdown, which must not end the program with SIGPIPE. mu is held.
 func (c *channel) write(event []byte) bool {
 	err := unix.EINTR
 	for err == unix.EINTR {
@@ -97,7 +99,7 @@ func (c *channel) write(event []byte) bool {
 	return err == 0 || err == unix.EPIPE
 }
 
-// keep puts an event into the backlog. mu is held.
+// keep adds an event to the backlog. mu is held.
 func (c *channel) keep(event []byte) {
 	c.backlog = append(c.backlog, append([]byte(nil), event...))
 	if !c.sending {
@@ -127,19 +129,19 @@ func (c *channel) drain() {
 	}
 }
 
-// backlogLook, in milliseconds, is how long drain waits before it looks whether the channel is
-// closed.
+// backlogLook is how long drain waits, in milliseconds, before it checks again whether the channel
+// is closed.
 const backlogLook = 100
 
-// offer writes an event if there is room, and reports whether there was. Unlike send it keeps
-// nothing for later.
+// offer writes an event if there is room, and reports whether there was. Unlike send, it does not
+// store the event for later.
 func (c *channel) offer(event []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.closed && c.write(event)
 }
 
-// take takes back one event that the program has not read, if there is one.
+// take removes one unread event, if there is one.
 func (c *channel) take() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,8 +150,8 @@ func (c *channel) take() {
 	}
 }
 
-// unread takes back the oldest event that the program has not read, into room. n is 0 if there is
-// none. mu is held.
+// unread moves the oldest event that the program has not read into room. n is 0 if there is none.
+// mu is held.
 func (c *channel) unread(room []byte) (n int) {
 	for {
 		n, _, err := unix.Recvfrom(c.theirs, room, unix.MSG_DONTWAIT)
@@ -163,9 +165,9 @@ func (c *channel) unread(room []byte) (n int) {
 	}
 }
 
-// withdraw takes back the events that the program has not read and for which match returns true,
-// and returns how many they were. The others stay in order. A read of the program at the same time
-// may find the channel empty for a moment; a blocking one waits.
+// withdraw removes the unread events for which match returns true, and returns their number. The
+// others stay in order. If the program reads at the same time, it may find the channel empty for a
+// moment; a blocking read waits.
 func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +199,7 @@ func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 // maxEvent is the size of the longest event, in bytes.
 const maxEvent = 64
 
-// close ends the channel: the program reads the end of file after what is in it.
+// close ends the channel: after the remaining events, the program reads the end of file.
 func (c *channel) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +207,7 @@ func (c *channel) close() {
 		return
 	}
 	c.closed = true
-	for { // a socket that is closed with something unread resets its peer
+	for { // a socket that is closed with unread data resets its peer
 		n, _, err := unix.Recvfrom(c.ours, make([]byte, 1), unix.MSG_DONTWAIT)
 		if n <= 0 && err != unix.EINTR { // 0: the program has called shutdown
 			break

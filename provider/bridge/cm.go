@@ -11,48 +11,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows in the files cm*.go is the kernel's ucma.c over package rdmacm. Its ids are in one
-// table, and their events come on one channel of the device, from which they are given to the
-// descriptors: so an id moves from one descriptor to another without the device, which MIGRATE_ID
-// needs.
+// The files cm*.go implement the kernel's ucma.c with package rdmacm. All ids are in one table, and
+// their events arrive on one channel of the device, from which they are distributed to the
+// descriptors. So an id can move from one descriptor to another without the device, as MIGRATE_ID
+// requires.
 //
-// Answers and errnos are those of Linux 6.1 with siw. What differs, and why:
+// Answers and errnos are those of Linux 6.1 with siw, with these differences:
 //
-//   - CONNECT makes TCP's connection and sends the request before it returns, as siw does. But that
-//     nobody listens is the event REJECTED with ECONNREFUSED, as on iWARP hardware, and with siw
-//     the errno of CONNECT.
-//   - DESTROY_ID and DISCONNECT do not wait for the end of a start-up that is under way: siw holds
-//     them up for as long as the peer does not answer, 10 seconds at most.
-//   - A port is taken from TCP when an id is bound to it. siw takes it with LISTEN or CONNECT, and
-//     BIND knows the ports of other ids only; so what another program has open in TCP shows with
-//     BIND.
-//   - All of the system's addresses are the device's. ENODEV comes for none of them, and an id that
-//     is bound to 127.0.0.1 or ::1 has the device; the kernel takes these for any address.
-//   - MIGRATE_ID takes with a listener the ids of requests that the program has not got yet. With
-//     the kernel they stay on the former descriptor, where no command reaches them from the new
-//     one.
-//   - A QP that is connected already is EINVAL of CONNECT; siw finds out when the peer has replied
-//     and reports CONNECT_ERROR.
-//   - What ACCEPT refuses, the peer sees as a rejection. siw does so for a QP that does not exist
-//     and for missing parameters, and hangs up for all else.
-//   - ESTABLISHED of the side that has connected reports the depths of Reads in use; siw reports
-//     what the peer offers, also if that is more than was asked for.
-//   - AFONLY has no effect on an id that is bound; with siw it has until LISTEN.
+//   - CONNECT makes the TCP connection and sends the request before it returns, as siw does. But if
+//     nobody listens, the program gets the event REJECTED with ECONNREFUSED, as on iWARP hardware;
+//     with siw, CONNECT returns the errno.
+//   - DESTROY_ID and DISCONNECT do not wait for a running start-up to end. siw delays them while
+//     the peer does not answer, for up to 10 seconds.
+//   - Binding an id takes the port from TCP. siw takes it with LISTEN or CONNECT, and its BIND
+//     knows only the ports of other ids. So BIND here also fails for a port that another program
+//     uses in TCP.
+//   - All addresses of the system belong to the device. None of them gives ENODEV, and an id that
+//     is bound to 127.0.0.1 or ::1 has the device; the kernel treats these as the unspecified
+//     address.
+//   - When MIGRATE_ID moves a listener, the ids of requests that the program has not fetched move
+//     too. With the kernel they stay on the former descriptor, where no command reaches them from
+//     the new one.
+//   - CONNECT with a QP that is already connected returns EINVAL; siw notices this when the peer
+//     has replied, and reports CONNECT_ERROR.
+//   - If ACCEPT fails, the peer sees a rejection. siw rejects only for a QP that does not exist and
+//     for missing parameters, and closes the connection for everything else.
+//   - ESTABLISHED reports to the connecting side the depths of Reads in use; siw reports the peer's
+//     offer, even if it is more than was requested.
+//   - AFONLY has no effect on a bound id; with siw it has until LISTEN.
 
-// cmState is what a bridge has of rdma_cm.
+// cmState is the bridge's state of rdma_cm.
 type cmState struct {
 	addresses []netip.Addr // see Options
 
-	// Which descriptors are open; held while the first is opened and the last closed.
+	// open guards which descriptors are open; it is held while the first is opened and the last
+	// closed.
 	open  sync.Mutex
 	files int
 	event *rdmacm.EventChannel // while there are files
-	stop  func()               // ends the taking of events
+	stop  func()               // stops fetching events
 
-	// mu is taken after that of an id. It is never held while the device is called.
+	// mu is locked after an id's mu. It is never held during calls of the device.
 	mu    sync.Mutex
 	ids   cmTable
-	ports uint16 // the port that the last id with an address of AF_IB got
+	ports uint16 // port of the last id with an AF_IB address
 }
 
 // cmFile is an open /dev/infiniband/rdma_cm (a ucma_file of the kernel).
@@ -60,11 +62,11 @@ type cmFile struct {
 	b  *Bridge
 	ch *channel
 
-	events []*cmEvent // of cmState.mu
-	octets int        // in ch, of cmState.mu
+	events []*cmEvent // guarded by cmState.mu
+	octets int        // bytes in ch; guarded by cmState.mu
 }
 
-// CMFile is a File that rdma_cm's commands are written to.
+// CMFile is a File for rdma_cm's commands.
 type CMFile interface {
 	File
 	connectionManager()
@@ -72,10 +74,10 @@ type CMFile interface {
 
 func (f *cmFile) connectionManager() {}
 
-// OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. flags are those
-// of open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted. It can
-// be read while there are events; GET_EVENT never waits and returns EAGAIN if there is none, so
-// that a program that wants to wait polls the descriptor.
+// OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. Of the open
+// flags, O_NONBLOCK and O_CLOEXEC have an effect. The descriptor is the program's, and is adopted.
+// It is readable while there are events. GET_EVENT never waits; it returns EAGAIN if there is no
+// event, so a program that wants to wait polls the descriptor.
 func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 	sock := 0
 	if flags&unix.O_CLOEXEC != 0 {
@@ -95,7 +97,7 @@ func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 	return b.adopt(fd, &cmFile{b: b, ch: ch})
 }
 
-// holdCM counts a descriptor. With the first one it begins to take events.
+// holdCM counts an open descriptor. For the first one it begins to fetch events.
 func (b *Bridge) holdCM() error {
 	s := &b.cm
 	s.open.Lock()
@@ -129,7 +131,7 @@ func (b *Bridge) holdCM() error {
 	return nil
 }
 
-// releaseCM takes back what holdCM counted. With the last one the taking of events ends.
+// releaseCM undoes holdCM. After the last descriptor it stops fetching events.
 func (b *Bridge) releaseCM() {
 	s := &b.cm
 	s.open.Lock()
@@ -140,7 +142,7 @@ func (b *Bridge) releaseCM() {
 	}
 }
 
-// Close implements File: the descriptor's ids are destroyed, and what they connect ends.
+// Close implements File: it destroys the descriptor's ids and ends their connections.
 func (f *cmFile) Close() {
 	s := &f.b.cm
 	s.mu.Lock()
@@ -164,19 +166,18 @@ func (f *cmFile) queue(v *cmEvent) {
 	}
 }
 
-// settle takes bytes that stand for no event any more out of the channel. cmState.mu is held.
+// settle removes the channel's bytes that no longer represent an event. cmState.mu is held.
 func (f *cmFile) settle() {
 	for ; f.octets > len(f.events); f.octets-- {
 		f.ch.take()
 	}
-	// All of them may have been there for events that are gone, while there was no room for more.
+	// Perhaps all bytes were for removed events, and kept others from being written.
 	if f.octets == 0 && len(f.events) > 0 && f.ch.offer([]byte{1}) {
 		f.octets++
 	}
 }
 
-// drop takes back the events for which the function which returns true, and returns them.
-// cmState.mu is held.
+// drop removes the events for which which returns true, and returns them. cmState.mu is held.
 func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	kept := f.events[:0]
 	for _, v := range f.events {
@@ -205,7 +206,7 @@ func (f *cmFile) find(handle uint32) (*cmID, error) {
 	return x, nil
 }
 
-// lock returns the id with a number with its lock held.
+// lock returns the id with a number, locked.
 func (f *cmFile) lock(handle uint32) (*cmID, error) {
 	f.b.cm.mu.Lock()
 	x, err := f.find(handle)
@@ -221,7 +222,8 @@ func (f *cmFile) lock(handle uint32) (*cmID, error) {
 	return x, nil
 }
 
-// lockBound is lock for commands that need the device: EINVAL for an id that has none yet.
+// lockBound returns the id with a number, locked, for commands that need the device. It returns
+// EINVAL if the id is not bound to it.
 func (f *cmFile) lockBound(handle uint32) (*cmID, error) {
 	x, err := f.lock(handle)
 	if err == nil && !x.device {
@@ -231,7 +233,7 @@ func (f *cmFile) lockBound(handle uint32) (*cmID, error) {
 	return x, err
 }
 
-// parseBound decodes a command that is about an id, and locks the id, whose number is a part of it.
+// parseBound decodes a command for an id, and locks the id that handle, a field of msg, names.
 func (r *cmRequest) parseBound(msg any, handle *uint32) (*cmID, error) {
 	if err := r.parse(msg); err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// sizeofSockaddrIB is the size of struct sockaddr_ib, and where its parts are, in bytes.
+// sizeofSockaddrIB is the size of struct sockaddr_ib; the others are offsets in it, in bytes.
 const (
 	sizeofSockaddrIB = 48
 	ibPkey           = 2
@@ -22,8 +22,8 @@ const (
 	ibServiceMask    = 32
 )
 
-// sizeOfAddress returns the size of an address of a family, 0 if rdma_cm has no such addresses
-// (rdma_addr_size).
+// sizeOfAddress returns the size in bytes of an address of a family, or 0 if rdma_cm does not
+// support the family (rdma_addr_size).
 func sizeOfAddress(family int) int {
 	switch family {
 	case abi.FamilyINET:
@@ -36,11 +36,10 @@ func sizeOfAddress(family int) int {
 	return 0
 }
 
-// ip reports whether a family is one of IP.
+// ip reports whether a family is IPv4 or IPv6.
 func ip(family int) bool { return family == abi.FamilyINET || family == abi.FamilyINET6 }
 
-// ipOf returns an address. Only link-local ones have a zone; the kernel does not look at that of
-// others.
+// ipOf returns an address. Only a link-local one has a zone; the kernel ignores the others' zones.
 func ipOf(a *abi.SockaddrStorage) netip.AddrPort {
 	ap, _ := a.AddrPort()
 	if addr := ap.Addr(); addr.Zone() != "" && !addr.IsLinkLocalUnicast() {
@@ -49,7 +48,7 @@ func ipOf(a *abi.SockaddrStorage) netip.AddrPort {
 	return ap
 }
 
-// setIP sets address and port of a, and keeps its family and what else it has.
+// setIP sets the address and port of a, and keeps its family and other fields.
 func setIP(a *abi.SockaddrStorage, ap netip.AddrPort) {
 	addr := ap.Addr()
 	switch {
@@ -73,13 +72,12 @@ func scopeOf(zone string) uint32 {
 	if ifi, err := net.InterfaceByName(zone); err == nil {
 		return uint32(ifi.Index)
 	}
-	var a abi.SockaddrStorage // which knows numbers
+	var a abi.SockaddrStorage // converts only numbers
 	a.Set(netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes().WithZone(zone), 0))
 	return binary.NativeEndian.Uint32(a[24:])
 }
 
-// numbered returns addresses with the numbers of interfaces in place of their names, as programs
-// have them.
+// numbered returns addresses with interface numbers instead of names, as programs have them.
 func numbered(addresses []netip.Addr) []netip.Addr {
 	list := slices.Clone(addresses)
 	for i, addr := range list {
@@ -152,7 +150,7 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		if err != nil {
 			return err
 		}
-		if !x.reuse && ap.Port() != 0 { // the device asks those only that have the address
+		if !x.reuse && ap.Port() != 0 { // the device checks only ids that have the address
 			if err := s.conflict(x); err != nil {
 				return err
 			}
@@ -171,9 +169,9 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 	return nil
 }
 
-// deviceAddress returns the address that an id is bound to in place of any address, and ENODEV for
-// one that is not the device's. As in the kernel, a loopback address can be bound to all the same,
-// to no device (cma_any_addr).
+// deviceAddress returns the address to which an id is bound instead of the unspecified one. It
+// returns ENODEV for an address that is not the device's. As in the kernel, a loopback address can
+// still be bound, to no device (cma_any_addr).
 func (s *cmState) deviceAddress(ap netip.AddrPort) (netip.AddrPort, error) {
 	if len(s.addresses) == 0 {
 		return ap, nil
@@ -195,7 +193,7 @@ func (s *cmState) has(addr netip.Addr) bool {
 	return len(s.addresses) == 0 || slices.Contains(s.addresses, addr)
 }
 
-// mayBind checks what the device would not refuse, or with another errno.
+// mayBind checks for errors that the device would not return, or would return as another errno.
 func (x *cmID) mayBind(addr netip.Addr) error {
 	switch {
 	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
@@ -208,8 +206,8 @@ func (x *cmID) mayBind(addr netip.Addr) error {
 	return nil
 }
 
-// taken returns the errno for an address that can't be had, EADDRINUSE. The kernel has another one
-// if either of the two ids is bound to any address, or to a loopback one.
+// taken returns the errno for an address that is in use, EADDRINUSE. The kernel returns another one
+// if either of the two ids is bound to the unspecified address, or to a loopback one.
 func (s *cmState) taken(x *cmID, err error) error {
 	if errno(err) != syscall.EADDRINUSE {
 		return err
@@ -217,7 +215,7 @@ func (s *cmState) taken(x *cmID, err error) error {
 	if err := s.conflict(x); err != nil {
 		return err
 	}
-	if anyAddr(ipOf(&x.src).Addr()) { // somebody else's
+	if anyAddr(ipOf(&x.src).Addr()) { // another program's
 		return syscall.EADDRNOTAVAIL
 	}
 	return syscall.EADDRINUSE
@@ -246,7 +244,7 @@ func (s *cmState) conflict(x *cmID) error {
 	return nil
 }
 
-// anyAddr is the kernel's cma_any_addr.
+// anyAddr reports what the kernel's cma_any_addr reports.
 func anyAddr(addr netip.Addr) bool { return addr.IsUnspecified() || addr.IsLoopback() }
 
 // Service ids of InfiniBand that stand for ports (RDMA_IB_IP_PS_*).
@@ -257,9 +255,9 @@ const (
 	ibPortSpaceUDP  = abi.PortSpaceUDP << 16
 )
 
-// bindIB binds x to an address of AF_IB, which src has: librdmacm asks so whether the kernel knows
-// such addresses. iWARP has no GIDs to bind to; without one the id is bound to no device
-// (cma_select_ib_ps). x.mu is held.
+// bindIB binds x to an address of AF_IB in src. librdmacm does this to find out whether the kernel
+// knows such addresses. iWARP has no GIDs to bind to; an address without a GID is bound to no
+// device (cma_select_ib_ps). x.mu is held.
 func (s *cmState) bindIB(x *cmID) error {
 	if [16]byte(x.src[ibGID:]) != [16]byte{} {
 		return syscall.ENODEV
@@ -287,7 +285,7 @@ func (s *cmState) bindIB(x *cmID) error {
 	return nil
 }
 
-// nextPort returns a port for an id with an address of AF_IB, which nobody can connect to.
+// nextPort returns a port for an id with an address of AF_IB, to which nobody can connect.
 func (s *cmState) nextPort() uint16 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,8 +318,9 @@ func cmResolveAddr(r *cmRequest) error {
 	return r.resolve(cmd.ID, cmd.SrcAddr, cmd.DstAddr, cmd.TimeoutMS)
 }
 
-// resolve is rdma_resolve_addr. An id that is not bound is bound first, to any address if src is of
-// no family: so it has a port, as with the kernel, which programs see from here on.
+// resolve does rdma_resolve_addr. It first binds an id that is not bound, to the unspecified
+// address if src has no family. So the id has a port, as with the kernel, and programs can see the
+// port from here on.
 func (r *cmRequest) resolve(handle uint32, src, dst abi.SockaddrStorage, ms uint32) error {
 	x, err := r.file.lock(handle)
 	if err != nil {
@@ -360,7 +359,7 @@ func (r *cmRequest) resolve(handle uint32, src, dst abi.SockaddrStorage, ms uint
 	return nil
 }
 
-// anyOf returns any address of a destination's family.
+// anyOf returns the unspecified address of a destination's family.
 func anyOf(dst *abi.SockaddrStorage) (a abi.SockaddrStorage) {
 	setFamily(&a, dst.Family())
 	switch dst.Family() {
@@ -372,7 +371,7 @@ func anyOf(dst *abi.SockaddrStorage) (a abi.SockaddrStorage) {
 	return a
 }
 
-// destination returns where to connect to. Any address is this machine.
+// destination returns the address to connect to. The unspecified address means this machine.
 func destination(a *abi.SockaddrStorage) netip.AddrPort {
 	ap := ipOf(a)
 	switch {
@@ -426,7 +425,7 @@ func cmListen(r *cmRequest) error {
 // maxBacklog is the default of the kernel's net.rdma_ucm.max_backlog.
 const maxBacklog = 1024
 
-// listen is rdma_listen. x.mu is held.
+// listen does rdma_listen. x.mu is held.
 func (s *cmState) listen(x *cmID, backlog int) error {
 	s.mu.Lock()
 	x.backlog = backlog
@@ -438,11 +437,11 @@ func (s *cmState) listen(x *cmID, backlog int) error {
 			return err
 		}
 	}
-	if x.src.Family() == abi.FamilyIB { // there is no device that such an id could listen on
+	if x.src.Family() == abi.FamilyIB { // no device can listen on such an id
 		x.state = cmListening
 		return nil
 	}
-	if x.reuse { // a listener shares its address with nobody
+	if x.reuse { // a listener does not share its address
 		if err := s.conflict(x); err != nil {
 			return err
 		}
@@ -450,7 +449,7 @@ func (s *cmState) listen(x *cmID, backlog int) error {
 	}
 	if err := x.id.Listen(backlog); err != nil {
 		err = s.taken(x, err)
-		// The id has lost its port, and with the kernel it has not.
+		// The id has lost its port; with the kernel it would still have it.
 		at, lost := s.deviceAddress(ipOf(&x.src))
 		if lost == nil {
 			lost = x.id.BindAddr(at)

@@ -8,21 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cmRequest is a command of rdma_cm that is being executed.
+// cmRequest is a running command of rdma_cm.
 type cmRequest struct {
 	file *cmFile
-	in   []byte // all that was written after the header: the kernel looks at no more than it needs
-	size int    // bytes of the command, as the header says
+	in   []byte // everything after the header; the kernel only reads what it needs
+	size int    // bytes of the command, according to the header
 	room int    // bytes for the answer
 
 	parsed   []any // for Trace
 	answered []any
 }
 
-// cmCommands execute the commands. GET_OPTION is the only one that the kernel has no function for.
+// cmCommands execute the commands. The kernel has a function for each command except GET_OPTION.
 var cmCommands map[uint32]func(*cmRequest) error
 
-func init() { // not an initializer: the functions refer to the table
+func init() { // in init, because the functions refer to the table
 	cmCommands = map[uint32]func(*cmRequest) error{
 		abi.CMCreateID:     cmCreateID,
 		abi.CMDestroyID:    cmDestroyID,
@@ -49,13 +49,13 @@ func init() { // not an initializer: the functions refer to the table
 	}
 }
 
-// maxCMCommand is more than the longest command has, in bytes.
+// maxCMCommand is more than the length of any command, in bytes.
 const maxCMCommand = 512
 
 // Write implements File, as ucma_write of the kernel does.
 func (f *cmFile) Write(b []byte) (int, error) {
 	var h abi.CMHeader
-	// What the program changes meanwhile is not seen.
+	// A copy, so changes that the program makes during the command have no effect.
 	own := slices.Clone(b[:min(len(b), maxCMCommand)])
 	rest, err := abi.Decode(own, &h)
 	if err != nil || h.Cmd > abi.CMJoinMcast || abi.Size(h)+int(h.In) > len(b) {
@@ -67,7 +67,7 @@ func (f *cmFile) Write(b []byte) (int, error) {
 	}
 	r := &cmRequest{file: f, in: rest, size: int(h.In), room: int(h.Out)}
 	err = errno(run(r))
-	// A program that finds no event asks again when there is one.
+	// A GET_EVENT that finds no event is not traced, because the program repeats it.
 	if f.b.opts.Trace != nil && (h.Cmd != abi.CMGetEvent || err != syscall.EAGAIN) {
 		f.b.trace(Call{Name: abi.CMCommands[h.Cmd].Name, Request: r.parsed, Response: r.answered,
 			Err: err})
@@ -78,9 +78,8 @@ func (f *cmFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// parse decodes the command. Whether the header counts all of it does not matter: the kernel copies
-// what it needs. What was not written the kernel would take from the memory that follows; here it
-// is zero.
+// parse decodes the command. It ignores the length in the header, because the kernel copies what it
+// needs. The kernel would read missing bytes from the memory that follows; here they are zero.
 func (r *cmRequest) parse(msg any) error {
 	if _, err := abi.DecodePadded(r.in, msg); err != nil {
 		return syscall.EINVAL
@@ -91,8 +90,8 @@ func (r *cmRequest) parse(msg any) error {
 	return nil
 }
 
-// parseFor is parse for a command whose answer needs room for so many bytes: ENOSPC if it has
-// less.
+// parseFor decodes a command and returns ENOSPC if the program has less than answer bytes of room
+// for the answer.
 func (r *cmRequest) parseFor(msg any, answer int) error {
 	if err := r.fits(answer); err != nil {
 		return err
@@ -100,8 +99,8 @@ func (r *cmRequest) parseFor(msg any, answer int) error {
 	return r.parse(msg)
 }
 
-// parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and
-// at least least bytes.
+// parseGrown decodes a command that has grown. As the kernel does, it uses the length in the
+// header, which must be at least least bytes.
 func (r *cmRequest) parseGrown(msg any, least int) error {
 	if r.size < least {
 		return syscall.EINVAL
@@ -110,7 +109,7 @@ func (r *cmRequest) parseGrown(msg any, least int) error {
 	return r.parse(msg)
 }
 
-// fits returns ENOSPC if there is no room for so many bytes of an answer.
+// fits returns ENOSPC if the answer has more bytes than there is room for.
 func (r *cmRequest) fits(octets int) error {
 	if r.room < octets {
 		return syscall.ENOSPC
@@ -118,14 +117,14 @@ func (r *cmRequest) fits(octets int) error {
 	return nil
 }
 
-// answer writes msg to the program, as far as it has room.
+// answer writes as much of msg to the program as there is room for.
 func (r *cmRequest) answer(addr uint64, msg any) error {
 	b := abi.Append(nil, msg)
 	return r.write(addr, b[:min(len(b), r.room)], msg)
 }
 
-// answerAll writes msg to the program whether it said that it has room or not, as the kernel does
-// for some commands.
+// answerAll writes msg to the program without regard to its room, as the kernel does for some
+// commands.
 func (r *cmRequest) answerAll(addr uint64, msg any) error {
 	return r.write(addr, abi.Append(nil, msg), msg)
 }
@@ -140,8 +139,8 @@ func (r *cmRequest) write(addr uint64, b []byte, msg any) error {
 	return nil
 }
 
-// cmCreateID executes CREATE_ID. No iWARP device has datagrams, but ids of their port spaces can be
-// made, and even connected; what fails is the QP of such a type.
+// cmCreateID executes CREATE_ID. iWARP devices have no datagrams, but ids of their port spaces can
+// be made and even connected; only creating a QP of such a type fails.
 func cmCreateID(r *cmRequest) error {
 	var cmd abi.CreateID
 	if err := r.parseFor(&cmd, abi.Size(abi.CreateIDResp{})); err != nil {
@@ -200,14 +199,14 @@ func cmDestroyID(r *cmRequest) error {
 	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
 }
 
-// leastEvent is the size of the answer to GET_EVENT without what was added to it since, in bytes.
+// leastEvent is the original size of the answer to GET_EVENT, without later additions, in bytes.
 const leastEvent = 328
 
-// cmGetEvent executes GET_EVENT. EAGAIN: there is none; a caller that waits for one waits until the
-// descriptor can be read.
+// cmGetEvent executes GET_EVENT. It returns EAGAIN if there is no event; a caller that wants to
+// wait waits until the descriptor is readable.
 func cmGetEvent(r *cmRequest) error {
 	var cmd abi.Response
-	// Programs of 32 bits leave out the padding, too.
+	// 32-bit programs also leave out the padding.
 	if err := r.parseFor(&cmd, leastEvent-4); err != nil {
 		return err
 	}
@@ -231,7 +230,8 @@ func cmGetEvent(r *cmRequest) error {
 	return nil
 }
 
-// cmMigrateID executes MIGRATE_ID: an id of another descriptor comes to this one, with its events.
+// cmMigrateID executes MIGRATE_ID: it moves an id from another descriptor to this one, with its
+// events.
 func cmMigrateID(r *cmRequest) error {
 	var cmd abi.MigrateID
 	if err := r.parse(&cmd); err != nil {
@@ -252,8 +252,8 @@ func cmMigrateID(r *cmRequest) error {
 	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
 }
 
-// migrate moves an id from f to another descriptor, and returns how many of its events the program
-// has got.
+// migrate moves an id from f to another descriptor. It returns the number of the id's events that
+// the program has fetched.
 func (f *cmFile) migrate(handle uint32, to *cmFile) (reported uint32, err error) {
 	s := &f.b.cm
 	s.mu.Lock()

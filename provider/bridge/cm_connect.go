@@ -8,11 +8,11 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// leastConnect is the size of CONNECT and ACCEPT without what was added to them since, in bytes.
+// leastConnect is the original size of CONNECT or ACCEPT, without later additions, in bytes.
 func leastConnect(msg any) int { return abi.Size(msg) - abi.Size(abi.ECE{}) }
 
-// connParam returns the parameters of a connection, and the QP that it is for. Depths beyond what
-// the device has are the error tooDeep, which is EINVAL if there is no such QP.
+// connParam returns the parameters of a connection and its QP. If the depths exceed the device's,
+// it returns the error tooDeep, or EINVAL if the QP does not exist.
 func (b *Bridge) connParam(p *abi.ConnParam, tooDeep error) (*rdmacm.ConnParam, *queuePair, error) {
 	q := b.queuePairByNumber(p.QPNum & 0xffffff)
 	if q == nil {
@@ -54,17 +54,17 @@ func cmConnect(r *cmRequest) error {
 		return err
 	}
 	x.state, x.iw, x.qp, x.dialled = cmConnecting, iwSent, q, true
-	x.mu.Unlock() // the peer may not answer, and the id can be destroyed meanwhile
+	x.mu.Unlock() // unlocked, because the peer may not answer and the program may destroy the id
 	err = x.id.Connect(param)
 	x.mu.Lock()
-	if err != nil { // nothing has begun, and no event comes
+	if err != nil { // nothing has started, so no event comes
 		x.state, x.iw, x.qp, x.dialled = cmRouteResolved, iwNone, nil, false
 	}
 	return err
 }
 
-// cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives. What
-// fails is a rejection, if the request has not been answered before.
+// cmAccept executes ACCEPT. From then on the program identifies the id by cmd's uid. A failure
+// rejects the request, unless it has already been answered.
 func cmAccept(r *cmRequest) error {
 	var cmd abi.Accept
 	if err := r.parseGrown(&cmd, leastConnect(cmd)); err != nil {
@@ -86,7 +86,7 @@ func cmAccept(r *cmRequest) error {
 	return nil
 }
 
-// accept accepts the request that x came with. x.mu is held.
+// accept accepts the request of x. x.mu is held.
 func (b *Bridge) accept(x *cmID, cmd *abi.Accept) error {
 	if cmd.ConnParam.Valid == 0 {
 		return syscall.EINVAL // only InfiniBand accepts without parameters
@@ -102,8 +102,8 @@ func (b *Bridge) accept(x *cmID, cmd *abi.Accept) error {
 	return nil
 }
 
-// Reasons of REJECT (enum ib_cm_rej_reason) that programs may give. On iWARP none of them reaches
-// the peer.
+// Reasons of REJECT (enum ib_cm_rej_reason) that programs may give. On iWARP they do not reach the
+// peer.
 const (
 	rejectConsumer = 28
 	rejectVendor   = 35
@@ -129,8 +129,8 @@ func cmReject(r *cmRequest) error {
 	return x.id.Reject(append([]byte(nil), cmd.PrivateData[:cmd.PrivateDataLen]...))
 }
 
-// cmDisconnect executes DISCONNECT. For a connection that has ended, or was not answered yet, there
-// is nothing to do, which is no error.
+// cmDisconnect executes DISCONNECT. It does nothing, without an error, for a connection that has
+// ended or was not answered yet.
 func cmDisconnect(r *cmRequest) error {
 	var cmd abi.Disconnect
 	x, err := r.parseBound(&cmd, &cmd.ID)
@@ -153,8 +153,8 @@ func cmDisconnect(r *cmRequest) error {
 // Bits of the attribute mask beside those of MODIFY_QP.
 const maskAccess = 1 << 3 // IB_QP_ACCESS_FLAGS
 
-// cmInitQPAttr executes INIT_QP_ATTR: what the program is to change of its QP so that it comes to a
-// state. On iWARP the connection manager does nearly all of that itself (iw_cm_init_qp_attr).
+// cmInitQPAttr executes INIT_QP_ATTR: it returns the attributes with which the program moves its QP
+// to a state. On iWARP the connection manager does nearly all of that itself (iw_cm_init_qp_attr).
 func cmInitQPAttr(r *cmRequest) error {
 	var cmd abi.InitQPAttr
 	var resp abi.QPAttr
@@ -173,7 +173,7 @@ func cmInitQPAttr(r *cmRequest) error {
 	resp.QPState, resp.PortNum = cmd.QPState, 1
 	resp.QPAttrMask = maskPort
 	switch iw {
-	case iwNone: // before CONNECT whatever is asked for
+	case iwNone: // before CONNECT, for any state
 		resp.QPAttrMask |= maskState | maskAccess
 		return r.answerAll(cmd.Response, &resp)
 	case iwListen, iwClosing:
@@ -190,8 +190,8 @@ func cmInitQPAttr(r *cmRequest) error {
 	return r.answerAll(cmd.Response, &resp)
 }
 
-// cmNotify executes NOTIFY, with which a program says that a peer has sent something. Only
-// InfiniBand's connection manager needs that.
+// cmNotify executes NOTIFY, with which a program reports that the peer has sent something. Only
+// InfiniBand's connection manager needs this.
 func cmNotify(r *cmRequest) error {
 	var cmd abi.Notify
 	x, err := r.parseBound(&cmd, &cmd.ID)
@@ -228,8 +228,8 @@ func cmJoinMcast(r *cmRequest) error {
 	return r.join(&cmd)
 }
 
-// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. A caller that asks for one with
-// an id that could be of a group is told so by ENOSYS.
+// join answers JOIN_MCAST and JOIN_IP_MCAST with an error, because iWARP has no multicast groups.
+// It is ENOSYS if the id could otherwise join one.
 func (r *cmRequest) join(cmd *abi.JoinMcast) error {
 	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// cmIDState is how far an id has come (enum rdma_cm_state).
+// cmIDState is the state of an id (enum rdma_cm_state).
 type cmIDState uint8
 
 const (
@@ -19,18 +19,18 @@ const (
 	cmAddrResolved
 	cmRouteQuery
 	cmRouteResolved
-	cmConnecting // and all that follows, also the end of the connection
+	cmConnecting // and all later states, even after the connection's end
 	cmListening
 )
 
-// iwState is the state of iWARP's part of an id (enum iw_cm_state).
+// iwState is the iWARP state of an id (enum iw_cm_state).
 type iwState uint8
 
 const (
-	iwNone iwState = iota // there is none, before CONNECT and LISTEN
+	iwNone iwState = iota // before CONNECT and LISTEN
 	iwIdle                // rejected or ended
 	iwListen
-	iwSent // CONNECT or ACCEPT is under way
+	iwSent // CONNECT or ACCEPT is running
 	iwReceived
 	iwEstablished
 	iwClosing
@@ -42,41 +42,40 @@ type cmID struct {
 	qpType uint8
 	id     *rdmacm.ID
 
-	// mu is held while a command is executed, and while an event is taken, but not while CONNECT
-	// waits.
+	// mu is held while a command or an event is processed, except while CONNECT waits.
 	mu       sync.Mutex
-	gone     bool // destroyed: no events, no commands
+	gone     bool // destroyed: no more events or commands
 	state    cmIDState
 	iw       iwState
-	device   bool // it is bound to the device
+	device   bool // bound to the device
 	resolved bool // by RESOLVE_ADDR
 	reuse    bool // RDMA_OPTION_ID_REUSEADDR
-	// What the program calls it; 0 until it accepts the request that the id came with.
+	// The program's value for the id; 0 until it accepts the request that the id came with.
 	uid      uint64
 	qp       *queuePair
 	dialled  bool // by CONNECT
 	src, dst abi.SockaddrStorage
-	path     []byte // that RDMA_OPTION_IB_PATH has set
+	path     []byte // set by RDMA_OPTION_IB_PATH
 
-	// Under cmState.mu:
+	// Guarded by cmState.mu:
 	handle   uint32
 	file     *cmFile
-	backlog  int    // requests that may still wait for GET_EVENT
-	reported uint32 // events that the program has got
+	backlog  int    // how many more requests may wait for GET_EVENT
+	reported uint32 // events that the program has fetched
 	owns     bool   // it has bound a port
-	anywhere bool   // to any address, and has no other since, whatever deviceAddress has made of it
+	anywhere bool   // bound to the unspecified address, whatever deviceAddress returned
 }
 
-// cmEvent is an event that the program has not got yet (a ucma_event of the kernel).
+// cmEvent is an event that the program has not fetched yet (a ucma_event of the kernel).
 type cmEvent struct {
-	owner   *cmID // the id that the event is of, and that counts it when the program has got it
+	owner   *cmID // the id of the event, which counts the event when the program has fetched it
 	request *cmID // with CONNECT_REQUEST the new id, otherwise nil
 	resp    abi.EventResp
 }
 
-// cmTable has ids by number. A new one gets the lowest that is free.
+// cmTable holds ids by number. A new id gets the lowest free number.
 type cmTable struct {
-	list []*cmID // nil where one is being destroyed or not yet made, or the number is free
+	list []*cmID // nil if the number is free, or its id is being made or destroyed
 	free numbers
 }
 
@@ -89,7 +88,7 @@ func (t *cmTable) add(x *cmID) {
 	t.list[x.handle] = x
 }
 
-// get returns the id with a number, nil if there is none.
+// get returns the id with a number, or nil if there is none.
 func (t *cmTable) get(handle uint32) *cmID {
 	if int64(handle) >= int64(len(t.list)) {
 		return nil
@@ -97,7 +96,7 @@ func (t *cmTable) get(handle uint32) *cmID {
 	return t.list[handle]
 }
 
-// reserve takes x out, and keeps its number. It reports false if somebody else did so before.
+// reserve removes x but keeps its number. It returns false if x had already been removed.
 func (t *cmTable) reserve(x *cmID) bool {
 	if t.get(x.handle) != x {
 		return false
@@ -116,10 +115,10 @@ func (t *cmTable) all() (ids []*cmID) {
 	return ids
 }
 
-// destroy ends x, whose number is reserved, and with a listener the requests that the program has
-// not got. It returns how many events of x the program has got.
+// destroy ends x, whose number is reserved. For a listener it also ends the requests that the
+// program has not fetched. It returns the number of x's events that the program has fetched.
 func (s *cmState) destroy(x *cmID) (reported uint32) {
-	x.mu.Lock() // a command that is under way ends before
+	x.mu.Lock() // waits for a running command
 	x.gone = true
 	x.mu.Unlock()
 	_ = x.id.Close()
@@ -139,12 +138,12 @@ func (s *cmState) destroy(x *cmID) (reported uint32) {
 	return reported
 }
 
-// take gives an event of the device to the descriptor that the id is of.
+// take gives an event of the device to the descriptor of its id.
 func (s *cmState) take(e *rdmacm.Event) {
 	if e.ListenID != nil {
 		owner, ok := e.ListenID.Cookie().(*cmID)
 		if !ok || !s.request(owner, e) {
-			_ = e.ID.Close() // which rejects it
+			_ = e.ID.Close() // rejects the request
 		}
 		return
 	}
@@ -169,8 +168,8 @@ func (s *cmState) take(e *rdmacm.Event) {
 	}
 }
 
-// request makes an id of a peer's request to a listener. It reports false if the listener is gone
-// or as many requests wait as it allows.
+// request makes an id for a peer's request to a listener. It returns false if the listener is
+// destroyed, or if its backlog is full.
 func (s *cmState) request(owner *cmID, e *rdmacm.Event) bool {
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
@@ -197,7 +196,7 @@ func (s *cmState) request(owner *cmID, e *rdmacm.Event) bool {
 }
 
 // post queues an event of x. x.mu is held. The program gets no event of an id that it does not
-// know: its ACCEPT will fail.
+// know; its ACCEPT will fail.
 func (s *cmState) post(x *cmID, resp abi.EventResp) {
 	if x.uid == 0 {
 		return
@@ -208,14 +207,14 @@ func (s *cmState) post(x *cmID, resp abi.EventResp) {
 	x.file.queue(&cmEvent{owner: x, resp: resp})
 }
 
-// happened changes the state of x as an event says, and makes the answer to GET_EVENT. x.mu is
-// held.
+// happened changes the state of x according to an event, and returns the answer to GET_EVENT. x.mu
+// is held.
 func (x *cmID) happened(e *rdmacm.Event) abi.EventResp {
 	resp := abi.EventResp{Event: uint32(e.Type), Status: uint32(int32(cmStatus(e)))}
 	switch e.Type {
 	case rdmacm.AddrResolved:
 		x.state, x.device, x.resolved = cmAddrResolved, true, true
-		setIP(&x.src, x.id.LocalAddr()) // the destination stays as it was given
+		setIP(&x.src, x.id.LocalAddr()) // the destination stays as the program gave it
 	case rdmacm.AddrError:
 		x.state = cmBound
 	case rdmacm.RouteResolved:
@@ -225,7 +224,7 @@ func (x *cmID) happened(e *rdmacm.Event) abi.EventResp {
 	case rdmacm.Established:
 		x.iw = iwEstablished
 		x.setAddresses(x.src.Family())
-		// cma_iw_handler exchanges the two, and programs on iWARP know them so.
+		// cma_iw_handler swaps the two, and programs on iWARP expect that.
 		resp.Param.ResponderResources, resp.Param.InitiatorDepth = depth(e.InitiatorDepth),
 			depth(e.ResponderResources)
 		setPrivateData(&resp.Param, e.PrivateData)
@@ -238,8 +237,8 @@ func (x *cmID) happened(e *rdmacm.Event) abi.EventResp {
 	return resp
 }
 
-// cmStatus returns the status of an event. For a peer whose program refuses, siw has ECONNRESET;
-// ECONNREFUSED is that nobody listens.
+// cmStatus returns the status of an event. If the peer's program rejects, siw reports ECONNRESET;
+// ECONNREFUSED means that nobody listens.
 func cmStatus(e *rdmacm.Event) int {
 	if e.Type == rdmacm.Rejected && e.Cause != nil && !errors.Is(e.Cause, syscall.ECONNREFUSED) {
 		return -int(syscall.ECONNRESET)
@@ -247,7 +246,7 @@ func cmStatus(e *rdmacm.Event) int {
 	return e.Status
 }
 
-// setAddresses sets the addresses of x to those of its connection, as addresses of a family.
+// setAddresses sets x's addresses to the connection's, in the form of a family.
 func (x *cmID) setAddresses(fam int) {
 	setFamily(&x.src, fam)
 	setFamily(&x.dst, fam)
@@ -255,7 +254,7 @@ func (x *cmID) setAddresses(fam int) {
 	setIP(&x.dst, x.id.RemoteAddr())
 }
 
-// fillParam fills in what a peer's request says.
+// fillParam sets p from a peer's request.
 func fillParam(p *abi.ConnParam, e *rdmacm.Event) {
 	p.ResponderResources, p.InitiatorDepth = depth(e.ResponderResources), depth(e.InitiatorDepth)
 	setPrivateData(p, e.PrivateData)

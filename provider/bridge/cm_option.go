@@ -22,7 +22,7 @@ func cmSetOption(r *cmRequest) error {
 	if x, err := r.file.lock(cmd.ID); err != nil {
 		return err
 	} else {
-		x.mu.Unlock() // the program's memory is read without
+		x.mu.Unlock() // unlocked while the program's memory is read
 	}
 	value := make([]byte, cmd.OptLen)
 	if len(value) > 0 && r.file.b.prog.ReadMemory(cmd.OptVal, value) != nil {
@@ -44,8 +44,8 @@ func cmSetOption(r *cmRequest) error {
 	return syscall.ENOSYS
 }
 
-// setOption sets an option of an id. Those that the kernel takes too late for an effect the device
-// refuses, which does not matter then. x.mu is held.
+// setOption sets an option of an id. The kernel accepts some options too late for an effect; here
+// the device refuses them then, and that error is ignored. x.mu is held.
 func (x *cmID) setOption(name uint32, value []byte) error {
 	size, ok := map[uint32]int{
 		abi.OptionIDTOS: 1, abi.OptionIDReuseaddr: 4, abi.OptionIDAfonly: 4,
@@ -75,7 +75,7 @@ func (x *cmID) setOption(name uint32, value []byte) error {
 			return syscall.EINVAL
 		}
 		_ = x.id.SetOption(rdmacm.OptionAFOnly, on)
-	case abi.OptionIDAckTimeout: // which iWARP has no use for
+	case abi.OptionIDAckTimeout: // iWARP does not use it
 		if x.qpType != typeRC && x.qpType != typeXRCIni {
 			return syscall.EINVAL
 		}
@@ -83,8 +83,8 @@ func (x *cmID) setOption(name uint32, value []byte) error {
 	return nil
 }
 
-// setPath sets a path of InfiniBand instead of resolving a route. The kernel lets iWARP have one,
-// too. x.mu is held.
+// setPath sets a path of InfiniBand instead of resolving a route. The kernel also allows this for
+// iWARP. x.mu is held.
 func (x *cmID) setPath(value []byte) error {
 	size := abi.Size(abi.PathRecData{})
 	if len(value)%size != 0 {
@@ -98,7 +98,7 @@ func (x *cmID) setPath(value []byte) error {
 	if len(value) == 0 || !x.device || x.state != cmAddrResolved {
 		return syscall.EINVAL
 	}
-	if err := x.id.ResolveRoute(0); err != nil { // whose event is that of the option
+	if err := x.id.ResolveRoute(0); err != nil { // its event reports the option
 		return err
 	}
 	x.state = cmRouteResolved

@@ -15,9 +15,8 @@ func (b *Bridge) nodeGUID() (guid [8]uint8) {
 	return guid
 }
 
-// gids returns the GIDs of both ends: for iWARP the addresses of the link layer. That of a peer is
-// known only where the peer is this machine; the kernel has it from the neighbour table. x.mu is
-// held.
+// gids returns the GIDs of both ends, which for iWARP are link-layer addresses. The peer's is known
+// only if the peer is this machine; the kernel gets it from the neighbour table. x.mu is held.
 func (b *Bridge) gids(x *cmID) (src, dst [16]uint8) {
 	if !x.device {
 		return src, dst
@@ -70,7 +69,7 @@ func cmQuery(r *cmRequest) error {
 	if err := r.fits(abi.Size(resp) - 8); err != nil { // without ibdev_index
 		return err
 	}
-	if x.device { // whose partition key is 0 on iWARP
+	if x.device { // its partition key is 0 on iWARP
 		resp.NodeGUID, resp.PortNum = r.file.b.nodeGUID(), 1
 	}
 	if cmd.Option == abi.QueryAddr {
@@ -88,8 +87,8 @@ func copyAddress(to, from *abi.SockaddrStorage) uint16 {
 	return uint16(copy(to[:], from[:sizeOfAddress(from.Family())]))
 }
 
-// gidAddress makes an address of AF_IB of one of IP: a GID, and a service id that has the port
-// (rdma_get_service_id).
+// gidAddress converts an IP address to an address of AF_IB: a GID, and a service id that contains
+// the port (rdma_get_service_id).
 func (x *cmID) gidAddress(to, from *abi.SockaddrStorage, gid [16]uint8) uint16 {
 	if from.Family() == abi.FamilyIB {
 		return copyAddress(to, from)
@@ -100,7 +99,7 @@ func (x *cmID) gidAddress(to, from *abi.SockaddrStorage, gid [16]uint8) uint16 {
 	return sizeofSockaddrIB
 }
 
-// queryPath answers QUERY about paths: there are none but one that SET_OPTION has set. x.mu is
+// queryPath answers QUERY about paths. The only possible path is one set with SET_OPTION. x.mu is
 // held.
 func (r *cmRequest) queryPath(x *cmID, addr uint64) error {
 	var resp abi.QueryPathResp

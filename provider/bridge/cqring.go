@@ -9,29 +9,29 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// The flags of an element of a queue are read and written together with what beside them is in the
-// same 32 bits. The rest of the element is written before, so that a reader that sees it valid sees
-// all of it.
+// The flags of a queue element are read and written as one 32-bit word with its neighbours. The
+// rest of the element is written first, so a reader that sees the valid flag sees the whole
+// element.
 const flagsOffset = unsafe.Offsetof(abi.SiwCQE{}.Flags)
 
-// word is the place of the flags of an element.
+// word returns the address of the word with an element's flags.
 func word(element unsafe.Pointer) *uint32 { return (*uint32)(unsafe.Add(element, flagsOffset)) }
 
-// cqRing is a CQ that the program maps: elements, and after them the word in which the program says
-// what it waits for. It is the CompletionSink of the device's CQ.
+// cqRing is a CQ that the program maps. After the elements comes the word with which the program
+// arms the CQ. It is the CompletionSink of the device's CQ.
 type cqRing struct {
 	mem    *queueMemory
 	size   uint32 // elements, a power of two
 	notify *uint32
 
-	event []byte // of the completion channel
+	event []byte // for the completion channel
 	ch    *channel
 	fired eventCount
 
-	put   atomic.Uint32 // is written with mu held
-	taken atomic.Uint32 // of those before put, how many the program has taken
+	put   atomic.Uint32 // written with mu held
+	taken atomic.Uint32 // the number of elements, of those before put, that the program has taken
 
-	mu     sync.Mutex // of what completes and closing
+	mu     sync.Mutex // guards completing and closing
 	closed bool
 }
 
@@ -56,7 +56,7 @@ func (r *cqRing) Complete(wc *ibverbs.WC, solicited bool) (stored, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || wc.WRID == openingWRID {
-		return true, false // nobody waits for it
+		return true, false // nobody waits for this completion
 	}
 	e := r.at(r.put.Load())
 	if atomic.LoadUint32(word(unsafe.Pointer(e)))&cqeValid != 0 {
@@ -69,9 +69,9 @@ func (r *cqRing) Complete(wc *ibverbs.WC, solicited bool) (stored, due bool) {
 	return true, r.ch != nil && r.disarm(solicited || wc.Status != ibverbs.WCSuccess)
 }
 
-// disarm reports whether the program waits for such a completion; then it waits no more. The
-// program writes its wish before it looks for completions a last time, and they are written before
-// the wish is read here: one of the two sees the other.
+// disarm reports whether the program waits for such a completion, and disarms the CQ if so. The
+// program arms the CQ before it polls a last time, and Complete writes the completion before it
+// reads the flags. So either the program sees the completion, or disarm sees the flags.
 func (r *cqRing) disarm(solicited bool) bool {
 	want := atomic.LoadUint32(r.notify)
 	if want&abi.SiwNotifyNextCompletion == 0 && (want&abi.SiwNotifySolicited == 0 || !solicited) {
@@ -84,7 +84,7 @@ func (r *cqRing) disarm(solicited bool) bool {
 func (r *cqRing) Taken() uint32 {
 	from, put := r.taken.Load(), r.put.Load()
 	i := from
-	if put-i > r.size { // there was room for those after it
+	if put-i > r.size { // the program has taken these, because later ones had room
 		i = put - r.size
 	}
 	for ; i != put; i++ {
@@ -93,7 +93,7 @@ func (r *cqRing) Taken() uint32 {
 		}
 	}
 	if i != from && !r.taken.CompareAndSwap(from, i) {
-		return r.taken.Load() // another goroutine has seen them
+		return r.taken.Load() // another goroutine has counted them
 	}
 	return i
 }
@@ -108,7 +108,7 @@ func (r *cqRing) Notify() {
 	r.fired.send(r.ch, r.event)
 }
 
-// close ends the CQ, whose device's CQ is closed.
+// close ends the ring after the device's CQ is closed.
 func (r *cqRing) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -116,7 +116,7 @@ func (r *cqRing) close() {
 	r.mem.free()
 }
 
-// siwOpcodes and siwStatuses are what a CQE has for an opcode and a status of the device.
+// siwOpcodes and siwStatuses map the device's opcodes and statuses to those of CQEs.
 var (
 	siwOpcodes = [...]uint8{
 		ibverbs.WCSend: abi.SiwSend, ibverbs.WCRDMAWrite: abi.SiwWrite,
@@ -134,8 +134,8 @@ var (
 	}
 )
 
-// siwStatus returns the status of a CQE: that of the device, or if siw has none like it the general
-// one.
+// siwStatus returns the CQE status for a device's status, or the general error if siw has no such
+// status.
 func siwStatus(status ibverbs.WCStatus) uint16 {
 	if uint(status) < uint(len(siwStatuses)) {
 		if s := siwStatuses[status]; s != abi.SiwWCSuccess || status == ibverbs.WCSuccess {
@@ -145,7 +145,8 @@ func siwStatus(status ibverbs.WCStatus) uint16 {
 	return abi.SiwWCGeneralErr
 }
 
-// cqeHead is what of an abi.SiwCQE is in its word, in the byte order of the machine.
+// cqeHead has the fields of an abi.SiwCQE that share the word of the flags, in the byte order of
+// the machine.
 type cqeHead struct {
 	flags, opcode uint8
 	status        uint16

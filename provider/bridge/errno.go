@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// errno returns the errno that the program is given for err, nil for nil.
+// errno converts err to the errno for the program; nil stays nil.
 func errno(err error) error {
 	if err == nil {
 		return nil

@@ -6,17 +6,17 @@ import (
 	"syscall"
 )
 
-// handles are the objects of one open device, by the numbers that the program names them with: as
-// in the kernel, all kinds together, and a new one gets the lowest number that is free.
+// handles holds the objects of one open device by the numbers that the program uses. As in the
+// kernel, all kinds of objects share the numbers, and a new object gets the lowest free one.
 type handles struct {
 	mu   sync.RWMutex
 	list []any // nil where a number is free
 	free numbers
 }
 
-// numbers are those from 0 on. take returns the lowest one that is free, in logarithmic time.
+// numbers allocates numbers from 0 on. take returns the lowest free one, in logarithmic time.
 type numbers struct {
-	fresh uint32 // no number from it on has been taken
+	fresh uint32 // this number and all higher ones were never taken
 	given given
 }
 
@@ -28,10 +28,10 @@ func (n *numbers) take() uint32 {
 	return n.fresh - 1
 }
 
-// give makes a number that was taken free.
+// give frees a number.
 func (n *numbers) give(id uint32) { heap.Push(&n.given, id) }
 
-// given are numbers that are free again, a [heap.Interface] whose first element is the lowest.
+// given holds freed numbers: a [heap.Interface] whose first element is the lowest.
 type given []uint32
 
 func (g given) Len() int           { return len(g) }
@@ -57,15 +57,15 @@ func (h *handles) add(x any) uint32 {
 	return id
 }
 
-// lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of
-// another kind; EBUSY: it is being destroyed.
+// lookup returns the object of kind T with a number. It returns ENOENT if there is none, EINVAL if
+// the object is of another kind, and EBUSY if it is being destroyed.
 func lookup[T any](h *handles, id uint32) (x T, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return find[T](h, id)
 }
 
-// find is lookup with mu held.
+// find returns the object of kind T with a number, with the errors of lookup. mu is held.
 func find[T any](h *handles, id uint32) (x T, err error) {
 	if int64(id) >= int64(len(h.list)) {
 		return x, syscall.ENOENT
@@ -82,8 +82,8 @@ func find[T any](h *handles, id uint32) (x T, err error) {
 	return x, syscall.EINVAL
 }
 
-// remove takes the object of kind T with a number out, and calls destroy. If that fails, the object
-// is there again, with the same number. If there is none, it returns the errors of lookup.
+// remove removes the object of kind T with a number, and calls destroy. If destroy fails, the
+// object keeps its number. If there is no object, remove returns the errors of lookup.
 func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	h.mu.Lock()
 	x, err := find[T](h, id)
@@ -105,7 +105,7 @@ func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	return nil
 }
 
-// leaving has the number of an object that is being destroyed.
+// leaving takes the number of an object that is being destroyed.
 type leaving struct{}
 
 // all returns the objects of kind T.

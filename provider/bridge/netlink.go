@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// Device numbers of the files that the program opens, as Linux gives them to the first device.
+// Device numbers of the program's files, as Linux assigns them to the first device.
 const (
 	uverbsMajor, uverbsMinor = 231, 192
 	cmMajor, cmMinor         = 10, 58
@@ -14,13 +14,13 @@ const (
 	cmABI = 4 // RDMA_USER_CM_ABI_VERSION
 )
 
-// Netlink answers what the program sends to a socket of NETLINK_RDMA, one message or several. port
-// is the address of the socket. Each answer is a datagram.
+// Netlink answers the messages that the program sends to a socket of NETLINK_RDMA. port is the
+// address of the socket. Each answer is a datagram.
 func (b *Bridge) Netlink(request []byte, port uint32) (answers [][]byte) {
 	for len(request) > 0 {
 		m, header, rest, err := abi.DecodeNL(request)
 		if err != nil {
-			break // the kernel drops what is no message, and what follows
+			break // the kernel drops invalid bytes and everything after them
 		}
 		request = rest
 		got, errno := b.netlink(&m, port)
@@ -32,7 +32,7 @@ func (b *Bridge) Netlink(request []byte, port uint32) (answers [][]byte) {
 	return answers
 }
 
-// netlink answers one message. An errno refuses it.
+// netlink answers one message, or refuses it with an errno.
 func (b *Bridge) netlink(m *abi.NLMessage, port uint32) (answers [][]byte, errno syscall.Errno) {
 	command, ok := abi.NLCommand(m.Type)
 	if !ok {
@@ -75,7 +75,8 @@ func (b *Bridge) netlink(m *abi.NLMessage, port uint32) (answers [][]byte, errno
 	return [][]byte{answer(abi.NLFlagMulti, attrs...), done}, 0
 }
 
-// deviceAttrs is what NLDEV_GET says of the device, as fill_dev_info of the kernel does.
+// deviceAttrs returns the attributes of NLDEV_GET for the device, as the kernel's fill_dev_info
+// does.
 func (b *Bridge) deviceAttrs() ([]abi.NLAttribute, error) {
 	a, err := b.vctx.Query()
 	if err != nil {
@@ -91,7 +92,7 @@ func (b *Bridge) deviceAttrs() ([]abi.NLAttribute, error) {
 	}, nil
 }
 
-// portAttrs is what NLDEV_PORT_GET says of the port.
+// portAttrs returns the attributes of NLDEV_PORT_GET for the port.
 func (b *Bridge) portAttrs(m *abi.NLMessage, dump bool) ([]abi.NLAttribute, error) {
 	if index, has := m.Get(abi.NLPortIndex); !dump {
 		if v, ok := index.U32(); !has || !ok || v != 1 {
@@ -109,8 +110,8 @@ func (b *Bridge) portAttrs(m *abi.NLMessage, dump bool) ([]abi.NLAttribute, erro
 	}, nil
 }
 
-// chardev answers which file a client of the device is: "uverbs", or "rdma_cm", which is of no
-// device.
+// chardev returns the character device of a client: "uverbs", or "rdma_cm", which belongs to no
+// RDMA device.
 func (b *Bridge) chardev(m *abi.NLMessage) ([]abi.NLAttribute, syscall.Errno) {
 	kind, has := m.Get(abi.NLChardevType)
 	if !has {
@@ -139,7 +140,7 @@ func (b *Bridge) chardev(m *abi.NLMessage) ([]abi.NLAttribute, syscall.Errno) {
 	return nil, syscall.ENODEV
 }
 
-// encodeDev is huge_encode_dev of the kernel.
+// encodeDev encodes a device number as the kernel's huge_encode_dev does.
 func encodeDev(major, minor uint64) uint64 {
 	return minor&0xff | major<<8 | (minor&^0xff)<<12
 }

@@ -9,25 +9,25 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// wqeHead is what of an abi.SiwSQE or an abi.SiwRQE is in its word, in the byte order of the
-// machine.
+// wqeHead has the fields of an abi.SiwSQE or an abi.SiwRQE that share the word of the flags, in the
+// byte order of the machine.
 type wqeHead struct {
 	flags          uint16
 	numSGE, opcode uint8
 }
 
-// loadHead reads the word of an element.
+// loadHead reads the word with an element's flags.
 func loadHead(element unsafe.Pointer) wqeHead {
 	w := atomic.LoadUint32(word(element))
 	return *(*wqeHead)(unsafe.Pointer(&w))
 }
 
-// release gives the place of an element back to the program.
+// release gives an element's place back to the program.
 func release(element unsafe.Pointer) { atomic.StoreUint32(word(element), 0) }
 
-// recvRing is a receive queue, of a QP or an SRQ, that the program maps. It is the RecvSource of
-// the device's QP or SRQ. A place is the program's again when a message takes the receive, as with
-// siw.
+// recvRing is a receive queue of a QP or an SRQ that the program maps. It is the RecvSource of the
+// device's QP or SRQ. As with siw, a place is free for the program again when a message takes the
+// receive.
 type recvRing struct {
 	mem  *queueMemory
 	size uint32 // elements, a power of two
@@ -36,7 +36,7 @@ type recvRing struct {
 
 	mu     sync.Mutex
 	get    uint32
-	limit  uint32 // below which one event is due
+	limit  uint32 // with fewer receives, one event is raised
 	armed  bool
 	closed bool
 }
@@ -47,8 +47,8 @@ func (r *recvRing) at(i uint32) *abi.SiwRQE {
 	return (*abi.SiwRQE)(unsafe.Pointer(&r.mem.mem[uintptr(i&(r.size-1))*rqeSize]))
 }
 
-// NextRecv implements ibverbs.RecvSource. A receive with more SGEs than an element has is none, as
-// with siw.
+// NextRecv implements ibverbs.RecvSource. As with siw, a receive that claims more SGEs than an
+// element holds counts as no receive.
 func (r *recvRing) NextRecv(sges []ibverbs.SGE) (wrid uint64, n int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,24 +68,24 @@ func (r *recvRing) NextRecv(sges []ibverbs.SGE) (wrid uint64, n int, ok bool) {
 	return wrid, int(head.numSGE), true
 }
 
-// checkLimit raises the event of the limit, once, if fewer receives are left than it says. The one
-// at get has just been taken. mu is held.
+// checkLimit raises the event of the limit, once, if fewer receives are left than the limit. The
+// receive at get has just been taken. mu is held.
 func (r *recvRing) checkLimit() {
 	if !r.armed || loadHead(unsafe.Pointer(r.at(r.get+r.limit))).flags&abi.SiwWQEValid != 0 {
 		return
 	}
 	r.armed = false
-	go r.low() // not with the device's locks
+	go r.low() // without the device's locks
 }
 
-// arm sets the limit, 0 for none.
+// arm sets the limit; 0 means none.
 func (r *recvRing) arm(limit uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.limit, r.armed = limit, limit != 0
 }
 
-// close ends the queue, which the device no longer takes from.
+// close ends the queue after the device has stopped using it.
 func (r *recvRing) close() {
 	if r == nil {
 		return
@@ -96,7 +96,7 @@ func (r *recvRing) close() {
 	r.mem.free()
 }
 
-// copySGEs copies what the program may change at any time.
+// copySGEs copies SGEs that the program may change at any time.
 func copySGEs(to []ibverbs.SGE, from []abi.SiwSGE) {
 	for i := range from {
 		to[i] = ibverbs.SGE{Addr: from[i].LAddr, Length: from[i].Length, LKey: from[i].LKey}

@@ -12,33 +12,34 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// postBatch is how many work requests are posted to the device at a time.
+// postBatch is the number of work requests posted to the device at a time.
 const postBatch = 32
 
-// fullPause is how long the bridge waits before it looks again whether the device's queue has room.
-// A program that knows from completions how much room there is never makes it wait.
+// fullPause is how long the bridge waits before it checks again whether the device's queue has
+// room. A program that uses completions to count free places never causes this wait.
 const fullPause = 50 * time.Microsecond
 
-// leavePause is the same for a QP that is leaving its connection: what is posted to it is flushed
-// when that has ended.
+// leavePause is the same pause for a QP that is leaving its connection: what is posted to it is
+// flushed when the connection has ended.
 const leavePause = time.Millisecond
 
-// sendRing is the send queue of a QP, which the program maps. A doorbell has the bridge post what
-// is in it. libsiw rings it only if the element before the new ones has been taken.
+// sendRing is the send queue of a QP, which the program maps. A doorbell makes the bridge post what
+// is in the queue. libsiw rings it only if the element before the new ones has been taken.
 type sendRing struct {
 	mem  *queueMemory
 	size uint32 // elements, a power of two
 	post func(...ibverbs.SendWR) error
 
-	// state returns the state of the QP. Before it has been connected elements stay where they are.
+	// state returns the state of the QP. Elements stay in the queue until the QP has been
+	// connected.
 	state func() ibverbs.QPState
 
-	// bad is called for an element that can't be posted: it ends the QP with that error.
+	// bad is called for an element that cannot be posted, and ends the QP with that error.
 	bad func(wrid uint64, op uint8)
 
 	mu     sync.Mutex
 	get    uint32
-	wrs    [postBatch]ibverbs.SendWR // taken[:n] of the queue, of which the device has the first done
+	wrs    [postBatch]ibverbs.SendWR // of taken[:n]; the first done are posted to the device
 	taken  [postBatch]takenSend
 	done   int
 	n      int
@@ -46,7 +47,8 @@ type sendRing struct {
 	closed bool
 }
 
-// takenSend is what a work request has beyond ibverbs.SendWR. Its element is the program's again.
+// takenSend holds what ibverbs.SendWR refers to, because the element is already the program's
+// again.
 type takenSend struct {
 	op     uint8 // siw's
 	sges   [abi.SiwMaxSGE]ibverbs.SGE
@@ -59,15 +61,15 @@ func (r *sendRing) at(i uint32) *abi.SiwSQE {
 	return (*abi.SiwSQE)(unsafe.Pointer(&r.mem.mem[uintptr(i&(r.size-1))*sqeSize]))
 }
 
-// doorbell posts what is in the queue. ENOTCONN: the QP is not connected yet.
+// doorbell posts what is in the queue. It returns ENOTCONN if the QP is not connected yet.
 //
-// An element is the program's again before the device has the work request, as with siw. A
-// completion that the program saw before that would let it post into an element that is not free,
+// As with siw, the bridge frees an element before it posts the work request to the device.
+// Otherwise the program could see the completion first and post into an element that is not free,
 // which libsiw refuses: doorbells also ring in other threads than the program's.
 func (r *sendRing) doorbell() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	failed := false // the first has, in a state that may have been another one
+	failed := false // the first request has failed, perhaps in another state
 	for first := true; !r.closed; first = false {
 		if r.done == r.n && !r.take() {
 			if first && unconnected(r.state()) {
@@ -82,7 +84,7 @@ func (r *sendRing) doorbell() error {
 			failed = false
 			continue
 		case errors.Is(err, os.ErrClosed):
-			return nil // the program destroys the QP
+			return nil // the program is destroying the QP
 		}
 		var refused *ibverbs.PostError
 		if errors.As(err, &refused) && refused.Posted > 0 {
@@ -110,7 +112,7 @@ func (r *sendRing) doorbell() error {
 }
 
 // take takes elements from the front of the queue, at most postBatch, and reports whether there
-// was one. An element that is no work request ends the QP.
+// were any. An element that is not a valid work request ends the QP.
 func (r *sendRing) take() bool {
 	r.done, r.n = 0, 0
 	for r.n < postBatch && r.n < int(r.size) {
@@ -121,7 +123,7 @@ func (r *sendRing) take() bool {
 		}
 		if !r.convert(r.n, e, head) {
 			if r.n > 0 || unconnected(r.state()) {
-				break // it is looked at again after those before it, or with a connection
+				break // checked again after the elements before it, or once connected
 			}
 			wrid := e.ID
 			r.free(e)
@@ -134,13 +136,13 @@ func (r *sendRing) take() bool {
 	return r.n > 0
 }
 
-// free gives the place of the first element back to the program.
+// free gives the first element's place back to the program.
 func (r *sendRing) free(e *abi.SiwSQE) {
 	release(unsafe.Pointer(e))
 	r.get++
 }
 
-// convert makes work request i of an element. It reports false if there is none like it.
+// convert converts an element to work request i. It returns false if the element is not valid.
 func (r *sendRing) convert(i int, e *abi.SiwSQE, head wqeHead) bool {
 	wr, taken := &r.wrs[i], &r.taken[i]
 	taken.op = head.opcode
@@ -192,7 +194,7 @@ func sendFlags(flags uint16) (f ibverbs.SendFlags) {
 	return f
 }
 
-// later has the queue looked at again after a pause.
+// later makes the bridge check the queue again after a pause.
 func (r *sendRing) later(pause time.Duration) {
 	if r.timer == nil {
 		r.timer = time.AfterFunc(pause, func() { _ = r.doorbell() })
@@ -201,7 +203,7 @@ func (r *sendRing) later(pause time.Duration) {
 	r.timer.Reset(pause)
 }
 
-// close ends the queue. The device's QP is closed.
+// close ends the queue after the device's QP is closed.
 func (r *sendRing) close() {
 	r.mu.Lock()
 	r.closed = true

@@ -13,13 +13,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// SysfsFiles are files that stand for those of sysfs and of /dev, by name below their folder, with
-// what is in them.
+// SysfsFiles maps names to contents of files that stand for those in sysfs and /dev. Names are
+// relative to their folder.
 type SysfsFiles map[string]string
 
-// Sysfs returns the files that programs read of the device, which they know as name, siw0 if that
-// is empty: what the kernel has in /sys/class of a siw device, as far as libibverbs, librdmacm,
-// libfabric, UCX and perftest look.
+// Sysfs returns the files that programs read for the device, which they know as name; "" means
+// siw0. They correspond to the kernel's files for a siw device in /sys/class that libibverbs,
+// librdmacm, libfabric, UCX and perftest read.
 func Sysfs(vctx *ibverbs.Context, name string) (SysfsFiles, error) {
 	if name == "" {
 		name = defaultDevice
@@ -69,7 +69,7 @@ func Sysfs(vctx *ibverbs.Context, name string) (SysfsFiles, error) {
 	}, nil
 }
 
-// Digest returns a name for what is in the files.
+// Digest returns a name that depends on the contents of the files.
 func (f SysfsFiles) Digest() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -78,8 +78,8 @@ func (f SysfsFiles) Digest() string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// Write writes the files below dir, unless they are there. Others may do so at the same time, and
-// read what is there: each file appears as a whole.
+// Write writes the files below dir, unless they exist. Others may write and read them at the same
+// time, because each file appears complete.
 func (f SysfsFiles) Write(dir string) error {
 	for name, content := range f {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -131,7 +131,7 @@ var portStates = map[uint8]string{0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4:
 var physStates = map[uint8]string{1: "Sleep", 2: "Polling", 3: "Disabled",
 	4: "PortConfigurationTraining", 5: "LinkUp"}
 
-// rate is what sysfs says of the speed of a port, as rate_show of the kernel.
+// rate returns the text of sysfs for the speed of a port, as the kernel's rate_show does.
 func rate(width, speed uint8) string {
 	width, speed = linkSpeed(width, speed)
 	lanes := map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
@@ -147,7 +147,7 @@ func rate(width, speed uint8) string {
 	return fmt.Sprintf("%d%s Gb/sec (%dX %s)", tenths/10, point, max(lanes, 1), s.name)
 }
 
-// portSpeeds has the speeds of one lane, by enum ib_port_speed, in tenths of Gbit/s.
+// portSpeeds maps enum ib_port_speed to the speed of one lane, in tenths of Gbit/s.
 var portSpeeds = map[uint8]struct {
 	name   string
 	tenths int

@@ -20,8 +20,8 @@ type uverbsFile struct {
 	async *channel // nil before GET_CONTEXT
 }
 
-// OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. flags are those of open;
-// of them O_CLOEXEC counts. The descriptor is the program's, and is adopted.
+// OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. Of the open flags, only
+// O_CLOEXEC has an effect. The descriptor is the program's, and is adopted.
 func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
 	memfd := 0
 	if flags&unix.O_CLOEXEC != 0 {
@@ -35,21 +35,21 @@ func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
 	return b.adopt(fd, &uverbsFile{b: b, arena: a})
 }
 
-// A request is a command that is being executed.
+// A request is a running command.
 type request struct {
 	file   *uverbsFile
 	cmd    *abi.Command
-	in     []byte // after the headers, without what is the driver's
-	driver []byte // what libsiw has added
+	in     []byte // after the headers, without the driver's part
+	driver []byte // added by libsiw
 	out    uint64 // address of the answer
-	room   int    // bytes there, without the driver's
+	room   int    // bytes of room there, without the driver's part
 	extra  int    // bytes for the driver's answer, after room
 
 	parsed   []any // for Trace
 	answered []any
 }
 
-// Octets of the headers.
+// Sizes of the headers, in bytes.
 const (
 	headerSize = 8
 	exHeader   = 16
@@ -61,10 +61,10 @@ func (f *uverbsFile) Write(b []byte) (int, error) {
 		return f.postSend(b)
 	}
 	if len(b) > maxCommand {
-		return 0, syscall.EINVAL // no header can say so much
+		return 0, syscall.EINVAL // a header cannot give such a length
 	}
 	r := &request{file: f}
-	run, err := r.begin(slices.Clone(b)) // what the program changes meanwhile is not seen
+	run, err := r.begin(slices.Clone(b)) // a copy: later changes by the program have no effect
 	if err == nil {
 		err = errno(run(r))
 	}
@@ -77,11 +77,11 @@ func (f *uverbsFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxCommand is more bytes than the longest command has: of an extended one, twice as many words
-// of eight bytes as 16 bits count.
+// maxCommand is the maximum length of a command in bytes. An extended command has two parts, each
+// of at most 2^16 words of eight bytes.
 const maxCommand = headerSize + exHeader + 2*8*(1<<16)
 
-// begin reads the headers of a command, and returns what executes it.
+// begin reads the headers of a command, and returns the function that executes it.
 func (r *request) begin(b []byte) (func(*request) error, error) {
 	var h abi.UverbsHeader
 	rest, err := abi.Decode(b, &h)
@@ -119,7 +119,7 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 	}
 	r.in = rest
 	if answer > 0 {
-		r.out = binary.NativeEndian.Uint64(rest) // every command with an answer begins so
+		r.out = binary.NativeEndian.Uint64(rest) // every command with an answer begins with its address
 		r.room = int(h.OutWords) * 4
 	}
 	if c.needs&needsDriver != 0 {
@@ -129,8 +129,8 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 	return c.run, nil
 }
 
-// absent returns the errno for a command that siw has no function for. The kernel compares its
-// length with the header's as if it were no extended one.
+// absent returns the errno for a command that siw has no function for. The kernel checks its length
+// against the header as if it were not extended.
 func absent(h *abi.UverbsHeader, b []byte) (func(*request) error, error) {
 	if int(h.InWords)*4 != len(b) {
 		return nil, syscall.EINVAL
@@ -138,13 +138,13 @@ func absent(h *abi.UverbsHeader, b []byte) (func(*request) error, error) {
 	return nil, syscall.EOPNOTSUPP
 }
 
-// lastExtended is the last extended command that siw has a function for. The kernel does not look
-// at those after it.
+// lastExtended is the last extended command that siw has a function for. The kernel does not check
+// later ones.
 const lastExtended = abi.UverbsModifyQP
 
-// beginExtended reads the second header of an extended command b, which is at the beginning of
-// rest. These commands have grown: what a program leaves out of one is zero, and what it has no
-// room for is left out of the answer.
+// beginExtended reads the second header of an extended command b, at the beginning of rest. These
+// commands have grown: fields that the program leaves out are zero, and the answer is cut off at
+// the program's room.
 func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b, rest []byte) (
 	func(*request) error, error) {
 	c, ok := uverbsExCommands[number]
@@ -178,7 +178,7 @@ func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b, rest []by
 	return c.run, nil
 }
 
-// ready reports whether there is what a command needs.
+// ready reports whether the file has what a command needs.
 func (f *uverbsFile) ready(c uverbsCommand) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,8 +192,8 @@ func sizeOf(msg any) int {
 	return abi.Size(msg)
 }
 
-// parse decodes the command. What the program's version of it lacks is zero; what it has more must
-// be.
+// parse decodes the command. Fields that are missing in the program's version are zero. Additional
+// bytes must be zero.
 func (r *request) parse(msg any) error {
 	rest, err := abi.DecodePadded(r.in, msg)
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *request) keep(list *[]any, msg any) {
 	}
 }
 
-// answer writes msg to the program: what it has room for, and zeros after it.
+// answer writes msg to the program, cut off or padded with zeros to the program's room.
 func (r *request) answer(msg any) error {
 	b := abi.Append(make([]byte, 0, r.room), msg)
 	if len(b) < r.room {
@@ -226,7 +226,7 @@ func (r *request) answer(msg any) error {
 	return r.file.b.prog.WriteMemory(r.out, b[:r.room])
 }
 
-// answerDriver writes what siw adds to the answer. EINVAL if there is no room for all of it.
+// answerDriver writes siw's addition to the answer. It returns EINVAL if there is not enough room.
 func (r *request) answerDriver(msg any) error {
 	if r.extra < abi.Size(msg) {
 		return syscall.EINVAL
@@ -241,22 +241,22 @@ type uverbsCommand struct {
 	needs needs
 }
 
-// needs are what a command needs.
+// needs are the requirements of a command.
 type needs uint8
 
 const (
-	// Only GET_CONTEXT comes before it. Commands about an object are executed before it, too: then
-	// there is none.
+	// The command must come after GET_CONTEXT. Commands for an object may also come before it; they
+	// then find no object.
 	needsContext needs = 1 << iota
 
-	// What follows the command and its answer is the driver's. What follows other commands must be
-	// zero, and the kernel writes zeros after their answers.
+	// The bytes after the command and its answer belong to the driver. For other commands the
+	// following bytes must be zero, and the kernel writes zeros after their answers.
 	needsDriver
 )
 
 var uverbsCommands, uverbsExCommands map[uint32]uverbsCommand
 
-func init() { // not an initializer: the functions refer to the tables
+func init() { // in init, because the functions refer to the tables
 	uverbsCommands = map[uint32]uverbsCommand{
 		abi.UverbsGetContext:        {getContext, needsDriver},
 		abi.UverbsQueryDevice:       {queryDevice, needsContext},
@@ -286,7 +286,7 @@ func init() { // not an initializer: the functions refer to the tables
 	}
 }
 
-// Close implements File: everything that the program has left is destroyed.
+// Close implements File: it destroys everything that the program has left.
 func (f *uverbsFile) Close() {
 	for _, q := range all[*queuePair](&f.handles) {
 		_ = q.destroy()

@@ -44,7 +44,7 @@ func getContext(r *request) error {
 	return nil
 }
 
-// asyncFile is the descriptor of asynchronous events, which ends with the device's.
+// asyncFile is the descriptor of asynchronous events; it ends with the device's descriptor.
 type asyncFile struct{}
 
 // Write implements File: nothing can be written.
@@ -81,8 +81,7 @@ func exQueryDevice(r *request) error {
 	return r.answer(&resp)
 }
 
-// deviceAttr is what the device answers: its own attributes, within what siw's queues have room
-// for.
+// deviceAttr returns the device's attributes, limited to what siw's queues support.
 func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	a, err := b.vctx.Query()
 	if err != nil {
@@ -107,22 +106,21 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	return resp, nil
 }
 
-// The vendor id is siw's, by which programs know what siw's library does in its own way. The part
-// id, "govs" in ASCII, says that what is below the library is not siw, which numbers its devices
-// there.
+// The vendor id is siw's, so programs know the peculiarities of siw's library. The part id is
+// "govs" in ASCII, because siw is not below the library; siw numbers its devices there.
 const (
 	vendorID     = 0x626d74
 	vendorPartID = 0x676f7673
 )
 
-// deviceCaps are siw's capabilities: what else the device has can't be reached through siw's
-// library.
+// deviceCaps are siw's capabilities, because siw's library does not give access to others that the
+// device has.
 const deviceCaps = uint32(ibverbs.DeviceMemMgtExtensions)
 
 // siwPortCaps are the capabilities of siw's port: IB_PORT_CM_SUP and IB_PORT_DEVICE_MGMT_SUP.
 const siwPortCaps = 1<<16 | 1<<19
 
-// Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
+// Maximum sizes of siw's queues (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
 const (
 	maxQueue = 1024 * 32
 	maxCQE   = 100 * maxQueue
@@ -145,7 +143,7 @@ func queryPort(r *request) error {
 	resp := &abi.QueryPortResp{
 		PortCapFlags: p.PortCapFlags | siwPortCaps, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
 		PkeyTblLen: p.PkeyTblLen,
-		// siw has one MTU, that of the interface.
+		// siw has only one MTU, the interface's.
 		State: uint8(p.State), MaxMTU: mtu(p.ActiveMTU), ActiveMTU: mtu(p.ActiveMTU),
 		ActiveWidth: width, ActiveSpeed: speed, PhysState: p.PhysState,
 		LinkLayer: p.LinkLayer,
@@ -153,8 +151,8 @@ func queryPort(r *request) error {
 	return r.answer(resp)
 }
 
-// linkSpeed returns the enum ib_port_width and the enum ib_port_speed of a port, which are those of
-// 2.5 Gbit/s if the device does not say, as ib_get_eth_speed has them.
+// linkSpeed returns the enum ib_port_width and the enum ib_port_speed of a port. If the device does
+// not report them, it returns those for 2.5 Gbit/s, as the kernel's ib_get_eth_speed does.
 func linkSpeed(width, speed uint8) (uint8, uint8) {
 	if width == 0 || speed == 0 {
 		return 1, 1
@@ -162,7 +160,7 @@ func linkSpeed(width, speed uint8) (uint8, uint8) {
 	return width, speed
 }
 
-// mtu returns the enum ib_mtu of so many bytes.
+// mtu converts bytes to enum ib_mtu.
 func mtu(octets int) uint8 {
 	switch {
 	case octets >= 4096:
@@ -215,10 +213,10 @@ type memoryRegion struct {
 	addr, length uint64
 }
 
-// Access flags of REG_MR (enum ib_access_flags). What is in none of them the kernel refuses.
+// Access flags of REG_MR (enum ib_access_flags). The kernel refuses flags in none of these sets.
 const (
 	accessKnown     = 1<<9 - 1    // LOCAL_WRITE to FLUSH_PERSISTENT's neighbours
-	accessOptional  = 0x3ff << 20 // which may be ignored
+	accessOptional  = 0x3ff << 20 // may be ignored
 	accessOnDemand  = 1 << 6
 	accessWritable  = accessLocalWrite | accessRemoteWrite | accessAtomic
 	accessZeroBased = 1 << 5
@@ -228,7 +226,7 @@ const (
 	accessAtomic      = 1 << 3
 )
 
-// checkAccess is ib_check_mr_access.
+// checkAccess checks flags as the kernel's ib_check_mr_access does.
 func checkAccess(flags uint32) error {
 	switch {
 	case flags&(accessRemoteWrite|accessAtomic) != 0 && flags&accessLocalWrite == 0:
@@ -276,7 +274,7 @@ func regMR(r *request) error {
 	return err
 }
 
-// register makes a region as cmd says.
+// register makes the region that cmd describes.
 func (b *Bridge) register(pd *domain, cmd *abi.RegMR) (*memoryRegion, error) {
 	b.registering.RLock()
 	defer b.registering.RUnlock()
@@ -300,18 +298,18 @@ func (b *Bridge) register(pd *domain, cmd *abi.RegMR) (*memoryRegion, error) {
 	return m, nil
 }
 
-// deviceAccess are the rights that the device is asked for; what else the program says is of no
-// consequence with siw either.
+// deviceAccess are the rights that the bridge passes to the device; other flags have no effect with
+// siw either.
 const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
 
-// remoteAccess are the rights of a peer. libibverbs has none for Send with Invalidate, which siw
-// takes for every region of the PD, and programs expect it to work. Here a peer can invalidate what
-// it can access.
+// remoteAccess are the rights of a peer. libibverbs has no right for Send with Invalidate; siw
+// permits it for every region of the PD, and programs expect it to work. Here a peer can invalidate
+// the regions that it can access.
 const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
 	ibverbs.AccessRemoteAtomic
 
-// destroy ends the region, which may have ended before (EndMemory).
+// destroy ends the region, unless EndMemory has already done so.
 func (m *memoryRegion) destroy() error {
 	if err := m.mr.Close(); err != nil {
 		return err
@@ -328,11 +326,11 @@ func (m *memoryRegion) destroy() error {
 
 // EndMemory ends the regions with memory from start to before end, because the program is about to
 // map something else there. The kernel's regions would keep their pages. Here work requests and
-// peers that name such a region fail as if it had been deregistered, and the program deregisters it
-// later. When EndMemory returns, nobody accesses the memory.
+// peers that name such a region fail as if it were deregistered, and the program deregisters it
+// later. When EndMemory returns, nothing accesses the memory.
 func (b *Bridge) EndMemory(start, end uint64) error {
 	var ended []*memoryRegion
-	b.registering.Lock() // regions that are being made are in the list then
+	b.registering.Lock() // waits until regions that are being made are in the list
 	b.mu.Lock()
 	for m := range b.memory {
 		if m.addr < end && start < m.addr+m.length {

@@ -15,7 +15,7 @@ type queuePair struct {
 	user uint64
 	qp   *ibverbs.QP
 	sq   *sendRing
-	rq   *recvRing // nil with an SRQ, and without receives
+	rq   *recvRing // nil with an SRQ, or without receives
 	send *completionQueue
 	cap  abi.CreateQPResp // as granted
 	all  bool             // every send is signalled
@@ -36,7 +36,7 @@ func exCreateQP(r *request) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.CompMask != 0 { // IB_UVERBS_CREATE_QP_MASK_IND_TABLE is of Ethernet devices
+	if cmd.CompMask != 0 { // IB_UVERBS_CREATE_QP_MASK_IND_TABLE is for Ethernet devices
 		return syscall.EINVAL
 	}
 	return r.makeQP(&abi.CreateQP{
@@ -64,7 +64,7 @@ const (
 	typeDriver    = 0xff
 )
 
-// checkQP decides as the kernel and siw do, in their order, about what does not need other objects.
+// checkQP makes the checks of the kernel and siw, in their order, that do not need other objects.
 func (r *request) checkQP(cmd *abi.CreateQP, flags uint32) error {
 	switch {
 	case cmd.QPType != typeRC:
@@ -80,15 +80,15 @@ func (r *request) checkQP(cmd *abi.CreateQP, flags uint32) error {
 	return nil
 }
 
-// makeQP makes a QP, and answers with what resp makes of the common part of the answer.
+// makeQP makes a QP. resp makes the answer from its common part.
 func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQPResp) any) error {
 	switch cmd.QPType {
 	case typeRC, typeUC, typeUD, typeRawPacket, typeXRCIni, typeDriver:
-	default: // XRC targets need an XRC domain, which siw has not
+	default: // XRC targets need an XRC domain, which siw does not have
 		return syscall.EINVAL
 	}
 	f := r.file
-	init := &ibverbs.QPInitAttr{} // libsiw flags each work request if all are to be signalled
+	init := &ibverbs.QPInitAttr{} // without SQSigAll, because libsiw then flags each work request
 	q := &queuePair{file: f, user: cmd.UserHandle, all: cmd.SQSigAll != 0}
 	init.Cookie = q
 	pd, err := r.queuesOf(cmd, q, init)
@@ -111,9 +111,9 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 	f.b.mu.Unlock()
 	q.cap = abi.CreateQPResp{QPN: q.qp.QPN(), MaxSendWR: cmd.MaxSendWR, MaxRecvWR: cmd.MaxRecvWR,
 		MaxSendSGE: cmd.MaxSendSGE, MaxRecvSGE: cmd.MaxRecvSGE,
-		// siw returns what was asked for, though its elements have room for this much, and it says
-		// so in QUERY_QP. rsocket, which asks for none and needs 4, then gives up: rstream's second
-		// half on siw.
+		// siw returns the requested size here, although its elements have room for this much, as it
+		// says in QUERY_QP. rsocket, which requests none and needs 4, then gives up, for example in
+		// rstream's second half on siw.
 		MaxInlineData: abi.SiwMaxInline}
 	q.cap.QPHandle = f.handles.add(q)
 	driver := abi.SiwCreateQPResp{QPID: q.qp.QPN(), NumSQE: q.sq.size, SQKey: uint64(q.sq.mem.key)}
@@ -129,8 +129,8 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 	return err
 }
 
-// queuesOf finds the objects that a QP is made with. The initiator of XRC receives nothing, and the
-// kernel does not look at what it would receive with.
+// queuesOf finds the objects for a new QP. An XRC initiator receives nothing, and the kernel
+// ignores its receive objects.
 func (r *request) queuesOf(cmd *abi.CreateQP, q *queuePair, init *ibverbs.QPInitAttr) (*domain,
 	error) {
 	h := &r.file.handles
@@ -181,7 +181,7 @@ func (q *queuePair) makeRings(cmd *abi.CreateQP, init *ibverbs.QPInitAttr) error
 	return nil
 }
 
-// state returns the state of the QP, ERR if it is closed.
+// state returns the state of the QP, or ERR if it is closed.
 func (q *queuePair) state() ibverbs.QPState {
 	attr, _, err := q.qp.Query()
 	if err != nil {
@@ -199,8 +199,8 @@ func unconnected(state ibverbs.QPState) bool {
 	return false
 }
 
-// refuse completes a work request that can't be posted, and ends the connection, as siw does with a
-// WQE that it can't process.
+// refuse completes a work request that cannot be posted with an error, and ends the connection, as
+// siw does for a WQE that it cannot process.
 func (q *queuePair) refuse(wrid uint64, op uint8) {
 	wc := ibverbs.WC{WRID: wrid, Status: ibverbs.WCLocQPOpErr, QPN: q.qp.QPN()}
 	switch op {
@@ -215,11 +215,11 @@ func (q *queuePair) refuse(wrid uint64, op uint8) {
 	}
 }
 
-// connected is called when a connection of the QP is established: what was posted before is sent.
+// connected is called when a connection of the QP is established. It sends what was posted before.
 //
-// The side that accepted may not send before the other one has (RFC 5044 section 7.1.2), and many
-// programs have the accepting side send first, as siw lets them. So the side that connected opens
-// the stream with a Write of no bytes, which needs no memory, and which siw takes, too.
+// The side that accepted may not send before the other side has (RFC 5044 section 7.1.2). But many
+// programs send first from the accepting side, which siw permits. So the side that connected opens
+// the stream with a Write of no bytes, which needs no memory. siw also accepts this Write.
 func (q *queuePair) connected(dialled bool) {
 	if dialled && !q.file.b.opts.NoOpeningWrite {
 		_ = q.qp.PostSend(ibverbs.SendWR{WRID: openingWRID, Opcode: ibverbs.WRRDMAWrite})
@@ -227,8 +227,9 @@ func (q *queuePair) connected(dialled bool) {
 	_ = q.sq.doorbell()
 }
 
-// openingWRID is the WRID of that Write, which is not signalled: its completion, if it is flushed,
-// is not the program's. It is random, so that the program has no other such work request.
+// openingWRID is the WRID of that Write. The Write is not signalled, and if it is flushed, the
+// program must not see its completion. The WRID is random, so no work request of the program has
+// the same one.
 var openingWRID = rand.Uint64()
 
 func (q *queuePair) destroy() error {
@@ -237,7 +238,7 @@ func (q *queuePair) destroy() error {
 	}
 	b := q.file.b
 	b.mu.Lock()
-	if b.qps[q.qp.QPN()] == q { // another QP may have the number already
+	if b.qps[q.qp.QPN()] == q { // another QP may already have the number
 		delete(b.qps, q.qp.QPN())
 	}
 	b.mu.Unlock()
@@ -317,8 +318,8 @@ const (
 	maskRateLimit = 1 << 25
 )
 
-// modifyQP executes MODIFY_QP. As with siw only the state means something: the rights of a peer are
-// those of regions, and what is of InfiniBand's paths is not looked at.
+// modifyQP executes MODIFY_QP. As with siw, only the state has an effect: a peer's rights come from
+// regions, and attributes of InfiniBand's paths are ignored.
 func modifyQP(r *request) error {
 	var cmd abi.ModifyQP
 	if err := r.parse(&cmd); err != nil {
@@ -327,7 +328,8 @@ func modifyQP(r *request) error {
 	return r.modifyQP(&cmd)
 }
 
-// exModifyQP executes the extended MODIFY_QP, which also has a limit of the rate. siw has none.
+// exModifyQP executes the extended MODIFY_QP, which also has a rate limit; siw does not support
+// one.
 func exModifyQP(r *request) error {
 	var cmd abi.ExModifyQP
 	if err := r.parse(&cmd); err != nil {
@@ -366,7 +368,7 @@ func (r *request) modifyQP(cmd *abi.ModifyQP) error {
 }
 
 // modifyState changes the state as siw_qp_modify does: only the connection manager connects a QP,
-// and what leads nowhere is no error.
+// and a change without effect is not an error.
 func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 	from := q.state()
 	switch {
@@ -374,7 +376,7 @@ func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 		return syscall.EINVAL // no connection
 	case to == ibverbs.QPErr:
 		err := q.qp.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState)
-		_ = q.sq.doorbell() // what is left in the queue is flushed
+		_ = q.sq.doorbell() // flushes what is left in the queue
 		return err
 	case (to == ibverbs.QPSQD || to == ibverbs.QPSQE) && from == ibverbs.QPRTS:
 		mask := ibverbs.QPAttrState
@@ -385,17 +387,17 @@ func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 		if q.state() == ibverbs.QPRTS {
 			return err
 		}
-		// The connection ends: by this, or by the peer since the state was asked for.
+		// The connection ends because of this call, or the peer has ended it in the meantime.
 	}
 	return nil
 }
 
-// postSend executes POST_SEND, the doorbell: the work requests are in the queue. It is what a
-// program writes most, and allocates nothing.
+// postSend executes POST_SEND, the doorbell: the work requests are in the queue. It allocates
+// nothing, because programs write this command most often.
 func (f *uverbsFile) postSend(b []byte) (int, error) {
 	const (
 		length   = 8 + 24 // header and abi.PostSend
-		response = 8      // where its fields are
+		response = 8      // offset of the fields
 		handle   = 16
 		wrCount  = 20
 		wqeSize  = 28
@@ -414,10 +416,10 @@ func (f *uverbsFile) postSend(b []byte) (int, error) {
 		return 0, err
 	}
 	if binary.NativeEndian.Uint32(b[wrCount:]) != 0 {
-		return 0, syscall.EINVAL // siw takes them from the queue only
+		return 0, syscall.EINVAL // siw takes work requests only from the queue
 	}
 	err = q.sq.doorbell()
-	// No work request of the command is bad, as it has none.
+	// The command contains no work requests, so none is bad.
 	addr := binary.NativeEndian.Uint64(b[response:])
 	answer := noBadWR[:]
 	if out > 1 {

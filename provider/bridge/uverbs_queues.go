@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compFile is a completion channel. It ends when the program has closed it and no CQ has it.
+// compFile is a completion channel. It ends when the program has closed it and no CQ uses it.
 type compFile struct {
 	ch   *channel
 	file *uverbsFile
-	uses atomic.Int32 // the program's, and one for each CQ
+	uses atomic.Int32 // one for the program, and one for each CQ
 }
 
 // Write implements File: nothing can be written.
@@ -50,7 +50,7 @@ func createCompChannel(r *request) error {
 // completionQueue is a CQ of the program.
 type completionQueue struct {
 	file *uverbsFile
-	user uint64 // what the program calls it in events
+	user uint64 // the program's value for it in events
 	cq   *ibverbs.CQ
 	ring *cqRing
 	comp *compFile // nil for none
@@ -83,10 +83,10 @@ func exCreateCQ(r *request) error {
 	})
 }
 
-// makeCQ makes a CQ, and answers with what resp makes of the common part of the answer.
+// makeCQ makes a CQ. resp makes the answer from its common part.
 func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) error {
 	f := r.file
-	if cmd.CompVector != 0 { // there is one
+	if cmd.CompVector != 0 { // there is only one vector
 		return syscall.EINVAL
 	}
 	var comp *compFile
@@ -112,8 +112,8 @@ func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) er
 		comp.uses.Add(1)
 		c.ring.ch, c.ring.event = comp.ch, abi.Append(nil, &abi.CompEvent{CQHandle: cmd.UserHandle})
 	}
-	// The ring has the room. The device, which bounds what a program may ask for, is asked for
-	// that: the ring's size may be beyond the bound.
+	// The device, which limits what a program may request, gets the requested size, because the
+	// ring's size may exceed that limit. The ring has the room.
 	if c.cq, err = f.b.vctx.CreateCQ(int(cmd.CQE), &ibverbs.CQOptions{Sink: c.ring,
 		Cookie: c}); err != nil {
 		c.release()
@@ -129,7 +129,7 @@ func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) er
 	return err
 }
 
-// roundUp returns the least power of two that is not below n, which is at least 1.
+// roundUp returns the smallest power of two that is at least n; n is at least 1.
 func roundUp(n uint32) uint32 {
 	size := uint32(1)
 	for size < n {
@@ -146,7 +146,7 @@ func (c *completionQueue) destroy() error {
 	return nil
 }
 
-// release gives back what the CQ has besides the device's.
+// release frees what the CQ has besides the device's CQ.
 func (c *completionQueue) release() {
 	c.ring.close()
 	if c.comp != nil {
@@ -154,8 +154,8 @@ func (c *completionQueue) release() {
 	}
 }
 
-// Progress moves the data of the QPs that complete on a CQ, on behalf of a program that has found
-// it empty. It does nothing if there is no such CQ.
+// Progress transmits and receives for the QPs that complete on a CQ, when the program has found the
+// CQ empty. It does nothing if there is no such CQ.
 func (f *uverbsFile) Progress(handle uint32) {
 	if c, err := lookup[*completionQueue](&f.handles, handle); err == nil {
 		for before, look := c.ring.put.Load(), 0; look < looks; look++ {
@@ -166,8 +166,8 @@ func (f *uverbsFile) Progress(handle uint32) {
 	}
 }
 
-// looks is how often the engine looks for data while it has the time of a program that polls:
-// entering Go costs a third of a look.
+// looks is how many times Progress polls the engine while it has a polling program's CPU time,
+// because entering Go costs a third of a poll.
 const looks = 4
 
 // Attend is called by a program that is about to wait for an event.
@@ -200,7 +200,7 @@ func destroyCQ(r *request) error {
 	return r.answer(&resp)
 }
 
-// withdrawComp takes back the unread events of the CQ that the program calls user.
+// withdrawComp removes the unread events of the CQ whose user handle is user.
 func withdrawComp(ch *channel, user uint64) uint32 {
 	return uint32(ch.withdraw(func(event []byte) bool {
 		var e abi.CompEvent
@@ -235,7 +235,7 @@ const (
 	srqTM    = 2
 )
 
-// createXSRQ executes CREATE_XSRQ: of the types of SRQs siw has the one that CREATE_SRQ makes.
+// createXSRQ executes CREATE_XSRQ: siw has only the type of SRQ that CREATE_SRQ makes.
 func createXSRQ(r *request) error {
 	var cmd abi.CreateXSRQ
 	if err := r.parse(&cmd); err != nil {
@@ -322,7 +322,7 @@ func modifySRQ(r *request) error {
 	}
 	switch {
 	case cmd.AttrMask&srqMaxWR != 0:
-		return syscall.EOPNOTSUPP // siw can't
+		return syscall.EOPNOTSUPP // siw does not support it
 	case cmd.AttrMask&srqLimit == 0:
 		return nil
 	case cmd.SRQLimit > s.ring.size:

@@ -101,7 +101,7 @@ func TestRecordingsEndWithTheRun(t *testing.T) {
 	if left := s.disconnect(); running != 0 || left != nil {
 		t.Errorf("%d recordings are running, errors %v", running, left)
 	}
-	testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{2}))(t) // by a request that was still running
+	testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{2}))(t) // by a running request
 	if left := s.free(); running != 0 || left != nil {
 		t.Errorf("%d recordings are running at the end, errors %v", running, left)
 	}

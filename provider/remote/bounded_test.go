@@ -105,7 +105,7 @@ func TestReregKeepsNothing(t *testing.T) {
 		old := r.Handle
 		r = testkit.Must(asks[region](t, s, "ibv_rereg_mr", r.Handle,
 			reregArgs{Change: provider.ReregAccess, Access: provider.AccessLocalWrite}))(t)
-		testkit.Must(asks[none](t, s, "ibv_dereg_mr", old, none{}))(t) // of a region that is already closed
+		testkit.Must(asks[none](t, s, "ibv_dereg_mr", old, none{}))(t) // already closed
 	}
 	if s.held != held || len(s.objects) != objects {
 		t.Errorf("%d bytes and %d objects are held, want %d and %d", s.held, len(s.objects), held, objects)

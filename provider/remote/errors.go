@@ -24,7 +24,7 @@ type wireError struct {
 	Terminate   *provider.TerminateError   `json:"terminate,omitempty"`
 	Work        *provider.WorkError        `json:"work,omitempty"`
 	Rejected    *provider.RejectedError    `json:"rejected,omitempty"`
-	Is          []string                   `json:"is,omitempty"` // names of the sentinels that it matches
+	Is          []string                   `json:"is,omitempty"` // matching sentinels, by name
 	Wraps       []*wireError               `json:"wraps,omitempty"`
 }
 
@@ -105,7 +105,7 @@ func encodeTo(err error, depth int) *wireError {
 // farError is an error of the agent whose type is not in the contract.
 type farError struct {
 	text  string
-	is    []string // names of the sentinels that it matches
+	is    []string // matching sentinels, by name
 	wraps []error
 }
 

@@ -32,7 +32,7 @@ var queueVerbs = map[string]handler{
 		}
 		wcs := make([]provider.WC, min(a.N, maxPolled))
 		n, err := t.o.Poll(wcs)
-		return polled{slices.Clone(wcs[:n])}, err // a copy, because the answer may wait for the client to read
+		return polled{slices.Clone(wcs[:n])}, err // a copy: the answer may wait to be sent
 	}).moving(),
 	"ibv_req_notify_cq": given(func(q provider.CQ, a notifyArgs) error {
 		return q.ReqNotify(a.Solicited)

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// ErrShort is in the error of a message that has fewer bytes than its layout.
+// ErrShort is in the error for a message that has fewer bytes than its layout.
 var ErrShort = errors.New("message too short")
 
-// Size returns how many bytes msg has, a struct of this package or a pointer to one.
+// Size returns the size in bytes of msg, a struct of this package or a pointer to one.
 func Size(msg any) int {
 	n := binary.Size(msg)
 	if n < 0 {
-		panic(fmt.Sprintf("abi: %T has no fixed size", msg)) // a fault of the caller's program
+		panic(fmt.Sprintf("abi: %T has no fixed size", msg)) // a bug of the caller
 	}
 	return n
 }
@@ -29,8 +29,8 @@ func Append(b []byte, msg any) []byte {
 	return b
 }
 
-// Decode fills msg, a pointer to a struct of this package, from the beginning of b. What follows in
-// b is rest. If b has fewer bytes than msg, the error wraps ErrShort and msg stays as it is.
+// Decode fills msg, a pointer to a struct of this package, from the beginning of b, and returns the
+// rest of b. If b has fewer bytes than msg, the error wraps ErrShort and msg is unchanged.
 func Decode(b []byte, msg any) (rest []byte, err error) {
 	n := Size(msg)
 	if len(b) < n {
@@ -42,8 +42,9 @@ func Decode(b []byte, msg any) (rest []byte, err error) {
 	return b[n:], nil
 }
 
-// DecodePadded is Decode for a message whose end may be missing: the kernel takes it to be zero
-// (ib_uverbs_cmd's uverbs_request, and some commands of rdma_cm, which have grown).
+// DecodePadded decodes a message whose end may be missing. It sets missing bytes to zero, as the
+// kernel does in uverbs_request and for some commands of rdma_cm, because these messages have
+// grown.
 func DecodePadded(b []byte, msg any) (rest []byte, err error) {
 	if n := Size(msg); len(b) < n {
 		padded := make([]byte, n)
@@ -53,7 +54,7 @@ func DecodePadded(b []byte, msg any) (rest []byte, err error) {
 	return Decode(b, msg)
 }
 
-// name is what a message is called in errors.
+// name returns a message's name for errors.
 func name(msg any) string {
 	t := reflect.TypeOf(msg)
 	if t.Kind() == reflect.Pointer {
@@ -62,22 +63,22 @@ func name(msg any) string {
 	return t.Name()
 }
 
-// A Field is a place in a message.
+// A Field is a field of a message.
 type Field struct {
-	Name   string // in C, with the names of enclosing structs and dots before it
+	Name   string // in C, after the names of its enclosing structs, separated by dots
 	Offset int    // in bytes
 	Size   int    // in bytes
 	Value  reflect.Value
 }
 
-// Fields returns the fields of msg, a struct of this package or a pointer to one, in order, those
-// of structs inside it instead of the structs, and without padding.
+// Fields returns the fields of msg, a struct of this package or a pointer to one, in order. It
+// replaces inner structs by their fields and leaves out padding.
 func Fields(msg any) []Field {
 	v := reflect.Indirect(reflect.ValueOf(msg))
 	return appendFields(nil, "", 0, v)
 }
 
-// appendFields appends the fields of v, which is at an offset.
+// appendFields appends the fields of v, which begins at offset at.
 func appendFields(fields []Field, prefix string, at int, v reflect.Value) []Field {
 	for i := range v.NumField() {
 		t, f := v.Type().Field(i), v.Field(i)
@@ -98,7 +99,7 @@ func appendFields(fields []Field, prefix string, at int, v reflect.Value) []Fiel
 	return fields
 }
 
-// Format returns msg as strace would print it: name=value for each field, in braces. Octets are in
+// Format returns msg as strace would print it: name=value for each field, in braces. Bytes are in
 // hexadecimal, without the zeros at their end.
 func Format(msg any) string {
 	var b strings.Builder
@@ -126,7 +127,7 @@ func Format(msg any) string {
 	return b.String()
 }
 
-// bytes returns the field if it is an array of bytes, without the zeros at its end.
+// octets returns the field if it is an array of bytes, without the zeros at its end.
 func (f *Field) octets() (octets []byte, ok bool) {
 	if f.Value.Kind() != reflect.Array || f.Value.Type().Elem().Kind() != reflect.Uint8 {
 		return nil, false

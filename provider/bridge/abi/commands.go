@@ -2,17 +2,17 @@ package abi
 
 import "fmt"
 
-// Command is what a command is called, and the layouts of its messages, as zero values. Nil is a
-// message that does not exist.
+// Command has the name of a command and the layouts of its messages, as zero values. Nil means that
+// the message does not exist.
 type Command struct {
 	Name           string // in the kernel's headers, in lower case and without their prefix
 	Request        any    // after the header
-	DriverRequest  any    // what libsiw adds to it
+	DriverRequest  any    // added by libsiw
 	Response       any
-	DriverResponse any // what siw adds to it
+	DriverResponse any // added by siw
 }
 
-// UverbsCommands are the commands of uverbs that are written, by number.
+// UverbsCommands are the uverbs commands that programs write, by number.
 var UverbsCommands = map[uint32]Command{
 	UverbsGetContext:        {"get_context", Response{}, nil, GetContextResp{}, SiwAllocCtxResp{}},
 	UverbsQueryDevice:       {"query_device", Response{}, nil, QueryDeviceResp{}, nil},
@@ -41,7 +41,7 @@ var UverbsCommands = map[uint32]Command{
 	UverbsDestroySRQ:        {"destroy_srq", DestroySRQ{}, nil, DestroyResp{}, nil},
 }
 
-// UverbsExCommands are the extended commands of uverbs that are written, by number. The address of
+// UverbsExCommands are the extended uverbs commands that programs write, by number. The address of
 // the answer is in the UverbsExHeader.
 var UverbsExCommands = map[uint32]Command{
 	UverbsQueryDevice: {"ex_query_device", ExQueryDevice{}, nil, ExQueryDeviceResp{}, nil},
@@ -50,8 +50,8 @@ var UverbsExCommands = map[uint32]Command{
 	UverbsModifyQP:    {"ex_modify_qp", ExModifyQP{}, nil, ExModifyQPResp{}, nil},
 }
 
-// CMCommands are the commands of rdma_cm, by number. What QUERY answers is that of QUERY_ROUTE or
-// depends on its option: see QueryResponse.
+// CMCommands are the commands of rdma_cm, by number. The answer to QUERY depends on its option, and
+// may be QUERY_ROUTE's; see QueryResponse.
 var CMCommands = map[uint32]Command{
 	CMCreateID:     {"create_id", CreateID{}, nil, CreateIDResp{}, nil},
 	CMDestroyID:    {"destroy_id", DestroyID{}, nil, DestroyResp{}, nil},
@@ -77,7 +77,7 @@ var CMCommands = map[uint32]Command{
 	CMResolveAddr:  {"resolve_addr", ResolveAddr{}, nil, nil, nil},
 }
 
-// QueryResponse returns the layout of the answer to a Query with an option, as its zero value.
+// QueryResponse returns the layout, as a zero value, of the answer to a Query with an option.
 func QueryResponse(option uint32) (any, error) {
 	switch option {
 	case QueryAddr, QueryGID:

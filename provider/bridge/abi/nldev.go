@@ -50,7 +50,7 @@ const (
 	NLChardevType    = 69 // string
 	NLChardevName    = 70 // string
 	NLChardevABI     = 71 // u64
-	NLChardev        = 72 // u64, as huge_encode_dev has it
+	NLChardev        = 72 // u64, encoded by huge_encode_dev
 	NLUverbsDriverID = 73 // u32
 	NLDevDim         = 84 // u8
 	NLCopyOnFork     = 93 // u8
@@ -75,7 +75,7 @@ func nlAlign(n int) int { return (n + 3) &^ 3 }
 // NLType returns the type of messages of an nldev command.
 func NLType(command uint16) uint16 { return NLNLDev<<10 | command }
 
-// NLCommand returns the command that a message type of nldev is of, ok false if it is of another
+// NLCommand returns the nldev command of a message type. ok is false if the type is for another
 // client of NETLINK_RDMA.
 func NLCommand(msgType uint16) (command uint16, ok bool) {
 	return msgType & 0x3ff, msgType>>10 == NLNLDev
@@ -90,7 +90,7 @@ type NLMessage struct {
 	Attrs []NLAttribute
 }
 
-// An NLAttribute is an attribute (nlattr). Value has the bytes as they are in the message.
+// An NLAttribute is an attribute (nlattr). Value holds the bytes of the message.
 type NLAttribute struct {
 	Type  uint16
 	Value []byte
@@ -99,17 +99,17 @@ type NLAttribute struct {
 // NLU8 makes an attribute of 8 bits.
 func NLU8(t uint16, v uint8) NLAttribute { return NLAttribute{t, []byte{v}} }
 
-// NLU32 is NLU8 for 32 bits, in the byte order of the machine.
+// NLU32 makes an attribute of 32 bits, in the byte order of the machine.
 func NLU32(t uint16, v uint32) NLAttribute {
 	return NLAttribute{t, binary.NativeEndian.AppendUint32(nil, v)}
 }
 
-// NLU64 is NLU8 for 64 bits, in the byte order of the machine.
+// NLU64 makes an attribute of 64 bits, in the byte order of the machine.
 func NLU64(t uint16, v uint64) NLAttribute {
 	return NLAttribute{t, binary.NativeEndian.AppendUint64(nil, v)}
 }
 
-// NLString makes the attribute of a string, which ends with a zero byte.
+// NLString makes an attribute with a string and its terminating zero byte.
 func NLString(t uint16, s string) NLAttribute { return NLAttribute{t, append([]byte(s), 0)} }
 
 // U32 returns the value of an attribute of 32 bits; ok is false if it has another length.
@@ -126,7 +126,7 @@ func (a NLAttribute) Text() string {
 	return s
 }
 
-// Get returns the attribute of a type, and whether the message has one.
+// Get returns the attribute of a type, and reports whether the message has one.
 func (m *NLMessage) Get(t uint16) (NLAttribute, bool) {
 	for _, a := range m.Attrs {
 		if a.Type == t {
@@ -136,8 +136,8 @@ func (m *NLMessage) Get(t uint16) (NLAttribute, bool) {
 	return NLAttribute{}, false
 }
 
-// AppendNL appends a message of attributes. A message of type NLMsgDone has an error number, 0, in
-// their place.
+// AppendNL appends a message of attributes. A message of type NLMsgDone has an error number, 0,
+// instead of attributes.
 func AppendNL(b []byte, m *NLMessage) []byte {
 	at := len(b)
 	b = Append(b, &NLHeader{Type: m.Type, Flags: m.Flags, Seq: m.Seq, PID: m.PID})
@@ -156,8 +156,8 @@ func AppendNL(b []byte, m *NLMessage) []byte {
 	return b
 }
 
-// AppendNLError appends the message that refuses request, or acknowledges it if errno is 0: a
-// negative errno and the header of the request.
+// AppendNLError appends the message that refuses request, or acknowledges it if errno is 0. It
+// contains a negative errno and the header of the request.
 func AppendNLError(b []byte, request *NLHeader, errno int32, pid uint32) []byte {
 	b = Append(b, &NLHeader{Length: nlHeader + 4 + nlHeader, Type: NLMsgError, Seq: request.Seq,
 		PID: pid})
@@ -165,11 +165,11 @@ func AppendNLError(b []byte, request *NLHeader, errno int32, pid uint32) []byte 
 	return Append(b, request)
 }
 
-// ErrNetlink is in the error of bytes that are no netlink messages.
+// ErrNetlink is in the error for bytes that are not a netlink message.
 var ErrNetlink = errors.New("not a netlink message")
 
-// DecodeNL takes the first message from b, which has attributes, or those bytes that NLMsgDone and
-// NLMsgError have in their place. rest begins with the next message. Values are parts of b.
+// DecodeNL decodes the first message of b, with its attributes or with the bytes that NLMsgDone and
+// NLMsgError have instead. rest begins with the next message. Values refer to parts of b.
 func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	if _, err := Decode(b, &header); err != nil {
 		return m, header, nil, fmt.Errorf("%w: %w", ErrNetlink, err)
@@ -200,7 +200,7 @@ func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	return m, header, rest, nil
 }
 
-// nlNames are what the attributes are called, in lower case and without RDMA_NLDEV_ATTR_.
+// nlNames are the names of the attributes, in lower case and without RDMA_NLDEV_ATTR_.
 var nlNames = map[uint16]string{
 	NLDevIndex: "dev_index", NLDevName: "dev_name", NLPortIndex: "port_index",
 	NLCapFlags:  "cap_flags",
@@ -218,8 +218,8 @@ var nlNames = map[uint16]string{
 var nlCommands = map[uint16]string{NLGet: "get", NLPortGet: "port_get", NLSysGet: "sys_get",
 	NLGetChardev: "get_chardev"}
 
-// FormatNL returns a message as strace would print it: the command, and name=bytes of the
-// attributes.
+// FormatNL returns a message as strace would print it: the command, and name=bytes for each
+// attribute.
 func FormatNL(m *NLMessage) string {
 	var b strings.Builder
 	command, ok := NLCommand(m.Type)
@@ -241,7 +241,7 @@ func FormatNL(m *NLMessage) string {
 	return b.String()
 }
 
-// NLName returns what an attribute is called, in lower case and without RDMA_NLDEV_ATTR_.
+// NLName returns the name of an attribute, in lower case and without RDMA_NLDEV_ATTR_.
 func NLName(t uint16) string {
 	if name := nlNames[t]; name != "" {
 		return name

@@ -131,7 +131,7 @@ type Query struct {
 	Option   uint32 `c:"option"`
 }
 
-// PathRec is ib_user_path_rec. For iWARP the kernel fills DGID and SGID only.
+// PathRec is ib_user_path_rec. For iWARP the kernel fills in only DGID and SGID.
 type PathRec struct {
 	DGID              [16]uint8 `c:"dgid"`
 	SGID              [16]uint8 `c:"sgid"`
@@ -203,7 +203,7 @@ type ConnParam struct {
 	Valid              uint8                 `c:"valid"`
 }
 
-// ECE is rdma_ucm_ece, which programs of older headers leave out.
+// ECE is rdma_ucm_ece. Programs compiled with older headers leave it out.
 type ECE struct {
 	VendorID uint32 `c:"vendor_id"`
 	AttrMod  uint32 `c:"attr_mod"`
@@ -259,8 +259,9 @@ type Notify struct {
 	Event uint32 `c:"event"`
 }
 
-// EventResp is rdma_ucm_event_resp, the answer to GET_EVENT, with the parameters of a connection:
-// iWARP has no others. What follows Param is left out for programs that have no room for it.
+// EventResp is rdma_ucm_event_resp, the answer to GET_EVENT, with the parameters of a connection;
+// iWARP has no other events. The fields after Param are left out if the program has no room for
+// them.
 type EventResp struct {
 	UID    uint64    `c:"uid"`
 	ID     uint32    `c:"id"`
@@ -272,7 +273,7 @@ type EventResp struct {
 	ECE    ECE `c:"ece"`
 }
 
-// EventParamSize is the size of the union of which EventResp.Param is a member, in bytes.
+// EventParamSize is the size of the union that contains EventResp.Param, in bytes.
 const EventParamSize = 304
 
 const connParamSize = 272
@@ -325,6 +326,6 @@ type PathRecData struct {
 	PathRec [64]uint8 `c:"path_rec"`
 }
 
-// PathPrimary is what Flags of PathRecData have to be: IB_PATH_GMP, IB_PATH_PRIMARY and
+// PathPrimary is the required value of PathRecData.Flags: IB_PATH_GMP, IB_PATH_PRIMARY and
 // IB_PATH_BIDIRECTIONAL.
 const PathPrimary = 1 | 1<<1 | 1<<3 | 1<<5

@@ -6,10 +6,10 @@ const SiwABI = 1
 // Limits of siw's queue elements.
 const (
 	SiwMaxSGE    = 6
-	SiwMaxInline = 16 * (SiwMaxSGE - 1) // in bytes: in the place of the second SGE and those after it
+	SiwMaxInline = 16 * (SiwMaxSGE - 1) // in bytes, stored over the second and later SGEs
 )
 
-// SiwInvalidKey is the key of a queue that can't be mapped (SIW_INVAL_UOBJ_KEY).
+// SiwInvalidKey is the key of a queue that cannot be mapped (SIW_INVAL_UOBJ_KEY).
 const SiwInvalidKey = 0x090000
 
 // Operations of SQEs and CQEs (enum siw_opcode).
@@ -39,7 +39,7 @@ const (
 	SiwWQECompleted = 1 << 6
 )
 
-// What a program arms a CQ for, in SiwCQCtrl (enum siw_notify_flags).
+// Events for which a program arms a CQ, in SiwCQCtrl (enum siw_notify_flags).
 const (
 	SiwNotifySolicited      = 1
 	SiwNotifyNextCompletion = 1 << 1
@@ -143,7 +143,7 @@ type SiwCQE struct {
 	QPID      uint64 `c:"qp_id"`
 }
 
-// SiwCQCtrl follows the elements of a CQ (siw_cq_ctrl).
+// SiwCQCtrl comes after the elements of a CQ (siw_cq_ctrl).
 type SiwCQCtrl struct {
 	Flags uint32 `c:"flags"`
 	_     uint32

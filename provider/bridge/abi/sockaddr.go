@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Address families, as Linux numbers them.
+// Address families of Linux.
 const (
 	FamilyUnspec = 0
 	FamilyINET   = 2
@@ -21,7 +21,7 @@ const (
 	SizeofSockaddrIn6 = 28
 )
 
-// Sockaddr is struct sockaddr_in6, in which there may also be a sockaddr_in.
+// Sockaddr is struct sockaddr_in6; it may also hold a sockaddr_in.
 type Sockaddr [SizeofSockaddrIn6]uint8
 
 // SockaddrStorage is struct __kernel_sockaddr_storage.
@@ -33,21 +33,22 @@ func (a *Sockaddr) Family() int { return family(a[:]) }
 // Family returns the address family.
 func (a *SockaddrStorage) Family() int { return family(a[:]) }
 
-// AddrPort returns the address. One of FamilyUnspec is the zero AddrPort; one of a family that is
-// not IP is an error.
+// AddrPort returns the address: the zero AddrPort for FamilyUnspec, and an error for a family other
+// than IPv4 and IPv6.
 func (a *Sockaddr) AddrPort() (netip.AddrPort, error) { return addrPort(a[:]) }
 
-// AddrPort is that of Sockaddr.
+// AddrPort returns the address: the zero AddrPort for FamilyUnspec, and an error for a family other
+// than IPv4 and IPv6.
 func (a *SockaddrStorage) AddrPort() (netip.AddrPort, error) { return addrPort(a[:]) }
 
-// Set sets the address and returns its size. The zero AddrPort is one of FamilyUnspec, size 0. The
-// zone of an IPv6 address is the number of an interface.
+// Set sets the address and returns its size in bytes. The zero AddrPort becomes FamilyUnspec with
+// size 0. The zone of an IPv6 address must be the number of an interface.
 func (a *Sockaddr) Set(ap netip.AddrPort) int {
 	clear(a[:])
 	return set(a[:], ap)
 }
 
-// Set is that of Sockaddr.
+// Set sets the address and returns its size in bytes, as Sockaddr.Set does.
 func (a *SockaddrStorage) Set(ap netip.AddrPort) int {
 	clear(a[:])
 	return set(a[:], ap)
@@ -85,7 +86,7 @@ func set(b []byte, ap netip.AddrPort) int {
 	}
 	binary.NativeEndian.PutUint16(b, FamilyINET6)
 	copy(b[8:], addr.AsSlice())
-	scope, _ := strconv.ParseUint(addr.Zone(), 10, 32) // a zone that is a name has no number here
+	scope, _ := strconv.ParseUint(addr.Zone(), 10, 32) // a zone that is a name becomes 0
 	binary.NativeEndian.PutUint32(b[24:], uint32(scope))
 	return SizeofSockaddrIn6
 }

@@ -32,11 +32,12 @@ const (
 	UverbsCreateXSRQ        = 39
 )
 
-// UverbsExtended is set in the command of a header that a UverbsExHeader follows.
+// UverbsExtended is set in a header's command if a UverbsExHeader follows.
 const UverbsExtended = 0x80000000
 
 // UverbsHeader begins every command (ib_uverbs_cmd_hdr). InWords and OutWords count words of four
-// bytes, the header included; of an extended command words of eight, and neither header.
+// bytes, including the header. For an extended command they count words of eight bytes, without
+// both headers.
 type UverbsHeader struct {
 	Command  uint32 `c:"command"`
 	InWords  uint16 `c:"in_words"`
@@ -51,8 +52,8 @@ type UverbsExHeader struct {
 	Reserved         uint32 `c:"cmd_hdr_reserved"`
 }
 
-// Response is a command that says only where the answer goes: GET_CONTEXT, QUERY_DEVICE, ALLOC_PD
-// and CREATE_COMP_CHANNEL of uverbs.
+// Response is a command that contains only the address of the answer: GET_CONTEXT, QUERY_DEVICE,
+// ALLOC_PD and CREATE_COMP_CHANNEL of uverbs.
 type Response struct {
 	Response uint64 `c:"response"` // address
 }
@@ -114,8 +115,8 @@ type ExQueryDevice struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// ExQueryDeviceResp is ib_uverbs_ex_query_device_resp. Of what follows response_length siw has
-// nothing but zeros and the 64 flags of the device.
+// ExQueryDeviceResp is ib_uverbs_ex_query_device_resp. After response_length, siw only fills in the
+// 64 flags of the device; the rest is zero.
 type ExQueryDeviceResp struct {
 	Base               QueryDeviceResp `c:"base"`
 	CompMask           uint32          `c:"comp_mask"`
@@ -242,14 +243,15 @@ type DeallocMW struct {
 	MWHandle uint32 `c:"mw_handle"`
 }
 
-// AsyncEvent is what is read from the descriptor of GetContextResp (ib_uverbs_async_event_desc).
+// AsyncEvent is what a program reads from the descriptor of GetContextResp
+// (ib_uverbs_async_event_desc).
 type AsyncEvent struct {
 	Element   uint64 `c:"element"` // the user handle of the object, or the number of the port
 	EventType uint32 `c:"event_type"`
 	Reserved  uint32 `c:"reserved"`
 }
 
-// CompEvent is what is read from a completion channel (ib_uverbs_comp_event_desc).
+// CompEvent is what a program reads from a completion channel (ib_uverbs_comp_event_desc).
 type CompEvent struct {
 	CQHandle uint64 `c:"cq_handle"` // the user handle of the CQ
 }

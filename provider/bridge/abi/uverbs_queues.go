@@ -65,8 +65,8 @@ type DestroyCQ struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// DestroyCQResp is ib_uverbs_destroy_cq_resp: how many events the program was given, for whose
-// acknowledgements libibverbs waits.
+// DestroyCQResp is ib_uverbs_destroy_cq_resp: the numbers of events that the program has received.
+// libibverbs waits until as many are acknowledged.
 type DestroyCQResp struct {
 	CompEventsReported  uint32 `c:"comp_events_reported"`
 	AsyncEventsReported uint32 `c:"async_events_reported"`
@@ -297,13 +297,13 @@ type DestroyQP struct {
 }
 
 // DestroyResp is the answer to DESTROY_QP and DESTROY_SRQ of uverbs and to DESTROY_ID and
-// MIGRATE_ID of rdma_cm: how many events the program was given, for whose acknowledgements the
-// library waits.
+// MIGRATE_ID of rdma_cm. It has the number of events that the program has received; the library
+// waits until as many are acknowledged.
 type DestroyResp struct {
 	EventsReported uint32 `c:"events_reported"`
 }
 
-// PostSend is the beginning of ib_uverbs_post_send, which is all that libsiw writes: the work
+// PostSend is the beginning of ib_uverbs_post_send. libsiw writes nothing else, because the work
 // requests are in the queue that it shares with siw.
 type PostSend struct {
 	Response uint64 `c:"response"`

@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// Place returns where in the program's memory the answer to a command goes, and how many bytes
-// there is room for. n is 0 if the command has no answer. file is Uverbs or CM.
+// Place returns the address of a command's answer in the program's memory, and the number of bytes
+// that fit there. n is 0 if the command has no answer. file is Uverbs or CM.
 func Place(file string, request []byte) (addr uint64, n int) {
 	switch file {
 	case Uverbs:
@@ -52,14 +52,13 @@ func cmPlace(request []byte) (addr uint64, n int) {
 	return 0, 0
 }
 
-// mark is a byte that is put where the answer goes, so that what the device has not written
-// shows.
+// mark is a byte that fills the place of the answer, to show what the device has not written.
 const mark = 0xa5
 
-// leastMarks is how many bytes must have been left for the end of an answer: fewer may be a value.
+// leastMarks is how many marks at the end show that it was not written: fewer may be a value.
 const leastMarks = 4
 
-// Marked returns n bytes to put where an answer goes.
+// Marked returns n marks for the place of an answer.
 func Marked(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -68,7 +67,7 @@ func Marked(n int) []byte {
 	return b
 }
 
-// Written returns that part of an answer's bytes which the device has written where Marked was.
+// Written returns the part of an answer that the device has written over Marked's bytes.
 func Written(answer []byte) []byte {
 	n := len(answer)
 	for n > 0 && answer[n-1] == mark {

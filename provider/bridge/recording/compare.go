@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// A Difference is between two recordings of a program.
+// A Difference is a difference between two recordings of a program.
 type Difference struct {
 	Command string // Step.Name
-	Field   string // Step.Fields' name, or step for one that the other recording has not
-	A, B    string // its values; with step the number of it, and - where it is not
+	Field   string // a name in Step.Fields, or step if the other recording has no such step
+	A, B    string // the values; for step its number, and - where it is missing
 
-	Where string // in words, for readers
+	Where string // a description for readers
 }
 
 func (d *Difference) String() string {
 	return fmt.Sprintf("%s %s %s %s", d.Command, d.Field, d.A, d.B)
 }
 
-// none is the value of what a step has not.
+// none is the value of a missing field.
 const none = "-"
 
-// Compare returns the differences between the steps of two recordings, in order. Steps of the same
-// name that stand at the same place in both, as far as possible, are compared.
+// Compare returns the differences between the steps of two recordings, in order. It aligns steps by
+// name, as far as possible, and compares the aligned ones.
 func Compare(a, b []Step) []Difference {
 	var differences []Difference
 	most := 0
@@ -41,9 +41,10 @@ func Compare(a, b []Step) []Difference {
 	return differences
 }
 
-// compareThread compares the steps of a thread, by their longest common sequence of names.
+// compareThread compares the steps of a thread after aligning them by the longest common sequence
+// of names.
 func compareThread(a, b []Step) (differences []Difference) {
-	common := make([][]int, len(a)+1) // of what follows a[i] and b[j], both included
+	common := make([][]int, len(a)+1) // lengths from a[i] and b[j] on
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}
@@ -76,7 +77,7 @@ func compareThread(a, b []Step) (differences []Difference) {
 	return differences
 }
 
-// compareSteps compares the fields of two steps of the same name. Where their errnos differ, only
+// compareSteps compares the fields of two steps with the same name. If their errnos differ, only
 // one of them can have an answer.
 func compareSteps(n int, a, b *Step) (differences []Difference) {
 	other := a.field("errno") != b.field("errno")
@@ -106,7 +107,7 @@ func compareSteps(n int, a, b *Step) (differences []Difference) {
 	return differences
 }
 
-// field returns the value of a field, "" if there is none.
+// field returns the value of a field, or "" if there is none.
 func (s *Step) field(name string) string {
 	for _, f := range s.Fields {
 		if f.Name == name {
@@ -116,16 +117,15 @@ func (s *Step) field(name string) string {
 	return ""
 }
 
-// A Known is a difference that is known, with the reason for it.
+// A Known is a known difference with its reason.
 type Known struct {
 	Recording  string // the name of the recording, * for any
 	Difference        // A, B or both may be *, for any value
 	Reason     string
 }
 
-// ReadKnown reads known differences: each is a line of recording, command, field, A and B, with
-// spaces between, and the reason after them. Empty lines, and those that begin with #, are left
-// out.
+// ReadKnown reads known differences. Each line has recording, command, field, A and B, separated by
+// spaces, and then the reason. Empty lines and lines that begin with # are ignored.
 func ReadKnown(text string) (known []Known, err error) {
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
@@ -144,7 +144,7 @@ func ReadKnown(text string) (known []Known, err error) {
 	return known, nil
 }
 
-// Match reports whether a difference of a recording is that which is known.
+// Match reports whether k describes a difference of a recording.
 func (k *Known) Match(recording string, d *Difference) bool {
 	fits := func(pattern, s string) bool { return pattern == "*" || pattern == s }
 	return fits(k.Recording, recording) && k.Command == d.Command && k.Field == d.Field &&

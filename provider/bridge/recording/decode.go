@@ -13,14 +13,14 @@ import (
 
 // A Message is a part of a command or of an answer.
 type Message struct {
-	Name    string // request or answer, and of a netlink message its number
+	Name    string // request or answer; for a netlink message with its number
 	Value   any    // a pointer to a struct of package abi, or nil if no layout is known
-	Octets  []byte // of Value, or what no layout is known for
-	Missing int    // bytes of Value that were not written, at its end, and are taken to be zero
+	Octets  []byte // the bytes of Value, or bytes without a known layout
+	Missing int    // bytes at the end of Value that were not written and count as zero
 }
 
-// Decode returns what the call is called, and its parts. Of a netlink socket there are none:
-// DecodeNetlink has them.
+// Decode returns the name of the call and its parts. A netlink socket's entry has no parts; use
+// DecodeNetlink.
 func (e *Entry) Decode() (name string, parts []Message, err error) {
 	if e.Op != Write || e.File == Netlink {
 		return e.File + "." + e.Op, nil, nil
@@ -72,7 +72,7 @@ func (e *Entry) Decode() (name string, parts []Message, err error) {
 	return e.File + "." + name, parts, nil
 }
 
-// queryResponse is the layout of what QUERY answers to a request.
+// queryResponse returns the layout of the answer to a QUERY request.
 func queryResponse(request []byte) any {
 	var q abi.Query
 	if _, err := abi.DecodePadded(request, &q); err != nil {
@@ -85,7 +85,7 @@ func queryResponse(request []byte) any {
 	return layout
 }
 
-// appendParts decodes bytes by layouts, one after the other, as far as they go.
+// appendParts decodes b by layouts, one after the other, as far as b reaches.
 func appendParts(parts []Message, name string, b []byte, layouts ...any) []Message {
 	for _, layout := range layouts {
 		if layout == nil || len(b) == 0 {
@@ -94,7 +94,7 @@ func appendParts(parts []Message, name string, b []byte, layouts ...any) []Messa
 		msg := reflect.New(reflect.TypeOf(layout)).Interface()
 		n := min(abi.Size(msg), len(b))
 		if _, err := abi.DecodePadded(b, msg); err != nil {
-			continue // it has no fixed size: the bytes are left
+			continue // no fixed size: the bytes stay undecoded
 		}
 		parts = append(parts, Message{name, msg, b[:n], abi.Size(msg) - n})
 		b = b[n:]
@@ -109,7 +109,7 @@ func appendParts(parts []Message, name string, b []byte, layouts ...any) []Messa
 type NetlinkMessage struct {
 	abi.NLMessage
 	Octets []byte
-	Errno  int32         // of NLMsgError and NLMsgDone, as it is in the message: negative, or 0
+	Errno  int32         // of NLMsgError and NLMsgDone, as in the message: negative, or 0
 	Of     *abi.NLHeader // of NLMsgError, the header of the request
 }
 
@@ -140,8 +140,8 @@ func DecodeNetlink(b []byte) (messages []NetlinkMessage, err error) {
 	return messages, nil
 }
 
-// Encode returns the bytes of the messages that Decode has returned: what was written, if the
-// layouts are right.
+// Encode returns the bytes of the messages that Decode returned. They equal the bytes that were
+// written if the layouts are right.
 func Encode(parts []Message, name string) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -172,7 +172,7 @@ func EncodeNetlink(messages []NetlinkMessage) []byte {
 	return b
 }
 
-// text prints the value of a field that is no symbol.
+// text formats the value of a field that does not stand for an object.
 func text(f *abi.Field) string {
 	if f.Value.Kind() != reflect.Array {
 		return fmt.Sprint(f.Value.Interface())
@@ -189,7 +189,7 @@ func text(f *abi.Field) string {
 	return "x" + string(appendOctets(nil, slices.Clip(octets)))
 }
 
-// number prints a number.
+// number formats a number.
 func number[T ~int | ~int32 | ~int64 | ~uint16 | ~uint32](n T) string {
 	return strconv.FormatInt(int64(n), 10)
 }

@@ -6,21 +6,21 @@ import (
 
 // Events of rdma_cm (RDMA_CM_EVENT_*).
 const (
-	connectRequest = 4 // brings a new id, and is one of the listening id
+	connectRequest = 4 // brings a new id, and belongs to the listening id
 	disconnected   = 10
 )
 
-// cmEvents are what is known of an entry of rdma_cm.
+// cmEvents is what countEvents finds out about an entry of rdma_cm.
 type cmEvents struct {
-	left  bool // it is not compared
-	given int  // of DESTROY_ID: how many events of the id the program was given
-	its   bool // of an event: its uid is what the program calls the id
+	left  bool // leave it out of the comparison
+	given int  // of DESTROY_ID: how many events of the id the program has received
+	its   bool // of an event: its uid is the program's value for the id
 }
 
 // cmID is an id, from its creation on.
 type cmID struct {
 	uid   uint64
-	given int // events
+	given int // events received
 }
 
 // cmIDs counts the events of ids.
@@ -29,7 +29,7 @@ type cmIDs struct {
 	byUID map[uint64]*cmID
 }
 
-// countEvents returns what is known of entries about events, by their index.
+// countEvents returns the cmEvents of entries, by their index.
 func (r *Recording) countEvents() map[int]cmEvents {
 	ids := cmIDs{map[uint32]*cmID{}, map[uint64]*cmID{}}
 	known := map[int]cmEvents{}
@@ -66,13 +66,13 @@ func (r *Recording) countEvents() map[int]cmEvents {
 			}
 		}
 	}
-	// An event that another thread is given at the same time may be recorded after DESTROY_ID.
+	// Another thread may receive an event at the same time, so it may be recorded after DESTROY_ID.
 	for i, id := range destroyed {
 		if id != nil {
 			known[i] = cmEvents{given: id.given}
 		}
 	}
-	// So may one that follows ACCEPT be before it, whose uid it has.
+	// In the same way, an event that follows ACCEPT and has its uid may be recorded before it.
 	for i, id := range uids {
 		k := known[i]
 		k.its = id != nil && events[i] != 0 && events[i] == id.uid
@@ -97,8 +97,8 @@ func (ids *cmIDs) count(v *abi.EventResp) {
 	}
 }
 
-// use has a DESTROY_ID say all if it reports as many events as the program was given, and an event
-// say its if the uid is the id's.
+// use replaces the number that DESTROY_ID reports by "all" if the program has received that many
+// events. It replaces an event's uid by "its" if the uid is the id's.
 func (s *rawStep) use(events cmEvents) {
 	for i, f := range s.fields {
 		switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// kinds say what the values of fields stand for. The same value in fields of one kind is the same
-// object.
+// kinds maps fields to the kind of object that their values stand for. Equal values in fields of
+// one kind stand for the same object.
 var kinds = map[string]string{
 	"pd_handle": "pd", "mr_handle": "mr", "mw_handle": "mw", "qp_handle": "qp", "srq_handle": "srq",
 	"cq_handle": "cq", "send_cq_handle": "cq", "recv_cq_handle": "cq", "base.cq_handle": "cq",
@@ -19,7 +19,7 @@ var kinds = map[string]string{
 	"qpn": "qpn", "base.qpn": "qpn", "qp_id": "qpn", "qp_num": "qpn", "conn_param.qp_num": "qpn",
 	"param.conn.qp_num": "qpn", "dest_qp_num": "qpn",
 
-	"rq_psn": "psn", "sq_psn": "psn", // that programs choose at random
+	"rq_psn": "psn", "sq_psn": "psn", // programs choose these at random
 
 	"lkey": "stag", "rkey": "stag", "stag": "stag",
 	"cq_id": "cqid", "srqn": "srqn", "dev_id": "dev",
@@ -32,10 +32,11 @@ var kinds = map[string]string{
 	"ib_route[0].dgid":    "gid", "ib_route[0].sgid": "gid",
 }
 
-// addresses are fields of which only counts whether they are 0.
+// addresses are fields for which only zero and nonzero are distinguished.
 var addresses = map[string]bool{"response": true, "optval": true}
 
-// defined are, by command, the fields that give a value to a new object, whatever it was before.
+// defined lists, by command, the fields whose value stands for a new object, even if the value was
+// used before.
 var defined = map[string][]string{
 	"uverbs.get_context":         {"async_fd"},
 	"uverbs.alloc_pd":            {"answer.pd_handle"},
@@ -52,7 +53,7 @@ var defined = map[string][]string{
 	"rdma_cm.accept":    {"request.uid"},
 }
 
-// value returns what stands for the value of a field.
+// value returns the parts that replace a field's value.
 func (n *naming) value(e *Entry, command string, p *Message, f *abi.Field) []any {
 	switch v := f.Value.Interface().(type) {
 	case abi.Sockaddr:
@@ -91,7 +92,7 @@ func (n *naming) value(e *Entry, command string, p *Message, f *abi.Field) []any
 	return []any{n.name(kind, value)}
 }
 
-// note notes of a CQ that was made whether it has a channel.
+// note records whether a new CQ has a channel.
 func (n *naming) note(e *Entry, parts []Message) {
 	var cq any
 	silent := false
@@ -114,7 +115,7 @@ func (n *naming) note(e *Entry, parts []Message) {
 	}
 }
 
-// mayBeNone reports whether 0 is no object of a kind.
+// mayBeNone reports whether 0 means no object of a kind.
 func mayBeNone(kind string) bool {
 	switch kind {
 	case "pd", "mr", "mw", "qp", "srq", "cq", "id", "map", "dev":
@@ -123,14 +124,15 @@ func mayBeNone(kind string) bool {
 	return true
 }
 
-// Where struct sockaddr_ib has its GID and its service id, of whose bytes the last two are a port.
+// Offsets in struct sockaddr_ib of its GID and its service id; the last two bytes of the service id
+// are a port.
 const (
 	ibGID  = 8
 	ibSID  = 24
 	ibPort = ibSID + 6
 )
 
-// address prints an address with names: of IP and of InfiniBand.
+// address formats an address of IP or InfiniBand with the names of its parts.
 func (n *naming) address(b []byte) []any {
 	var s abi.SockaddrStorage
 	copy(s[:], b)

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Files that a program has open.
+// Kinds of files that a program has open.
 const (
 	Uverbs  = "uverbs"  // /dev/infiniband/uverbs*
 	CM      = "rdma_cm" // /dev/infiniband/rdma_cm
@@ -27,28 +27,28 @@ const (
 	Ioctl = "ioctl"
 )
 
-// An Entry is a call of the program, which has returned.
+// An Entry is a call of the program that has returned.
 type Entry struct {
-	Thread  int    // the number that the system gave to the thread which called
+	Thread  int    // the system's number of the calling thread
 	File    string // Uverbs, CM, Netlink or Events
 	Op      string // Open, Close, Write or Ioctl
 	Errno   syscall.Errno
-	Request []byte // what was written
+	Request []byte // the bytes written
 
-	// Answer is what the device has stored at the address that the request names; of a netlink
-	// socket, the messages that the program has received until its next request.
+	// Answer holds what the device has stored at the address in the request. For a netlink socket
+	// it holds the messages that the program has received until its next request.
 	Answer []byte
 }
 
-// A Recording is what a program has said and heard, in the order in which the calls returned.
+// A Recording is the calls of a program, in the order in which they returned.
 type Recording struct {
 	Comments []string // lines about how it was made
 	Entries  []Entry
 }
 
-// AppendText appends the entry as a line: thread, file, operation, errno, request and answer, with
-// spaces between. Octets are in hexadecimal, - if there are none, and eight or more zeros are their
-// number between dots.
+// AppendText appends the entry as a line: thread, file, operation, errno, request and answer,
+// separated by spaces. Bytes are in hexadecimal, or - if there are none. Eight or more zeros become
+// their number between dots.
 func (e *Entry) AppendText(b []byte) []byte {
 	b = fmt.Appendf(b, "%d %s %s %d ", e.Thread, e.File, e.Op, int(e.Errno))
 	b = appendOctets(b, e.Request)
@@ -57,7 +57,7 @@ func (e *Entry) AppendText(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// leastZeros is how many zeros are counted instead of printed.
+// leastZeros is the number of zeros from which they are counted instead of printed.
 const leastZeros = 8
 
 func appendOctets(b, octets []byte) []byte {
@@ -116,7 +116,7 @@ func (r *Recording) Write(w io.Writer) error {
 	return err
 }
 
-// longestLine is more than the bytes of any command and its answer take.
+// longestLine is more than the length of any command with its answer.
 const longestLine = 4 << 20
 
 // Read reads what Write has written, or AppendText.
@@ -160,7 +160,7 @@ func parse(line string) (e Entry, err error) {
 	return e, err
 }
 
-// A Writer writes entries to a file as they come. Its methods may be called concurrently.
+// A Writer writes entries to a file as they arrive. Its methods may be called concurrently.
 type Writer struct {
 	mu sync.Mutex
 	to io.Writer

@@ -19,8 +19,8 @@ type Step struct {
 	Fields []Field
 }
 
-// A Field is a value of a step: a number, bytes, or the name of an object, such as qp#1 for what
-// the program has as the handle of its first QP.
+// A Field is a value of a step: a number, bytes, or the name of an object, such as qp#1 for the
+// handle of the program's first QP.
 type Field struct {
 	Name  string
 	Value string
@@ -35,21 +35,24 @@ func (s *Step) String() string {
 	return b.String()
 }
 
-// Steps returns the entries, those of each thread together, without what differs from run to run:
+// Steps returns the entries, grouped by thread, without what differs from run to run:
 //
 //   - Handles, numbers of QPs, STags, addresses of IP and of memory, ports, descriptors and GUIDs
-//     have names: which are equal shows, and not what they are.
-//   - The same doorbell several times in a row is one. libsiw rings none if siw is at work.
-//   - How many events a CQ had is any, if it has a channel: completions that come soon after each
-//     other have one, and a program that finds one without waiting has none.
-//   - The events that DESTROY_ID reports are all if they are as many as the program was given. The
-//     event DISCONNECTED is left out: a program may destroy the id before it comes.
-//   - The uid of an event is its if it is the id's.
-//   - GET_EVENT that found nothing is left out, and so are ioctls, which the bridge's library
-//     refuses without asking the bridge.
+//     are replaced by names. These show which values are equal, but not the values.
+//   - Repeated identical doorbells count as one. libsiw rings none if siw is at work.
+//   - The number of a CQ's events becomes "any" if it has a channel. Completions that come soon
+//     after each other raise one event, and a program that finds a completion without waiting gets
+//     no event.
+//   - The number of events that DESTROY_ID reports becomes "all" if the program has received that
+//     many. The event DISCONNECTED is left out, because a program may destroy the id before it
+//     comes.
+//   - The uid of an event becomes "its" if it is the id's.
+//   - GET_EVENT calls that found nothing are left out. So are ioctls, because the bridge's library
+//     refuses them without asking the bridge.
+//   - Netlink messages have neither sequence numbers nor the number of the socket.
 //   - Netlink messages have neither sequence numbers nor the number of the socket.
 func (r *Recording) Steps() ([]Step, error) {
-	threads := map[int]int{} // not by their numbers, which begin again after the highest
+	threads := map[int]int{} // in order of first calls; thread numbers wrap around
 	for _, e := range r.Entries {
 		if threads[e.Thread] == 0 {
 			threads[e.Thread] = len(threads) + 1
@@ -88,17 +91,17 @@ func (r *Recording) Steps() ([]Step, error) {
 	return steps, nil
 }
 
-// object is something that has a value in the program: all that have its value mean it, until
-// another one gets it.
+// object is an object that a value stands for in the program, until the value is given to another
+// object.
 type object struct {
 	kind  string
-	index int // 0 before it is printed
+	index int // 0 until it is printed
 }
 
-// rawField is a field in which objects have no number yet.
+// rawField is a field whose objects are not numbered yet.
 type rawField struct {
 	name string
-	// The value: texts and objects, in turn.
+	// The value, as a sequence of texts and objects.
 	parts []any
 }
 
@@ -125,10 +128,10 @@ func (f *rawField) print(count map[string]int) string {
 	return b.String()
 }
 
-// naming has what values of a kind stand for.
+// naming maps values to the objects that they stand for.
 type naming struct {
 	objects   map[string]*object // by kind and value
-	silent    map[uint32]bool    // handles of CQs that have no channel, and so no events
+	silent    map[uint32]bool    // handles of CQs without a channel, which have no events
 	destroyed uint32             // the CQ of the DESTROY_CQ that is being decoded
 }
 
@@ -185,7 +188,7 @@ func errnoName(e syscall.Errno) string {
 	return number(int(e))
 }
 
-// arrayOf returns bytes as an array, which is what fields have.
+// arrayOf returns bytes as an array, because fields contain arrays.
 func arrayOf(b []byte) any {
 	v := reflect.New(reflect.ArrayOf(len(b), reflect.TypeFor[uint8]())).Elem()
 	reflect.Copy(v, reflect.ValueOf(b))
@@ -227,7 +230,7 @@ func (n *naming) netlinkFields(s *rawStep, name string, m *NetlinkMessage) {
 		value := []any{"x" + string(appendOctets(nil, a.Value))}
 		if a.Type == abi.NLNodeGUID || a.Type == abi.NLSysImageGUID {
 			guid := slices.Clone(a.Value)
-			slices.Reverse(guid) // a number; in uverbs it is big-endian
+			slices.Reverse(guid) // here a number; in uverbs it is big-endian
 			value = []any{n.name("guid", text(&abi.Field{Value: reflect.ValueOf(arrayOf(guid))}))}
 		}
 		s.fields = append(s.fields, rawField{name + "." + abi.NLName(a.Type), value})

@@ -19,12 +19,12 @@ import (
 type call struct {
 	number uint64
 	args   [6]uint64
-	file   string // what its descriptor is
-	refuse bool   // it is not executed, and fails with ENOTTY
+	file   string // the kind of its descriptor's file
+	refuse bool   // it fails with ENOTTY instead of being executed
 
 	request []byte
 	addr    uint64 // of the answer
-	before  []byte // what was there
+	before  []byte // the previous bytes there
 }
 
 // syscallInfo is struct ptrace_syscall_info of the kernel.
@@ -33,7 +33,7 @@ type syscallInfo struct {
 	_      [3]uint8
 	arch   uint32
 	ip, sp uint64
-	// Of an entry, the number and the arguments; of an exit, the result and a byte that says
+	// For an entry, the call's number and arguments; for an exit, the result and a byte that says
 	// whether it is an errno.
 	values [8]uint64
 }
@@ -46,7 +46,7 @@ const (
 	rdmaVerbsIoctl = 0xc0181b01 // RDMA_VERBS_IOCTL
 )
 
-// syscall takes the entry of a system call, or its exit.
+// syscall handles the entry to a system call, or the exit from it.
 func (l *loop) syscall(t *thread) error {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(t.id),
@@ -73,10 +73,10 @@ func (l *loop) syscall(t *thread) error {
 	return nil
 }
 
-// fd is the first argument of most calls.
+// fd returns the first argument, which is a descriptor in most calls.
 func (c *call) fd() int { return int(int32(c.args[0])) }
 
-// enter reports whether a call counts, and prepares what is to be seen at its exit.
+// enter reports whether a call is recorded, and prepares for its exit.
 func (l *loop) enter(t *thread, c *call) (counts bool, err error) {
 	c.file = l.files[c.fd()]
 	switch c.number {
@@ -118,11 +118,11 @@ func (l *loop) enter(t *thread, c *call) (counts bool, err error) {
 	return false, nil
 }
 
-// command reads a command, and marks where its answer goes.
+// command reads a command, and fills the place of its answer with marks.
 func (l *loop) command(c *call) error {
 	var err error
 	if c.request, err = l.memory(c.args[1], c.args[2]); err != nil {
-		return nil // the kernel finds that out as well
+		return nil // the kernel will find the same fault
 	}
 	addr, n := recording.Place(c.file, c.request)
 	before, err := l.memory(addr, uint64(n))
@@ -133,7 +133,7 @@ func (l *loop) command(c *call) error {
 	return l.store(addr, recording.Marked(n))
 }
 
-// exit adds the entry of a call that has returned.
+// exit adds an entry for a call that has returned.
 func (l *loop) exit(t *thread, c *call, result int64) error {
 	if c.refuse {
 		result = -int64(unix.ENOTTY)
@@ -187,8 +187,7 @@ func (l *loop) exit(t *thread, c *call, result int64) error {
 	return nil
 }
 
-// answer returns what the device has written, and puts back what was in the place of what it has
-// not.
+// answer returns what the device has written, and restores the bytes that it has not written.
 func (l *loop) answer(c *call, errno syscall.Errno) ([]byte, error) {
 	if c.before == nil {
 		return nil, nil
@@ -205,13 +204,13 @@ func (l *loop) answer(c *call, errno syscall.Errno) ([]byte, error) {
 	return bytes.Clone(written), l.store(c.addr+uint64(n), c.before[n:])
 }
 
-// channels notes the descriptors that a command has made.
+// channels records the descriptors that a command has made.
 func (l *loop) channels(e *recording.Entry) {
 	if e.File != recording.Uverbs || len(e.Answer) < 4 {
 		return
 	}
 	switch binary.NativeEndian.Uint32(e.Request) {
-	case abi.UverbsGetContext, abi.UverbsCreateCompChannel: // the answers begin with it
+	case abi.UverbsGetContext, abi.UverbsCreateCompChannel: // the answers begin with a descriptor
 		l.files[int(binary.NativeEndian.Uint32(e.Answer))] = recording.Events
 	}
 }
@@ -234,7 +233,7 @@ func (l *loop) received(c *call, n int64) error {
 	return err
 }
 
-// deviceFile says which device a path is, "" if it is none.
+// deviceFile returns the kind of device of a path, or "" if it is not a device.
 func deviceFile(path string) string {
 	name, ok := strings.CutPrefix(path, "/dev/infiniband/")
 	switch {

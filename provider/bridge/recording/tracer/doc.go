@@ -1,10 +1,10 @@
-// Package tracer records what a program says to an RDMA device of the kernel, and what it is
-// answered (package recording). It stops the program's system calls with ptrace(2), because answers
-// are written through addresses in the commands, where strace does not look.
+// Package tracer records what a program writes to an RDMA device of the kernel, and the answers
+// (package recording). It stops the program's system calls with ptrace(2), because the device
+// writes answers through addresses in the commands, and strace does not show those.
 //
-// RDMA_VERBS_IOCTL fails with ENOTTY in a program that is recorded, so that libibverbs writes its
-// commands, as it does over the bridge. Threads are recorded, other processes that the program
-// starts are not. dup(2) is not followed.
+// In a recorded program, RDMA_VERBS_IOCTL fails with ENOTTY, so libibverbs writes its commands, as
+// it does over the bridge. The tracer records the program's threads, but not processes that it
+// starts. It does not follow dup(2).
 //
-// It is there on linux/amd64 only.
+// The package exists only on linux/amd64.
 package tracer

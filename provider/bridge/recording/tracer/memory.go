@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how many bytes of a call are read at most: more than any command has.
+// most is the maximum number of bytes read for a call: more than any command has.
 const most = 1 << 22
 
 // memory returns n bytes of the program's memory.
@@ -48,10 +48,10 @@ func (l *loop) store(addr uint64, b []byte) error {
 	return nil
 }
 
-// text returns the string at an address, as far as it is a path that counts.
+// text returns the string at an address, cut off where it is too long for a device's path.
 func (l *loop) text(addr uint64) string {
 	const page, longest = 4096, 64
-	b, err := l.memory(addr, min(longest, page-addr%page)) // what follows may be no memory
+	b, err := l.memory(addr, min(longest, page-addr%page)) // the next page may not be mapped
 	if err != nil {
 		return ""
 	}
@@ -66,7 +66,7 @@ func (l *loop) text(addr uint64) string {
 	return string(text)
 }
 
-// message returns what a message of sendmsg or recvmsg has, n bytes at most.
+// message returns the bytes of a message of sendmsg or recvmsg, at most n.
 func (l *loop) message(addr, n uint64) ([]byte, error) {
 	// struct msghdr has the address of the vector at 16 and its length at 24.
 	const header, vectorAt, element = 56, 16, 16
@@ -91,5 +91,5 @@ func (l *loop) message(addr, n uint64) ([]byte, error) {
 	return octets, nil
 }
 
-// word is a number of 64 bits in the program's memory.
+// word returns a 64-bit number of the program's memory.
 func word(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }

@@ -18,14 +18,14 @@ type Tracee struct {
 	pid  int
 	done chan struct{}
 
-	// Of the end.
+	// Set at the end.
 	rec    recording.Recording
 	status unix.WaitStatus
 	err    error
 }
 
-// Start starts a program. Stdin, Stdout and Stderr of cmd must be files or nil: the caller waits
-// with the Tracee's Wait, not with cmd's.
+// Start starts a program. Stdin, Stdout and Stderr of cmd must be files or nil, because the caller
+// waits with the Tracee's Wait instead of cmd's.
 func Start(cmd *exec.Cmd) (*Tracee, error) {
 	for _, stream := range []any{cmd.Stdin, cmd.Stdout, cmd.Stderr} {
 		if _, ok := stream.(*os.File); stream != nil && !ok {
@@ -36,8 +36,8 @@ func Start(cmd *exec.Cmd) (*Tracee, error) {
 	started := make(chan error)
 	go func() {
 		defer close(t.done)
-		// All calls of ptrace come from the thread that has started the program. It ends with this
-		// goroutine.
+		// All calls of ptrace must come from the thread that has started the program. The thread
+		// ends with this goroutine.
 		runtime.LockOSThread()
 		cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true}
 		if err := cmd.Start(); err != nil {
@@ -70,8 +70,8 @@ func (t *Tracee) Kill() {
 // Done returns a channel that is closed when the program has ended.
 func (t *Tracee) Done() <-chan struct{} { return t.done }
 
-// Wait waits for the program's end and returns its recording and its exit status, -1 after a
-// signal.
+// Wait waits until the program ends. It returns the recording and the exit status, which is -1
+// after a signal.
 func (t *Tracee) Wait() (*recording.Recording, int, error) {
 	<-t.done
 	if t.err != nil {
@@ -80,23 +80,23 @@ func (t *Tracee) Wait() (*recording.Recording, int, error) {
 	return &t.rec, t.status.ExitStatus(), nil
 }
 
-// loop takes the stops of the program's threads. Its maps are of the one goroutine that runs it.
+// loop handles the stops of the program's threads. Only the goroutine that runs it uses its maps.
 type loop struct {
 	tracee  *Tracee
 	threads map[int]*thread
-	files   map[int]string // what descriptors are, of package recording
-	sockets map[int]int    // by descriptor of a netlink socket, the entry of its last request
+	files   map[int]string // kinds of files by descriptor, from package recording
+	sockets map[int]int    // by descriptor of a netlink socket, the index of its last request
 }
 
-// thread is a thread that is traced.
+// thread is a traced thread.
 type thread struct {
 	id   int
-	call *call // that has been entered, nil for none that counts
+	call *call // the call that it has entered, nil if that is not recorded
 }
 
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
-// run runs the program to its end.
+// run runs the program until it ends.
 func (l *loop) run() error {
 	l.sockets = map[int]int{}
 	pid := l.tracee.pid
@@ -126,7 +126,7 @@ func (l *loop) run() error {
 	return nil
 }
 
-// wait waits for a child of this thread, or for one that it traces.
+// wait waits for a child of this thread, or for a process that it traces.
 func wait(pid int, status *unix.WaitStatus) (int, error) {
 	for {
 		id, err := unix.Wait4(pid, status, unix.WALL|unix.WNOTHREAD, nil)
@@ -139,7 +139,7 @@ func wait(pid int, status *unix.WaitStatus) (int, error) {
 	}
 }
 
-// stopped takes a stop of a thread, or its end, and has it go on.
+// stopped handles a thread's stop or end, and makes it continue.
 func (l *loop) stopped(id int, status unix.WaitStatus) error {
 	if !status.Stopped() {
 		delete(l.threads, id)
@@ -160,12 +160,12 @@ func (l *loop) stopped(id int, status unix.WaitStatus) error {
 			return err
 		}
 	case s == unix.SIGTRAP: // a clone
-	case s == unix.SIGSTOP && !known: // how a new thread begins
+	case s == unix.SIGSTOP && !known: // a new thread begins with this
 	default:
 		signal = int(s)
 	}
 	if err := unix.PtraceSyscall(id, signal); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("PTRACE_SYSCALL: %w", err)
 	}
-	return nil // ESRCH: the thread is gone, and its end comes
+	return nil // ESRCH: the thread has ended, and wait will report it
 }
