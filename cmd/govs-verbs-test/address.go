@@ -11,8 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// checkAddress reports what is wrong with the form of HOST:PORT. A name is looked up later, by
-// resolve.
+// checkAddress reports what is wrong with the form of HOST:PORT. resolve looks up names later.
 func checkAddress(text string, listen bool) error {
 	_, port, err := net.SplitHostPort(text)
 	if err != nil || port == "" {
@@ -33,7 +32,7 @@ func checkAddress(text string, listen bool) error {
 	return nil
 }
 
-// resolve returns the address of HOST:PORT: that of a name is its first one, IPv4 before IPv6.
+// resolve returns the address of HOST:PORT. For a name it is the first one, IPv4 before IPv6.
 func resolve(ctx context.Context, text string, listen bool) (netip.AddrPort, error) {
 	addrs, err := rdmacm.GetAddrInfo(ctx, text, &rdmacm.AddrInfoHints{Passive: listen})
 	if err != nil {
@@ -41,13 +40,13 @@ func resolve(ctx context.Context, text string, listen bool) (netip.AddrPort, err
 	}
 	i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() })
 	if i < 0 || addrs[0].Addr().IsUnspecified() {
-		i = 0 // :: is the addresses of both families
+		i = 0 // :: stands for the addresses of both families
 	}
 	return addrs[i], nil
 }
 
-// hasAddr reports whether addr, one of ifc's own without a zone, is the wanted address, whose zone
-// may be the name or the number of the interface.
+// hasAddr reports whether addr, an address of ifc without a zone, is the wanted address. The wanted
+// zone may be the interface's name or number.
 func hasAddr(ifc *net.Interface, addr, wanted netip.Addr) bool {
 	if addr.Unmap() != wanted.Unmap().WithZone("") {
 		return false

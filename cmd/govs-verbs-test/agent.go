@@ -60,7 +60,7 @@ func (c *agentCmd) Validate() error {
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
 	}
 	if c.Listen == "" {
-		return nil // kong says that it is missing
+		return nil // kong reports that it is missing
 	}
 	if err := checkAddress(c.Listen, true); err != nil {
 		return fmt.Errorf("--listen %w", err)
@@ -120,13 +120,13 @@ func cond(ok bool, yes, no string) string {
 // agentSide is what an agent's runs use.
 type agentSide struct {
 	cmd    *agentCmd
-	addr   netip.Addr // of --listen
+	addr   netip.Addr // from --listen
 	tap    *capture.Tap
 	kernel kernelBench
-	bridge string // its device
+	bridge string // the bridge's device
 }
 
-// offers finds out which providers there are, and has the agent open them.
+// offers finds out which providers there are, and makes the agent open them.
 func (s *agentSide) offers(a *remote.Agent) {
 	wanted := s.cmd.Provider
 	if len(wanted) == 0 {
@@ -178,7 +178,7 @@ func (s *agentSide) open(wanted string, options []string) (provider.Provider, er
 	return side.Provider(options)
 }
 
-// oneDevice opens one device of a provider, whatever is asked for.
+// oneDevice is a provider that opens the same device whatever name it gets.
 type oneDevice struct {
 	provider.Provider
 	device string
@@ -187,10 +187,10 @@ type oneDevice struct {
 // Open implements provider.Provider.
 func (o *oneDevice) Open(string) (provider.Device, error) { return o.Provider.Open(o.device) }
 
-// captureLimit is how many bytes the captures of a run may have together.
+// captureLimit is the limit for all captures of a run together, in bytes.
 const captureLimit = 256 << 20
 
-// capture has the agent take captures, on the wire where it may.
+// capture makes the agent take captures, on the wire if the process may.
 func (s *agentSide) capture(a *remote.Agent) {
 	var c conformance.Capturer
 	netdev := s.cmd.Interface
@@ -217,7 +217,7 @@ func (s *agentSide) capture(a *remote.Agent) {
 // captured ends a recording and returns its file.
 func captured(running conformance.Capture) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "govs-agent-")
-	if err != nil { // the recording ends all the same, and no file can be in what is no folder
+	if err != nil { // still ends the recording; no file can exist below /dev/null
 		_ = running.Stop(filepath.Join(os.DevNull, "run.pcapng"))
 		return nil, err
 	}

@@ -12,9 +12,9 @@ import (
 // negative matches a negative number or duration. No flag begins with a digit.
 var negative = regexp.MustCompile(`^-[0-9.]`)
 
-// prepared returns the arguments in the form that kong takes. "--size -5" becomes "--size=-5",
-// because kong takes -5 for a flag and would not say which values are right. "help COMMAND"
-// becomes "COMMAND --help", and "version" becomes "--version".
+// prepared returns the arguments in the form that kong accepts. It turns "--size -5" into
+// "--size=-5", because kong would take -5 for a flag and not say which values are right. It turns
+// "help COMMAND" into "COMMAND --help", and "version" into "--version".
 func prepared(app *kong.Application, args []string) []string {
 	switch {
 	case len(args) > 0 && args[0] == "help":
@@ -41,7 +41,7 @@ func prepared(app *kong.Application, args []string) []string {
 	return out
 }
 
-// valueFlags returns the flags of all commands that take a value, as they are written.
+// valueFlags returns the flags of all commands that have a value, as users type them.
 func valueFlags(n *kong.Node) map[string]bool {
 	flags := make(map[string]bool)
 	var visit func(n *kong.Node)
@@ -68,8 +68,8 @@ var (
 	notNumber = regexp.MustCompile(`^(--[a-z-]+): expected a valid (\d+) bit (u?int) but got "(.*)"$`)
 )
 
-// explained words kong's errors as the command's own: one about a missing argument has how the
-// command is called, and one about a number which numbers are right.
+// explained rewords kong's errors. For a missing argument it adds the command's usage, and for a
+// bad number the permitted ones.
 func explained(err error) error {
 	if m := notNumber.FindStringSubmatch(err.Error()); m != nil {
 		right := "a number"

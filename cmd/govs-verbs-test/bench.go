@@ -14,18 +14,17 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// bench is what scenarios run on.
+// bench is the set-up for running scenarios.
 type bench struct {
 	pairings []conformance.Pairing
 	openers  map[string]conformance.Opener
 	capture  conformance.Capturer
-	toPeer   conformance.Capturer // of runs with another host; nil where it is the same
-	tap      transport.Tap        // nil where captures come from the wire
+	toPeer   conformance.Capturer // for runs with another host; nil if it is the same
+	tap      transport.Tap        // nil if captures come from the wire
 	target   *conformance.Target  // nil without --target
 }
 
-// peerTap is the tap as the raw peer takes it: an interface that is nil where
-// there is none.
+// peerTap returns the tap for the raw peer: a nil interface if there is no tap.
 func (b *bench) peerTap() transport.Tap {
 	if b.tap == nil {
 		return nil
@@ -33,8 +32,8 @@ func (b *bench) peerTap() transport.Tap {
 	return b.tap
 }
 
-// bench decides which pairings are run, and how they are captured. It prints what is
-// left out.
+// bench chooses the pairings to run and how to capture them. It prints the pairings that it leaves
+// out.
 func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
 	if c.Target != "" {
 		return c.targetBench(ctx, out)
@@ -77,7 +76,7 @@ func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
 	return b, nil
 }
 
-// isOurs reports why listening fails at an address on this machine.
+// isOurs returns why listening at an address on this machine fails.
 func isOurs(addr netip.Addr) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {
@@ -86,7 +85,7 @@ func isOurs(addr netip.Addr) error {
 	return l.Close()
 }
 
-// wanted returns the pairings that are asked for.
+// wanted returns the pairings that the flags request.
 func (c *runCmd) wanted() []conformance.Pairing {
 	if c.Target != "" {
 		return []conformance.Pairing{{Initiator: conformance.Raw, Responder: c.targetName()}}
@@ -117,14 +116,14 @@ func (c *runCmd) wanted() []conformance.Pairing {
 	return all
 }
 
-// needsBridge is needsKernel for the bridge.
+// needsBridge reports whether the bridge takes part in a pairing.
 func needsBridge(p conformance.Pairing) bool { return p.Has(bridgeName) }
 
 // needsKernel reports whether the kernel takes part in a pairing.
 func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
 
-// withoutKernel decides what a missing kernel device means. With --matrix and siw
-// required, its pairings are run, too: they fail, each with the reason.
+// withoutKernel decides what a missing kernel device means. With --matrix, if siw is required, its
+// pairings are run too, and each fails with the reason.
 func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	const remedy = "make run boots a virtual machine that has siw"
 	needs := slices.ContainsFunc(b.pairings, needsKernel)
@@ -143,12 +142,12 @@ func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	return nil
 }
 
-// loopback is the default of --interface. It exists wherever addresses of one host reach
-// each other, also where the system can't list its interfaces (qemu-user on s390x).
+// loopback is the default of --interface. It exists wherever addresses of one host reach each
+// other, even if the system cannot list its interfaces (qemu-user on s390x).
 const loopback = "lo"
 
-// captureOn captures on the wire where the process may, and at the sockets
-// otherwise. listen has the addresses that runs listen on. The kernel's sockets can't be tapped.
+// captureOn captures on the wire if the process may, and at the sockets otherwise. listen holds the
+// addresses that runs listen on. The kernel's sockets cannot be tapped.
 func (b *bench) captureOn(netdev string, listen []netip.Addr, out *output, kernelIsThere bool) error {
 	if _, err := net.InterfaceByName(netdev); err != nil && netdev != loopback {
 		return fmt.Errorf("--interface %s: %w", netdev, err)
@@ -172,7 +171,7 @@ func (b *bench) captureOn(netdev string, listen []netip.Addr, out *output, kerne
 	return nil
 }
 
-// listed is a list of pairings, each after a space.
+// listed formats pairings, each after a space.
 func listed(pairings []conformance.Pairing) string {
 	var text string
 	for _, p := range pairings {

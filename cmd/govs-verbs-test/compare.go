@@ -37,7 +37,7 @@ func (c *compareCmd) Validate() error {
 	return err
 }
 
-// Run judges.
+// Run judges the collections.
 func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	col, dir, err := c.read()
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	return j.judge(ctx, out, col, dir)
 }
 
-// read reads the collections, and returns where their captures are.
+// read reads the collections and returns the folder of their captures.
 func (c *compareCmd) read() (*conformance.Collection, string, error) {
 	var parts []conformance.Part
 	for _, dir := range c.Dirs {
@@ -79,10 +79,10 @@ func (c *compareCmd) read() (*conformance.Collection, string, error) {
 		return parts[0].Collection, parts[0].Dir, nil
 	}
 	col, err := conformance.Join(referenceName, parts...)
-	return col, "/", err // captures have their absolute names
+	return col, "/", err // the captures have absolute names
 }
 
-// notCollected says why a folder can't be judged.
+// notCollected explains why a folder cannot be judged.
 func notCollected(dir string, err error) error {
 	_, statErr := os.Stat(filepath.Join(dir, "report.json"))
 	if statErr == nil && errors.Is(err, os.ErrNotExist) {

@@ -38,7 +38,7 @@ The exit status is 1 ` +
 		`if the capture has no iWARP in it, and 2 if the file is not a capture, or the interface can't be captured on.`
 }
 
-// decoded is what decode --json prints.
+// decoded is the output of decode --json.
 type decoded struct {
 	Conns []decodedConn `json:"connections"`
 	Notes []string      `json:"notes,omitempty"` // what was wrong with the file
@@ -66,7 +66,7 @@ var kindNames = map[wire.Kind]string{
 	wire.KindStartup: "startup", wire.KindFPDU: "fpdu", wire.KindFIN: "fin", wire.KindRST: "rst", wire.KindUndecoded: "undecoded",
 }
 
-// Run decodes. It is a failure if there is no iWARP in the file.
+// Run decodes. It fails if the file contains no iWARP.
 func (c *decodeCmd) Run(ctx context.Context, out *output) error {
 	switch {
 	case (c.File == "") == (c.Interface == ""):
@@ -98,7 +98,7 @@ func (c *decodeCmd) Run(ctx context.Context, out *output) error {
 	if c.JSON {
 		return nil
 	}
-	if len(trace.Conns) == 1 { // with more of them the ladder has this
+	if len(trace.Conns) == 1 { // with more connections, the ladder says this
 		fmt.Fprintf(out, "%s -> %s\n", trace.Conns[0].Initiator, trace.Conns[0].Responder)
 	}
 	for _, line := range trace.Ladder() {
@@ -107,7 +107,7 @@ func (c *decodeCmd) Run(ctx context.Context, out *output) error {
 	return nil
 }
 
-// nothing says that there is no iWARP among the TCP connections that were seen.
+// nothing returns the error for a file without iWARP; seen is its number of TCP connections.
 func (c *decodeCmd) nothing(seen int) error {
 	where := ""
 	if c.Port != 0 {
@@ -126,7 +126,7 @@ func decodedConns(trace *wire.Trace) []decodedConn {
 			Initiator: conn.Initiator.String(), Responder: conn.Responder.String(), CRC: conn.CRC(),
 			Frames: make([]decodedFrame, 0, len(conn.Frames)), Notes: conn.Notes,
 		}
-		lines := conn.Ladder() // one a frame
+		lines := conn.Ladder() // one line per frame
 		for i := range conn.Frames {
 			f := &conn.Frames[i]
 			row := decodedFrame{
@@ -144,8 +144,7 @@ func decodedConns(trace *wire.Trace) []decodedConn {
 	return conns
 }
 
-// afterArrow is what a ladder's line says of the frame, without what is wrong
-// with it.
+// afterArrow returns a ladder line's description of the frame, without wrong.
 func afterArrow(line, wrong string) string {
 	if _, text, ok := strings.Cut(line, "-- "); ok {
 		line = text

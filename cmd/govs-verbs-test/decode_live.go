@@ -12,10 +12,11 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// liveEvery is how often packets are decoded at most: all of a connection is decoded again.
+// liveEvery is the shortest time between two decodings, because each decodes all of a connection
+// again.
 const liveEvery = 50 * time.Millisecond
 
-// live decodes what passes an interface until ctx ends, or --count frames are printed.
+// live decodes an interface's packets until ctx ends, or until --count frames are printed.
 func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
 	switch {
 	case c.Port == 0:
@@ -68,7 +69,7 @@ func (c *decodeCmd) live(ctx context.Context, out *output) (err error) {
 	return err
 }
 
-// liveError returns the error of live if err ended it. A signal is none.
+// liveError returns the error with which live ends; a signal is not an error.
 func (c *decodeCmd) liveError(ctx context.Context, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil:
@@ -79,7 +80,7 @@ func (c *decodeCmd) liveError(ctx context.Context, err error) error {
 	return unable(fmt.Errorf("decode: interface %s: %w", c.Interface, err))
 }
 
-// isFrame reports whether a line of a ladder is a frame, and neither a heading nor a note.
+// isFrame reports whether a line of a ladder is a frame, not a heading or a note.
 func isFrame(line string) bool {
 	return strings.Contains(line, " --> ") || strings.Contains(line, " <-- ")
 }

@@ -26,14 +26,13 @@ type deviceRow struct {
 	Netdev    string      `json:"netdev,omitempty"`
 	State     string      `json:"port_state,omitempty"`
 	Attr      *deviceAttr `json:"attributes,omitempty"`
-	Error     string      `json:"error,omitempty"` // why it can't be used
+	Error     string      `json:"error,omitempty"` // why it cannot be used
 }
 
-// deviceAttr is a provider.DeviceAttr in JSON, under the names that struct
-// ibv_device_attr has.
+// deviceAttr is a provider.DeviceAttr in JSON, with the names of struct ibv_device_attr.
 type deviceAttr struct {
 	FWVer           string             `json:"fw_ver"`
-	NodeGUID        uint64             `json:"-"` // both in the row, in hexadecimal
+	NodeGUID        uint64             `json:"-"` // the row has both, in hexadecimal
 	SysImageGUID    uint64             `json:"-"`
 	MaxMRSize       uint64             `json:"max_mr_size"`
 	PageSizeCap     uint64             `json:"page_size_cap"`
@@ -64,8 +63,8 @@ type deviceAttr struct {
 	NumCompVectors  int                `json:"num_comp_vectors"`
 }
 
-// Run lists. Since the engine is always there, a kernel without devices is a note on
-// stderr, and an error only with --provider kernel.
+// Run lists the devices. The engine always exists, so a kernel without devices is only a note on
+// stderr; with --provider kernel it is an error.
 func (c *devicesCmd) Run(out *output) error {
 	rows := []deviceRow{}
 	for _, p := range []provider.Provider{engine.New(nil), kernel.New()} {
@@ -90,7 +89,7 @@ func (c *devicesCmd) Run(out *output) error {
 		}
 	}
 	if c.Provider == "auto" {
-		// Not in the list, because auto is no device.
+		// Not in the list, because auto is not a device.
 		fmt.Fprintln(out.errors, "auto takes", auto.New(nil).Why())
 	}
 	if c.JSON {
@@ -110,7 +109,7 @@ func (c *devicesCmd) Run(out *output) error {
 	return out.table([]string{"DEVICE", "PROVIDER", "TRANSPORT", "NODE GUID", "NETDEV", "PORT 1"}, cells)
 }
 
-// describeDevice opens a device and queries it. The row's Error says what failed.
+// describeDevice opens a device and queries it. The row's Error reports what failed.
 func describeDevice(p provider.Provider, d provider.DeviceInfo) deviceRow {
 	r := deviceRow{Name: d.Name, Provider: p.Name(), Transport: d.Transport.String(), NodeGUID: guid(d.NodeGUID), Netdev: d.Netdev}
 	vctx, err := ibverbs.Open(p, d.Name)

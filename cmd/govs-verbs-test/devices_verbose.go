@@ -9,11 +9,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// printVerbose prints a device as ibv_devinfo -v does: its lines, under its names and in
-// its order, without those that say nothing about iWARP (datagrams, multicast, the subnet
-// manager, on-demand paging, offloads). What ibv_devinfo doesn't have comes last. All
-// GIDs are printed; ibv_devinfo leaves out those of iWARP, because their lower half is
-// zero.
+// printVerbose prints a device as ibv_devinfo -v does, with its names and in its order. It leaves
+// out lines without meaning for iWARP (datagrams, multicast, the subnet manager, on-demand paging,
+// offloads). Lines that ibv_devinfo does not have come last. It prints all GIDs; ibv_devinfo leaves
+// out iWARP's, because their lower half is zero.
 func printVerbose(w io.Writer, p provider.Provider, d provider.DeviceInfo) error {
 	vctx, err := ibverbs.Open(p, d.Name)
 	if err != nil {
@@ -107,8 +106,8 @@ func printPort(w io.Writer, a *ibverbs.PortAttr) {
 	put("active_speed", speedText(a.ActiveSpeed))
 }
 
-// field prints "name: value" with tabs as ibv_devinfo sets them: the name after
-// indent of them, the value four tab stops after it.
+// field prints "name: value" with the tabs of ibv_devinfo: indent tabs before the name, and the
+// value four tab stops later.
 func field(w io.Writer, indent int, name string, value any) {
 	stops := 4
 	if indent > 1 {
@@ -128,7 +127,7 @@ func hex(n uint64) string {
 	return fmt.Sprintf("%#x", n)
 }
 
-// enumText is "PORT_ACTIVE (4)".
+// enumText returns text like "PORT_ACTIVE (4)".
 func enumText(v fmt.Stringer, prefix string, n int) string {
 	return fmt.Sprintf("%s (%d)", strings.TrimPrefix(v.String(), prefix), n)
 }
@@ -151,7 +150,7 @@ func linkLayerText(l uint8) string {
 	return "Unknown"
 }
 
-// mtuText is "1024 (3)", with the number that enum ibv_mtu has for it.
+// mtuText returns text like "1024 (3)", with the number in enum ibv_mtu.
 func mtuText(octets int) string {
 	for n := 1; n <= 5; n++ {
 		if octets == 128<<n {
@@ -177,12 +176,12 @@ func speedText(s uint8) string {
 	return fmt.Sprintf("invalid speed (%d)", s)
 }
 
-// guidText is a GUID in four groups.
+// guidText formats a GUID in four groups.
 func guidText(v uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xffff, v>>16&0xffff, v&0xffff)
 }
 
-// groups is a GID in groups of two bytes.
+// groups formats a GID in groups of two bytes.
 func groups(b []byte) string {
 	var text []string
 	for i := 0; i+1 < len(b); i += 2 {

@@ -39,27 +39,27 @@ func (c *diffCmd) Validate() error {
 	return nil
 }
 
-// diffRow is a message of the first capture and the one that corresponds to it in the second.
+// diffRow is a message of the first capture and the corresponding one of the second.
 type diffRow struct {
 	A      []string    `json:"a,omitempty"` // lines of the ladder, without times
 	B      []string    `json:"b,omitempty"`
-	Fields []diffField `json:"fields,omitempty"` // none if the messages are the same
+	Fields []diffField `json:"fields,omitempty"` // empty if the messages are equal
 }
 
 type diffField struct {
-	Key string `json:"key"` // as profiles have it after "wire:"
+	Key string `json:"key"` // as in profiles after "wire:"
 	A   string `json:"a"`
 	B   string `json:"b"`
 }
 
-// diffed is what diff --json prints.
+// diffed is the output of diff --json.
 type diffed struct {
 	Same     bool      `json:"same"`
 	Messages int       `json:"messages"` // compared
-	Rows     []diffRow `json:"rows"`     // those that differ, or all with --all
+	Rows     []diffRow `json:"rows"`     // with differences, or all with --all
 }
 
-// Run compares. It is a failure if the captures differ.
+// Run compares the captures. It fails if they differ.
 func (c *diffCmd) Run(out *output) error {
 	var traces [2]*wire.Trace
 	for i, file := range []string{c.A, c.B} {
@@ -89,7 +89,7 @@ func (c *diffCmd) Run(out *output) error {
 	return nil
 }
 
-// port is the one that counts in a file, 0 for all.
+// port returns the port to compare in a file, or 0 for all.
 func (c *diffCmd) port(file int) uint16 {
 	switch len(c.Port) {
 	case 0:
@@ -100,7 +100,7 @@ func (c *diffCmd) port(file int) uint16 {
 	return c.Port[file]
 }
 
-// compareTraces makes rows of what differs between two captures, or of everything.
+// compareTraces returns rows for the differences between two captures, or for everything.
 func compareTraces(a, b *wire.Trace, all bool) *diffed {
 	aligned := wire.Align(a, b)
 	d := &diffed{Same: true, Messages: len(aligned)}
@@ -111,7 +111,7 @@ func compareTraces(a, b *wire.Trace, all bool) *diffed {
 	return d
 }
 
-// diffRows returns the rows that have differences, or all, with their lines of the two ladders.
+// diffRows returns the rows with differences, or all rows, with their lines of the two ladders.
 func diffRows(aligned []wire.Row, ladders [2][]string, all bool) []diffRow {
 	rows := []diffRow{}
 	for _, r := range aligned {
@@ -127,7 +127,7 @@ func diffRows(aligned []wire.Row, ladders [2][]string, all bool) []diffRow {
 	return rows
 }
 
-// withoutTimes leaves out the column of times, which differ in any two captures.
+// withoutTimes removes the column of times, because times always differ.
 func withoutTimes(ladder []string) []string {
 	out := slices.Clone(ladder)
 	for i, line := range out {
@@ -174,8 +174,8 @@ func (r *diffRow) print(out *output) {
 	}
 }
 
-// printLines prints the lines of a message: all of a short one, and of one with many segments the
-// first and the last.
+// printLines prints the lines of a message: all of a short one, and only the first and the last of
+// one with many segments.
 func printLines(out *output, mark string, lines []string) {
 	const most = 6
 	if n := len(lines); n > most {

@@ -40,10 +40,10 @@ Flags of exec stand before the program: what follows the program is for the prog
 		`Children that it starts have the device, too. The exit status is 2 if the program can't be run so.`
 }
 
-// execUsage is how exec is called: flags after the program are the program's.
+// execUsage is the usage of exec: flags after the program are the program's.
 const execUsage = name + " exec [flags] [--] PROGRAM [ARGUMENTS]"
 
-// Run replaces this process with the program's.
+// Run replaces this process with the program.
 func (c *execCmd) Run() error {
 	command, err := programOf("exec", execUsage, c.Command)
 	if err != nil {
@@ -75,8 +75,8 @@ func (c *execCmd) Run() error {
 	return unable(fmt.Errorf("exec: %s: %w", path, become(path, command, env)))
 }
 
-// programOf returns the program and its arguments out of what kong takes for them in the arguments
-// of a command, whose usage is for errors.
+// programOf returns the program and its arguments from the arguments that kong left for a command.
+// Errors show the command's usage.
 func programOf(command, usage string, args []string) ([]string, error) {
 	program := args
 	if len(program) > 0 && program[0] == "--" {
@@ -86,21 +86,21 @@ func programOf(command, usage string, args []string) ([]string, error) {
 	case len(program) == 0:
 		return nil, &usageError{fmt.Errorf("%s: no program is given; usage: %s", command, usage)}
 	case len(args) == len(program) && strings.HasPrefix(program[0], "-"):
-		// kong takes what it does not know for the program.
+		// kong takes an unknown flag for the program.
 		return nil, &usageError{fmt.Errorf("%s: unknown flag %s; usage: %s", command, program[0], usage)}
 	}
 	return program, nil
 }
 
-// become replaces this process with a program. It returns only if that can't be run.
+// become replaces this process with a program. It returns only on failure.
 func become(path string, args, env []string) error {
-	// The signal that main ignores would stay ignored in the program; one that is handled gets its
-	// default action. (signal.Reset leaves it ignored.)
+	// The program would inherit SIGPIPE as ignored, because main ignores it. A handled signal gets
+	// its default action instead. (signal.Reset leaves it ignored.)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return syscall.Exec(path, args, env)
 }
 
-// ofThisMachine returns an error if programs can't listen at addr.
+// ofThisMachine returns an error if programs cannot listen at addr.
 func ofThisMachine(addr netip.Addr) error {
 	if addr.IsMulticast() {
 		return errors.New("is a multicast address; name one of this machine")
@@ -116,7 +116,7 @@ func ofThisMachine(addr netip.Addr) error {
 	return l.Close()
 }
 
-// environment is what the program gets: that of this process, and what the libraries read.
+// environment returns the program's environment: env, and the variables that the libraries read.
 func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, error) {
 	set := map[string]string{
 		"GOVS_BRIDGE_LIBRARY": filepath.Join(libraries, bridgeLibrary),
@@ -124,7 +124,7 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		"SYSFS_PATH":          sysfs,
 		"LD_PRELOAD":          filepath.Join(libraries, preloadLibrary),
 		"GOVS_BRIDGE_CRC":     c.CRC,
-		// Programs that are built with the address sanitizer insist on its library being the first.
+		// Programs built with the address sanitizer insist that its library is loaded first.
 		"ASAN_OPTIONS": "verify_asan_link_order=0",
 	}
 	if strings.ContainsAny(set["LD_PRELOAD"], ": ") {
@@ -185,7 +185,7 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		name, value, _ := strings.Cut(entry, "=")
 		switch {
 		case name == "LD_PRELOAD" && value != "":
-			set[name] += ":" + value // what was there stays
+			set[name] += ":" + value // after the value that is already there
 		case name == "ASAN_OPTIONS" && value != "":
 			set[name] = value + ":" + set[name]
 		case set[name] == "" && !strings.HasPrefix(name, "GOVS_BRIDGE_"):

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canPreload returns why a library can't be loaded before a program's own, nil if it can.
+// canPreload returns why a library cannot be loaded before a program's own, or nil if it can.
 func canPreload(path string) error {
 	return canPreloadAfter(path, 0)
 }
 
-// mostInterpreters is how often a script's interpreter may be a script, as in Linux.
+// mostInterpreters limits how often a script's interpreter may be a script itself, as in Linux.
 const mostInterpreters = 4
 
 func canPreloadAfter(path string, scripts int) error {
@@ -30,7 +30,7 @@ func canPreloadAfter(path string, scripts int) error {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrPermission) {
-		return nil // it can be executed without being read; what it is shows then
+		return nil // it may still be executable; running it will show
 	}
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func canPreloadAfter(path string, scripts int) error {
 	return isDynamic(f)
 }
 
-// interpreterOf returns the program that a script's first line names: with env the one that it
+// interpreterOf returns the program in a script's first line. For env it is the program that env
 // looks for.
 func interpreterOf(line string) (string, error) {
 	words := strings.Fields(strings.TrimPrefix(line, "#!"))
@@ -69,8 +69,8 @@ func interpreterOf(line string) (string, error) {
 	return words[0], nil
 }
 
-// isPrivileged returns why a program gets other rights than this one has, nil if it doesn't. The
-// loader ignores LD_PRELOAD then.
+// isPrivileged returns why a program gets more rights than this process, or nil if it does not. The
+// loader ignores LD_PRELOAD for a program with more rights.
 func isPrivileged(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -100,8 +100,8 @@ var machines = map[string]elf.Machine{
 	"ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
 }
 
-// isDynamic returns why a file is no program that glibc's loader loads for this machine, nil if it
-// is one.
+// isDynamic returns nil if glibc's loader loads the file on this machine, and otherwise why it does
+// not.
 func isDynamic(f *os.File) error {
 	p, err := elf.NewFile(f)
 	if err != nil {

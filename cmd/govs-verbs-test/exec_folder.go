@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// sysfsFolder returns the folder with the files that stand for sysfs. It is the same for all
-// programs, so that none of them has to remove it.
+// sysfsFolder returns the folder with the files that stand for sysfs. All programs share it, so
+// none has to remove it.
 func sysfsFolder() (string, error) {
 	vctx, err := ibverbs.Open(engine.New(nil), "")
 	if err != nil {
@@ -31,7 +31,7 @@ func sysfsFolder() (string, error) {
 			return dir, nil
 		}
 	}
-	// A user without a home, or with one that can't be written.
+	// The user has no home, or cannot write there.
 	temp, tempErr := ownFolder(filepath.Join(os.TempDir(), fmt.Sprintf("govs-%d", os.Getuid())))
 	if tempErr == nil {
 		dir := filepath.Join(temp, "exec", files.Digest())
@@ -42,9 +42,9 @@ func sysfsFolder() (string, error) {
 	return "", fmt.Errorf("set XDG_CACHE_HOME to a folder for them: %w", errors.Join(err, tempErr))
 }
 
-// ownFolder makes a folder in one that everybody can write, unless it is there, and returns its
-// name. Another user may have made it, or a link, to have this one read or write elsewhere: that is
-// an error.
+// ownFolder makes a folder inside one that everybody can write, unless it exists, and returns its
+// name. If another user has made it, or a link instead, it is an error, because this process would
+// read or write where that user wants.
 func ownFolder(name string) (string, error) {
 	if err := os.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err

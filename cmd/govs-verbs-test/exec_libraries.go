@@ -19,9 +19,8 @@ const (
 	bridgeLibrary  = "libgovs-bridge.so"
 )
 
-// libraries returns the folder in which the two libraries are: that which a flag names, otherwise
-// one beside the command, or one that they are built in from the source that the command was built
-// from.
+// libraries returns the folder with the two libraries. It is the one of a flag, or one beside the
+// command, or one in which it builds them from the command's source.
 func (c *execCmd) libraries() (string, error) {
 	if c.Library != "" {
 		if !complete(c.Library) {
@@ -39,8 +38,8 @@ func (c *execCmd) libraries() (string, error) {
 	return librariesOf(self, sourceFolder())
 }
 
-// librariesOf is libraries for the command self that was built from source, which is empty if it is
-// not known.
+// librariesOf finds the libraries for the command self that was built from source, which is empty
+// if unknown.
 func librariesOf(self, source string) (string, error) {
 	beside := filepath.Dir(self)
 	places := []string{filepath.Join(filepath.Dir(beside), "lib", "govs"), beside}
@@ -63,9 +62,9 @@ func librariesOf(self, source string) (string, error) {
 	return build(source, self)
 }
 
-// trusted returns an error if one of files, which are executed, is somebody else's: neither this
-// user's, nor root's, nor of the owner of the command self. The command may have been copied to
-// another machine, or its source removed, and anybody can make a folder of that name in /tmp.
+// trusted returns an error unless this user, root or the owner of the command self owns all of
+// files, because they are executed. If the command was copied to another machine, or its source
+// removed, anybody could make a folder of that name in /tmp.
 func trusted(self string, files ...string) error {
 	command, err := ownerOf(self)
 	if err != nil {
@@ -84,7 +83,7 @@ func trusted(self string, files ...string) error {
 	return nil
 }
 
-// ownerOf returns the number of the user that has a file.
+// ownerOf returns the number of the user who owns a file.
 func ownerOf(file string) (int, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -106,7 +105,7 @@ func noLibraries(where string) error {
 // complete reports whether a folder has both libraries.
 func complete(dir string) bool { return !oldest(dir).IsZero() }
 
-// oldest returns when the older of the two libraries was written, zero if one is missing.
+// oldest returns when the older of the two libraries was written, or zero if one is missing.
 func oldest(dir string) (when time.Time) {
 	for _, library := range []string{preloadLibrary, bridgeLibrary} {
 		info, err := os.Stat(filepath.Join(dir, library))
@@ -120,9 +119,9 @@ func oldest(dir string) (when time.Time) {
 	return when
 }
 
-// sourceFolder returns the project's folder that the command was built from, empty if it is not
-// there or not known: go run, go install and go build leave its name in the program, and ci/build
-// does not. No other folder will do, as what is in there is executed.
+// sourceFolder returns the project folder from which the command was built. It is empty if the
+// folder does not exist or is not known: go run, go install and go build record its name in the
+// program, but ci/build does not. No other folder is safe, because its contents are executed.
 func sourceFolder() string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(file) {
@@ -135,9 +134,9 @@ func sourceFolder() string {
 	return root
 }
 
-// build builds the libraries below the user's cache folder, unless they are there, and newer than
-// the command and the source. The go command keeps a command whose own source has not changed, and
-// the libraries are from more than that.
+// build builds the libraries below the user's cache folder, unless they exist and are newer than
+// the command and the source. The command's age is not enough: the go command keeps a command whose
+// own source has not changed, and the libraries have more sources.
 func build(source, self string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -164,8 +163,8 @@ func build(source, self string) (string, error) {
 	return dir, nil
 }
 
-// changed returns when what the libraries are built from was changed last: a file, or which files
-// are in a folder.
+// changed returns when the libraries' sources last changed: a file, or the list of files in a
+// folder.
 func changed(source string) (last time.Time, err error) {
 	for _, part := range []string{"go.mod", "go.sum", "ci/build", "cgo/bridge", "ibverbs",
 		"provider"} {

@@ -14,19 +14,19 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/tshark"
 )
 
-// referenceName is the provider that the others are compared with.
+// referenceName is the provider with which the others are compared.
 const referenceName = "engine"
 
-// judging is what run and compare have in common.
+// judging holds the flags that run and compare share.
 type judging struct {
 	Report, JSON, JUnit string
 	NoTshark            bool
-	Verbose             bool // print a row per scenario without a terminal, too
+	Verbose             bool // print a row per scenario even without a terminal
 	Profiles            *profiles
 }
 
-// prepare sees that the reports can be written, which one likes to know before a
-// run of minutes.
+// prepare checks that the reports can be written, so that a user learns of a problem before a run
+// of minutes.
 func (j *judging) prepare() error {
 	if j.Report != "" {
 		if err := os.MkdirAll(j.Report, 0o755); err != nil {
@@ -50,7 +50,7 @@ func (j *judging) prepare() error {
 	return nil
 }
 
-// canWrite reports why no file can be made in a folder.
+// canWrite returns why no file can be made in a folder.
 func canWrite(dir string) error {
 	f, err := os.CreateTemp(dir, ".govs-*")
 	if path := new(fs.PathError); errors.As(err, &path) {
@@ -62,8 +62,8 @@ func canWrite(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// judge judges a collection whose captures are in dir, prints what came of it and
-// writes the reports. The error is errFailed if the suite did not pass.
+// judge judges a collection whose captures are in dir, prints the result and writes the reports.
+// The error is errFailed if the suite did not pass.
 func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
 	judge := conformance.Judge{Suite: scenarios.Suite(), Profile: j.Profiles.entries(),
 		Dir: dir, Reference: referenceName}
@@ -103,7 +103,7 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 	return nil
 }
 
-// write writes the reports that were asked for.
+// write writes the requested reports.
 func (j *judging) write(out *output, rep *conformance.Report, dir string) error {
 	if j.Report != "" {
 		if err := report.WriteDir(j.Report, rep, dir); err != nil {

@@ -19,7 +19,7 @@ type scenarioRow struct {
 	Title        string   `json:"title"`
 	Kind         string   `json:"kind"`
 	Level        string   `json:"level"`
-	Needs        string   `json:"needs,omitempty"` // of the other side, if the kind is raw
+	Needs        string   `json:"needs,omitempty"` // from the other side, if the kind is raw
 	Requirements []string `json:"requirements,omitempty"`
 	OnlyByName   string   `json:"only_by_name,omitempty"`
 }

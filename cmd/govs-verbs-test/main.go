@@ -24,23 +24,23 @@ import (
 // Exit statuses.
 const (
 	exitPassed = 0
-	exitFailed = 1 // something was tried and did not pass
-	exitUsage  = 2 // wrong usage, or an environment that can't do it
+	exitFailed = 1 // the command ran, and something did not pass
+	exitUsage  = 2 // wrong usage, or the environment lacks something
 )
 
 const name = "govs-verbs-test"
 
-// errFailed ends a command that has printed why it failed: nothing more is printed.
+// errFailed ends a command that has already printed why it failed.
 var errFailed = errors.New("failed")
 
-// A usageError is about how the command was called, or about what the machine
-// lacks; then it says what adds that. The exit status is 2.
+// A usageError reports wrong usage, or something that the machine lacks and how to add it. The exit
+// status is 2.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// unable makes a usageError of err, and leaves nil as it is.
+// unable wraps err in a usageError; nil stays nil.
 func unable(err error) error {
 	if err == nil {
 		return nil
@@ -69,8 +69,8 @@ type cli struct {
 	VM      vmCmd      `cmd:"" name:"vm" help:"Run a command in a virtual machine that has siw, and rxe."`
 }
 
-// grammar returns a cli for kong. If args begins with the name of a command, the cli has only that
-// command, because kong needs a quarter of a command's start to read all of them.
+// grammar returns a cli for kong. If args begins with the name of a command, the cli contains only
+// that command, because parsing all of them takes kong a quarter of a command's start time.
 func grammar(args []string) any {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[cli]()) {
 		if _, command := f.Tag.Lookup("cmd"); command && len(args) > 0 && args[0] == strings.ToLower(f.Name) {
@@ -87,8 +87,8 @@ Exit status: 0 if all passed, 1 for a failure, 2 for wrong usage or a machine th
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal ends what runs in order. The second one, if that takes
-	// too long, ends the process as signals do.
+	// The first signal ends running work in order. If that takes too long, a second signal ends the
+	// process as usual.
 	context.AfterFunc(ctx, stop)
 	// A reader that closes the pipe early, as head does, makes Write fail instead of
 	// ending the process, so that a run can remove its temporary files.
@@ -96,7 +96,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main without the process: it returns the exit status.
+// run executes a command line and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -17,12 +17,12 @@ import (
 // kernelBench is the kernel device that scenarios use.
 type kernelBench struct {
 	device string
-	addr   netip.Addr // of the interface under it
+	addr   netip.Addr // of its network interface
 }
 
-// findKernel finds the first usable iWARP device of the kernel whose interface
-// has an address, or has the one that is wanted. The error says for each device
-// what is missing and, where something does, what adds it.
+// findKernel finds the first usable iWARP device of the kernel whose interface has an address, or
+// has the wanted one. The error lists what each device lacks, and how to add it if that is
+// possible.
 func findKernel(wanted netip.Addr) (kernelBench, error) {
 	p := kernel.New()
 	devices, err := p.Devices()
@@ -50,9 +50,9 @@ func findKernel(wanted netip.Addr) (kernelBench, error) {
 	return kernelBench{}, errors.New("no usable kernel device: " + strings.Join(why, "; "))
 }
 
-// addressOf returns the wanted address of the interface under a device, or with
-// none wanted the first, IPv4 before IPv6. Link-local ones count only if they
-// are wanted: others would need a zone everywhere.
+// addressOf returns the wanted address of a device's interface, or its first one if none is wanted,
+// IPv4 before IPv6. It skips link-local addresses unless they are wanted, because they would need a
+// zone everywhere.
 func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 	if d.Netdev == "" {
 		return netip.Addr{}, errors.New("its network interface is not known")
@@ -85,8 +85,8 @@ func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%s under it has no address; ip addr add 192.0.2.1/24 dev %s adds one", d.Netdev, d.Netdev)
 }
 
-// opener opens the kernel device; err says why there is none.
-// wrap, if not nil, wraps the provider.
+// opener opens the kernel device; err is the reason if there is none. wrap, if not nil, wraps the
+// provider.
 func (k kernelBench) opener(addr netip.Addr, err error, wrap wrapper) conformance.Opener {
 	return func([]string) (*conformance.Endpoint, error) {
 		if err != nil {
@@ -100,7 +100,7 @@ func (k kernelBench) opener(addr netip.Addr, err error, wrap wrapper) conformanc
 	}
 }
 
-// wrapper makes another provider of a provider; nil leaves it as it is.
+// wrapper wraps a provider; a nil wrapper does nothing.
 type wrapper func(provider.Provider) provider.Provider
 
 func (w wrapper) of(p provider.Provider) provider.Provider {

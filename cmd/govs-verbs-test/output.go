@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// output is where commands print: results to the output itself, everything
-// about how they came to be to errors. It remembers that writing failed, so that
-// a full disk is not taken for a success, and stops the command, for whose words
-// there is no reader any more; commands needn't look. Goroutines may print at the same time.
+// output is where commands print: results to the output itself, and messages about them to errors.
+// If writing fails, it stops the command, because nobody reads its output any more, and remembers
+// the error. So a full disk does not count as success, and commands need not check. Goroutines may
+// print concurrently.
 type output struct {
 	stdout io.Writer
 	errors io.Writer
 	stop   func()
 	mu     sync.Mutex
-	err    error // the first failure to write to stdout; guarded by mu while there are goroutines
+	err    error // the first failed write to stdout; guarded by mu while there are goroutines
 }
 
 // Write implements io.Writer.
@@ -36,7 +36,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// terminal reports whether a terminal shows what is printed.
+// terminal reports whether the output is a terminal.
 func (o *output) terminal() bool {
 	f, ok := o.stdout.(*os.File)
 	if !ok {
@@ -46,7 +46,7 @@ func (o *output) terminal() bool {
 	return err == nil
 }
 
-// json prints v.
+// json prints v as JSON.
 func (o *output) json(v any) error {
 	enc := json.NewEncoder(o)
 	enc.SetIndent("", "  ")

@@ -22,8 +22,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// perfCmd measures. Its commands are named as perftest's programs are: write-bw
-// is ib_write_bw.
+// perfCmd measures. Its commands are named after perftest's programs: write-bw is ib_write_bw.
 type perfCmd struct {
 	WriteBW  perfRDMACmd `cmd:"" name:"write-bw" help:"Bandwidth of RDMA Writes."`
 	WriteLat perfRDMACmd `cmd:"" name:"write-lat" help:"Round trip of RDMA Writes, one each way."`
@@ -37,7 +36,7 @@ type perfCmd struct {
 	End perfEndCmd `cmd:"" hidden:"" help:"An end that takes orders from a program."`
 }
 
-// perfFlags are what all of them have.
+// perfFlags are the flags of all workloads.
 type perfFlags struct {
 	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address or a name, and a port."`
 	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
@@ -57,10 +56,10 @@ type perfFlags struct {
 	CPUProfile string `name:"cpuprofile" help:"Write a CPU profile of this end, for go tool pprof." placeholder:"FILE"`
 	MemProfile string `name:"memprofile" help:"Write a profile of this end's allocations, all of them, for go tool pprof." placeholder:"FILE"`
 
-	both bool // both ends are this command's
+	both bool // this command is both ends
 }
 
-// seconds is a duration with a unit, or as perftest has them, a whole number of seconds.
+// seconds is a duration with a unit, or a whole number of seconds as in perftest.
 type seconds time.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -96,13 +95,13 @@ type perfRDMACmd struct {
 	Bidirectional bool          `short:"b" help:"Bandwidth: both ways at the same time; the sum is printed."`
 }
 
-// defaultLatSize is the size of messages that measure latency, unless another one is asked for.
+// defaultLatSize is the default message size for latency, in bytes.
 const defaultLatSize = 64
 
-// largest is the last of the sizes of --all.
+// largest is the last size of --all, in bytes.
 const largest = 1 << 23
 
-// sizes are the sizes that are asked for.
+// sizes returns the requested sizes.
 func (f *perfFlags) sizes() []int {
 	if !f.All {
 		return []int{f.Size}
@@ -119,7 +118,7 @@ func given(k *kong.Context, name string) bool {
 	return slices.ContainsFunc(k.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == name })
 }
 
-// A limit is what a number given with an option has to keep to.
+// A limit is the permitted range of a number given with an option.
 type limit struct {
 	option       string
 	n, low, high int
@@ -134,7 +133,7 @@ func checkLimits(limits []limit) error {
 	return nil
 }
 
-// check says what is impossible, whatever the workload.
+// check returns an error for flags that no workload supports.
 func (f *perfFlags) check(k *kong.Context) error {
 	switch {
 	case (f.Addr == "") == (f.Listen == ""):
@@ -168,14 +167,14 @@ func (f *perfFlags) check(k *kong.Context) error {
 	return f.checkUseless(k)
 }
 
-// spec is the run that is asked for, without its size.
+// spec returns the requested run, without its size.
 func (f *perfFlags) spec(op load.Op) load.Spec {
 	s := load.Spec{Op: op, Iters: f.Iters, Duration: time.Duration(f.Duration), QPs: f.QP, Poll: load.Poll(f.Poll)}
 	switch {
 	case f.Warmup > 0:
 		s.Warmup = f.Warmup
 	case f.Warmup == 0:
-		s.Warmup = -1 // none; 0 is the default's
+		s.Warmup = -1 // no warm-up; 0 means the default
 	}
 	if s.Iters == 0 && s.Duration == 0 {
 		s.Iters = 5000
@@ -196,8 +195,8 @@ func (c *perfRDMACmd) spec(op load.Op) load.Spec {
 	return s
 }
 
-// withSize is spec for messages of a size. Smaller ones than the number of
-// entries have fewer of them.
+// withSize returns s for messages of a size. A message with fewer bytes than entries has fewer
+// entries.
 func withSize(s load.Spec, size int) load.Spec {
 	s.Size = size
 	s.SGEs = min(s.SGEs, max(size, 1))
@@ -212,7 +211,7 @@ func (c *perfRDMACmd) Validate(k *kong.Context) error {
 	if err := c.check(k); err != nil {
 		return err
 	}
-	lowest := func(option string) int { // 0 is the default's
+	lowest := func(option string) int { // 0 means the default
 		if given(k, option) {
 			return 1
 		}
@@ -255,11 +254,11 @@ func (c *perfTCPCmd) Validate(k *kong.Context) error {
 	return nil
 }
 
-// opOf is the workload that a command is named after.
+// opOf returns the workload that the command is named after.
 func opOf(k *kong.Context) load.Op { return load.Op(k.Selected().Name) }
 
-// settle applies the flags that are about this process, and returns its description
-// for the other end and the report.
+// settle applies the flags for this process, and returns the process's description for the other
+// end and the report.
 func (f *perfFlags) settle() (load.End, error) {
 	if f.CPU >= 0 {
 		if err := pin.Self(f.CPU); err != nil {
@@ -273,8 +272,8 @@ func (f *perfFlags) settle() (load.End, error) {
 	case f.Procs > 0:
 		runtime.GOMAXPROCS(f.Procs)
 	case f.CPU >= 0:
-		// A second thread on the same CPU doesn't make anything faster, and a goroutine
-		// that sleeps is woken later: 75 us instead of 56 for a round trip of Sends.
+		// A second thread on the same CPU does not help, and it delays the wake-up of sleeping
+		// goroutines: a round trip of Sends takes 75 us instead of 56.
 		runtime.GOMAXPROCS(1)
 	}
 	e := load.End{Cong: f.congestion(), Procs: runtime.GOMAXPROCS(0), Kernel: kernelRelease(), Go: runtime.Version(), Govs: version()}
@@ -285,7 +284,7 @@ func (f *perfFlags) settle() (load.End, error) {
 	return e, err
 }
 
-// congestion is the name for the sockets, empty for the system's.
+// congestion returns the congestion control for the sockets, or "" for the system's default.
 func (f *perfFlags) congestion() string {
 	if f.Cong == "system" {
 		return ""
@@ -293,8 +292,8 @@ func (f *perfFlags) congestion() string {
 	return f.Cong
 }
 
-// checkCongestion says what is wrong with the name of a congestion control, which a flag gives,
-// before sockets fail for it one by one.
+// checkCongestion returns an error for a bad name of a congestion control, before each socket fails
+// with it.
 func checkCongestion(flag, name string) error {
 	if name == "" {
 		return nil
@@ -307,7 +306,7 @@ func checkCongestion(flag, name string) error {
 	if err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err == nil {
 		return nil
 	}
-	// A module that has it is loaded on demand, so that more may work.
+	// The kernel loads modules on demand, so more names may work.
 	list, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	return fmt.Errorf("%s %s: %w; this machine has %s", flag, name, err, oneLine(string(list)))
 }
@@ -327,7 +326,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	vctx, why, err := openProvider(c.Provider, addr, opts)
 	if err != nil {
 		if bad := checkCongestion("--cong", c.congestion()); bad != nil && c.Provider != "kernel" {
-			err = bad // the engine refuses it, too, but its error does not name the option
+			err = bad // the engine's own error would not name the option
 		}
 		return nil, unable(err)
 	}
@@ -336,7 +335,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	if self.Provider == "engine" {
 		self.CRC, self.BusyWait = c.CRC, c.BusyWait.String()
 	} else {
-		self.Cong = "" // the kernel's sockets are out of reach
+		self.Cong = "" // the kernel's sockets cannot be configured
 	}
 	return vctx, nil
 }
@@ -391,8 +390,8 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 	})
 }
 
-// inProcess has do work in this process as the flags want that: on its CPU, with
-// profiles around it, and until ctx ends.
+// inProcess runs do in this process as the flags require: on the given CPU, with profiles, and
+// until ctx ends.
 func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, self load.End) error) error {
 	addr, err := resolve(ctx, f.Addr+f.Listen, f.Listen != "" || f.both)
 	if err != nil {
@@ -410,7 +409,7 @@ func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, 
 	return interrupted(ctx, errors.Join(err, stop()))
 }
 
-// interrupted is err, or where that is a consequence of ctx' end, says so.
+// interrupted returns err, or an error that reports the interruption if ctx has ended.
 func interrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -430,12 +429,12 @@ func (f *perfFlags) serve(ctx context.Context, out *output, s perfServer) error 
 	fmt.Fprintf(out.errors, "listening on %s\n", s.Addr())
 	err := s.Serve(ctx, f.Serve)
 	if f.Serve == 0 && errors.Is(err, context.Canceled) {
-		err = nil // that is how it ends
+		err = nil // the normal end
 	}
 	return errors.Join(err, s.Close())
 }
 
-// describe says in words what a run depends on.
+// describe returns a text with the conditions of a run.
 func describe(s load.Spec, client, server load.End) string {
 	parts := []string{string(s.Poll)}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }

@@ -20,8 +20,8 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// perfEndCmd is an end that a program starts, and that lasts for many runs (ci/bench). It carries
-// out orders, lines of JSON on its stdin, and writes a line with the answer to each on its stdout.
+// perfEndCmd is an end for many runs that another program starts (ci/bench). It reads orders, as
+// lines of JSON, from its stdin, and writes a line with the answer to each on its stdout.
 type perfEndCmd struct {
 	Cong string `default:"cubic" help:"TCP congestion control."`
 }
@@ -29,36 +29,36 @@ type perfEndCmd struct {
 // endOrder is an order: one of Who, Listen and Run is set.
 type endOrder struct {
 	Who    bool       `json:",omitempty"` // describe the end
-	Listen *endDevice `json:",omitempty"` // listen over it, at Addr, for all runs with this end
+	Listen *endDevice `json:",omitempty"` // listen at Addr for all runs with this end
 	Run    *load.Spec `json:",omitempty"` // run it over Over, with the end that listens at Addr
 
 	Over *endDevice     `json:",omitempty"`
 	Addr netip.AddrPort `json:",omitzero"`
 }
 
-// endDevice says over what a run is.
+// endDevice describes the transport of a run.
 type endDevice struct {
 	Provider string // engine, kernel, or tcp for raw TCP
 	CRC      string // engine: on, off
-	Sleeps   bool   // engine: an end that blocks does so at once
-	Stream   bool   // over rsockets, whose calls always block
+	Sleeps   bool   // engine: a blocking end sleeps without polling first
+	Stream   bool   // over rsockets; their calls always block
 }
 
-// endReply has the answer to an order, or an Error, after which the end goes on.
+// endReply is the answer to an order, or an Error, after which the end continues.
 type endReply struct {
 	Error  string `json:",omitempty"`
 	Answer endAnswer
 }
 
-// endAnswer has what the order asks for.
+// endAnswer holds the result of an order.
 type endAnswer struct {
 	End    *load.End      `json:",omitempty"`
 	Addr   netip.AddrPort `json:",omitzero"`
-	Spec   *load.Spec     `json:",omitempty"` // the run's, with its defaults
+	Spec   *load.Spec     `json:",omitempty"` // of the run, with its defaults
 	Result *load.Result   `json:",omitempty"`
 }
 
-// Run carries out orders.
+// Run executes orders.
 func (c *perfEndCmd) Run(ctx context.Context, out *output) error {
 	f := perfFlags{Cong: c.Cong, CPU: -1}
 	self, err := f.settle()
@@ -72,9 +72,9 @@ func (c *perfEndCmd) Run(ctx context.Context, out *output) error {
 	return serveOrders(ctx, in, out, self)
 }
 
-// pollableStdin is os.Stdin, from which a goroutine reads without holding a thread and a P while it
-// waits. A read of os.Stdin that waits keeps its P until the runtime notices, up to 10 ms later:
-// with GOMAXPROCS=1 nothing else of the process runs meanwhile.
+// pollableStdin is os.Stdin as a file that the network poller watches, so a goroutine that waits in
+// a read holds neither a thread nor a P. A blocked read of os.Stdin keeps its P until the runtime
+// notices, up to 10 ms later. With GOMAXPROCS=1 nothing else in the process runs during that time.
 func pollableStdin() (*os.File, error) {
 	fd, err := unix.FcntlInt(os.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -83,11 +83,11 @@ func pollableStdin() (*os.File, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, fmt.Errorf("stdin: %w", errors.Join(err, unix.Close(fd)))
 	}
-	return os.NewFile(uintptr(fd), "stdin"), nil // it sees that the descriptor does not block
+	return os.NewFile(uintptr(fd), "stdin"), nil // NewFile detects that the descriptor is non-blocking
 }
 
-// serveOrders carries out the orders from in until that ends. self describes this end, and its Cong
-// is for all sockets.
+// serveOrders executes the orders from in until in ends. self describes this end; its Cong applies
+// to all sockets.
 func serveOrders(ctx context.Context, in io.Reader, out io.Writer, self load.End) error {
 	ctx, stop := context.WithCancel(ctx)
 	x := &perfEnd{ctx: ctx, self: self, vctxs: make(map[endDevice]*ibverbs.Context)}
@@ -118,10 +118,10 @@ type perfEnd struct {
 	vctxs  map[endDevice]*ibverbs.Context
 	peer   endPeer // of client
 	client endClient
-	served []func() error // what is to be closed when ctx has ended
+	served []func() error // to be closed after ctx has ended
 }
 
-// endPeer is what a client is connected to.
+// endPeer is the server of a client.
 type endPeer struct {
 	device endDevice
 	addr   netip.AddrPort
@@ -149,10 +149,10 @@ func (x *perfEnd) do(o endOrder) (a endAnswer, err error) {
 	return a, err
 }
 
-// overVerbs reports whether the workloads are those of package load.
+// overVerbs reports whether package load has the workloads.
 func (d endDevice) overVerbs() bool { return d.Provider != "tcp" && !d.Stream }
 
-// complete puts the defaults in.
+// complete sets the defaults.
 func (d endDevice) complete(s *load.Spec) error {
 	if d.overVerbs() {
 		return s.Complete()
@@ -160,17 +160,17 @@ func (d endDevice) complete(s *load.Spec) error {
 	return rawtcp.Complete(s)
 }
 
-// end says what this end is with a device.
+// end describes this end with a device.
 func (x *perfEnd) end(d endDevice) load.End {
 	e := x.self
 	e.Provider, e.CRC = d.Provider, d.CRC
 	if d.Provider == "kernel" {
-		e.Cong = "" // its sockets are out of reach
+		e.Cong = "" // its sockets cannot be configured
 	}
 	return e
 }
 
-// open opens a device once.
+// open opens a device, once for all runs.
 func (x *perfEnd) open(d endDevice) (*ibverbs.Context, error) {
 	d.Stream = false
 	if vctx, ok := x.vctxs[d]; ok {
@@ -206,13 +206,13 @@ func (x *perfEnd) listen(d endDevice, addr netip.AddrPort) (netip.AddrPort, erro
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_ = s.Serve(x.ctx, 0) // the client reports what goes wrong
+		_ = s.Serve(x.ctx, 0) // the client reports failures
 	}()
 	x.served = append(x.served, func() error { <-over; return s.Close() })
 	return s.Addr(), nil
 }
 
-// server listens for what a device is for.
+// server listens for a device's runs.
 func (x *perfEnd) server(d endDevice, addr netip.AddrPort) (perfServer, error) {
 	if d.overVerbs() {
 		vctx, err := x.open(d)
@@ -228,7 +228,7 @@ func (x *perfEnd) server(d endDevice, addr netip.AddrPort) (perfServer, error) {
 	return rawtcp.Listen(x.ctx, addr, network)
 }
 
-// network returns that of TCP, or of streams over a device.
+// network returns the network for TCP, or for streams over a device.
 func (x *perfEnd) network(d endDevice) (none rawtcp.Network, err error) {
 	if !d.Stream {
 		return rawtcp.TCP(x.self.Cong), nil
@@ -247,9 +247,9 @@ func (x *perfEnd) network(d endDevice) (none rawtcp.Network, err error) {
 	}, nil
 }
 
-// run runs over the connection to a server, which is kept for the next run with it. After an error
-// it is made anew. There are no connections of other runs: a device whose connections are more than
-// a few gives them smaller send buffers, and one of them has a twentieth less bandwidth then.
+// run runs over the connection to a server, which it keeps for the next run with that server. After
+// an error it makes a new one. It closes connections of other runs: with more than a few
+// connections, a device gives each a smaller send buffer, which costs a twentieth of the bandwidth.
 func (x *perfEnd) run(p endPeer, spec load.Spec) (*load.Result, error) {
 	if x.client == nil || x.peer != p {
 		if err := x.leave(); err != nil {
@@ -268,7 +268,7 @@ func (x *perfEnd) run(p endPeer, spec load.Spec) (*load.Result, error) {
 	return &r, nil
 }
 
-// leave ends the client that there is.
+// leave ends the current client, if any.
 func (x *perfEnd) leave() error {
 	c := x.client
 	if c == nil {
@@ -293,7 +293,7 @@ func (x *perfEnd) dial(p endPeer) (endClient, error) {
 	return rawtcp.Dial(x.ctx, p.addr, network)
 }
 
-// close ends everything in the order in which it can end. No caller takes errors any more.
+// close ends everything, in a possible order. Nobody is left to receive errors.
 func (x *perfEnd) close(stop func()) {
 	_ = x.leave()
 	stop()

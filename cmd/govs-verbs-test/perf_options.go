@@ -10,16 +10,16 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// workloadOptions are those that the client decides. The server learns them from it.
+// workloadOptions are the options that the client decides; the server gets them from it.
 var workloadOptions = []string{
 	"size", "all", "iters", "duration", "warmup", "qp", "poll", "tx-depth", "post-list", "inline", "sge", "mr",
 	"outstanding", "bidirectional",
 }
 
-// engineOptions are those that the kernel provider has no use for.
+// engineOptions are options that the kernel provider does not support.
 var engineOptions = []string{"crc", "busy-wait", "cong"}
 
-// useless returns why a workload has no use for an option, or "" if it has one.
+// useless returns why a workload does not use an option, or "" if it does.
 func useless(op load.Op, option string) string {
 	reads := op == load.ReadBW || op == load.ReadLat
 	switch option {
@@ -43,7 +43,7 @@ func useless(op load.Op, option string) string {
 	return ""
 }
 
-// checkUseless refuses options that would be without effect.
+// checkUseless refuses options without effect.
 func (f *perfFlags) checkUseless(k *kong.Context) error {
 	op := opOf(k)
 	switch {
@@ -68,7 +68,7 @@ func (f *perfFlags) checkUseless(k *kong.Context) error {
 	return nil
 }
 
-// checkUseless refuses options that would be without effect.
+// checkUseless refuses options without effect.
 func (c *perfRDMACmd) checkUseless(k *kong.Context) error {
 	if c.Provider == "kernel" {
 		for _, option := range engineOptions {
@@ -86,12 +86,11 @@ func (c *perfRDMACmd) checkUseless(k *kong.Context) error {
 	return nil
 }
 
-// describePerf gives each workload's help its own name, and leaves out the options that it has
-// no use for.
+// describePerf adapts the help of each workload: its name, and only the options that it uses.
 func describePerf(app *kong.Application) {
 	i := slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == "perf" })
 	if i < 0 {
-		return // another command is called
+		return // the command is another one
 	}
 	for _, n := range app.Children[i].Children {
 		op := load.Op(n.Name)

@@ -8,11 +8,10 @@ import (
 	"runtime/pprof"
 )
 
-// profile starts the profiles that the flags ask for, and returns what ends and
-// writes them.
+// profile starts the requested profiles, and returns a function that ends and writes them.
 func (f *perfFlags) profile() (stop func() error, err error) {
 	var cpu, mem *os.File
-	discard := func() { // there is nothing to report of files that are not written
+	discard := func() { // without errors, because the files are not kept
 		for _, file := range []*os.File{cpu, mem} {
 			if file != nil {
 				_ = file.Close()

@@ -8,16 +8,16 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// perfReport is what --json prints.
+// perfReport is the output of --json.
 type perfReport struct {
 	Op       load.Op   `json:"op"`
 	Poll     load.Poll `json:"poll"`
 	Client   load.End  `json:"client"`
 	Server   load.End  `json:"server"`
-	Messages []perfRow `json:"results"` // a row for each size
+	Messages []perfRow `json:"results"` // one row per size
 }
 
-// perfRow is what came of a run.
+// perfRow is the result of a run.
 type perfRow struct {
 	Spec        load.Spec `json:"spec"`
 	Size        int       `json:"size"`       // bytes
@@ -26,8 +26,8 @@ type perfRow struct {
 	GBps        float64   `json:"gb_per_s"` // 10^9 bytes per second
 	PeakGBps    float64   `json:"peak_gb_per_s,omitempty"`
 	Mops        float64   `json:"mops"`        // million messages per second
-	CPUPerGiB   float64   `json:"cpu_per_gib"` // seconds of CPU time, of both ends
-	CPUPerOp    float64   `json:"cpu_per_op"`  // microseconds, for a message or a round trip
+	CPUPerGiB   float64   `json:"cpu_per_gib"` // seconds of CPU time at both ends
+	CPUPerOp    float64   `json:"cpu_per_op"`  // microseconds per message or round trip
 	RTT         *perfRTT  `json:"rtt_us,omitempty"`
 	ClientUsage perfUsage `json:"client_usage"`
 	ServerUsage perfUsage `json:"server_usage"`
@@ -43,7 +43,7 @@ type perfRTT struct {
 	Max     float64 `json:"max"`
 }
 
-// perfUsage is what a run cost an end.
+// perfUsage is what a run cost at one end.
 type perfUsage struct {
 	AllocsPerOp float64 `json:"allocs_per_op"`
 	UserSeconds float64 `json:"user_s"`
@@ -57,7 +57,7 @@ func newPerfRow(s load.Spec, r load.Result) perfRow {
 		CPUPerGiB: r.CPUPerGiB().Seconds(), CPUPerOp: us(r.CPUPerOp()),
 		ClientUsage: newPerfUsage(r.Client), ServerUsage: newPerfUsage(r.Server),
 	}
-	if row.PeakGBps > 0 { // what is left of a run after the last 10 ms is in the average only
+	if row.PeakGBps > 0 { // the average includes what follows the last 10 ms
 		row.PeakGBps = max(row.PeakGBps, row.GBps)
 	}
 	if l := r.Lat; l != nil {
@@ -72,13 +72,13 @@ func newPerfUsage(u load.Usage) perfUsage {
 
 func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// measure does the runs and prints each as soon as it is over.
+// measure does the runs and prints each result at once.
 func (f *perfFlags) measure(ctx context.Context, out *output, spec load.Spec, run func(context.Context, load.Spec) (load.Result, error), client, server load.End) error {
 	report := perfReport{Op: spec.Op, Poll: spec.Poll, Client: client, Server: server}
 	if !f.JSON {
 		s := withSize(spec, f.sizes()[0])
 		if client.Provider != "tcp" {
-			_ = s.Complete() // the defaults; Validate has seen that there is no error
+			_ = s.Complete() // for the defaults; Validate has excluded errors
 		}
 		fmt.Fprintf(out, "%s: %s\n", spec.Op, describe(s, client, server))
 		fmt.Fprintln(out, headings(spec.Op))
@@ -101,7 +101,7 @@ func (f *perfFlags) measure(ctx context.Context, out *output, spec load.Spec, ru
 	return nil
 }
 
-// headings are perftest's columns, and one for the CPU time of both ends.
+// headings returns perftest's columns, and one for the CPU time of both ends.
 func headings(op load.Op) string {
 	if op.Latency() {
 		return fmt.Sprintf("%9s %12s %12s %12s %12s %12s %12s %12s %12s", "#bytes", "#iterations",
@@ -116,7 +116,7 @@ func (r perfRow) line() string {
 		return fmt.Sprintf("%9d %12d %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f", r.Size,
 			r.Iterations, t.Min, t.Typical, t.Mean, t.P99, t.P999, t.Max, r.CPUPerOp)
 	}
-	peak := "-" // shorter than what a peak is of
+	peak := "-" // the run is too short for a peak
 	if r.PeakGBps > 0 {
 		peak = fmt.Sprintf("%.3f", r.PeakGBps)
 	}

@@ -21,16 +21,16 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
 )
 
-// perfSelfFlags are those of a command that is both ends.
+// perfSelfFlags are the flags of a command that is both ends.
 type perfSelfFlags struct {
 	Self   bool `help:"Be both ends, at ADDR:PORT or on the loopback, and measure raw TCP between rounds."`
 	Rounds int  `short:"r" default:"5" help:"With --self: measure both N times. Default 5." placeholder:"N"`
 }
 
-// selfTime is how long each measurement of --self takes, unless an option says otherwise.
+// selfTime is the default duration of each measurement of --self.
 const selfTime = 300 * time.Millisecond
 
-// checkSelf sees to the options of --self. It comes before all other checks.
+// checkSelf checks and applies the options of --self. It precedes all other checks.
 func (c *perfRDMACmd) checkSelf(k *kong.Context) error {
 	if c.both = c.Self; !c.Self {
 		if given(k, "rounds") {
@@ -55,7 +55,7 @@ func (c *perfRDMACmd) checkSelf(k *kong.Context) error {
 	return checkLimits([]limit{{"rounds", c.Rounds, 1, 1000}})
 }
 
-// tcpSpec is the most similar run over raw TCP.
+// tcpSpec returns the most similar run over raw TCP.
 func (c *perfRDMACmd) tcpSpec(op load.Op) load.Spec {
 	like := rawtcp.BW
 	if op.Latency() {
@@ -64,28 +64,28 @@ func (c *perfRDMACmd) tcpSpec(op load.Op) load.Spec {
 	return c.perfFlags.spec(like)
 }
 
-// perfSelfReport is what --self --json prints.
+// perfSelfReport is the output of --self --json.
 type perfSelfReport struct {
 	Op      load.Op       `json:"op"`
 	Poll    load.Poll     `json:"poll"`
 	Client  load.End      `json:"client"`
 	Server  load.End      `json:"server"`
 	Rounds  int           `json:"rounds"`
-	Results []perfSelfRow `json:"results"` // a row for each size
+	Results []perfSelfRow `json:"results"` // one row per size
 }
 
-// perfSelfRow compares medians over the rounds. The ratios are those of each round.
+// perfSelfRow compares medians over the rounds. The ratios are computed in each round.
 type perfSelfRow struct {
 	Size  int        `json:"size"` // bytes
 	RDMA  perfValues `json:"rdma"`
 	TCP   perfValues `json:"tcp"`
 	Ratio perfSpread `json:"ratio"`
-	// CPURatio is of the rounds in which TCP took CPU time: nil if none was long enough for that.
+	// CPURatio covers the rounds in which TCP took CPU time; nil if no round was long enough.
 	CPURatio *perfSpread `json:"cpu_ratio,omitempty"`
 }
 
-// perfValues are GB/s and seconds of CPU time per GiB; for latency microseconds, and those of CPU
-// time for each round trip. CPU time is that of both ends.
+// perfValues holds GB/s and seconds of CPU time per GiB. For latency it holds microseconds, and
+// microseconds of CPU time per round trip. CPU time is that of both ends together.
 type perfValues struct {
 	GBps      float64 `json:"gb_per_s,omitempty"`
 	RTT       float64 `json:"rtt_us,omitempty"`
@@ -93,7 +93,7 @@ type perfValues struct {
 	CPUPerOp  float64 `json:"cpu_per_op,omitempty"`
 }
 
-// perfSpread is over the rounds.
+// perfSpread is the spread over the rounds.
 type perfSpread struct {
 	Median float64 `json:"median"`
 	Least  float64 `json:"least"`
@@ -106,13 +106,13 @@ func spreadOf(list []float64) perfSpread {
 	return perfSpread{(list[(n-1)/2] + list[n/2]) / 2, list[0], list[n-1]}
 }
 
-// self measures with servers that are processes of their own. This process is the client of both.
+// self measures with servers in processes of their own. This process is the client of both.
 func (c *perfRDMACmd) self(ctx context.Context, k *kong.Context, out *output) error {
 	serverCPU, err := c.shareCPUs()
 	if err != nil {
 		return unable(err)
 	}
-	// Servers have a context of their own, because an error ends them, too, and no interruption.
+	// Servers have their own context, because an error ends them too, which is not an interruption.
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
@@ -147,8 +147,8 @@ func (c *perfRDMACmd) self(ctx context.Context, k *kong.Context, out *output) er
 	})
 }
 
-// shareCPUs pins this end to one CPU, if no option says otherwise, and returns that of the servers,
-// -1 for any.
+// shareCPUs pins this end to one CPU, if no option says otherwise, and returns the CPU for the
+// servers, or -1 for any.
 func (c *perfRDMACmd) shareCPUs() (int, error) {
 	if c.CPU < 0 && c.Procs > 0 {
 		return -1, nil
@@ -163,7 +163,7 @@ func (c *perfRDMACmd) shareCPUs() (int, error) {
 	return cpus[slices.IndexFunc(cpus, func(cpu int) bool { return cpu != c.CPU })], nil
 }
 
-// serverArgs are the arguments of a server that has the options of this end.
+// serverArgs returns the arguments of a server with this end's options.
 func (c *perfRDMACmd) serverArgs(k *kong.Context, op string, addr netip.AddrPort, cpu int) []string {
 	args := []string{"perf", op, "--listen", addr.String(), "--cpu", strconv.Itoa(cpu)}
 	for _, o := range []struct {
@@ -180,12 +180,12 @@ func (c *perfRDMACmd) serverArgs(k *kong.Context, op string, addr netip.AddrPort
 	return args
 }
 
-// selfServer is a server that this command has started. It ends with its client.
+// selfServer is a server process that this command has started. It ends with its client.
 type selfServer struct {
 	cmd  *exec.Cmd
 	addr netip.AddrPort
 	said strings.Builder // on stderr
-	over chan struct{}   // closed when it says no more
+	over chan struct{}   // closed at the end of its stderr
 }
 
 func startSelfServer(ctx context.Context, args []string) (*selfServer, error) {
@@ -224,7 +224,7 @@ func startSelfServer(ctx context.Context, args []string) (*selfServer, error) {
 	return s, err
 }
 
-// wait waits for the server's end, which an error brings about.
+// wait waits until the server ends; an error makes it end.
 func (s *selfServer) wait(cancel func(), err *error) {
 	if *err != nil {
 		cancel()
@@ -237,11 +237,11 @@ func (s *selfServer) wait(cancel func(), err *error) {
 
 type perfRun func(context.Context, load.Spec) (load.Result, error)
 
-// compare does the rounds of each size, and prints it as soon as they are over.
+// compare does the rounds of each size, and prints each size's result at once.
 func (c *perfRDMACmd) compare(ctx context.Context, out *output, rep *perfSelfReport, rdma, tcp perfRun) error {
 	if !c.JSON {
 		s := withSize(c.spec(rep.Op), c.sizes()[0])
-		_ = s.Complete() // Validate has seen that there is no error
+		_ = s.Complete() // Validate has excluded errors
 		fmt.Fprintf(out, "%s: %s; %d rounds, raw TCP after each\n", rep.Op, describe(s, rep.Client, rep.Server), c.Rounds)
 		fmt.Fprintln(out, selfHeadings(rep.Op))
 	}
@@ -261,7 +261,7 @@ func (c *perfRDMACmd) compare(ctx context.Context, out *output, rep *perfSelfRep
 	return nil
 }
 
-// rounds measures messages of one size in turns.
+// rounds measures messages of one size, alternating between RDMA and TCP.
 func (c *perfRDMACmd) rounds(ctx context.Context, op load.Op, size int, rdma, tcp perfRun) (
 	row perfSelfRow, err error,
 ) {
@@ -284,7 +284,7 @@ func (c *perfRDMACmd) rounds(ctx context.Context, op load.Op, size int, rdma, tc
 		}
 		last := len(speeds[0]) - 1
 		ratios = append(ratios, speeds[0][last]/speeds[1][last])
-		if costs[1][last] > 0 { // CPU time comes in ticks
+		if costs[1][last] > 0 { // it may be 0, because CPU time comes in ticks
 			cpu = append(cpu, costs[0][last]/costs[1][last])
 		}
 	}

@@ -35,8 +35,8 @@ A server of this command and a client of C, then the other way round:
     ` + name + ` ping 192.0.2.1:7174`
 }
 
-// The sizes that the C rping takes: its buffer is 64 KiB, of which it uses one
-// byte less; the head of its text has to fit, whatever the number in it.
+// Sizes that the C rping accepts. Its buffer is 64 KiB, of which it uses one byte less. The
+// smallest size has room for the head of the text with any number.
 const (
 	minPing = 23
 	maxPing = 64<<10 - 1
@@ -96,10 +96,10 @@ func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
 	if err != nil && f.Count == 0 {
 		return err
 	}
-	return errors.Join(err, f.print(out, c.JSON)) // what was done until then, too
+	return errors.Join(err, f.print(out, c.JSON)) // also with an error, for the pings before it
 }
 
-// figures are what a ping came to. The times are the client's.
+// figures are the results of a ping. The times are the client's.
 type figures struct {
 	Role     string  `json:"role"` // client or server
 	Peer     string  `json:"peer"`

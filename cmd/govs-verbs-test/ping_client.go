@@ -12,10 +12,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// settle is how long the client waits before its first message. Between siw's reply to
-// the connection request and the end of its accept call, siw does not read what comes in,
-// and reads it later only when more comes. The server would never see a first message
-// that is that fast, as those of the engine are.
+// settle is how long the client waits before its first message. From siw's reply to the connection
+// request until its accept call returns, siw does not read what arrives, and later reads it only
+// when more arrives. The engine's first message could be so fast that the server never sees it.
 const settle = 100 * time.Millisecond
 
 // ping is the client.
@@ -45,7 +44,7 @@ func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.A
 	return p.disconnect(ctx)
 }
 
-// whyNot adds what the user can do about a failed Dial.
+// whyNot adds advice to the error of a failed Dial.
 func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 	var rejected *rdmacm.RejectedError
 	switch {
@@ -59,8 +58,8 @@ func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 	return err
 }
 
-// pingOnce sends the server the address of our data, which it reads, and then that of
-// our sink, to which it writes what it has read.
+// pingOnce sends the server the address of our data, which the server reads, and then the address
+// of our sink, to which the server writes what it has read.
 func (p *pinger) pingOnce(ctx context.Context, n int) error {
 	fillPing(p.data.Bytes(), n)
 	clear(p.sink.Bytes())
@@ -76,14 +75,14 @@ func (p *pinger) pingOnce(ctx context.Context, n int) error {
 	if _, err := p.hear(ctx); err != nil {
 		return fmt.Errorf("the server has to write the data back: %w", err)
 	}
-	// The C server writes back the text with its NUL; we fill all with text.
+	// The C server writes back the text with its NUL; our text fills the whole buffer.
 	if !bytes.Equal(p.data.Bytes(), p.sink.Bytes()) {
 		return errors.New("what came back is not what was sent")
 	}
 	return nil
 }
 
-// disconnect ends the connection and waits until that is through.
+// disconnect ends the connection and waits for its end.
 func (p *pinger) disconnect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

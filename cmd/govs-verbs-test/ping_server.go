@@ -11,10 +11,10 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// errLeft says that the client has ended the connection.
+// errLeft reports that the client has ended the connection.
 var errLeft = errors.New("the client has left")
 
-// listen listens, and prints where.
+// listen listens, and prints the address.
 func (c *pingCmd) listen(ctx context.Context, out *output, vctx *ibverbs.Context,
 	addr netip.AddrPort) (*rdmacm.Listener, error) {
 	l, err := rdmacm.Listen(ctx, vctx, addr, nil)
@@ -25,7 +25,7 @@ func (c *pingCmd) listen(ctx context.Context, out *output, vctx *ibverbs.Context
 	return l, nil
 }
 
-// serve is the server, for one client.
+// serve serves one client.
 func (c *pingCmd) serve(ctx context.Context, out *output, p *pinger, addr netip.AddrPort, f *figures) error {
 	f.Role = "server"
 	l, err := c.listen(ctx, out, p.vctx, addr)
@@ -40,12 +40,12 @@ func (c *pingCmd) serve(ctx context.Context, out *output, p *pinger, addr netip.
 	return c.serveClient(ctx, out, p, req, f)
 }
 
-// mostClients is how many clients a persistent server has at a time: each has 130 KiB of registered
-// memory. Others wait until one has left.
+// mostClients limits the clients of a persistent server at a time, because each has 130 KiB of
+// registered memory. Others wait until one has left.
 const mostClients = 64
 
-// serveAll is the persistent server. A client that fails is a line on stderr. What several clients
-// print is written in whole lines.
+// serveAll is the persistent server. If a client fails, it prints a line on stderr. The output of
+// concurrent clients consists of whole lines.
 func (c *pingCmd) serveAll(ctx context.Context, out *output, vctx *ibverbs.Context,
 	addr netip.AddrPort) error {
 	l, err := c.listen(ctx, out, vctx, addr)
@@ -78,7 +78,7 @@ func (c *pingCmd) serveAll(ctx context.Context, out *output, vctx *ibverbs.Conte
 	}
 }
 
-// serveOneOfMany serves a client with objects of its own.
+// serveOneOfMany serves a client with its own PD and queues.
 func (c *pingCmd) serveOneOfMany(ctx context.Context, out *output, vctx *ibverbs.Context,
 	req *rdmacm.Request) (err error) {
 	p, err := newPinger(vctx, c.Timeout)
@@ -99,7 +99,7 @@ func (c *pingCmd) serveClient(ctx context.Context, out *output, p *pinger, req *
 	f.Peer = req.RemoteAddr().String()
 	acceptCtx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	// The client's size is not known before its first message.
+	// Only the client's first message shows its size.
 	conn, err := req.Accept(acceptCtx, p.config(maxPing))
 	if err != nil {
 		return fmt.Errorf("accepting %s: %w", f.Peer, err)
@@ -121,9 +121,9 @@ func (c *pingCmd) serveClient(ctx context.Context, out *output, p *pinger, req *
 	}
 }
 
-// serveOnce reads the client's data and writes it to where the client wants it.
-// It returns the data, which stay valid until the next call. The error is
-// errLeft if the client ended the connection between two pings.
+// serveOnce reads the client's data and writes it to the address that the client gives. It returns
+// the data, which stay valid until the next call. The error is errLeft if the client ended the
+// connection between two pings.
 func (p *pinger) serveOnce(ctx context.Context) ([]byte, error) {
 	from, err := p.hear(ctx)
 	if p.left(err) {

@@ -12,16 +12,16 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// pinger is one end of an rping: a connection, and memory for it in a PD of its
-// own, so that the connection can be closed first.
+// pinger is one end of an rping: a connection, and memory for it. The memory has its own PD, so
+// that the connection can be closed first.
 type pinger struct {
 	vctx    *ibverbs.Context
 	pd      *ibverbs.PD
-	conn    *rdmacm.Conn    // nil before there is one
-	over    context.Context // done when conn has been over for a while
-	timeout time.Duration   // how long the peer may do nothing
+	conn    *rdmacm.Conn    // nil before it is made
+	over    context.Context // done some time after conn has ended
+	timeout time.Duration   // how long the peer may be silent
 
-	data *ibverbs.MR // client: what is pinged; server: where that goes
+	data *ibverbs.MR // client: the pinged data; server: where they go
 	sink *ibverbs.MR // client: where the server's Write goes
 	send *ibverbs.MR
 	recv *ibverbs.MR
@@ -72,18 +72,17 @@ func (p *pinger) alloc(size int) error {
 	return nil
 }
 
-// flushTime is how long after the end of a connection its completions may come. siw
-// completes no work during which it found that the connection has ended, so this time
-// limit ends the wait.
+// flushTime is how long to wait for completions after a connection has ended. It limits the wait,
+// because siw does not complete work during which it found that the connection has ended.
 const flushTime = time.Second
 
-// use makes conn the pinger's connection, to be closed by close.
+// use sets the pinger's connection, which close closes.
 func (p *pinger) use(conn *rdmacm.Conn) {
 	p.conn = conn
 	ctx, cancel := context.WithCancel(context.Background())
 	p.over = ctx
 	go func() {
-		<-conn.Done() // Close does that, too
+		<-conn.Done() // also after Close
 		time.AfterFunc(flushTime, cancel)
 	}()
 }
@@ -143,7 +142,7 @@ func (p *pinger) hear(ctx context.Context) (pingInfo, error) {
 	return info, p.postRecv(p.conn.QP())
 }
 
-// wait waits for one completion, as long as the peer may do nothing.
+// wait waits for one completion, at most for the timeout.
 func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs.WC, error) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -165,14 +164,14 @@ func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs
 	return wc[0], nil
 }
 
-// left reports whether err comes from an orderly end by the peer. Then no cause is known,
-// or the cause is the end of the stream.
+// left reports whether the peer has ended the connection in order, which caused err. The cause is
+// then unknown, or the end of the stream.
 func (p *pinger) left(err error) bool {
 	cause := p.conn.QP().Cause()
 	return errors.Is(err, ibverbs.ErrFlushed) && (cause == nil || errors.Is(cause, io.EOF))
 }
 
-// because adds to an error why the connection ended, where the provider knows.
+// because adds the reason for the connection's end to an error, if the provider knows it.
 func (p *pinger) because(err error) error {
 	if p.left(err) {
 		return fmt.Errorf("the peer has ended the connection: %w", err)
@@ -183,7 +182,7 @@ func (p *pinger) because(err error) error {
 	return err
 }
 
-// text is what b holds before the first NUL, which is what rping prints.
+// text returns b up to the first NUL, which is what rping prints.
 func text(b []byte) []byte {
 	t, _, _ := bytes.Cut(b, []byte{0})
 	return t

@@ -11,18 +11,18 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
-// profileFlags are of the commands that judge.
+// profileFlags are flags of the commands that judge.
 type profileFlags struct {
 	Profile []string `help:"A profile of the stack under test: its options and known divergences (docs/profiles.md). It replaces the built-in one of the same provider. May be given several times." placeholder:"FILE" type:"path" sep:"none"`
 }
 
-// profiles are those that a command uses.
+// profiles are the profiles that a command uses.
 type profiles struct {
 	all   []*profile.Profile
-	names []string // for the report: files, and built-in ones by their names
+	names []string // for the report: files, or the names of built-in ones
 }
 
-// load reads the profiles that were asked for, and those that are built in.
+// load reads the requested profiles and the built-in ones.
 func (f *profileFlags) load() (*profiles, error) {
 	suite := scenarios.Suite()
 	builtin, err := profile.Builtin(suite)
@@ -58,7 +58,7 @@ func (f *profileFlags) load() (*profiles, error) {
 
 func (p *profiles) entries() []conformance.ProfileEntry { return profile.Entries(p.all) }
 
-// scale is the largest of the stacks that take part.
+// scale returns the largest time scale of the stacks in the pairings.
 func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 	scale := 1.0
 	for _, of := range p.all {
@@ -70,7 +70,7 @@ func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 	return scale
 }
 
-// noteIdle prints the files that were asked for whose stack takes no part in any of the pairings.
+// noteIdle prints the requested files whose stack is in none of the pairings.
 func (p *profiles) noteIdle(out *output, pairings []conformance.Pairing) {
 	for i, of := range p.all {
 		if p.names[i] != of.Name && !slices.ContainsFunc(pairings,
@@ -80,7 +80,7 @@ func (p *profiles) noteIdle(out *output, pairings []conformance.Pairing) {
 	}
 }
 
-// leavesOut returns why a scenario is not run over a pairing.
+// leavesOut returns why a scenario is not run over a pairing, or "".
 func (p *profiles) leavesOut(slug string, pairing conformance.Pairing) string {
 	for _, of := range p.all {
 		if why := of.LeavesOut(slug, pairing); why != "" {
@@ -176,7 +176,7 @@ func (c *profileShowCmd) Run(out *output) error {
 	return nil
 }
 
-// scenariosOf returns the patterns of scenarios of a fact, each once.
+// scenariosOf returns the scenario patterns of a fact, without duplicates.
 func scenariosOf(d *profile.Divergence) []string {
 	var all []string
 	for _, s := range d.Shows {
@@ -189,7 +189,7 @@ func scenariosOf(d *profile.Divergence) []string {
 	return all
 }
 
-// findProfile reads the profile of a name or of a file.
+// findProfile reads a profile, given by its name or its file.
 func findProfile(nameOrFile string) (*profile.Profile, []byte, error) {
 	if slices.Contains(profile.Names(), nameOrFile) {
 		text, err := profile.Text(nameOrFile)

@@ -19,7 +19,7 @@ type profileCheckCmd struct {
 	Collected []string `help:"Also list the entries that explain nothing in what run --collect has written to this folder, which needs the runs of the engine with itself, too. May be given several times, as for several builds of the stack: then those that explain nothing in any." placeholder:"DIR" type:"path" sep:"none"`
 }
 
-// collected is a collection, and where its captures are.
+// collected is a collection and the folder of its captures.
 type collected struct {
 	dir string
 	*conformance.Collection
@@ -52,7 +52,7 @@ func (c *profileCheckCmd) Run(ctx context.Context, out *output) error {
 	return errors.Join(errs...)
 }
 
-// neverShown lists the entries of a profile that explain nothing in collections, with why.
+// neverShown lists the entries of a profile that explain nothing in collections, with the reason.
 func neverShown(ctx context.Context, out *output, p *profile.Profile, all []collected) error {
 	takesPart := func(o conformance.Outcome) bool { return o.Pairing.Uses(p.Provider) }
 	if !slices.ContainsFunc(all, func(col collected) bool {
@@ -94,7 +94,7 @@ func neverShown(ctx context.Context, out *output, p *profile.Profile, all []coll
 	return nil
 }
 
-// whyNever says why an entry explains nothing in the runs that it is about.
+// whyNever returns why an entry explains nothing in the runs that it covers.
 func whyNever(e *conformance.ProfileEntry, runs int) string {
 	switch {
 	case runs > 0 && e.Sometimes:

@@ -8,7 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// progress prints what was run: a line for each run, or one for each area when all of it was.
+// progress prints the results: a line for each run, or a line for each area when all of its runs
+// are done.
 type progress struct {
 	out   io.Writer
 	each  bool // a line for each run
@@ -16,7 +17,7 @@ type progress struct {
 	areas map[string]*areaProgress
 }
 
-// areaProgress is how the runs of an area have ended so far.
+// areaProgress counts the results of an area so far.
 type areaProgress struct {
 	planned, done int
 	millis        int64
@@ -36,7 +37,7 @@ func newProgress(out io.Writer, cfg *conformance.Config, each bool) (*progress, 
 	return p, nil
 }
 
-// ran is conformance.Config's Progress.
+// ran implements conformance.Config.Progress.
 func (p *progress) ran(done, total int, o *conformance.Outcome) {
 	count := fmt.Sprintf("[%*d/%d]", len(fmt.Sprint(total)), done, total)
 	if p.each {
@@ -54,7 +55,7 @@ func (p *progress) ran(done, total int, o *conformance.Outcome) {
 	}
 }
 
-// text is how many runs ended how.
+// text returns the number of runs for each result.
 func (a *areaProgress) text() string {
 	var parts []string
 	for _, state := range []string{"ok", "differs", "lacking", "setup"} {

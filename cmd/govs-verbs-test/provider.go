@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// openProvider opens a device of the provider that --provider names, for use with addr, and says in
-// one line which it took and why. If auto took the engine because the kernel has no device at all,
-// the line is short, since that is so on most machines. opts are for the engine; nil means
+// openProvider opens a device of the provider that --provider names, for use with addr, and prints
+// one line with its choice and the reason. If auto chose the engine because the kernel has no
+// device, the line is short, because most machines have none. opts are for the engine; nil means
 // defaults.
 func openProvider(which string, addr netip.Addr, opts *engine.Options) (*ibverbs.Context, string, error) {
 	var p provider.Provider

@@ -53,7 +53,7 @@ func (c *replayCmd) Validate() error {
 	return nil
 }
 
-// Run replays. It is a failure if something was not as in the capture.
+// Run replays. It fails if something differs from the capture.
 func (c *replayCmd) Run(ctx context.Context, out *output) error {
 	trace, err := wire.ReadFile(c.File, c.Port)
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *replayCmd) replay(ctx context.Context, conn *wire.Conn,
 	})
 }
 
-// printReplay prints what a replay has shown: a line if all was as in the capture.
+// printReplay prints the result of a replay: one line if nothing differed from the capture.
 func printReplay(out *output, conn *wire.Conn, side conformance.Role, r *replay.Result) {
 	verdict := "as in the capture"
 	if !r.Same() {

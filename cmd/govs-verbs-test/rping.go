@@ -7,8 +7,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// pingInfo is the one message of rping's protocol: where the sender's memory
-// is. Its wire form is rping's, not that of ibverbs.RemoteRegion.
+// pingInfo is the only message of rping's protocol; it gives the sender's memory. Its wire form is
+// rping's, not ibverbs.RemoteRegion's.
 type pingInfo struct {
 	Addr uint64
 	Key  uint32
@@ -32,10 +32,9 @@ func parsePingInfo(b []byte) pingInfo {
 	return pingInfo{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
 }
 
-// fillPing writes the text of ping n, as rping does: a head, then letters that
-// begin one further each time, and a NUL at the end. The server prints it, and
-// the C one writes back what is before the NUL, and that. b has minPing bytes
-// or more.
+// fillPing writes the text of ping n, as rping does: a head, then letters that begin one further
+// each time, and a NUL at the end. The server prints the text. The C server writes back the text up
+// to and including the NUL. b has at least minPing bytes.
 func fillPing(b []byte, n int) {
 	head := fmt.Appendf(nil, "rdma-ping-%d: ", n)
 	copy(b, head)

@@ -51,7 +51,7 @@ type runCmd struct {
 	peer        *remote.Session // with --peer, while it runs
 }
 
-// providerNames are the providers that a pairing can have.
+// providerNames are the providers that a pairing can contain.
 var providerNames = []string{"engine", "kernel", bridgeName}
 
 // Help implements kong's HelpProvider.
@@ -127,7 +127,7 @@ func (c *runCmd) Validate(k *kong.Context) error {
 	return err
 }
 
-// checkWith refuses a --with that no pairing fits.
+// checkWith refuses a --with that matches no pairing.
 func (c *runCmd) checkWith() error {
 	if slices.ContainsFunc(c.wanted(),
 		func(p conformance.Pairing) bool { return p.HasAll(c.With) }) {
@@ -146,7 +146,7 @@ func (c *runCmd) checkWith() error {
 		"--responder %[1]s", names, listed(c.wanted()), matrix)
 }
 
-// checkProviders refuses names that are no provider's.
+// checkProviders refuses unknown names of providers.
 func (c *runCmd) checkProviders() error {
 	check := func(flag, value string) error {
 		near, far := conformance.OnPeer(value)
@@ -173,8 +173,8 @@ func (c *runCmd) checkProviders() error {
 	return err
 }
 
-// checkOnly refuses an --only that was given, but is empty, as an unset variable of a shell is.
-// It would run everything.
+// checkOnly refuses an empty --only, for example from an unset shell variable, because it would run
+// everything.
 func checkOnly(k *kong.Context, only string) error {
 	if given(k, "only") && only == "" {
 		return errors.New("--only is empty: give it a pattern, or leave it out for all")
@@ -182,7 +182,7 @@ func checkOnly(k *kong.Context, only string) error {
 	return nil
 }
 
-// Run runs, and unless it only collects, judges.
+// Run runs the scenarios, and judges them unless it only collects.
 func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.usesBridge() {
 		if err := c.enterBridge(); err != nil {
@@ -251,7 +251,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	}
 	col.Outcomes, err = conformance.Run(ctx, cfg)
 	if err != nil {
-		if c.Collect != "" { // nothing would refer to these captures
+		if c.Collect != "" { // nothing will refer to these captures
 			_ = removeCaptures(dir, col.Outcomes)
 		}
 		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)",
@@ -282,11 +282,11 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	return judged
 }
 
-// collectionFile is the name of a collection beside its captures.
+// collectionFile is the name of a collection's file, beside its captures.
 const collectionFile = "collection.json"
 
-// workDir returns the folder for captures: the one to collect in, or a temporary one
-// that cleanup removes.
+// workDir returns the folder for captures: the folder to collect in, or a temporary one that
+// cleanup removes.
 func (c *runCmd) workDir() (dir string, cleanup func(), err error) {
 	if c.Collect == "" {
 		dir, err := os.MkdirTemp("", "govs-")
@@ -298,8 +298,7 @@ func (c *runCmd) workDir() (dir string, cleanup func(), err error) {
 	return c.Collect, func() {}, removeCollection(c.Collect)
 }
 
-// removeCollection removes what an earlier run collected in a folder, and
-// nothing else.
+// removeCollection removes an earlier run's collection from a folder, and nothing else.
 func removeCollection(dir string) error {
 	file := filepath.Join(dir, collectionFile)
 	old, err := report.ReadCollection(file)
@@ -315,8 +314,7 @@ func removeCollection(dir string) error {
 	return os.Remove(file)
 }
 
-// removeCaptures removes the captures of runs from the folder that they were
-// collected in.
+// removeCaptures removes the captures of runs from the folder of their collection.
 func removeCaptures(dir string, outcomes []conformance.Outcome) error {
 	for i := range outcomes {
 		for _, capture := range []string{outcomes[i].Capture, outcomes[i].CaptureAtPeer} {

@@ -15,21 +15,21 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// bridgeName is the provider of pairings that is the kernel provider over the bridge of exec: the C
+// bridgeName is the name in pairings of the kernel provider over the bridge of exec: the C
 // libraries, served by an engine in this process.
 const bridgeName = "bridge"
 
-// insideBridge reports whether this process has the bridge as runs need it: enterBridge has started
-// it, or exec --no-opening-write.
+// insideBridge reports whether this process has the bridge as runs need it, because enterBridge or
+// exec --no-opening-write has started the process.
 func insideBridge() bool {
 	return os.Getenv("GOVS_BRIDGE_LIBRARY") != "" &&
 		os.Getenv("GOVS_BRIDGE_NO_OPENING_WRITE") == "1"
 }
 
-// usesBridge reports whether the bridge is a side of a pairing that is asked for.
+// usesBridge reports whether the bridge is a side of a requested pairing.
 func (c *runCmd) usesBridge() bool { return slices.ContainsFunc(c.wanted(), needsBridge) }
 
-// checkBridge refuses what can't be had beside the bridge.
+// checkBridge refuses flags that exclude the bridge.
 func (c *runCmd) checkBridge() error {
 	switch {
 	case !c.usesBridge():
@@ -44,11 +44,11 @@ func (c *runCmd) checkBridge() error {
 	return nil
 }
 
-// enterBridge starts this process anew as exec starts a C program, so that the kernel provider
-// finds the device of the bridge. It returns nil in the process that has been started so.
+// enterBridge restarts this process as exec starts a C program, so that the kernel provider finds
+// the device of the bridge. In the restarted process it returns nil.
 func (c *runCmd) enterBridge() error {
 	if insideBridge() {
-		// What this process starts does without.
+		// Processes that this one starts run without the bridge.
 		return os.Unsetenv("LD_PRELOAD")
 	}
 	if !kernel.Available {
@@ -62,7 +62,7 @@ func (c *runCmd) enterBridge() error {
 	if err := canPreload(self); err != nil {
 		return fmt.Errorf("%s: %w", self, err)
 	}
-	// What is sent is the scenario's.
+	// Only the scenario decides what is sent.
 	x := &execCmd{CRC: "preferred", Library: c.Library, NoOpeningWrite: true}
 	libraries, err := x.libraries()
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *runCmd) enterBridge() error {
 	return fmt.Errorf("%s: %w", self, syscall.Exec("/proc/self/exe", os.Args, env))
 }
 
-// bridgeBench is bench for a run with the bridge.
+// bridgeBench returns the bench for a run with the bridge.
 func (c *runCmd) bridgeBench(out *output) (*bench, error) {
 	addr := c.Addr
 	if !addr.IsValid() {
@@ -114,7 +114,7 @@ func bridgeOpener(device string, addr netip.Addr, wrap wrapper) conformance.Open
 	}
 }
 
-// findBridge returns the name of the bridge's device, which it has tried.
+// findBridge returns the name of the bridge's device after trying the device.
 func findBridge(addr netip.Addr) (string, error) {
 	p := kernel.New()
 	devices, err := p.Devices()

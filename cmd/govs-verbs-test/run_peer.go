@@ -21,11 +21,11 @@ import (
 	"github.com/govs-rdma/govs/provider/remote"
 )
 
-// secretVariable is the environment variable that has the secret of agents.
+// secretVariable is the environment variable with the secret of agents.
 const secretVariable = "GOVS_AGENT_SECRET"
 
-// readSecret returns the secret of a file, or of the environment if none is named. What ends the
-// file's last line is not part of it.
+// readSecret returns the secret from a file, or from the environment if file is empty. The end of
+// the file's last line is not part of the secret.
 func readSecret(file string) ([]byte, error) {
 	if file == "" {
 		return []byte(os.Getenv(secretVariable)), nil
@@ -41,12 +41,12 @@ func readSecret(file string) ([]byte, error) {
 	return []byte(secret), nil
 }
 
-// explainSecret adds to an error about a secret how to give one.
+// explainSecret adds to an error about a secret how to provide one.
 func explainSecret(err error) error {
 	return fmt.Errorf("%w; --secret-file or %s has it, the same on both hosts", err, secretVariable)
 }
 
-// checkPeer refuses flags that don't go with --peer, or not without it.
+// checkPeer refuses flags that exclude --peer, or that require it.
 func (c *runCmd) checkPeer() error {
 	if c.Peer == "" {
 		switch {
@@ -76,14 +76,15 @@ func (c *runCmd) checkPeer() error {
 	return nil
 }
 
-// needsPeer is needsKernel for the other host.
+// needsPeer reports whether the other host takes part in a pairing.
 func needsPeer(p conformance.Pairing) bool {
 	return strings.HasSuffix(p.Initiator, conformance.AtPeer) ||
 		strings.HasSuffix(p.Responder, conformance.AtPeer)
 }
 
-// wantedWithPeer returns the pairings with the other host when no two providers are named: those
-// of --providers, or all that the two hosts are likely to have; and what they are compared with.
+// wantedWithPeer returns the pairings with the other host when no two providers are named. They are
+// the pairings of --providers, or the likely ones of the two hosts, and the pairings that these are
+// compared with.
 func (c *runCmd) wantedWithPeer() []conformance.Pairing {
 	providers := c.Providers
 	if len(providers) == 0 {
@@ -98,8 +99,8 @@ func (c *runCmd) wantedWithPeer() []conformance.Pairing {
 			p := conformance.Pairing{Initiator: i, Responder: r}
 			_, farI := conformance.OnPeer(i)
 			_, farR := conformance.OnPeer(r)
-			// Two sides there are a run that one makes there, and pairings of this host's are
-			// here for the sake of what the others are compared with.
+			// A run with both sides there is better started there. Pairings within this host only
+			// serve for comparison.
 			if farI && farR || !farI && !farR && (i != "engine" || r != "engine") {
 				continue
 			}
@@ -132,7 +133,7 @@ func (c *runCmd) meetPeer(ctx context.Context, out *output) error {
 	return nil
 }
 
-// explainPeer adds to an error of meeting an agent what to do about it.
+// explainPeer adds advice to an error of connecting to an agent.
 func explainPeer(err error, secret []byte) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -152,7 +153,7 @@ func (c *runCmd) leavePeer() {
 	}
 }
 
-// describePeer writes down the conditions on the other host.
+// describePeer records the conditions on the other host.
 func (c *runCmd) describePeer(ctx context.Context, col *conformance.Collection) error {
 	if c.peer == nil {
 		return nil
@@ -168,7 +169,7 @@ func (c *runCmd) describePeer(ctx context.Context, col *conformance.Collection) 
 	return nil
 }
 
-// peerBench is bench for a run between two hosts.
+// peerBench returns the bench for a run between two hosts.
 func (c *runCmd) peerBench(out *output) (*bench, error) {
 	ours := c.Addr
 	if !ours.IsValid() {
@@ -221,8 +222,8 @@ func (c *runCmd) peerBench(out *output) (*bench, error) {
 	return b, nil
 }
 
-// leaveOut has the bench take the pairings that are wanted, without those that the agent lacks a
-// provider for, and prints these.
+// leaveOut gives the bench the wanted pairings without those for which the agent lacks a provider,
+// and prints what it leaves out.
 func (c *runCmd) leaveOut(b *bench, out *output) {
 	why := make(map[string]string)
 	for _, p := range c.wanted() {
@@ -253,7 +254,7 @@ func (c *runCmd) leaveOut(b *bench, out *output) {
 	}
 }
 
-// farAddr is where a provider of the agent listens.
+// farAddr returns the address at which a provider of the agent listens.
 func (c *runCmd) farAddr(o remote.Offer) netip.Addr {
 	switch {
 	case c.PeerAddr.IsValid():
@@ -287,7 +288,7 @@ func (c *runCmd) farOpener(o remote.Offer, ours netip.Addr) conformance.Opener {
 	}
 }
 
-// keeping keeps the device that it has opened.
+// keeping is a provider that keeps the device that it has opened.
 type keeping struct {
 	provider.Provider
 	device *remote.Device
@@ -303,8 +304,8 @@ func (k *keeping) Open(name string) (provider.Device, error) {
 	return d, nil
 }
 
-// netdev returns the interface to capture on: the one of --interface, or the one that has our
-// address, unless the other side is on this host as well.
+// netdev returns the interface to capture on. It is --interface if that was given, or if the other
+// side is on this host as well; otherwise it is the interface with our address.
 func (c *runCmd) netdev(ours netip.Addr) (string, error) {
 	theirs := c.PeerAddr
 	if !theirs.IsValid() {
@@ -316,7 +317,7 @@ func (c *runCmd) netdev(ours netip.Addr) (string, error) {
 	return netdevOf(ours)
 }
 
-// netdevOf returns the interface that has an address.
+// netdevOf returns the interface with an address.
 func netdevOf(addr netip.Addr) (string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -337,7 +338,7 @@ func netdevOf(addr netip.Addr) (string, error) {
 	return "", fmt.Errorf("no interface has the address %v: --interface says which to capture on", addr)
 }
 
-// peerCapturer has the agent record.
+// peerCapturer makes the agent record.
 type peerCapturer struct {
 	ctx    context.Context
 	peer   *remote.Session

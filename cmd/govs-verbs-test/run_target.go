@@ -14,14 +14,14 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
-// targetFlags are about a target.
+// targetFlags are the flags for a target.
 type targetFlags struct {
 	Target string `help:"Play the scenarios of the scripted peer to what listens at this address: any iWARP stack, with any program that accepts connections and waits for its peer, such as rping -s -P." placeholder:"HOST:PORT"`
 	Offers string `name:"target-offers" enum:"listener,accept,receive" default:"receive" help:"What the program at --target does: listener, it answers Requests; accept, it accepts them and waits for its peer; receive, it has also posted a receive of 16 bytes, as rping -s has. Default receive." placeholder:"WHAT"`
 	Stack  string `name:"target-stack" help:"The provider whose profile describes the stack at --target, as kernel for siw. Default: no profile, so that every difference fails." placeholder:"PROVIDER"`
 }
 
-// offered says in a run's output what is expected of a target.
+// offered describes, in a run's output, what is expected of a target.
 var offered = map[conformance.Needs]string{
 	conformance.NeedsListener: "has to answer Requests",
 	conformance.NeedsAccept:   "has to accept connections, and to wait for its peer",
@@ -37,7 +37,7 @@ func (c *runCmd) targetName() string {
 	return c.Stack + conformance.AtTarget
 }
 
-// checkTarget refuses flags that don't go with --target, or not without it.
+// checkTarget refuses flags that exclude --target, or that require it.
 func (c *runCmd) checkTarget(k *kong.Context) error {
 	if c.Target == "" {
 		for _, flag := range []string{"target-offers", "target-stack"} {
@@ -79,9 +79,9 @@ func countRaw(list []*conformance.Scenario) int {
 	return n
 }
 
-// targetBench is bench for a run against a target. Its connections are captured at the sockets of
-// the scripted peer: all of them have the target's port, and an interface would have the ends of
-// one run's connections in the next one's capture.
+// targetBench returns the bench for a run against a target. It captures at the sockets of the
+// scripted peer. All connections have the target's port, so a capture at the interface would
+// contain the ends of the previous run's connections.
 func (c *runCmd) targetBench(ctx context.Context, out *output) (*bench, error) {
 	addr, err := resolve(ctx, c.Target, false)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *runCmd) targetBench(ctx context.Context, out *output) (*bench, error) {
 		fmt.Fprintf(out, "left out, because both of their sides are programs of the suite, which an "+
 			"agent has (--peer): %d verbs scenarios\n", left)
 	}
-	// A program that serves one client only is left to the only scenario.
+	// A single scenario is not preceded by a probe, because the program may serve only one client.
 	if countRaw(chosen) > 1 {
 		if err := target.Probe(ctx, c.Scale); err != nil {
 			return nil, unable(fmt.Errorf("--target: %w", err))

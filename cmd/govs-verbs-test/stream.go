@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// streamCmd is netcat over rsockets, and with --bench rstream.
+// streamCmd is netcat over rsockets, and rstream with --bench.
 type streamCmd struct {
 	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server: an IP address or a name, and a port. rstream's port is 7471."`
 	Listen   string        `help:"Accept one connection at this address. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
@@ -58,7 +58,7 @@ Bandwidth is of one direction after the other, as rstream measures it; round tri
 		`and rstream prints half of one.`
 }
 
-// The limits of --buffer.
+// Limits of --buffer, in bytes.
 const (
 	minStreamBuffer = 2048
 	maxStreamBuffer = 1 << 30
@@ -88,11 +88,11 @@ func (c *streamCmd) Validate(k *kong.Context) error {
 	return checkAddress(c.Addr+c.Listen, c.Listen != "")
 }
 
-// rstreamBuffer is what rstream has for each of its buffers: it sets 512 KiB, of which librdmacm
-// makes the double.
+// rstreamBuffer is the size of rstream's buffers in bytes: it sets 512 KiB, which librdmacm
+// doubles.
 const rstreamBuffer = 1 << 20
 
-// config is that of connections.
+// config returns the configuration of connections.
 func (c *streamCmd) config() rsocket.Config {
 	n := c.Buffer
 	if n == 0 && c.Bench {
@@ -101,7 +101,8 @@ func (c *streamCmd) config() rsocket.Config {
 	return rsocket.Config{SendBuffer: n, ReceiveBuffer: n}
 }
 
-// congestion is the name for the engine's sockets, empty for the system's.
+// congestion returns the congestion control for the engine's sockets, or "" for the system's
+// default.
 func (c *streamCmd) congestion() string {
 	switch {
 	case c.Cong == "" && c.Bench:
@@ -147,8 +148,8 @@ func (c *streamCmd) Run(ctx context.Context, k *kong.Context, out *output) (err 
 	return c.closing(out, conn, c.pipe(ctx, out, conn))
 }
 
-// connector returns what makes the next connection: Dial, or the Accept of a listener, which stop
-// ends.
+// connector returns a function that makes the next connection: Dial, or Accept of a listener. stop
+// ends the listener.
 func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Context,
 	addr netip.AddrPort,
 ) (
@@ -179,7 +180,7 @@ func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Co
 	return l.AcceptContext, l.Close, nil
 }
 
-// whyNot adds what the user can do about a failed Dial.
+// whyNot adds advice to the error of a failed Dial.
 func (c *streamCmd) whyNot(err error) error {
 	var timeout net.Error
 	var rejected *rdmacm.RejectedError
@@ -193,7 +194,8 @@ func (c *streamCmd) whyNot(err error) error {
 	return err
 }
 
-// closing closes a connection, of which err came, and with --verbose reports what went over it.
+// closing closes a connection whose use returned err. With --verbose it also prints what the
+// connection transferred.
 func (c *streamCmd) closing(out *output, conn *rsocket.Conn, err error) error {
 	report := conn.String()
 	err = errors.Join(err, conn.Close())
@@ -203,20 +205,20 @@ func (c *streamCmd) closing(out *output, conn *rsocket.Conn, err error) error {
 	return err
 }
 
-// noticing is how long what was read from the input may take to be noticed as lost once the peer
-// has closed the stream.
+// noticing is how long it may take, after the peer has closed the stream, to notice that input was
+// lost.
 const noticing = 200 * time.Millisecond
 
-// inputSize is how much of the input is read at a time, at most.
+// inputSize is the maximum number of bytes per read of the input.
 const inputSize = 256 << 10
 
-// pipe connects standard input and output with a connection, until both ways have ended.
+// pipe connects standard input and output with a connection, until both directions have ended.
 func (c *streamCmd) pipe(ctx context.Context, out *output, conn *rsocket.Conn) error {
-	past := func() { _ = conn.SetDeadline(time.Unix(1, 0)) } // has what waits return
+	past := func() { _ = conn.SetDeadline(time.Unix(1, 0)) } // makes waiting calls return
 	defer context.AfterFunc(ctx, past)()
 	sent := make(chan error, 1)
 	go func() {
-		// A Read of the input may never return, so it must not be into the connection's memory.
+		// A Read of the input may never return, so it must not use the connection's memory.
 		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{os.Stdin},
 			make([]byte, inputSize))
 		if err == nil {
@@ -246,6 +248,6 @@ func (c *streamCmd) pipe(ctx context.Context, out *output, conn *rsocket.Conn) e
 	case err := <-sent:
 		return err
 	case <-time.After(noticing):
-		return nil // it waits for input, and nobody would read that
+		return nil // the other goroutine still waits for input that nobody would read
 	}
 }

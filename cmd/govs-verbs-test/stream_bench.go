@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// streamBenchFlags are those of stream --bench.
+// streamBenchFlags are the flags of stream --bench.
 type streamBenchFlags struct {
 	Bench      bool   `help:"Measure, as rstream does, instead of connecting standard input and output."`
 	Size       string `short:"S" help:"With --bench: bytes of a transfer, or all for all of rstream's sizes. Default: rstream's four sizes; with --count or --iterations 1000." placeholder:"N|all"`
@@ -28,7 +28,7 @@ type streamBenchFlags struct {
 // allSizes is the value of --size for all sizes.
 const allSizes = "all"
 
-// checkBench says what is wrong with the options of --bench.
+// checkBench checks the options of --bench.
 func (f *streamBenchFlags) checkBench(k *kong.Context) error {
 	if !f.Bench {
 		for _, option := range []string{"size", "count", "iterations", "verify", "json"} {
@@ -53,7 +53,7 @@ func (f *streamBenchFlags) checkBench(k *kong.Context) error {
 	})
 }
 
-// phases are the tests, those of each connection.
+// phases returns the tests, grouped by connection.
 func (f *streamBenchFlags) phases(k *kong.Context) [][]rstream.Test {
 	if f.Size == allSizes || f.Size == "" && !given(k, "count") && !given(k, "iterations") {
 		var lat, bw []rstream.Test
@@ -69,22 +69,22 @@ func (f *streamBenchFlags) phases(k *kong.Context) [][]rstream.Test {
 	return [][]rstream.Test{{t}}
 }
 
-// streamReport is what --json prints.
+// streamReport is the output of --json.
 type streamReport struct {
-	Role     string      `json:"role"` // client: connects, and sends first; or server
+	Role     string      `json:"role"` // client (connects and sends first) or server
 	Peer     string      `json:"peer"`
 	Provider string      `json:"provider"`
 	Device   string      `json:"device"`
 	Results  []streamRow `json:"results"`
 }
 
-// streamRow is what came of a test.
+// streamRow is the result of a test.
 type streamRow struct {
 	Test rstream.Test `json:"test"`
 	perfRow
 }
 
-// bench does all tests, each phase over a connection of its own.
+// bench does all tests, each phase over its own connection.
 func (c *streamCmd) bench(ctx context.Context, phases [][]rstream.Test, out *output,
 	vctx *ibverbs.Context, next func(context.Context) (*rsocket.Conn, error),
 ) error {
@@ -114,7 +114,7 @@ func (c *streamCmd) bench(ctx context.Context, phases [][]rstream.Test, out *out
 	return nil
 }
 
-// sameOptions asks about the most likely cause of ends that don't agree.
+// sameOptions names the most likely cause of ends that do not agree.
 const sameOptions = "does it have the same --size, --count and --iterations (rstream: -S, -C and -I)?"
 
 // phase does the tests of one connection.
@@ -146,13 +146,13 @@ func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, 
 // patienceAtEnd is how long the peer has to end a connection after its tests.
 const patienceAtEnd = time.Second
 
-// awaitEnd waits until the peer ends the connection, if it does so soon. This end has sent last,
-// and rstream -T a takes the end of a connection that comes with the last bytes for a failure.
+// awaitEnd waits for the peer to end the connection, for up to patienceAtEnd. This end has sent
+// last, and rstream -T a fails if the end of a connection arrives together with the last bytes.
 func (c *streamCmd) awaitEnd(conn *rsocket.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(patienceAtEnd)); err != nil {
 		return err
 	}
-	if n, _ := conn.Read(make([]byte, 1)); n > 0 { // any error is fine: the tests are over
+	if n, _ := conn.Read(make([]byte, 1)); n > 0 { // an error is fine, because the tests are over
 		return errors.New("the peer sends more than the tests have; " + sameOptions)
 	}
 	return nil

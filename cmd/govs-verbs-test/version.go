@@ -7,12 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// revision is what ci/build says that it builds: git describe, and -dirty if the
-// tree is another one.
+// revision is set by ci/build: git describe, with -dirty if the tree has changes.
 var revision string
 
-// version is govs' own version: that of the module where the Go toolchain knows
-// one, otherwise "devel" and the revision that was built.
+// version returns govs' own version: the module's if the Go toolchain knows it, otherwise "devel"
+// and the revision that was built.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -25,8 +24,8 @@ func version() string {
 	return versionOf(info.Main.Version, stamped)
 }
 
-// revisionOf is what the go command has stamped, as ci/build writes it: with -dirty if
-// the tree differed from the revision.
+// revisionOf returns the go command's build stamp in ci/build's form: with -dirty if the tree
+// differed from the revision.
 func revisionOf(settings []debug.BuildSetting) string {
 	stamp := make(map[string]string)
 	for _, s := range settings {
@@ -43,14 +42,14 @@ func revisionOf(settings []debug.BuildSetting) string {
 func versionOf(module, stamped string) string {
 	switch {
 	case module != "" && module != "(devel)":
-		return module // a pseudo-version, where it is of no release, has the revision in it
+		return module // without a release, the pseudo-version contains the revision
 	case stamped != "":
 		return "devel " + stamped
 	}
 	return "devel"
 }
 
-// kernelRelease is what uname -r prints.
+// kernelRelease returns the output of uname -r.
 func kernelRelease() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -59,9 +58,9 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// kernelVersion is the release of the sources that the running kernel was built
-// of, or empty. Debian's uname -r names the ABI (6.1.0-50-amd64) and its uname -v
-// the package (Debian 6.1.176-1); others begin uname -r with the release.
+// kernelVersion returns the release of the running kernel's sources, or "". Debian's uname -r names
+// the ABI (6.1.0-50-amd64) and its uname -v the package (Debian 6.1.176-1); elsewhere uname -r
+// begins with the release.
 func kernelVersion() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

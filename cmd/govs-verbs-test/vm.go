@@ -43,10 +43,10 @@ The guest sees the files of this machine; what COMMAND writes stays in the guest
 Exit status: COMMAND's own, or 2 for wrong usage or if no guest is possible here, 120 if the guest's kernel logged a WARN, BUG or the like, 121 if the guest ended without a status, 124 if the time limit passed.`
 }
 
-// vmUsage is how vm is called.
+// vmUsage is the usage of vm.
 const vmUsage = name + " vm [flags] [--] COMMAND [ARGUMENTS]"
 
-// maxVMSeconds is the longest time limit that the guest's script takes.
+// maxVMSeconds is the longest time limit that the guest's script accepts, in seconds.
 const maxVMSeconds = 999999
 
 // Validate implements kong's check.
@@ -65,7 +65,7 @@ func (c *vmCmd) Validate() error {
 	return nil
 }
 
-// Run replaces this process with the script that boots the guest, so that signals, output and exit
+// Run replaces this process with the script that boots the guest, so signals, output and exit
 // status are the script's.
 func (c *vmCmd) Run() error {
 	command, err := programOf("vm", vmUsage, c.Command)
@@ -87,7 +87,7 @@ func (c *vmCmd) Run() error {
 	script := filepath.Join(scripts, "vm", "run")
 	args := append([]string{script}, c.options(dir)...)
 	args = append(append(append(args, "--"), vars...), command...)
-	env := (&exec.Cmd{Env: append(os.Environ(), c.settings()...)}).Environ() // each name once
+	env := (&exec.Cmd{Env: append(os.Environ(), c.settings()...)}).Environ() // removes duplicate names
 	err = become(script, args, env)
 	if errors.Is(err, os.ErrPermission) {
 		err = fmt.Errorf("%w: GOVS_CACHE can name a folder in which programs may be run", err)
@@ -114,7 +114,7 @@ func (c *vmCmd) options(dir string) []string {
 	return options
 }
 
-// settings returns the variables that the script takes.
+// settings returns the variables for the script.
 func (c *vmCmd) settings() []string {
 	settings := []string{"GOVS_VM_ACCEL=" + c.Accel, "GOVS_VM_MEMORY=" + strconv.Itoa(int(c.Memory))}
 	if c.CPUs > 0 {
@@ -123,8 +123,8 @@ func (c *vmCmd) settings() []string {
 	return settings
 }
 
-// variables returns what stands before the command in the guest, to set its variables: nothing if
-// there are none.
+// variables returns words that set the command's variables in the guest. They precede the command
+// there; nothing if there are no variables.
 func (c *vmCmd) variables() ([]string, error) {
 	var words []string
 	for _, v := range c.Env {

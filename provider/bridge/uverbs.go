@@ -77,8 +77,8 @@ func (f *uverbsFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxCommand is the maximum length of a command in bytes. An extended command has two parts, each
-// of at most 2^16 words of eight bytes.
+// maxCommand is more than the length of any command, in bytes. An extended command has two parts,
+// each of fewer than 2^16 words of eight bytes.
 const maxCommand = headerSize + exHeader + 2*8*(1<<16)
 
 // begin reads the headers of a command, and returns the function that executes it.
