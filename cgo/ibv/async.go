@@ -7,7 +7,7 @@ package ibv
 */
 import "C"
 
-// AsyncObject says what kind of object an AsyncEvent is about.
+// AsyncObject is the kind of object in an AsyncEvent.
 type AsyncObject int
 
 // Kinds of objects.
@@ -19,8 +19,8 @@ const (
 	AsyncWQ
 )
 
-// AsyncEvent is struct ibv_async_event. Until it is acknowledged, destroying the
-// object waits.
+// AsyncEvent is struct ibv_async_event. Destroying the object waits until the event is
+// acknowledged.
 type AsyncEvent struct {
 	Type   uint32 // enum ibv_event_type
 	Object AsyncObject
@@ -28,8 +28,8 @@ type AsyncEvent struct {
 	raw    C.struct_ibv_async_event
 }
 
-// GetAsyncEvent takes an event off the device's descriptor. EAGAIN if there is
-// none and the descriptor is non-blocking.
+// GetAsyncEvent reads an event from the device's descriptor. It returns EAGAIN if there is none and
+// the descriptor is non-blocking.
 //
 // Implements: int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 func (c *Context) GetAsyncEvent() (AsyncEvent, error) {

@@ -7,9 +7,9 @@ package ibv
 */
 import "C"
 
-// Constants returns the values of the enumerations that the package passes
-// through, as the header has them that the package was built with, by C name.
-// Names that only newer headers have are left out.
+// Constants returns the values of the enumerations that the package passes through, by C name. The
+// values are from the header that the package was built with. Names that only newer headers have
+// are left out.
 func Constants() map[string]int64 {
 	return map[string]int64{
 		// enum ibv_node_type

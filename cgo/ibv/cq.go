@@ -27,8 +27,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return (*CompChannel)(ch), nil
 }
 
-// Destroy frees the channel and closes its file descriptor. EBUSY while CQs use
-// it.
+// Destroy frees the channel and closes its file descriptor. It returns EBUSY while CQs use it.
 //
 // Implements: int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 func (ch *CompChannel) Destroy() error { return errnoResult(C.ibv_destroy_comp_channel(ch.c())) }
@@ -36,9 +35,8 @@ func (ch *CompChannel) Destroy() error { return errnoResult(C.ibv_destroy_comp_c
 // FD returns the channel's file descriptor. It is readable while an event waits.
 func (ch *CompChannel) FD() int { return int(ch.fd) }
 
-// CreateCQ makes a completion queue for at least cqe completions. The token is
-// its cq_context: GetCQEvent and GetAsyncEvent hand it back. A nil channel
-// means no events.
+// CreateCQ makes a completion queue for at least cqe completions. The token is its cq_context,
+// which GetCQEvent and GetAsyncEvent return. A nil channel means no events.
 //
 // Implements: struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector);
 func (c *Context) CreateCQ(cqe int, token uintptr, ch *CompChannel, compVector int) (*CQ, error) {
@@ -49,14 +47,13 @@ func (c *Context) CreateCQ(cqe int, token uintptr, ch *CompChannel, compVector i
 	return (*CQ)(cq), nil
 }
 
-// Destroy frees the CQ. It waits, in C, until every event that was got for the
-// CQ has been acknowledged.
+// Destroy frees the CQ. It waits, in C, until every fetched event of the CQ has been acknowledged.
 //
 // Implements: int ibv_destroy_cq(struct ibv_cq *cq);
 func (q *CQ) Destroy() error { return errnoResult(C.ibv_destroy_cq(q.c())) }
 
-// Resize changes the capacity to at least cqe; CQE returns the new one. EINVAL if fewer
-// than the completions in the CQ, EOPNOTSUPP of drivers that can't.
+// Resize changes the capacity to at least cqe; CQE returns the new one. It returns EINVAL if cqe is
+// less than the number of completions in the CQ, and EOPNOTSUPP if the driver cannot resize.
 //
 // Implements: int ibv_resize_cq(struct ibv_cq *cq, int cqe);
 func (q *CQ) Resize(cqe int) error { return errnoResult(C.govs_resize_cq(q.c(), C.int(cqe))) }
@@ -64,9 +61,9 @@ func (q *CQ) Resize(cqe int) error { return errnoResult(C.govs_resize_cq(q.c(), 
 // CQE returns the capacity that was granted.
 func (q *CQ) CQE() int { return int(q.cqe) }
 
-// GetCQEvent takes an event off the channel and says which CQ it is about, as a
-// pointer and as its token. EAGAIN if there is none and the descriptor is
-// non-blocking. The event must be acknowledged before the CQ is destroyed.
+// GetCQEvent reads an event from the channel and returns its CQ, as a pointer and as its token. It
+// returns EAGAIN if there is none and the descriptor is non-blocking. The event must be
+// acknowledged before the CQ is destroyed.
 //
 // Implements: int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
 func (ch *CompChannel) GetCQEvent() (*CQ, uintptr, error) {
@@ -147,8 +144,8 @@ func (b *WCBatch) Free() {
 // At returns the completion with index i, valid until the next Poll.
 func (b *WCBatch) At(i int) *WC { return &b.wcs[i] }
 
-// Poll takes at most n completions, and no more than the batch holds, off the CQ
-// into the batch and says how many.
+// Poll moves at most n completions, and no more than the batch holds, from the CQ to the batch and
+// returns their number.
 //
 // Implements: int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
 func (q *CQ) Poll(b *WCBatch, n int) (int, error) {
@@ -163,8 +160,7 @@ func (q *CQ) Poll(b *WCBatch, n int) (int, error) {
 	return int(got), nil
 }
 
-// fromBE32 turns a big-endian number, as it lies in memory, into a host number.
-// It is its own inverse.
+// fromBE32 converts a big-endian number in memory to a host number, and the other way round.
 func fromBE32(v uint32) uint32 {
 	if littleEndian {
 		return bits.ReverseBytes32(v)

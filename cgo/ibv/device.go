@@ -12,8 +12,8 @@ import (
 	"unsafe"
 )
 
-// DeviceList is what GetDeviceList returns. Its devices are valid until Free;
-// those that were opened stay valid until they are closed.
+// DeviceList is the result of GetDeviceList. Its devices are valid until Free; opened ones stay
+// valid until they are closed.
 type DeviceList struct {
 	Devices []*Device
 	list    **C.struct_ibv_device
@@ -48,7 +48,7 @@ func (l *DeviceList) Free() {
 // Implements: const char *ibv_get_device_name(struct ibv_device *device);
 func (d *Device) Name() string { return C.GoString(C.ibv_get_device_name(d.c())) }
 
-// Index returns the kernel's index of the device, -1 if the kernel reports none.
+// Index returns the kernel's index of the device, or -1 if the kernel reports none.
 //
 // Implements: int ibv_get_device_index(struct ibv_device *device);
 func (d *Device) Index() int { return int(C.ibv_get_device_index(d.c())) }
@@ -67,7 +67,7 @@ func (d *Device) TransportType() int32 { return int32(d.transport_type) }
 // IBDevPath returns the device's directory in sysfs.
 func (d *Device) IBDevPath() string { return goString(d.ibdev_path[:]) }
 
-// OpenDevice opens a device of a list that is not freed yet.
+// OpenDevice opens a device from a list that has not been freed.
 //
 // Implements: struct ibv_context *ibv_open_device(struct ibv_device *device);
 func OpenDevice(d *Device) (*Context, error) {
@@ -84,17 +84,17 @@ func OpenDevice(d *Device) (*Context, error) {
 // Implements: int ibv_close_device(struct ibv_context *context);
 func (c *Context) Close() error { return errnoResult(C.ibv_close_device(c.c())) }
 
-// Device returns the device that is open here.
+// Device returns the device of the context.
 func (c *Context) Device() *Device { return (*Device)(c.device) }
 
 // AsyncFD returns the file descriptor of the asynchronous events.
 func (c *Context) AsyncFD() int { return int(c.async_fd) }
 
-// NumCompVectors returns how many completion vectors the device has.
+// NumCompVectors returns the number of the device's completion vectors.
 func (c *Context) NumCompVectors() int { return int(c.num_comp_vectors) }
 
-// DeviceAttr is struct ibv_device_attr, as far as it is not about InfiniBand
-// alone. GUIDs are in host order.
+// DeviceAttr is struct ibv_device_attr without fields that are only for InfiniBand. GUIDs are in
+// host order.
 type DeviceAttr struct {
 	FWVer                       string
 	NodeGUID, SysImageGUID      uint64
@@ -153,7 +153,7 @@ func (c *Context) QueryDevice() (DeviceAttr, error) {
 	}, nil
 }
 
-// PortAttr is struct ibv_port_attr, as far as it is not about InfiniBand alone.
+// PortAttr is struct ibv_port_attr without fields that are only for InfiniBand.
 type PortAttr struct {
 	State             uint32 // enum ibv_port_state
 	MaxMTU, ActiveMTU uint32 // enum ibv_mtu: 1 is 256 bytes, 5 is 4096
@@ -195,7 +195,7 @@ func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 // Implements: int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
 func (c *Context) QueryGID(port uint8, index int) ([16]byte, error) {
 	var gid C.union_ibv_gid
-	// The call returns -1, and sets errno only if its read of sysfs did.
+	// The call returns -1, but sets errno only if its read of sysfs failed.
 	if rc, err := C.ibv_query_gid(c.c(), C.uint8_t(port), C.int(index), &gid); rc != 0 {
 		return [16]byte{}, errnoSet(err)
 	}
@@ -211,8 +211,7 @@ type GIDEntry struct {
 	NetdevIfindex uint32
 }
 
-// QueryGIDTable returns the valid entries of the device's GID tables, of which
-// there are no more than max.
+// QueryGIDTable returns the valid entries of the device's GID tables, at most max.
 //
 // Implements: ssize_t ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags);
 func (c *Context) QueryGIDTable(max int) ([]GIDEntry, error) {

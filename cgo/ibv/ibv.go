@@ -13,14 +13,13 @@ import (
 	"unsafe"
 )
 
-// Available says whether libibverbs was built in.
+// Available reports whether libibverbs was built in.
 const Available = true
 
-// WhyUnavailable says what the build lacks, empty if it lacks nothing.
+// WhyUnavailable returns what the build lacks, or "" if it lacks nothing.
 func WhyUnavailable() string { return "" }
 
-// The objects of libibverbs. See the package comment for what their pointers
-// are.
+// The objects of libibverbs. The package comment describes their pointers.
 type (
 	// Device is a struct ibv_device.
 	Device C.struct_ibv_device
@@ -52,12 +51,11 @@ func (q *CQ) c() *C.struct_ibv_cq                     { return (*C.struct_ibv_cq
 func (q *QP) c() *C.struct_ibv_qp                     { return (*C.struct_ibv_qp)(q) }
 func (s *SRQ) c() *C.struct_ibv_srq                   { return (*C.struct_ibv_srq)(s) }
 
-// ForkInit makes fork(2) safe for registered memory, at the price of a system
-// call per registration. It must be called before anything is registered.
+// ForkInit makes fork(2) safe for registered memory, at the cost of a system call per registration.
+// It must be called before anything is registered.
 //
-// Go programs rarely need it: os/exec starts children with
-// CLONE_VM|CLONE_VFORK, which copies no page, and kernels from 5.12 on copy
-// pinned pages at fork.
+// Go programs rarely need it. os/exec starts children with CLONE_VM|CLONE_VFORK, which copies no
+// page, and kernels from 5.12 on copy pinned pages at fork.
 //
 // Implements: int ibv_fork_init(void);
 func ForkInit() error { return errnoResult(C.ibv_fork_init()) }
@@ -96,8 +94,8 @@ func PortStateStr(s uint32) string {
 	return C.GoString(C.ibv_port_state_str(C.enum_ibv_port_state(s)))
 }
 
-// errnoResult turns the result of a call that returns an errno, positive or
-// negative, into an error.
+// errnoResult converts the result of a call that returns an errno, positive or negative, to an
+// error.
 func errnoResult(rc C.int) error {
 	switch {
 	case rc == 0:
@@ -108,8 +106,8 @@ func errnoResult(rc C.int) error {
 	return syscall.Errno(rc)
 }
 
-// errnoSet turns the errno of a call that failed with NULL or -1 into an error. For a
-// driver that fails without setting errno it returns EIO.
+// errnoSet converts the errno of a call that failed with NULL or -1 to an error. If the driver
+// failed without setting errno, it returns EIO.
 func errnoSet(err error) error {
 	if errno, ok := err.(syscall.Errno); ok && errno != 0 {
 		return errno
@@ -117,8 +115,7 @@ func errnoSet(err error) error {
 	return syscall.EIO
 }
 
-// goString returns the string in a fixed-size char array that need not be
-// terminated.
+// goString returns the string in a fixed-size char array, which may lack a terminating NUL.
 func goString(s []C.char) string {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
 	for i, c := range b {
@@ -129,8 +126,7 @@ func goString(s []C.char) string {
 	return string(b)
 }
 
-// cArray returns n zeroed elements in C memory, nil if n is 0 or there is no
-// memory.
+// cArray returns n zeroed elements in C memory, or nil if n is 0 or memory has run out.
 func cArray[T any](n int) []T {
 	var t T
 	if n == 0 {
@@ -143,5 +139,5 @@ func cArray[T any](n int) []T {
 	return unsafe.Slice((*T)(p), n)
 }
 
-// cFree frees what cArray returned.
+// cFree frees memory of cArray.
 func cFree[T any](s []T) { C.free(unsafe.Pointer(unsafe.SliceData(s))) }

@@ -25,12 +25,11 @@ func (c *Context) AllocPD() (*PD, error) {
 // Implements: int ibv_dealloc_pd(struct ibv_pd *pd);
 func (p *PD) Dealloc() error { return errnoResult(C.ibv_dealloc_pd(p.c())) }
 
-// Context returns the open device that the protection domain belongs to.
+// Context returns the protection domain's context.
 func (p *PD) Context() *Context { return (*Context)(p.context) }
 
-// RegMR registers length bytes at addr, with rights of enum ibv_access_flags.
-// The memory must stay where it is until Dereg: it is off the Go heap, or
-// pinned with a runtime.Pinner.
+// RegMR registers length bytes at addr, with rights of enum ibv_access_flags. The memory must stay
+// in place until Dereg: it must be off the Go heap, or pinned with a runtime.Pinner.
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
 func (p *PD) RegMR(addr unsafe.Pointer, length int, access uint32) (*MR, error) {
@@ -41,8 +40,8 @@ func (p *PD) RegMR(addr unsafe.Pointer, length int, access uint32) (*MR, error) 
 	return (*MR)(mr), nil
 }
 
-// RegMRIova is RegMR of a region whose first byte work requests and peers name by
-// the address iova.
+// RegMRIova registers memory as RegMR does; work requests and peers name its first byte by the
+// address iova.
 //
 // Implements: struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
 func (p *PD) RegMRIova(addr unsafe.Pointer, length int, iova uint64, access uint32) (*MR, error) {
@@ -53,10 +52,10 @@ func (p *PD) RegMRIova(addr unsafe.Pointer, length int, iova uint64, access uint
 	return (*MR)(mr), nil
 }
 
-// Rereg changes what flags (enum ibv_rereg_mr_flags) name, and with it perhaps the keys.
-// The error is the errno, not the enum ibv_rereg_mr_err_code: with EINVAL from libibverbs
-// itself, and EOPNOTSUPP, the region is unchanged; after any other error it is unusable,
-// and still has to be deregistered.
+// Rereg changes what flags (enum ibv_rereg_mr_flags) name, and perhaps the keys. The error is the
+// errno, not the enum ibv_rereg_mr_err_code. After EINVAL from libibverbs itself, and after
+// EOPNOTSUPP, the region is unchanged. After any other error it is unusable but still has to be
+// deregistered.
 //
 // Implements: int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 func (m *MR) Rereg(flags uint32, pd *PD, addr unsafe.Pointer, length int, access uint32) error {
@@ -76,5 +75,5 @@ func (m *MR) Dereg() error { return errnoResult(C.ibv_dereg_mr(m.c())) }
 // LKey returns the key for the region in SGEs.
 func (m *MR) LKey() uint32 { return uint32(m.lkey) }
 
-// RKey returns the key that peers name the region with.
+// RKey returns the key with which peers name the region.
 func (m *MR) RKey() uint32 { return uint32(m.rkey) }

@@ -56,23 +56,22 @@ func (p *PD) AllocMW(t uint32) (*MW, error) {
 // Implements: int ibv_dealloc_mw(struct ibv_mw *mw);
 func (m *MW) Dealloc() error { return errnoResult(C.ibv_dealloc_mw(m.c())) }
 
-// RKey returns the window's key: the one of the last bind with BindMW, or what SetRKey
-// has set.
+// RKey returns the window's key: from the last bind with BindMW, or from SetRKey.
 func (m *MW) RKey() uint32 { return uint32(m.rkey) }
 
-// SetRKey notes the key of a bind that was posted as a work request: drivers find the
-// window by the key that it has.
+// SetRKey records the key of a bind that was posted as a work request, because drivers find the
+// window by this key.
 func (m *MW) SetRKey(rkey uint32) { m.rkey = C.uint32_t(rkey) }
 
-// BindInfo says what a window is bound to (struct ibv_mw_bind_info).
+// BindInfo describes what a window is bound to (struct ibv_mw_bind_info).
 type BindInfo struct {
 	MR           *MR // nil for nothing
 	Addr, Length uint64
 	Access       uint32 // enum ibv_access_flags
 }
 
-// BindMW posts the bind of a window of type 1. The caller makes sure that nothing else
-// posts to the send queue meanwhile.
+// BindMW posts the bind of a window of type 1. The caller makes sure that nothing else posts to the
+// send queue at the same time.
 //
 // Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind);
 func (q *QP) BindMW(mw *MW, id uint64, flags uint32, info *BindInfo) error {
@@ -85,8 +84,8 @@ func (q *QP) BindMW(mw *MW, id uint64, flags uint32, info *BindInfo) error {
 // Implements: uint32_t ibv_inc_rkey(uint32_t rkey);
 func IncRKey(rkey uint32) uint32 { return uint32(C.ibv_inc_rkey(C.uint32_t(rkey))) }
 
-// SetBind says what the window of type 2 is to be bound to, and by which key. Window and
-// region must stay until the work request is posted.
+// SetBind sets what the window of type 2 will be bound to, and its new key. Window and region must
+// exist until the work request is posted.
 func (w *SendWR) SetBind(mw *MW, rkey uint32, info *BindInfo) {
 	p := unsafe.Pointer(&w.anon1)
 	*(**MW)(p) = mw
@@ -97,8 +96,7 @@ func (w *SendWR) SetBind(mw *MW, rkey uint32, info *BindInfo) {
 	*(*uint32)(unsafe.Add(p, 40)) = info.Access
 }
 
-// bind returns what C finds in a work request. It is for tests, because test files can't
-// use cgo.
+// bind holds the C fields of a work request, for tests, because test files cannot use cgo.
 type bind struct {
 	mw, mr       unsafe.Pointer
 	addr, length uint64

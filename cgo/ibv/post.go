@@ -26,9 +26,8 @@ func (s *SGE) set(addr uint64, length, lkey uint32) {
 // SendWR is struct ibv_send_wr, in the memory of a SendBatch.
 type SendWR C.struct_ibv_send_wr
 
-// SendBatch is C memory for a list of send work requests, for one poster at a
-// time. Work requests are added with Add and filled through the pointer that it
-// returns; PostSend posts them all.
+// SendBatch is C memory for a list of send work requests, for one poster at a time. Add adds a work
+// request and returns a pointer for setting its fields; PostSend posts them all.
 type SendBatch struct {
 	wrs       []SendWR
 	sges      []SGE // maxSGE per work request
@@ -56,7 +55,7 @@ func NewSendBatch(maxWR, maxSGE, maxInline int) (*SendBatch, error) {
 	return b, nil
 }
 
-// Free frees the memory; it may be called again.
+// Free frees the memory. It may be called more than once.
 func (b *SendBatch) Free() {
 	cFree(b.wrs)
 	cFree(b.sges)
@@ -67,10 +66,10 @@ func (b *SendBatch) Free() {
 // Reset empties the batch.
 func (b *SendBatch) Reset() { b.n = 0 }
 
-// Len returns how many work requests were added.
+// Len returns the number of work requests in the batch.
 func (b *SendBatch) Len() int { return b.n }
 
-// Full says whether Add would fail.
+// Full reports whether Add would panic.
 func (b *SendBatch) Full() bool { return b.n == len(b.wrs) }
 
 // Add appends a work request with the opcode of enum ibv_wr_opcode and the flags
@@ -91,10 +90,10 @@ func (b *SendBatch) Add(id uint64, opcode, flags uint32) *SendWR {
 	return w
 }
 
-// SetID gives the work request that was added last another wr_id.
+// SetID changes the wr_id of the last work request.
 func (b *SendBatch) SetID(id uint64) { b.wrs[b.n-1].wr_id = C.uint64_t(id) }
 
-// Drop takes the work request that was added last off the batch again.
+// Drop removes the last work request.
 func (b *SendBatch) Drop() {
 	b.n--
 	if b.n > 0 {
@@ -102,8 +101,8 @@ func (b *SendBatch) Drop() {
 	}
 }
 
-// AddSGE appends an entry to the work request that was added last. It says false
-// if the work request has as many as the batch can hold.
+// AddSGE appends an entry to the last work request. It returns false if that has as many as the
+// batch can hold.
 func (b *SendBatch) AddSGE(addr uint64, length, lkey uint32) bool {
 	w := &b.wrs[b.n-1]
 	if int(w.num_sge) == b.maxSGE {
@@ -114,9 +113,8 @@ func (b *SendBatch) AddSGE(addr uint64, length, lkey uint32) bool {
 	return true
 }
 
-// SetInline copies p to be the payload of the work request that was added last,
-// which must have the flag IBV_SEND_INLINE. It says false if p is longer than
-// the batch can hold.
+// SetInline copies p as the payload of the last work request, which must have the flag
+// IBV_SEND_INLINE. It returns false if p is longer than the batch can hold.
 func (b *SendBatch) SetInline(p []byte) bool {
 	if len(p) > b.maxInline {
 		return false
@@ -136,7 +134,7 @@ func (b *SendBatch) SetInline(p []byte) bool {
 // SetImm sets the immediate data, given in host order.
 func (w *SendWR) SetImm(imm uint32) { w.SetInvalidateRKey(fromBE32(imm)) }
 
-// SetInvalidateRKey sets the key that is to be invalidated.
+// SetInvalidateRKey sets the key to invalidate.
 func (w *SendWR) SetInvalidateRKey(rkey uint32) { *(*uint32)(unsafe.Pointer(&w.anon0)) = rkey }
 
 // SetRDMA sets the peer's buffer of a Write or a Read.
@@ -153,10 +151,9 @@ func (w *SendWR) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 	*(*uint32)(unsafe.Pointer(&w.wr[24])) = rkey
 }
 
-// PostSend posts the batch, in one crossing, and says how many work requests were taken.
-// With an error and fewer than b.Len() taken, the next one was refused. With an error and
-// all of them taken, none was refused, but the driver could not notify the device of them
-// (libsiw does this if its doorbell fails).
+// PostSend posts the batch, in one call into C, and returns the number of accepted work requests.
+// With an error and fewer than b.Len() accepted, the next one was refused. With an error and all of
+// them accepted, the driver could not notify the device (as libsiw does if its doorbell fails).
 //
 // Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 func (q *QP) PostSend(b *SendBatch) (int, error) {
@@ -169,8 +166,7 @@ func (q *QP) PostSend(b *SendBatch) (int, error) {
 // RecvWR is struct ibv_recv_wr, in the memory of a RecvBatch.
 type RecvWR C.struct_ibv_recv_wr
 
-// RecvBatch is C memory for a list of receive work requests, as SendBatch is for
-// sends.
+// RecvBatch is C memory for a list of receive work requests, for one poster at a time.
 type RecvBatch struct {
 	wrs    []RecvWR
 	sges   []SGE
@@ -194,7 +190,7 @@ func NewRecvBatch(maxWR, maxSGE int) (*RecvBatch, error) {
 	return b, nil
 }
 
-// Free frees the memory; it may be called again.
+// Free frees the memory. It may be called more than once.
 func (b *RecvBatch) Free() {
 	cFree(b.wrs)
 	cFree(b.sges)
@@ -204,10 +200,10 @@ func (b *RecvBatch) Free() {
 // Reset empties the batch.
 func (b *RecvBatch) Reset() { b.n = 0 }
 
-// Len returns how many work requests were added.
+// Len returns the number of work requests in the batch.
 func (b *RecvBatch) Len() int { return b.n }
 
-// Full says whether Add would fail.
+// Full reports whether Add would panic.
 func (b *RecvBatch) Full() bool { return b.n == len(b.wrs) }
 
 // Add appends a work request without entries. It panics if the batch is full.
@@ -220,10 +216,10 @@ func (b *RecvBatch) Add(id uint64) {
 	b.n++
 }
 
-// SetID gives the work request that was added last another wr_id.
+// SetID changes the wr_id of the last work request.
 func (b *RecvBatch) SetID(id uint64) { b.wrs[b.n-1].wr_id = C.uint64_t(id) }
 
-// Drop takes the work request that was added last off the batch again.
+// Drop removes the last work request.
 func (b *RecvBatch) Drop() {
 	b.n--
 	if b.n > 0 {
@@ -231,8 +227,8 @@ func (b *RecvBatch) Drop() {
 	}
 }
 
-// AddSGE appends an entry to the work request that was added last. It says false
-// if the work request has as many as the batch can hold.
+// AddSGE appends an entry to the last work request. It returns false if that has as many as the
+// batch can hold.
 func (b *RecvBatch) AddSGE(addr uint64, length, lkey uint32) bool {
 	w := &b.wrs[b.n-1]
 	if int(w.num_sge) == b.maxSGE {
@@ -253,7 +249,7 @@ func (q *QP) PostRecv(b *RecvBatch) (int, error) {
 	return posted(C.govs_post_recv(q.c(), (*C.struct_ibv_recv_wr)(&b.wrs[0]), C.int(b.n)))
 }
 
-// posted takes the result of a posting shim apart.
+// posted decodes the result of a posting shim.
 func posted(r C.int64_t) (int, error) {
 	n, errno := int(uint32(r)), syscall.Errno(uint64(r)>>32)
 	if errno != 0 {

@@ -28,7 +28,7 @@ type QPCap struct {
 
 // QPInitAttr is struct ibv_qp_init_attr.
 type QPInitAttr struct {
-	Token    uintptr // qp_context: GetAsyncEvent hands it back
+	Token    uintptr // qp_context, which GetAsyncEvent returns
 	SendCQ   *CQ
 	RecvCQ   *CQ
 	SRQ      *SRQ // nil for none
@@ -37,8 +37,8 @@ type QPInitAttr struct {
 	SQSigAll bool
 }
 
-// Put stores a in the struct ibv_qp_init_attr at p. It is there for package
-// rdmacm, whose cgo types are not this package's.
+// Put stores a in the struct ibv_qp_init_attr at p. Package rdmacm needs it, because its cgo types
+// differ from this package's.
 func (a *QPInitAttr) Put(p unsafe.Pointer) {
 	c := (*C.struct_ibv_qp_init_attr)(p)
 	*c = C.struct_ibv_qp_init_attr{
@@ -54,8 +54,7 @@ func (a *QPInitAttr) Put(p unsafe.Pointer) {
 	C.govs_set_qp_context(c, C.uintptr_t(a.Token))
 }
 
-// TakeCap stores the sizes that a create call has granted in a. p is what Put
-// filled.
+// TakeCap stores the sizes that a create call has granted in a. p is the struct that Put filled.
 func (a *QPInitAttr) TakeCap(p unsafe.Pointer) {
 	a.Cap.from(&(*C.struct_ibv_qp_init_attr)(p).cap)
 }
@@ -97,8 +96,8 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	return (*QP)(qp), nil
 }
 
-// Destroy frees the queue pair. It waits, in C, until every asynchronous event
-// that was got for it has been acknowledged.
+// Destroy frees the queue pair. It waits, in C, until every fetched asynchronous event of the queue
+// pair has been acknowledged.
 //
 // Implements: int ibv_destroy_qp(struct ibv_qp *qp);
 func (q *QP) Destroy() error { return errnoResult(C.ibv_destroy_qp(q.c())) }
@@ -117,7 +116,7 @@ type QPAttr struct {
 
 	EnSQDAsyncNotify bool
 
-	// What iWARP has not.
+	// Not on iWARP.
 	PathMTU     uint32 // enum ibv_mtu
 	DestQPNum   uint32
 	RQPSN       uint32
@@ -158,8 +157,8 @@ func (q *QP) Modify(attr *QPAttr, mask uint32) error {
 	return errnoResult(C.ibv_modify_qp(q.c(), &c, C.int(mask)))
 }
 
-// Query returns the attributes that mask names (a driver may give more) and the
-// sizes that the queue pair was made with.
+// Query returns the attributes that mask names (a driver may return more) and the sizes that the
+// queue pair was made with.
 //
 // Implements: int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr);
 func (q *QP) Query(mask uint32) (QPAttr, QPInitAttr, error) {

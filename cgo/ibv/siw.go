@@ -63,23 +63,22 @@ _Static_assert(sizeof(struct govs_siw_create_cq_resp) == 24, "struct govs_siw_cr
 */
 import "C"
 
-// SiwInvalidKey is the mmap key that libsiw takes for "none": it fails to create
-// a CQ, QP or SRQ, without an errno, when the kernel gives one of its queues this
-// key, which the kernel does as with any other (SIW_INVAL_UOBJ_KEY).
+// SiwInvalidKey is the mmap key that libsiw takes to mean "none" (SIW_INVAL_UOBJ_KEY). The kernel
+// assigns it like any other key, and libsiw then fails, without an errno, to create the CQ, QP or
+// SRQ.
 const SiwInvalidKey = C.SIW_INVAL_UOBJ_KEY
 
-// SiwReservation is a CQ of a siw device that exists in the kernel only: libsiw does not
-// know of it. It keeps the kernel from giving its mmap key to another queue.
+// SiwReservation is a CQ of a siw device that exists only in the kernel; libsiw does not know it.
+// It keeps the kernel from assigning its mmap key to another queue.
 type SiwReservation struct {
-	Key    uint64 // the mmap key that it got
+	Key    uint64 // the assigned mmap key
 	ctx    *Context
 	handle C.uint32_t
 }
 
-// SiwReserve makes a reservation, of the lowest free page of the context's keys.
-// The context must be of a siw device. There is no C call for it: it is the
-// command CREATE_CQ of the kernel's ABI (rdma/ib_user_verbs.h, rdma/siw-abi.h),
-// on the descriptor that libsiw uses.
+// SiwReserve makes a reservation on the lowest free page of the context's keys. The context must be
+// of a siw device. There is no C call for this. It writes the command CREATE_CQ of the kernel's ABI
+// (rdma/ib_user_verbs.h, rdma/siw-abi.h) to the descriptor that libsiw uses.
 func (c *Context) SiwReserve() (*SiwReservation, error) {
 	r := &SiwReservation{ctx: c}
 	var key C.uint64_t
@@ -90,5 +89,5 @@ func (c *Context) SiwReserve() (*SiwReservation, error) {
 	return r, nil
 }
 
-// Release gives the key back, once.
+// Release frees the key. It may be called once.
 func (r *SiwReservation) Release() error { return errnoResult(C.govs_siw_release(r.ctx.c(), r.handle)) }

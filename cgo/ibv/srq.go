@@ -26,8 +26,8 @@ func (a *SRQAttr) from(c *C.struct_ibv_srq_attr) {
 	*a = SRQAttr{MaxWR: uint32(c.max_wr), MaxSGE: uint32(c.max_sge), Limit: uint32(c.srq_limit)}
 }
 
-// CreateSRQ makes a shared receive queue and stores the sizes granted in attr.
-// The token is its srq_context: GetAsyncEvent hands it back.
+// CreateSRQ makes a shared receive queue and stores the sizes granted in attr. The token is its
+// srq_context, which GetAsyncEvent returns.
 //
 // Implements: struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr);
 func (p *PD) CreateSRQ(attr *SRQAttr, token uintptr) (*SRQ, error) {

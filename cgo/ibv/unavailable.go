@@ -4,10 +4,10 @@ package ibv
 
 import "runtime"
 
-// Available says whether libibverbs was built in.
+// Available reports whether libibverbs was built in.
 const Available = false
 
-// WhyUnavailable says what the build lacks, empty if it lacks nothing.
+// WhyUnavailable returns what the build lacks, or "" if it lacks nothing.
 func WhyUnavailable() string {
 	if runtime.GOOS != "linux" {
 		return "libibverbs is not built in: it exists on Linux only, this is " + runtime.GOOS

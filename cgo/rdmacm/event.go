@@ -7,8 +7,7 @@ package rdmacm
 */
 import "C"
 
-// CreateEventChannel opens a channel for events. ENODEV if there is no RDMA
-// device.
+// CreateEventChannel opens a channel for events. It returns ENODEV if there is no RDMA device.
 //
 // Implements: struct rdma_event_channel *rdma_create_event_channel(void);
 func CreateEventChannel() (*EventChannel, error) {
@@ -28,25 +27,24 @@ func (ch *EventChannel) Destroy() { C.rdma_destroy_event_channel(ch.c()) }
 // FD returns the channel's file descriptor. It is readable while an event waits.
 func (ch *EventChannel) FD() int { return int(ch.fd) }
 
-// Event is a copy of struct rdma_cm_event. The id and the listener are valid
-// for as long as any id is; the rest belongs to the Event.
+// Event is a copy of struct rdma_cm_event. The id and the listener are librdmacm's, valid as any id
+// is; the rest belongs to the Event.
 type Event struct {
 	Type     uint32 // enum rdma_cm_event_type
 	Status   int
 	ID       *ID
-	ListenID *ID     // nil but for a CONNECT_REQUEST
+	ListenID *ID     // nil except with CONNECT_REQUEST
 	Token    uintptr // the context of ID; for a CONNECT_REQUEST its listener's
 	Param    ConnParam
 
 	event *C.struct_rdma_cm_event
 }
 
-// GetEvent takes an event off the channel and copies all of it. EAGAIN if there
-// is none and the descriptor is non-blocking. Until the event is acknowledged,
-// destroying its id waits.
+// GetEvent reads an event from the channel and copies all of it. It returns EAGAIN if there is none
+// and the descriptor is non-blocking. Until the event is acknowledged, destroying its id waits.
 //
-// For a REJECTED event librdmacm moves the id's QP to the error state before it
-// returns, so the QP must not be destroyed at the same time.
+// For a REJECTED event librdmacm moves the id's QP to the error state before it returns, so the QP
+// must not be destroyed at the same time.
 //
 // Implements: int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
 func (ch *EventChannel) GetEvent() (*Event, error) {

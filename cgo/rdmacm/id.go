@@ -21,8 +21,8 @@ import (
 	"github.com/govs-rdma/govs/cgo/ibv"
 )
 
-// CreateID makes an id in the port space RDMA_PS_TCP. The token is its context:
-// Event.Token hands it back.
+// CreateID makes an id in the port space RDMA_PS_TCP. The token is its context, which its events
+// have in Event.Token.
 //
 // Implements: int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps);
 func (ch *EventChannel) CreateID(token uintptr) (*ID, error) {
@@ -33,9 +33,9 @@ func (ch *EventChannel) CreateID(token uintptr) (*ID, error) {
 	return (*ID)(id), nil
 }
 
-// Destroy frees the id and ends its connection. It waits, in C, until every
-// event that was got for the id has been acknowledged, and in the kernel until
-// a Connect of the id that is under way has returned.
+// Destroy frees the id and ends its connection. It waits, in C, until every fetched event of the id
+// has been acknowledged. In the kernel it also waits until a running Connect of the id has
+// returned.
 //
 // Implements: int rdma_destroy_id(struct rdma_cm_id *id);
 func (id *ID) Destroy() error {
@@ -43,14 +43,14 @@ func (id *ID) Destroy() error {
 	return result(rc, err)
 }
 
-// SetContext changes the id's context, so that an id that came with a
-// CONNECT_REQUEST gets a token of its own.
+// SetContext changes the id's context. An id that came with a CONNECT_REQUEST gets its own token
+// this way.
 func (id *ID) SetContext(token uintptr) { C.govs_set_context(id.c(), C.uintptr_t(token)) }
 
-// Verbs returns the open device that the id is bound to, nil before.
+// Verbs returns the open device that the id is bound to, or nil if it is not bound.
 func (id *ID) Verbs() *ibv.Context { return (*ibv.Context)(unsafe.Pointer(id.verbs)) }
 
-// QP returns the queue pair that CreateQP made, nil if there is none.
+// QP returns the queue pair that CreateQP made, or nil if there is none.
 func (id *ID) QP() *ibv.QP { return (*ibv.QP)(unsafe.Pointer(id.qp)) }
 
 // BindAddr binds the id to a local address, and so to a device.
@@ -81,7 +81,7 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeoutMillis int) error {
 	return result(rc, err)
 }
 
-// ResolveRoute begins to resolve the route to the address that was resolved.
+// ResolveRoute begins to resolve the route to the resolved address.
 //
 // Implements: int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms);
 func (id *ID) ResolveRoute(timeoutMillis int) error {
@@ -108,10 +108,9 @@ func (id *ID) CreateQP(pd *ibv.PD, attr *ibv.QPInitAttr) (*ibv.QP, error) {
 // Implements: void rdma_destroy_qp(struct rdma_cm_id *id);
 func (id *ID) DestroyQP() { C.rdma_destroy_qp(id.c()) }
 
-// ModifyQP moves a queue pair that CreateQP has not made to a state (enum
-// ibv_qp_state), with the attributes of the id's connection. reads is
-// max_dest_rd_atomic of RTR, and max_rd_atomic of RTS; negative: what was
-// negotiated. On iWARP the kernel does this by itself.
+// ModifyQP moves a queue pair that CreateQP has not made to a state (enum ibv_qp_state), with the
+// attributes of the id's connection. reads is max_dest_rd_atomic for RTR and max_rd_atomic for RTS;
+// a negative value means the negotiated one. On iWARP the kernel does this itself.
 //
 // Implements: int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask);
 func (id *ID) ModifyQP(qp *ibv.QP, state uint32, reads int) error {
@@ -122,8 +121,8 @@ func (id *ID) ModifyQP(qp *ibv.QP, state uint32, reads int) error {
 	return nil
 }
 
-// Establish answers a CONNECT_RESPONSE, which an id without a queue pair of CreateQP's
-// gets on InfiniBand and RoCE: the connection is made.
+// Establish completes the connection after a CONNECT_RESPONSE. An id gets this event on InfiniBand
+// and RoCE if it has no queue pair from CreateQP.
 //
 // Implements: int rdma_establish(struct rdma_cm_id *id);
 func (id *ID) Establish() error {
@@ -175,8 +174,8 @@ func paramFrom(c *C.struct_govs_conn_param) ConnParam {
 	}
 }
 
-// private returns a copy of p for a call that takes the length in a byte. p may
-// be part of an object with Go pointers, which cgo would find and refuse.
+// private returns a C copy of p for a call that takes the length in a byte. p itself may be part of
+// an object with Go pointers, which cgo would refuse.
 func private(p []byte) (unsafe.Pointer, C.uint8_t, error) {
 	if len(p) > 255 {
 		return nil, 0, syscall.EINVAL
@@ -184,8 +183,8 @@ func private(p []byte) (unsafe.Pointer, C.uint8_t, error) {
 	return unsafe.Pointer(unsafe.SliceData(slices.Clone(p))), C.uint8_t(len(p)), nil
 }
 
-// Connect asks the peer for a connection. On iWARP the calling thread is blocked
-// for the TCP handshake, which may take minutes. The private data is copied.
+// Connect asks the peer for a connection. On iWARP it blocks the calling thread during the TCP
+// handshake, which may take minutes. It copies the private data.
 //
 // Implements: int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *conn_param);
 func (id *ID) Connect(param *ConnParam) error {
@@ -198,8 +197,7 @@ func (id *ID) Connect(param *ConnParam) error {
 	return result(rc, err)
 }
 
-// Accept accepts the connection request that the id came with. The private data
-// is copied.
+// Accept accepts the connection request that the id came with. It copies the private data.
 //
 // Implements: int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *conn_param);
 func (id *ID) Accept(param *ConnParam) error {
@@ -212,8 +210,7 @@ func (id *ID) Accept(param *ConnParam) error {
 	return result(rc, err)
 }
 
-// Reject refuses the connection request that the id came with. The private data
-// is copied.
+// Reject refuses the connection request that the id came with. It copies the private data.
 //
 // Implements: int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len);
 func (id *ID) Reject(privateData []byte) error {
@@ -234,9 +231,8 @@ func (id *ID) Disconnect() error {
 	return result(rc, err)
 }
 
-// Migrate moves the id, and its events that have not been fetched, to another channel. It
-// waits, in C, until every event of the id that was got on the old one has been
-// acknowledged.
+// Migrate moves the id, and its events that have not been fetched, to another channel. It waits, in
+// C, until every event of the id that was fetched from the old one has been acknowledged.
 //
 // Implements: int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
 func (id *ID) Migrate(ch *EventChannel) error {
@@ -252,7 +248,7 @@ func (id *ID) SetOption(option, value int) error {
 	return result(rc, err)
 }
 
-// LocalAddr returns the id's own address; not valid if it has none.
+// LocalAddr returns the id's own address; it is not valid if the id has none.
 //
 // Implements: static inline struct sockaddr *rdma_get_local_addr(struct rdma_cm_id *id);
 func (id *ID) LocalAddr() netip.AddrPort {
@@ -261,7 +257,7 @@ func (id *ID) LocalAddr() netip.AddrPort {
 	return fromC(&a)
 }
 
-// PeerAddr returns the peer's address; not valid if it is not known.
+// PeerAddr returns the peer's address; it is not valid if unknown.
 //
 // Implements: static inline struct sockaddr *rdma_get_peer_addr(struct rdma_cm_id *id);
 func (id *ID) PeerAddr() netip.AddrPort {

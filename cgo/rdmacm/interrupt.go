@@ -33,16 +33,16 @@ import (
 
 var interrupting sync.Mutex
 
-// Interrupt makes a Connect that is under way on the thread tid fail with EINTR,
-// and returns once done is closed, which the caller of Connect does when Connect
-// has returned. There is no other way to end the TCP handshake: the kernel
-// waits for it inside the call, and destroying the id waits for the call.
+// Interrupt makes a running Connect on the thread tid fail with EINTR. It returns once done is
+// closed, which the caller of Connect does when Connect has returned. There is no other way to end
+// the TCP handshake: the kernel waits for it inside the call, and destroying the id waits for the
+// call.
 //
-// It sends the thread a signal: SIGRTMAX-2, the only one that Connect does not block. The
-// handler of Go's runtime has SA_RESTART, with which the kernel would begin the handshake
-// again; so the flag is cleared for the few milliseconds that this takes. Where Go has no
-// handler for the signal, as in a C program that uses Go as a library, the signal would
-// end the process, so Interrupt only waits.
+// It sends the thread the signal SIGRTMAX-2, the only one that Connect does not block. Go's handler
+// has SA_RESTART, which would make the kernel begin the handshake again, so the flag is cleared for
+// the few milliseconds that this takes. Go may have no handler for the signal, for example in a C
+// program that uses Go as a library. The signal would then end the process, so Interrupt only
+// waits.
 func Interrupt(tid int, done <-chan struct{}) {
 	interrupting.Lock()
 	defer interrupting.Unlock()
@@ -52,8 +52,8 @@ func Interrupt(tid int, done <-chan struct{}) {
 		return
 	}
 	defer C.govs_signal_restart(sig, 1)
-	// The thread may be on its way into the call, where a signal is lost on
-	// it: hence more than one. One that comes too late does no harm.
+	// Interrupt sends more than one signal, because one that arrives before the thread is in the
+	// call is lost. A late one does no harm.
 	for {
 		_ = unix.Tgkill(os.Getpid(), tid, syscall.Signal(sig))
 		select {

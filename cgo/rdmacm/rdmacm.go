@@ -18,13 +18,13 @@ import (
 	"github.com/govs-rdma/govs/cgo/ibv"
 )
 
-// Available says whether librdmacm was built in.
+// Available reports whether librdmacm was built in.
 const Available = true
 
-// WhyUnavailable says what the build lacks, empty if it lacks nothing.
+// WhyUnavailable returns what the build lacks, or "" if it lacks nothing.
 func WhyUnavailable() string { return "" }
 
-// The objects of librdmacm. See the package comment for what their pointers are.
+// The objects of librdmacm. The package comment describes their pointers.
 type (
 	// EventChannel is a struct rdma_event_channel.
 	EventChannel C.struct_rdma_event_channel
@@ -35,16 +35,15 @@ type (
 func (ch *EventChannel) c() *C.struct_rdma_event_channel { return (*C.struct_rdma_event_channel)(ch) }
 func (id *ID) c() *C.struct_rdma_cm_id                   { return (*C.struct_rdma_cm_id)(id) }
 
-// DeviceList is what GetDevices returns. Its contexts are librdmacm's own: they
-// stay open until Free, and the same device has the same context in every list
-// of the process.
+// DeviceList is the result of GetDevices. librdmacm owns its contexts: they stay open until Free,
+// and a device has the same context in every list of the process.
 type DeviceList struct {
 	Contexts []*ibv.Context
 	list     **C.struct_ibv_context
 }
 
-// GetDevices opens all RDMA devices, if that has not happened yet, and lists
-// them. ENODEV if there are none.
+// GetDevices opens all RDMA devices, if they are not open yet, and lists them. It returns ENODEV if
+// there are none.
 //
 // Implements: struct ibv_context **rdma_get_devices(int *num_devices);
 func GetDevices() (*DeviceList, error) {
@@ -75,8 +74,8 @@ func EventStr(event uint32) string {
 	return C.GoString(C.rdma_event_str(C.enum_rdma_cm_event_type(event)))
 }
 
-// Constants returns the values of the enumerations that the package passes
-// through, as the header has them that the package was built with, by C name.
+// Constants returns the values of the enumerations that the package passes through, by C name. The
+// values are from the header that the package was built with.
 func Constants() map[string]int64 {
 	return map[string]int64{
 		// enum rdma_cm_event_type
@@ -104,7 +103,7 @@ func Constants() map[string]int64 {
 	}
 }
 
-// errnoSet turns the errno of a call that failed with NULL or -1 into an error.
+// errnoSet converts the errno of a call that failed with NULL or -1 to an error.
 func errnoSet(err error) error {
 	if errno, ok := err.(syscall.Errno); ok && errno != 0 {
 		return errno
@@ -112,7 +111,7 @@ func errnoSet(err error) error {
 	return syscall.EIO
 }
 
-// result turns the result of a call that returns 0 or -1 into an error.
+// result converts the result of a call that returns 0 or -1 to an error.
 func result(rc C.int, err error) error {
 	if rc == 0 {
 		return nil
@@ -120,8 +119,8 @@ func result(rc C.int, err error) error {
 	return errnoSet(err)
 }
 
-// toC converts an address; the zero AddrPort becomes none. An IPv6 zone is an
-// interface's name or number.
+// toC converts an address; the zero AddrPort becomes a null address. An IPv6 zone is an interface's
+// name or number.
 func toC(a netip.AddrPort) (C.struct_govs_addr, error) {
 	c := C.struct_govs_addr{port: C.uint16_t(a.Port())}
 	ip := a.Addr().Unmap()

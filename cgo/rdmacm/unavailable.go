@@ -4,8 +4,8 @@ package rdmacm
 
 import "github.com/govs-rdma/govs/cgo/ibv"
 
-// Available says whether librdmacm was built in.
+// Available reports whether librdmacm was built in.
 const Available = false
 
-// WhyUnavailable says what the build lacks, empty if it lacks nothing.
+// WhyUnavailable returns what the build lacks, or "" if it lacks nothing.
 func WhyUnavailable() string { return ibv.WhyUnavailable() }

@@ -25,9 +25,9 @@ import (
 	"unsafe"
 )
 
-// ownRuntime owns the descriptors of Go's runtime: those of its netpoller, which the engine has
-// started. The runtime stops the process if a program closes them, as programs do that close all
-// descriptors.
+// ownRuntime marks the descriptors of Go's netpoller, which the engine has started, as the
+// library's own. The runtime stops the process if a program closes them, and some programs close
+// all descriptors.
 func (p *process) ownRuntime() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *process) ownRuntime() error {
 }
 
 // netpoller returns the descriptor that wakes Go's netpoller if fd is the netpoller's, otherwise
-// -1. What the netpoller has to that descriptor is the address of a variable of the runtime.
+// -1. The netpoller stores the address of a runtime variable with that descriptor.
 func netpoller(fd int) (wake int, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {

@@ -1,8 +1,8 @@
 //go:build linux && cgo
 
-// Command lib is libgovs-bridge.so (go build -buildmode=c-shared): it serves the program that it is
-// loaded into from the engine, in that program's own process. preload.c loads it and calls the
-// functions that are exported here.
+// Command lib is libgovs-bridge.so (go build -buildmode=c-shared). It serves the program that loads
+// it from the engine, in that program's process. preload.c loads it and calls its exported
+// functions.
 package main
 
 /*
@@ -45,7 +45,7 @@ import (
 
 func main() {}
 
-// Kinds of descriptors, as preload.c has them.
+// Kinds of descriptors, as in preload.c.
 const (
 	kindUverbs = 1
 	kindCM     = 2
@@ -54,13 +54,13 @@ const (
 
 // process is the program: this process. It implements bridge.Program.
 type process struct {
-	owned []byte // of C: which descriptors are the library's
+	owned []byte // C memory: which descriptors are the library's
 	adopt C.govs_adopt
 	find  C.govs_find
 	pid   int
 
-	// frames reports whether n bytes at addr are in the stack frames of the caller of the bridge.
-	// Nil: it is not known.
+	// frames reports whether n bytes at addr are in the stack frames of the bridge's caller. It is
+	// nil if that is not known.
 	frames func(addr uint64, n int) bool
 
 	bridge  *bridge.Bridge
@@ -69,17 +69,17 @@ type process struct {
 
 	complained string // the last cause that complain has printed
 
-	// files are the objects that descriptors stand for, by number. Number 0 is none. The list is
-	// replaced as a whole, so that reading it takes no lock.
+	// files are the objects of descriptors, by number. Number 0 is not used. The list is replaced
+	// as a whole, so reading it needs no lock.
 	mu    sync.Mutex
 	files atomic.Pointer[[]*openFile]
 }
 
 // openFile is an object that descriptors stand for. As in the kernel, it is closed when its last
-// descriptor is and the calls have ended that other threads have begun, by the last of them.
+// descriptor is closed and the calls of other threads have returned; the last of these closes it.
 type openFile struct {
 	bridge.File
-	uses atomic.Int64 // by its descriptors together, and by each call
+	uses atomic.Int64 // one for all its descriptors, and one per running call
 }
 
 var self process
@@ -102,8 +102,8 @@ func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find, frames,
 	return 0
 }
 
-// complain says why the device can't be opened. A program usually opens it more than once, and each
-// time tries again: the same cause is printed once. The caller has preload.c's lock.
+// complain prints why the device cannot be opened. A program usually tries to open it more than
+// once, so the same cause is printed only once. The caller has preload.c's lock.
 func (p *process) complain(to io.Writer, err error) {
 	if text := err.Error(); text != p.complained {
 		p.complained = text
@@ -111,8 +111,8 @@ func (p *process) complain(to io.Writer, err error) {
 	}
 }
 
-// start opens the engine's device, as exec says in the environment: setting returns what that was
-// when the program began.
+// start opens the engine's device according to the environment that exec has set. setting returns a
+// variable's value at the program's start.
 func (p *process) start(setting C.govs_setting) error {
 	s, err := settingsFrom(func(name string) string {
 		text := C.CString(name)
@@ -170,7 +170,7 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 		return 0, syscall.EBADF // another thread has closed it
 	}
 	defer p.done(f)
-	if n < 8 || n > 1<<30 { // the kernel first looks whether there is a header
+	if n < 8 || n > 1<<30 { // the kernel first checks for a header
 		return 0, syscall.EINVAL
 	}
 	octets, err := p.octets(buf, n)
@@ -183,12 +183,12 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 	return f.Write(octets)
 }
 
-// bytes returns the n bytes at buf of a program that has them: its own, or a copy.
+// octets returns the program's n bytes at buf, themselves or a copy.
 func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
 	if p.inFrames(uint64(uintptr(buf)), int(n)) {
 		return unsafe.Slice((*byte)(buf), int(n)), nil
 	}
-	var header [8]byte // before there is room for more
+	var header [8]byte // checked before allocating n bytes
 	addr := uint64(uintptr(buf))
 	if err := p.ReadMemory(addr, header[:min(n, 8)]); err != nil {
 		return nil, err
@@ -200,17 +200,17 @@ func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
 //export govs_bridge_close
 func govs_bridge_close(object C.uint64_t) { self.close(uint64(object)) }
 
-// close says that an object has no descriptor any more.
+// close is called when an object's last descriptor is closed.
 func (p *process) close(object uint64) {
 	if f := p.forget(object); f != nil {
 		p.done(f)
 	}
 }
 
-// done takes back one use of an object.
+// done ends one use of an object.
 func (p *process) done(f *openFile) {
 	if f.uses.Add(-1) == 0 {
-		p.record.closed(f.File) // before a thread that waits for an event sees the end, and exits
+		p.record.closed(f.File) // first, because a thread that waits for an event may see the end and exit
 		f.Close()
 	}
 }
@@ -226,8 +226,8 @@ func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, ans
 	return C.long(len(out))
 }
 
-// netlink answers the request of n bytes from the socket with an address. out, which has room and
-// does not grow, gets the answers, with its length before each.
+// netlink answers the request of n bytes from the socket with address port. It appends the answers
+// to out, each after its length, and returns ENOBUFS if out's capacity is too small.
 func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []byte) (
 	answers []byte, err error) {
 	if n > 1<<20 {
@@ -249,7 +249,7 @@ func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []b
 	return out, nil
 }
 
-// A device is what a program polls.
+// A device is a File that a program polls.
 type device interface {
 	Progress(cq uint32)
 	Attend(cq uint32)
@@ -265,7 +265,7 @@ func govs_bridge_attend(object C.uint64_t, cq C.uint32_t) {
 	self.poll(uint64(object), func(d device) { d.Attend(uint32(cq)) })
 }
 
-// negative returns the errno of err as C functions of the kernel do.
+// negative returns err's errno, negated as in the kernel's C functions.
 func negative(err error) int {
 	if e := ibverbs.Errno(err); e != 0 {
 		return -int(e)
@@ -273,7 +273,7 @@ func negative(err error) int {
 	return -int(syscall.EINVAL)
 }
 
-// use returns the object with a number, nil if there is none, for a call that ends with done.
+// use returns the object with a number, or nil, for a call that ends with done.
 func (p *process) use(object uint64) *openFile {
 	f := p.file(object)
 	if f == nil {
@@ -287,7 +287,7 @@ func (p *process) use(object uint64) *openFile {
 	return nil
 }
 
-// poll calls f with the device that has a number, if there is one.
+// poll calls call with the device that has a number, if there is one.
 func (p *process) poll(object uint64, call func(device)) {
 	f := p.use(object)
 	if f == nil {
@@ -299,7 +299,7 @@ func (p *process) poll(object uint64, call func(device)) {
 	}
 }
 
-// file returns the object with a number, nil if there is none.
+// file returns the object with a number, or nil if there is none.
 func (p *process) file(object uint64) *openFile {
 	if list := *p.files.Load(); object < uint64(len(list)) {
 		return list[object]
@@ -307,7 +307,7 @@ func (p *process) file(object uint64) *openFile {
 	return nil
 }
 
-// number gives a file a number, the lowest that is free.
+// number gives a file the lowest free number.
 func (p *process) number(f bridge.File) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -325,7 +325,7 @@ func (p *process) number(f bridge.File) uint64 {
 	return uint64(at)
 }
 
-// forget takes a file out.
+// forget removes a file and returns it.
 func (p *process) forget(object uint64) *openFile {
 	p.mu.Lock()
 	defer p.mu.Unlock()

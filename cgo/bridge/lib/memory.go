@@ -11,7 +11,7 @@ import (
 
 // at returns n bytes of the program's memory.
 func at(addr uint64, n int) []byte {
-	// The address is the program's; the runtime of Go knows nothing of that memory.
+	// The address is the program's; Go's runtime does not manage that memory.
 	p := *(*unsafe.Pointer)(unsafe.Pointer(&addr))
 	return unsafe.Slice((*byte)(p), n)
 }
@@ -35,13 +35,14 @@ func (p *process) WriteMemory(addr uint64, b []byte) error {
 }
 
 // inFrames reports whether n bytes at addr are in the stack frames of the C functions that have
-// called the bridge. That memory is there, and a doorbell of libsiw is: no system call is needed.
+// called the bridge. Such memory exists, so no system call is needed to check it. libsiw's
+// doorbells are there.
 func (p *process) inFrames(addr uint64, n int) bool {
 	return p.frames != nil && p.frames(addr, n)
 }
 
-// transfer has the kernel copy between b and the program's memory, so that memory which the program
-// does not have is EFAULT without a signal: SIGSEGV may have a handler of the program's.
+// transfer makes the kernel copy between b and the program's memory. So memory that the program
+// does not have is EFAULT and causes no signal; the program may have a handler for SIGSEGV.
 func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -56,7 +57,7 @@ func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 		return nil
 	case e != unix.ENOSYS && e != unix.EPERM:
 		return syscall.EFAULT
-	case call == unix.SYS_PROCESS_VM_READV: // a container forbids the call: do without the check
+	case call == unix.SYS_PROCESS_VM_READV: // a container forbids the call: copy without the check
 		copy(b, at(addr, len(b)))
 	default:
 		copy(at(addr, len(b)), b)
@@ -64,8 +65,8 @@ func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 	return nil
 }
 
-// Memory implements bridge.Program. It makes the pages present, as siw does when it pins them, so
-// that memory which the program does not have, or may not write, shows now.
+// Memory implements bridge.Program. It makes the pages present, as siw does when it pins them. So
+// it returns an error now if the program does not have the memory, or may not write it.
 func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 	page := uint64(unix.Getpagesize())
 	first := addr &^ (page - 1)
@@ -74,12 +75,13 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 		return nil, syscall.EFAULT
 	}
 	n := (end - first + page - 1) &^ (page - 1)
-	// Of a range with holes nothing gets a place: it may go on to memory of Go's runtime, which
-	// can't call the bridge when it maps some. The call looks for the mappings and writes nothing.
+	// A range with holes gets no place in the table: Go's runtime may later map memory in a hole,
+	// and cannot call the bridge when it does. MS_ASYNC only checks the mappings and writes
+	// nothing.
 	if _, _, e := unix.Syscall(unix.SYS_MSYNC, uintptr(first), uintptr(n), unix.MS_ASYNC); e != 0 {
 		return nil, syscall.EFAULT
 	}
-	p.regions.add(addr, length) // before: what another thread unmaps meanwhile stays reserved
+	p.regions.add(addr, length) // first, so that memory which another thread unmaps now stays reserved
 	if err := p.present(first, n, page, write); err != nil {
 		p.regions.remove(addr, length)
 		return nil, err
@@ -87,14 +89,14 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 	return at(addr, int(length)), nil
 }
 
-// present makes n bytes of pages at first present.
+// present makes n bytes of pages, from first on, present.
 func (p *process) present(first, n, page uint64, write bool) error {
 	advice := unix.MADV_POPULATE_READ
 	if write {
 		advice = unix.MADV_POPULATE_WRITE
 	}
 	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
-	// Rights that the memory has not, a kernel before 5.14, or memory of a device.
+	// The memory lacks the rights or is a device's, or the kernel is older than 5.14.
 	if e == unix.EINVAL {
 		return p.touch(first, n/page, page, write)
 	}
@@ -104,8 +106,8 @@ func (p *process) present(first, n, page uint64, write bool) error {
 	return nil
 }
 
-// touch has the kernel read a word of each page, or write it as it is if write is set. EFAULT if
-// that can't be.
+// touch makes the kernel read from each page, or add 0 to a word of each page if write is set. It
+// returns EFAULT if that is not possible.
 func (p *process) touch(first, count, page uint64, write bool) error {
 	for i := range count {
 		var own uint32
@@ -116,7 +118,7 @@ func (p *process) touch(first, count, page uint64, write bool) error {
 			}
 			continue
 		}
-		// It adds 0 to the word at addr, atomically, and wakes nobody who sleeps at own.
+		// It atomically adds 0 to the word at addr, and wakes nobody, because nobody sleeps at own.
 		if _, _, e := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&own)),
 			futexWakeOp, 0, 0, uintptr(addr), futexAdd); e != 0 {
 			return syscall.EFAULT
@@ -125,7 +127,7 @@ func (p *process) touch(first, count, page uint64, write bool) error {
 	return nil
 }
 
-// Of linux/futex.h: FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, and FUTEX_OP(FUTEX_OP_ADD, 0, 0, 0).
+// From linux/futex.h: FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, and FUTEX_OP(FUTEX_OP_ADD, 0, 0, 0).
 const (
 	futexWakeOp = 5 | 128
 	futexAdd    = 1 << 28

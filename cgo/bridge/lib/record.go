@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recorder records what the program says and what it is answered. Its methods do nothing if it is
-// nil.
+// recorder records the program's commands and the answers. The methods of a nil recorder do
+// nothing.
 type recorder struct {
 	to     *recording.Writer
 	failed sync.Once
 }
 
-// add adds an entry of the calling thread.
+// add adds an entry for the calling thread.
 func (r *recorder) add(file, op string, err error, request, answer []byte) {
 	e := recording.Entry{Thread: unix.Gettid(), File: file, Op: op, Request: request,
 		Answer: answer}
@@ -51,7 +51,7 @@ func (r *recorder) closed(f bridge.File) {
 	}
 }
 
-// fileName is what package recording calls a file.
+// fileName returns package recording's name for a file.
 func fileName(f bridge.File) string {
 	switch f.(type) {
 	case device:
@@ -62,8 +62,8 @@ func fileName(f bridge.File) string {
 	return recording.Events
 }
 
-// write has f execute the command, and records it. The place of the answer is marked before, so
-// that what the bridge does not write shows.
+// write makes f execute the command, and records it. It first fills the place of the answer with
+// marks, to show what the bridge does not write.
 func (r *recorder) write(p *process, f bridge.File, command []byte) (int, error) {
 	file, request := fileName(f), slices.Clone(command)
 	addr, room := recording.Place(file, request)
@@ -77,10 +77,10 @@ func (r *recorder) write(p *process, f bridge.File, command []byte) (int, error)
 		if p.ReadMemory(addr, now) == nil && err == nil {
 			answer = recording.Written(now)
 		}
-		// What was not written gets its former value.
+		// Bytes that were not written get their former values.
 		_ = p.WriteMemory(addr+uint64(len(answer)), before[len(answer):])
 	}
-	if ibverbs.Errno(err) != syscall.EAGAIN || file != recording.CM { // GET_EVENT is called again
+	if ibverbs.Errno(err) != syscall.EAGAIN || file != recording.CM { // the program repeats GET_EVENT
 		r.add(file, recording.Write, err, request, answer)
 	}
 	return k, err

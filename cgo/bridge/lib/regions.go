@@ -7,17 +7,17 @@ import "C"
 
 import "sync"
 
-// regions are the places of govs_regions, in which the handler of faults looks up what the program
-// has registered.
+// regions manages govs_regions, the table in which the fault handler looks up the program's
+// registered memory.
 type regions struct {
 	mu    sync.Mutex
-	at    map[[2]uint64][]C.int // places of a region that was registered as often
+	at    map[[2]uint64][]C.int // places by region; a region registered several times has several
 	free  []C.int
-	taken C.int // no place from here on was used
+	taken C.int // places from here on were never used
 }
 
-// add puts length bytes at addr into a place. Beyond the places there is none: a program that has
-// so many regions and unmaps one of them ends.
+// add gives the region of length bytes at addr a place. If the table is full, the region gets none,
+// and the program ends if it unmaps that region.
 func (r *regions) add(addr, length uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,7 @@ func (r *regions) add(addr, length uint64) {
 	C.govs_set_region(i, C.uintptr_t(addr), C.uintptr_t(addr+length))
 }
 
-// remove takes back one add.
+// remove undoes one add.
 func (r *regions) remove(addr, length uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *regions) remove(addr, length uint64) {
 
 const places = C.govs_region_count
 
-// placed returns where the regions begin that have places, in order of the places.
+// placed returns the start addresses of the regions with places, in order of the places.
 func placed() (starts []uint64) {
 	for i := range C.int(places) {
 		if start := uint64(C.govs_region_start(i)); start != 0 {

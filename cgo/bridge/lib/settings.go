@@ -16,12 +16,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// settings are what govs-verbs-test exec says in the environment.
+// settings are what govs-verbs-test exec passes in the environment.
 type settings struct {
 	engine    engine.Options
-	addresses []netip.Addr // of the device, none for all of the machine
-	trace     string       // a file, - for the standard error, empty for none
-	record    string       // a file, empty for none
+	addresses []netip.Addr // of the device; none means all of the machine
+	trace     string       // a file, or - for the standard error; "" for none
+	record    string       // a file, or "" for none
 
 	noOpeningWrite bool
 }
@@ -87,7 +87,7 @@ func (s *settings) bridge() *bridge.Options {
 	return opts
 }
 
-// recorder returns what commands are recorded with, nil if they are not.
+// recorder returns the recorder for commands, or nil if they are not recorded.
 func (s *settings) recorder() *recorder {
 	if s.record == "" {
 		return nil
@@ -99,9 +99,9 @@ func (s *settings) recorder() *recorder {
 	return &recorder{to: recording.NewWriter(f)}
 }
 
-// openOutput opens a file to which an option says that something is written, at its end: processes
-// that the program starts have the same one. The program can't close it, and write something else
-// there. openOutput says why a file can't be opened, and returns nil.
+// openOutput opens a file of an option for appending, because processes that the program starts
+// write to the same file. It marks the descriptor as the library's, so the program cannot close it
+// and reuse its number. If the file cannot be opened, openOutput prints the reason and returns nil.
 func openOutput(option, file string) *os.File {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
 	if err != nil {
