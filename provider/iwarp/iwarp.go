@@ -1,9 +1,8 @@
-// Package iwarp holds what the three iWARP layers share: the names of layers,
-// error types and error codes, and the error value that carries them.
+// Package iwarp holds what the three iWARP layers share: the names of layers, error types and error
+// codes, and the error value that carries them.
 //
-// The layers themselves are its subpackages: mpa (RFC 5044, RFC 6581), ddp
-// (RFC 5041) and rdmap (RFC 5040). None of them touches a socket, a clock or a
-// goroutine.
+// Its subpackages are the layers: mpa (RFC 5044, RFC 6581), ddp (RFC 5041) and rdmap (RFC 5040).
+// None of them uses sockets, clocks or goroutines.
 package iwarp
 
 import "fmt"
@@ -16,7 +15,7 @@ type Layer uint8
 const (
 	LayerRDMAP Layer = 0
 	LayerDDP   Layer = 1
-	LayerLLP   Layer = 2 // for this project always MPA over TCP
+	LayerLLP   Layer = 2 // in this project always MPA over TCP
 )
 
 // String returns the name that RFC 5040 figure 9 gives the layer.
@@ -110,12 +109,11 @@ const (
 	MPANoMatchingRTR     Code = 0x07
 )
 
-// Error is a protocol error found in what a peer sent. Layer, EType and Code
-// are what RFC 5040 section 4.8 says a Terminate message for it carries.
+// Error is a protocol error found in what a peer sent. Layer, EType and Code are the values for a
+// Terminate message (RFC 5040 section 4.8).
 //
-// Errors that the layers can return are preallocated package variables where
-// the hot path returns them, so that finding one does not allocate. Treat an
-// Error as read-only.
+// Errors that the hot path returns are preallocated package variables, so returning one does not
+// allocate. Treat an Error as read-only.
 type Error struct {
 	Layer  Layer
 	EType  EType
@@ -132,8 +130,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Is reports whether target is an *Error with the same layer, type and code,
-// whatever its reason, for errors.Is.
+// Is reports whether target is an *Error with the same layer, type and code, whatever its reason.
+// errors.Is uses it.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Layer == e.Layer && t.EType == e.EType && t.Code == e.Code

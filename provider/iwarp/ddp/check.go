@@ -2,10 +2,9 @@ package ddp
 
 import "math"
 
-// CheckVersion verifies that the header's DV is the stream's: [Version], or toward an
-// RDMAC peer [RDMACVersion]. It is the first check of a segment: the rest of a header
-// of another version means nothing. The error is [ErrTaggedVersion] or
-// [ErrUntaggedVersion].
+// CheckVersion verifies that the header's DV is version: [Version], or [RDMACVersion] for an RDMAC
+// peer. It is the first check of a segment, because the rest of a header has no meaning if its
+// version is another one. The error is [ErrTaggedVersion] or [ErrUntaggedVersion].
 //
 //rfc:5041 DDP-4.1-12 DV constant over the stream
 //rfc:5041 DDP-4.1-13 Unknown DV, tagged: error 1/1/0x04
@@ -21,18 +20,18 @@ func CheckVersion(h *Header, version uint8) error {
 	}
 }
 
-// Region is the entry of the STag table for one STag, for one stream and one kind of
-// access. Base and Len mean nothing unless Valid.
+// Region is the STag table's entry for an STag, as seen by one stream for one kind of access. Base
+// and Len have no meaning unless Valid.
 type Region struct {
 	Valid      bool   // the STag, its key octet included, names a registered buffer
-	Associated bool   // it is of the stream's protection domain and, where bound to a stream, of this one
-	Allowed    bool   // it grants the right that the access needs
+	Associated bool   // in the protection domain of the stream, and not bound to another stream
+	Allowed    bool   // it grants the right for the access
 	Base       uint64 // TO of the buffer's first octet
 	Len        uint64 // length of the buffer in octets
 }
 
-// Contains reports whether the n octets from offset to on lie within the region.
-// No sum in it can wrap, whatever a peer asks for.
+// Contains reports whether the n octets from offset to on lie within the region. None of its sums
+// can wrap, whatever a peer asks for.
 func (r *Region) Contains(to, n uint64) bool {
 	return to >= r.Base && n <= r.Len && to-r.Base <= r.Len-n
 }
@@ -41,9 +40,9 @@ func (r *Region) Contains(to, n uint64) bool {
 // check 5).
 func Wraps(to, n uint64) bool { return n > math.MaxUint64-to }
 
-// CheckTagged makes the checks of RFC 5041 section 7.1 for a tagged segment with
-// payloadLen octets of payload at TO to. A segment without payload is good
-// whatever its STag and TO, so that r need not be looked up for it.
+// CheckTagged makes the checks of RFC 5041 section 7.1 for a tagged segment with payloadLen octets
+// of payload at TO to. A segment without payload is valid whatever its STag and TO, so the caller
+// need not look up r for it.
 //
 // Errors, in the order of the checks: [ErrInvalidSTag], [ErrSTagNotAssociated],
 // [ErrTaggedAccess], [ErrTOWrap], [ErrBaseBounds].
@@ -73,10 +72,9 @@ func CheckTagged(r *Region, to uint64, payloadLen int) error {
 	return nil
 }
 
-// CheckUntagged checks a segment that [UntaggedQueue.Check] passed against the
-// buffer that the message consumes. available says whether there is one;
-// bufferLen is its length in octets. A message without payload needs a buffer
-// too, which may have length zero.
+// CheckUntagged checks a segment that [UntaggedQueue.Check] accepted against the buffer that the
+// message consumes. available reports whether there is a buffer; bufferLen is its length in octets.
+// A message without payload needs a buffer too, which may have length zero.
 //
 // Errors: [ErrNoBuffer], [ErrTooLong].
 //

@@ -35,8 +35,7 @@ var (
 	ErrMessageLength = untagged(iwarp.DDPUntaggedMessageTooLong, "MO plus payload length passes 2^32 - 1")
 )
 
-// ErrCatastrophic is DDP's local catastrophic error: this side, not the peer,
-// is at fault.
+// ErrCatastrophic is DDP's local catastrophic error: the fault is on this side.
 //
 //rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
 var ErrCatastrophic = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,

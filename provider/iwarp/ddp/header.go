@@ -2,10 +2,10 @@ package ddp
 
 import "encoding/binary"
 
-// Version is the DV value of RFC 5041, and RDMACVersion that of the RDMA Consortium's
-// DDP 1.0. A stream has one of the two from its first segment to its last, in both
-// directions; MPA's start-up decides which (RFC 5044 appendix C.1). Apart from DV
-// the two protocols have the same headers, checks and errors.
+// Version is the DV value of RFC 5041, and RDMACVersion the DV value of the RDMA Consortium's DDP
+// 1.0. A stream uses one of the two for all its segments in both directions; MPA's start-up decides
+// which (RFC 5044 appendix C.1). Apart from DV the two protocols have the same headers, checks and
+// errors.
 //
 //rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 //rfc:5044 RDMAC-C.1-03 Version identical in both directions
@@ -31,19 +31,18 @@ const (
 	ctlVersionMask   = 0x03
 )
 
-// Header is a DDP header of either kind with every bit that is on the wire, so
-// that an illegal header can be written and read back (RFC 5041 section 4).
+// Header is a DDP header of either format with every bit of the wire, so that an illegal header can
+// be written and read back (RFC 5041 section 4).
 //
-// Tagged says which of the two formats it is. The fields of the other format are
-// not encoded and are zero after a parse.
+// Tagged selects the format. The fields of the other format are not encoded and are zero after a
+// parse.
 type Header struct {
 	Tagged   bool  // T
 	Last     bool  // L
 	Reserved uint8 // Rsvd, 4 bits: zero on transmit, not checked on receive
 	Version  uint8 // DV, 2 bits
 
-	// ULPCtl is the octet of RsvdULP that both formats have. RDMAP keeps its
-	// control field there.
+	// ULPCtl is the octet of RsvdULP that both formats have. RDMAP uses it for its control field.
 	ULPCtl uint8
 
 	STag uint32 // tagged: steering tag of the data sink's buffer
@@ -55,8 +54,7 @@ type Header struct {
 	MO    uint32 // untagged: offset in octets of the payload in the message
 }
 
-// Len returns how many octets the header takes: [TaggedHeaderLen] or
-// [UntaggedHeaderLen].
+// Len returns the length of the header in octets: [TaggedHeaderLen] or [UntaggedHeaderLen].
 func (h *Header) Len() int {
 	if h.Tagged {
 		return TaggedHeaderLen
@@ -118,11 +116,10 @@ func putUntagged(p []byte, ctl, ulpCtl byte, ulp32, qn, msn, mo uint32) {
 	binary.BigEndian.PutUint32(p[14:], mo)
 }
 
-// Parse splits a complete ULPDU into its DDP header and its payload. The payload
-// borrows from ulpdu and is valid as long as that is.
+// Parse splits a complete ULPDU into its DDP header and its payload. The payload is a part of
+// ulpdu.
 //
-// The only error is [ErrShortSegment]. Whether the header is legal is not
-// decided here.
+// The only error is [ErrShortSegment]. Parse does not check whether the header is legal.
 //
 //rfc:5041 DDP-4.4-01 Every segment has a DDP header
 //rfc:5041 DDP-4.4-02 Segment without payload is legal
@@ -134,14 +131,12 @@ func Parse(ulpdu []byte) (Header, []byte, error) {
 	return h, ulpdu[n:], nil
 }
 
-// ParseHeader reads a DDP header from b, the octets of a ULPDU received so far,
-// while the rest is still on its way. ulpduLen is the ULPDU's whole length in
-// octets as MPA announced it; octets of b beyond it are ignored.
+// ParseHeader reads a DDP header from b, the octets of a ULPDU received so far. ulpduLen is the
+// ULPDU's whole length in octets as MPA announced it; octets of b beyond it are ignored.
 //
-// It returns the header and its length in octets, or a length of zero and no
-// error when b does not yet hold the whole header. The payload is then
-// ulpduLen minus that length. The error is [ErrShortSegment] as soon as it is
-// clear that a ULPDU of this length can't hold its header.
+// It returns the header and its length in octets, or a length of zero and no error when b does not
+// yet hold the whole header. The payload's length is ulpduLen minus the header's. The error is
+// [ErrShortSegment] as soon as it is clear that a ULPDU of this length cannot hold its header.
 func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 	if len(b) > ulpduLen {
 		b = b[:max(ulpduLen, 0)]
@@ -163,8 +158,8 @@ func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 	return h, n, nil
 }
 
-// A Tagged has the fields of a tagged segment that are needed once its DV is known to be
-// right. They are so few that the compiler keeps them in registers.
+// A Tagged has the fields of a tagged segment that are needed once its DV has been checked. They
+// are so few that the compiler keeps them in registers.
 type Tagged struct {
 	Last   bool
 	ULPCtl uint8
@@ -172,9 +167,9 @@ type Tagged struct {
 	TO     uint64
 }
 
-// ParseTagged parses a ULPDU that is a tagged segment: T set, and DV 1. The payload
-// borrows from ulpdu. It returns false for any other ULPDU, or one that is too short;
-// [Parse] returns which.
+// ParseTagged parses a ULPDU that is a tagged segment: T set, and DV 1. The payload is a part of
+// ulpdu. It returns false for any other ULPDU, or one that is too short; [Parse] distinguishes
+// these.
 func ParseTagged(ulpdu []byte) (g Tagged, payload []byte, ok bool) {
 	if len(ulpdu) < TaggedHeaderLen || ulpdu[0]&^(ctlReservedMask|ctlLast) != ctlTagged|Version {
 		return Tagged{}, nil, false
@@ -185,7 +180,7 @@ func ParseTagged(ulpdu []byte) (g Tagged, payload []byte, ok bool) {
 	}, ulpdu[TaggedHeaderLen:], true
 }
 
-// decode fills a zero header from b, which has exactly its octets.
+// decode sets a zero header from b, which has exactly the header's octets.
 func (h *Header) decode(b []byte) {
 	ctl := b[0]
 	h.Tagged = ctl&ctlTagged != 0

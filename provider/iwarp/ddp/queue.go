@@ -10,9 +10,8 @@ import (
 //rfc:5041 DDP-4.3-05 MSN starts at 1 per QN
 const FirstMSN = 1
 
-// UntaggedQueue is the receive state of one untagged queue of a stream: the
-// message that comes next and how much of it has come. Segments arrive in
-// order, as TCP delivers them.
+// UntaggedQueue is the receive state of one untagged queue of a stream: the current message and how
+// much of it has been received. Segments arrive in order, as TCP delivers them.
 //
 // It is not safe for concurrent use. A copy is independent of the original.
 type UntaggedQueue struct {
@@ -22,9 +21,9 @@ type UntaggedQueue struct {
 	open   bool
 }
 
-// NewUntaggedQueue returns the state of queue qn before its first message. msn is
-// the sequence number of that message: [FirstMSN] on a real stream, anything in
-// a test of the wrap at 2^32.
+// NewUntaggedQueue returns the state of queue qn before its first message. msn is the sequence
+// number of that message: [FirstMSN] on a real stream, any other value in a test of the wrap at
+// 2^32.
 func NewUntaggedQueue(qn, msn uint32) UntaggedQueue {
 	return UntaggedQueue{qn: qn, msn: msn}
 }
@@ -32,12 +31,12 @@ func NewUntaggedQueue(qn, msn uint32) UntaggedQueue {
 // QN returns the queue's number.
 func (q *UntaggedQueue) QN() uint32 { return q.qn }
 
-// MSN returns the sequence number of the current message: the unfinished one if
-// there is one, the next to start otherwise.
+// MSN returns the sequence number of the current message: the unfinished one if there is one,
+// otherwise the next.
 func (q *UntaggedQueue) MSN() uint32 { return q.msn }
 
-// Offset returns how many octets of the current message were committed. It is
-// the MO that the next segment must have.
+// Offset returns the number of committed octets of the current message. The next segment must have
+// this MO.
 func (q *UntaggedQueue) Offset() uint32 { return q.offset }
 
 // Open reports whether a message has started and not ended.
@@ -70,10 +69,9 @@ func (q *UntaggedQueue) Check(h *Header, payloadLen int) error {
 	return nil
 }
 
-// Whole parses a ULPDU that is an untagged message of one segment and the next one of the
-// queue: T clear, L set, DV 1, and the requirements of Check. The payload borrows from
-// ulpdu. It returns false for any other ULPDU, or one that is too short; [Parse] and
-// Check return which.
+// Whole parses a ULPDU that is an untagged message of one segment and the next one of the queue: T
+// clear, L set, DV 1, and the requirements of Check. The payload is a part of ulpdu. It returns
+// false for any other ULPDU, or one that is too short; [Parse] and Check distinguish these.
 func (q *UntaggedQueue) Whole(ulpdu []byte) (payload []byte, ulpCtl uint8, ok bool) {
 	if len(ulpdu) < UntaggedHeaderLen || ulpdu[0]&^ctlReservedMask != ctlLast|Version || q.open {
 		return nil, 0, false
@@ -85,9 +83,9 @@ func (q *UntaggedQueue) Whole(ulpdu []byte) (payload []byte, ulpCtl uint8, ok bo
 	return ulpdu[UntaggedHeaderLen:], p[1], true
 }
 
-// Commit moves the queue past a segment that Check passed, once its FPDU is
-// proven good. After a segment with L set the next message is awaited; its MSN
-// follows modulo 2^32.
+// Commit advances the queue past a segment that Check accepted, once its CRC has been verified.
+// After a segment with L set the next message is expected; its MSN is the following one modulo
+// 2^32.
 //
 //rfc:5041 DDP-4.3-06 MSN increments by 1 per message per QN
 //rfc:5041 DDP-4.3-07 MSN wraps 0xFFFFFFFF to 0

@@ -4,8 +4,8 @@ package ddp
 // section 4.5).
 const MinMULPDU = 128
 
-// MaxPayload returns how many octets of payload a segment of at most mulpdu
-// octets can carry, or zero if there is no room for any.
+// MaxPayload returns the maximum payload of a segment of at most mulpdu octets, or zero if there is
+// no room for any.
 func MaxPayload(mulpdu int, tagged bool) int {
 	if tagged {
 		return max(mulpdu-TaggedHeaderLen, 0)
@@ -30,12 +30,11 @@ func (s Segment) MO() uint32 { return s.Offset }
 //rfc:5041 DDP-5.2-06 Tagged TO = initial TO + offset
 func (s Segment) TO(base uint64) uint64 { return base + uint64(s.Offset) }
 
-// Segmenter cuts a message into segments, in rising offset order and each as
-// large as the MULPDU allows (RFC 5041 section 5.2). A message without octets
-// gives one empty segment.
+// Segmenter cuts a message into segments, in ascending offset order and each as large as the MULPDU
+// allows (RFC 5041 section 5.2). A message without octets becomes one empty segment.
 //
-// The zero Segmenter is that of an empty untagged message. It is not safe for concurrent
-// use; a copy continues independently from the state of the original.
+// The zero Segmenter is for an empty untagged message. A Segmenter is not safe for concurrent use;
+// a copy continues independently from the state of the original.
 //
 //rfc:5041 DDP-5.2-01 Segments no larger than MULPDU
 //rfc:5041 DDP-5.2-08 Zero-length message uses exactly one segment
@@ -47,21 +46,21 @@ type Segmenter struct {
 	done   bool
 }
 
-// NewSegmenter returns the segmenter of a message of length octets. The type limits a ULP
-// message to less than 2^32 octets.
+// NewSegmenter returns the segmenter of a message of length octets. Its type limits a ULP message
+// to less than 2^32 octets.
 //
 //rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func NewSegmenter(length uint32, tagged bool) Segmenter {
 	return Segmenter{length: length, tagged: tagged}
 }
 
-// Next returns the next segment, whose header and payload together take at most
-// mulpdu octets. The MULPDU may change from call to call; segments already
-// returned keep their size, as RFC 5041 section 3 demands.
+// Next returns the next segment, whose header and payload together take at most mulpdu octets. The
+// MULPDU may change from call to call; segments already returned keep their size, as RFC 5041
+// section 3 demands.
 //
-// It returns false when the message is finished, and also when mulpdu has no room for an
-// octet of payload though one is due. MPA offers no such MULPDU (see [MinMULPDU]); Done
-// distinguishes the two.
+// It returns false when the message is finished, and also when mulpdu has no room for any payload
+// but the message still has some. MPA offers no such MULPDU (see [MinMULPDU]); Done distinguishes
+// the two.
 //
 //rfc:5041 DDP-3-01 A change of MULPDU re-segments nothing already posted
 //rfc:5041 DDP-4.1-04 L=1 on the last segment of each message
@@ -84,5 +83,5 @@ func (s *Segmenter) Next(mulpdu int) (Segment, bool) {
 // Done reports whether the last segment was returned.
 func (s *Segmenter) Done() bool { return s.done }
 
-// Remaining returns how many octets of the message no segment has carried yet.
+// Remaining returns the number of octets of the message that are not in a segment yet.
 func (s *Segmenter) Remaining() uint32 { return s.length - s.next }

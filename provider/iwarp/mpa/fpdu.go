@@ -16,27 +16,27 @@ const (
 	CRCLen        = 4 // present even when CRCs are off
 	MaxTrailerLen = MaxPadLen + CRCLen
 	MaxULPDU      = 64768                                   // longest ULPDU a sender may use (RFC 5044 section 3)
-	MinMULPDU     = 128                                     // MULPDU never shrinks below this (RFC 5044 section 4.5)
+	MinMULPDU     = 128                                     // lower bound of MULPDU (RFC 5044 section 4.5)
 	MaxFPDULen    = HeaderLen + 0xffff + MaxPadLen + CRCLen // without Markers
 )
 
-// ErrULPDUTooLong says that a caller wanted to send a ULPDU longer than MaxULPDU.
+// ErrULPDUTooLong reports that a caller wanted to send a ULPDU longer than MaxULPDU.
 var ErrULPDUTooLong = errors.New("mpa: ULPDU is longer than 64768 octets")
 
-// Errors of received FPDUs. After either of them nothing more of this half
-// connection may be delivered, but closing it is left to the ULP, so that a
-// Terminate message can still be sent (RFC 5044 section 8).
+// Errors of received FPDUs. After any of them nothing more of this half connection may be
+// delivered, but closing it is left to the ULP, so that it can still send a Terminate message (RFC
+// 5044 section 8).
 var (
 	ErrCRC    = mpaError(iwarp.MPACRC, "FPDU has a wrong CRC")                                    // 2/0/0x02
 	ErrMarker = mpaError(iwarp.MPAMarker, "FPDUPTR of a Marker does not point to the FPDU start") // 2/0/0x03
 
-	// ErrULPDULength is 2/0/0x03 too: siw reports a ULPDU that is too short
-	// for its header so, and the RFCs name no better code.
+	// ErrULPDULength is also 2/0/0x03, because siw reports a ULPDU that is too short for its header
+	// this way, and the RFCs have no better code.
 	ErrULPDULength = mpaError(iwarp.MPAMarker, "ULPDU_Length is too small for the headers it has to contain")
 )
 
-// PadLen returns the number of pad octets, 0 to 3, after a ULPDU of ulpduLen
-// octets: the FPDU's length is a multiple of four.
+// PadLen returns the number of pad octets, 0 to 3, after a ULPDU of ulpduLen octets. They make the
+// FPDU's length a multiple of four.
 //
 //rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 func PadLen(ulpduLen int) int { return -(HeaderLen + ulpduLen) & 3 }
@@ -57,14 +57,13 @@ func CheckULPDULen(ulpduLen int) error {
 }
 
 // AppendHeader appends ULPDU_Length to b, big-endian. It does not check the length (see
-// CheckULPDULen): 65535 can be written, too.
+// CheckULPDULen), so it can write 65535 too.
 func AppendHeader(b []byte, ulpduLen uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, ulpduLen)
 }
 
-// ParseHeader returns what the first two octets of an FPDU say: the length of its
-// ULPDU and of the whole FPDU, without Markers, in octets. ok is false when b is
-// shorter than two octets.
+// ParseHeader decodes the first two octets of an FPDU. It returns the length of its ULPDU and of
+// the whole FPDU, without Markers, in octets. ok is false when b is shorter than two octets.
 //
 //rfc:5044 MPA-4.1-02 ULPDU_Length counts the ULPDU only
 //rfc:5044 MPA-5.2-01 Boundaries found from ULPDU_Length on a stream
@@ -76,24 +75,24 @@ func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
 	return ulpduLen, FPDULen(ulpduLen), true
 }
 
-// CRC extends a running CRC32c by p. An FPDU's begins with 0 and takes in turn
-// ULPDU_Length, ULPDU, pad, and every Marker where it lies in the stream.
+// CRC extends a running CRC32c by p. An FPDU's CRC begins with 0 and covers, in order,
+// ULPDU_Length, ULPDU and pad, and every Marker at its place in the stream.
 //
 //rfc:5044 MPA-4.4-01 CRC support is implemented
 //rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 //rfc:5044 MPA-4.4-11 CRC covers length..PAD incl. embedded markers
 func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
-// CopyCRC is CRC of src, which it copies to the first octets of dst in the same
-// pass: of what was copied, if src changes meanwhile. They must not overlap; a dst
-// that is shorter than src panics.
+// CopyCRC copies src to the first octets of dst and extends crc by the copied octets in the same
+// pass, so the CRC is correct even if src changes. dst and src must not overlap; a dst that is
+// shorter than src panics.
 func CopyCRC(crc uint32, dst, src []byte) uint32 { return crc32c.Copy(crc, dst, src) }
 
 var zeroPad [MaxPadLen]byte
 
-// AppendTrailer appends pad and CRC to b. crc is the running CRC over the header and the
-// ULPDU of ulpduLen octets; the pad is added to it here. With withCRC false the CRC field
-// is zero and crc is ignored. The CRC is stored least significant octet first.
+// AppendTrailer appends pad and CRC to b. crc is the running CRC over the header and the ULPDU of
+// ulpduLen octets; AppendTrailer extends it by the pad. With withCRC false the CRC field is zero
+// and crc is ignored. The CRC is stored least significant octet first.
 //
 //rfc:5044 MPA-4.1-04 Pad octets are zero on send
 //rfc:5044 MPA-4.1-06 CRC field present even when CRC is off
@@ -107,9 +106,9 @@ func AppendTrailer(b []byte, ulpduLen int, crc uint32, withCRC bool) []byte {
 	return binary.LittleEndian.AppendUint32(b, CRC(crc, pad))
 }
 
-// CheckCRC compares crc, calculated over an FPDU up to and including its pad,
-// with the FPDU's CRC field of four octets. The error is ErrCRC. Don't call it
-// when CRCs are off: the field may hold anything then.
+// CheckCRC compares crc, computed over an FPDU up to and including its pad, with the FPDU's CRC
+// field of four octets. The error is ErrCRC. Do not call it when CRCs are off, because the field
+// may then have any value.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 //rfc:5044 MPA-8-2-01 Detect CRC mismatch (code 2)
@@ -131,10 +130,10 @@ func CheckMinULPDU(ulpduLen, minLen int) error {
 	return nil
 }
 
-// SealFPDU overwrites the last four octets of fpdu with the CRC of all octets
-// before them. fpdu is one FPDU as it lies in the stream, its Markers included,
-// also the one in front of ULPDU_Length. It is for peers that change an FPDU on
-// purpose and want its CRC to be right. A slice of under four octets is left
+// SealFPDU overwrites the last four octets of fpdu with the CRC of all octets before them. fpdu is
+// one FPDU as in the stream, including its Markers, also the one in front of ULPDU_Length. It is
+// for peers that change an FPDU on purpose and want its CRC to be right. A slice of fewer than four
+// octets is not changed.
 // alone.
 func SealFPDU(fpdu []byte) {
 	if end := len(fpdu) - CRCLen; end >= 0 {
@@ -142,11 +141,11 @@ func SealFPDU(fpdu []byte) {
 	}
 }
 
-// sealRun is how many FPDUs are sealed and verified together.
+// sealRun is the number of FPDUs that are sealed and verified together.
 const sealRun = 16
 
-// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one after the other
-// in fpdus, at less cost than that many calls.
+// SealFPDUs seals each of the consecutive FPDUs of size octets in fpdus. It is faster than a call
+// of SealFPDU for each.
 func SealFPDUs(fpdus []byte, size int) {
 	if len(fpdus) == size {
 		SealFPDU(fpdus)

@@ -11,24 +11,23 @@ type Offer struct {
 	// IRD and ORD are this end's values, 0 to 0x3ffe.
 	IRD, ORD int
 
-	// ManualIRD and ManualORD send 0x3fff in place of the value: the ULPs agree on
-	// it themselves. siw does not know the meaning of 0x3fff and takes it for a
-	// number.
+	// ManualIRD and ManualORD send 0x3fff instead of the value, because the ULPs agree on it
+	// themselves. siw does not know the meaning of 0x3fff and takes it for a number.
 	ManualIRD, ManualORD bool
 
-	// PeerToPeer asks for an RTR indication, so that the responder may send first
-	// once it has arrived. It needs revision 2.
+	// PeerToPeer requests an RTR indication, after which the responder may send first. It needs
+	// revision 2.
 	//
 	//rfc:6581 MPA2-5-02 ULP can request explicit RTR per connection
 	PeerToPeer bool
 
-	// PrivateData is the ULP's, at most 508 octets, 512 unenhanced. The Initiator
-	// keeps the slice until AppendRequest was called for the last time.
+	// PrivateData is the ULP's, at most 508 octets, or 512 unenhanced. The Initiator keeps the
+	// slice until the last call of AppendRequest.
 	PrivateData []byte
 }
 
-// Initiator is the side that sends the MPA Request Frame. It is a value without
-// state that changes: NewInitiator, AppendRequest, then Receive or Judge.
+// Initiator is the side that sends the MPA Request Frame. It is an immutable value: call
+// NewInitiator, AppendRequest, then Receive or Judge.
 type Initiator struct {
 	cfg      Config
 	offer    Offer
@@ -95,19 +94,18 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 	return f.AppendTo(b)
 }
 
-// Expired reports whether the Reply, if it has not arrived in full by now, is too
-// late.
+// Expired reports whether the deadline for the whole Reply has passed.
 //
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (i Initiator) Expired(now time.Time) bool { return i.cfg.expired(now) }
 
-// Receive parses and judges the Reply at the start of b. n and ErrShort are as
-// for ParseFrame, other errors as for Judge.
+// Receive parses and judges the Reply at the start of b. n and ErrShort are as for ParseFrame,
+// other errors as for Judge.
 //
-// Octets after the Reply are not looked at, and n says where they begin. After a good Reply they
-// are FPDUs. A responder has to wait for this end's first one, but section 7.1.2 does not ask
-// the initiator to check that, and has it take all that follows a good Reply for FPDUs. After a
-// rejecting Reply they are the ULP's.
+// Receive ignores octets after the Reply; they begin at n. After a good Reply they are FPDUs. A
+// responder has to wait for this end's first FPDU, but section 7.1.2 does not ask the initiator to
+// check that; it treats everything after a good Reply as FPDUs. After a rejecting Reply the octets
+// are the ULP's.
 //
 //rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
 func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
@@ -119,9 +117,9 @@ func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
 	return p, n, err
 }
 
-// Judge decides on a Reply. The error is a *RejectedError, or a *iwarp.Error with
-// code 4 (invalid Reply), 5 (CRCs refused), 6 (the responder's ORD exceeds the IRD
-// that this end can provide) or 7 (no RTR indication in common).
+// Judge decides on a Reply. The error is a *RejectedError, or a *iwarp.Error. The latter has code 4
+// (invalid Reply), 5 (CRCs refused), 6 (the responder's ORD exceeds the IRD that this end can
+// provide) or 7 (no RTR indication in common).
 //
 //rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
 //rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
@@ -212,8 +210,8 @@ func (i Initiator) judgeEnhanced(p *Params, e Enhanced) error {
 	return nil
 }
 
-// chooseRTR picks the RTR indication to send. A Write needs nothing at the
-// responder. A Read needs one entry of its IRD. A Send comes last because some
+// chooseRTR picks the RTR indication to send. A Write comes first, because it needs nothing at the
+// responder. A Read needs one entry of the responder's IRD. A Send comes last because some
 // responders let it use up a posted receive.
 //
 //rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
@@ -246,16 +244,15 @@ func rejected(reply Frame, e Enhanced, ulp []byte) *RejectedError {
 	return r
 }
 
-// Fallback returns the Initiator for a second attempt, on a new TCP connection,
-// with an unenhanced Request of revision 1, and whether there is one. cause is
-// what ended the first attempt. There is a second when the first was enhanced but
-// not peer-to-peer (the ULP needs what revision 1 does not have), and the peer
-// looks like one of revision 1 or 0: it closed the connection before any octet of a
-// Reply arrived (ErrClosed), or answered unenhanced (ErrUnenhancedReply, ErrRDMACReply,
-// or a *RejectedError that is not Enhanced).
+// Fallback returns the Initiator for a second attempt, on a new TCP connection, with an unenhanced
+// Request of revision 1, and whether there is one. cause is the error of the first attempt. A
+// second attempt requires that the first was enhanced but not peer-to-peer, because revision 1 has
+// no peer-to-peer mode. It also requires that the peer looks like one of revision 1 or 0. Such a
+// peer closed the connection before any octet of a Reply arrived (ErrClosed), or answered
+// unenhanced (ErrUnenhancedReply, ErrRDMACReply, or a *RejectedError that is not Enhanced).
 //
-// RFC 6581 section 10 permits it and leaves IRD and ORD to the ULPs: Params.IRD and
-// Params.ORD will be those of the Offer.
+// RFC 6581 section 10 permits this and leaves IRD and ORD to the ULPs: Params.IRD and Params.ORD
+// will be the Offer's.
 //
 //rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func (i Initiator) Fallback(cause error, deadline time.Time) (Initiator, bool) {
@@ -267,8 +264,8 @@ func (i Initiator) Fallback(cause error, deadline time.Time) (Initiator, bool) {
 	return i, true
 }
 
-// unenhanced reports whether a peer that does not know enhanced frames could have
-// ended the first attempt like this.
+// unenhanced reports whether cause is how an attempt fails with a peer that does not know enhanced
+// frames.
 func unenhanced(cause error) bool {
 	if r, ok := cause.(*RejectedError); ok {
 		return !r.Enhanced

@@ -5,12 +5,11 @@ import "encoding/binary"
 // Sizes of Markers, in octets (RFC 5044 sections 4.2 and 4.3).
 const (
 	MarkerLen      = 4
-	MarkerInterval = 512 // from the first octet of a Marker to that of the next
+	MarkerInterval = 512 // from the first octet of a Marker to the first octet of the next
 )
 
-// Marker is a Marker (RFC 5044 section 4.2). FPDUPTR is the number of octets in
-// the stream from ULPDU_Length of the FPDU that contains the Marker to the
-// Marker, or zero in front of ULPDU_Length.
+// Marker is a Marker (RFC 5044 section 4.2). FPDUPTR is the number of octets in the stream from the
+// ULPDU_Length of its FPDU to the Marker, or zero if the Marker is in front of ULPDU_Length.
 type Marker struct {
 	Reserved uint16
 	FPDUPTR  uint16
@@ -31,14 +30,13 @@ func ParseMarker(b []byte) (m Marker, ok bool) {
 	return Marker{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])}, true
 }
 
-// StreamLen returns the number of octets that the FPDU of a ULPDU of ulpduLen
-// octets occupies in a stream with Markers when the octet sent last before it
-// was number pos-1, counted from the start of the Full Operation Phase. A Marker
-// in front of ULPDU_Length counts, one after the CRC does not.
+// StreamLen returns the number of octets that the FPDU of a ULPDU of ulpduLen octets occupies in a
+// stream with Markers. pos is its position, counted from the start of the Full Operation Phase. A
+// Marker in front of ULPDU_Length counts, one after the CRC does not.
 func StreamLen(pos uint64, ulpduLen int) int {
 	length := FPDULen(ulpduLen)
-	// Room for FPDU octets up to the next Marker. After a Marker in front of
-	// ULPDU_Length that is a whole interval.
+	// Room for octets of the FPDU up to the next Marker: a whole interval after a Marker in front
+	// of ULPDU_Length.
 	room := MarkerInterval - int(pos%MarkerInterval)
 	markers := 0
 	if room == MarkerInterval {
@@ -52,19 +50,19 @@ func StreamLen(pos uint64, ulpduLen int) int {
 	return length + markers*MarkerLen
 }
 
-// Framer lays FPDUs out on one outbound half connection, with or without Markers
-// and CRCs. It copies the ULPDU. The zero Framer uses neither.
+// Framer builds the FPDUs of one outbound half connection, with or without Markers and CRCs. It
+// copies the ULPDU. The zero Framer uses neither.
 type Framer struct {
 	markers, crc bool
 	pos          uint64
 }
 
-// NewFramer returns a Framer at the start of the Full Operation Phase, with what
-// Params.MarkersTx and Params.CRC say.
+// NewFramer returns a Framer at the start of the Full Operation Phase; its arguments are
+// Params.MarkersTx and Params.CRC.
 func NewFramer(markers, crc bool) Framer { return Framer{markers: markers, crc: crc} }
 
-// Pos returns the number of octets laid out so far. Only its remainder modulo
-// MarkerInterval matters for Markers.
+// Pos returns the number of octets built so far. Only its remainder modulo MarkerInterval matters
+// for Markers.
 func (f *Framer) Pos() uint64 { return f.pos }
 
 // Len returns the number of octets that AppendFPDU would append for a ULPDU of
@@ -76,11 +74,11 @@ func (f *Framer) Len(ulpduLen int) int {
 	return FPDULen(ulpduLen)
 }
 
-// AppendFPDU appends one FPDU to dst: the ULPDU is the concatenation of the given
-// slices. The error is ErrULPDUTooLong, and dst comes back unchanged then.
+// AppendFPDU appends one FPDU to dst: the ULPDU is the concatenation of the given slices. If it is
+// too long, AppendFPDU returns ErrULPDUTooLong and dst unchanged.
 //
-// If dst has Len octets of room nothing is allocated. The ULPDU is not retained.
-// dst and the ULPDU must not overlap.
+// If dst has room for Len octets, nothing is allocated. The ULPDU is not retained. dst and the
+// ULPDU must not overlap.
 //
 //rfc:5044 MPA-3-01 Exactly one ULPDU per FPDU
 //rfc:5044 MPA-4.1-01 FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC
@@ -121,8 +119,7 @@ func (f *Framer) AppendFPDU(dst []byte, ulpdu ...[]byte) ([]byte, error) {
 	return binary.LittleEndian.AppendUint32(dst, crc), nil
 }
 
-// appendOctets appends p, and a Marker in front of each octet of p whose place
-// in the stream is a Marker's.
+// appendOctets appends p, and inserts a Marker wherever the position in the stream requires one.
 func (f *Framer) appendOctets(dst, p []byte, start uint64) []byte {
 	for len(p) > 0 {
 		dst = f.appendMarker(dst, start)
@@ -137,8 +134,8 @@ func (f *Framer) appendOctets(dst, p []byte, start uint64) []byte {
 	return dst
 }
 
-// appendMarker appends a Marker if one is due. FPDUPTR is a multiple of four
-// because ULPDU_Length and Markers both begin at multiples of four.
+// appendMarker appends a Marker if the position requires one. FPDUPTR is a multiple of four because
+// ULPDU_Length and Markers both begin at multiples of four.
 //
 //rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
 //rfc:5044 MPA-4.2-02 Marker reserved field zero on send

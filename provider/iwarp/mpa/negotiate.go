@@ -8,14 +8,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-// SIWMaxPrivateData is the PD_Length, enhanced connection data included, above
-// which Linux siw closes the connection without a Reply: a value for
-// Config.MaxPrivateData toward such peers.
+// SIWMaxPrivateData is the largest PD_Length, enhanced connection data included, that Linux siw
+// accepts; above it siw closes the connection without a Reply. Use it as Config.MaxPrivateData
+// toward such peers.
 const SIWMaxPrivateData = 256
 
-// StartupTimeout is a reasonable time for the whole start-up exchange, for
-// Config.Deadline. RFC 5044 section 7.1.2 rule 10 asks for one and names none;
-// siw waits 10 s for a Reply and 5 s for a Request.
+// StartupTimeout is a reasonable limit for the whole start-up exchange, for Config.Deadline. RFC
+// 5044 section 7.1.2 rule 10 requires a limit without giving a value; siw waits 10 s for a Reply
+// and 5 s for a Request.
 const StartupTimeout = 10 * time.Second
 
 // CRCPolicy is what an endpoint declares in the C bit, and what it accepts. CRCs
@@ -23,13 +23,13 @@ const StartupTimeout = 10 * time.Second
 type CRCPolicy uint8
 
 const (
-	// CRCPreferred declares C=1, which is enough for CRCs to be on in both
-	// directions. It is the default, as RFC 5044 section 4.4 demands.
+	// CRCPreferred declares C=1, which is enough to turn CRCs on in both directions. It is the
+	// default, as RFC 5044 section 4.4 demands.
 	CRCPreferred CRCPolicy = iota
 
-	// CRCRequired is CRCPreferred for an initiator that also refuses a Reply with C=0:
-	// RFC 5044 allows it, but it does not show whether the peer checks. The responder has
-	// no such case, because its C=1 comes last.
+	// CRCRequired also declares C=1. An initiator also refuses a Reply with C=0. RFC 5044 allows
+	// that, although it does not show whether the peer checks CRCs. For a responder it is the same
+	// as CRCPreferred, because its own C=1 comes last.
 	CRCRequired
 
 	// CRCOff declares C=0. Only an administrator may ask for it (RFC 5044
@@ -50,43 +50,40 @@ func (p CRCPolicy) String() string {
 	return fmt.Sprintf("CRC policy %d", uint8(p))
 }
 
-// Config is what both roles need to know. Its zero value is the documented
-// default of each field.
+// Config configures both roles. The zero value of each field is its documented default.
 type Config struct {
 	// Revision is the highest MPA revision to use: 1 (RFC 5044) or 2 (RFC 6581).
 	// Default 2. A responder of revision 2 also serves initiators of revision 1.
 	Revision uint8
 
-	// RDMAC says whether the RDMA Consortium's protocols are spoken, revision 0.
-	// Default: they are refused.
+	// RDMAC selects whether to speak the RDMA Consortium's protocols, revision 0. By default they
+	// are refused.
 	RDMAC RDMACPolicy
 
 	CRC CRCPolicy
 
-	// Markers asks the peer to put Markers into what it sends. Markers in the
-	// other direction are for the peer to ask for and are always granted.
+	// Markers asks the peer to put Markers into what it sends. The peer decides about Markers in
+	// the other direction, and they are always granted.
 	Markers bool
 
-	// RTR is the set of RTR indications that this endpoint can send (initiator)
-	// or take (responder) in peer-to-peer mode. Default RTRAll.
+	// RTR is the set of RTR indications that this endpoint can send (initiator) or accept
+	// (responder) in peer-to-peer mode. Default RTRAll.
 	RTR RTR
 
-	// MaxIRD is the highest IRD that the negotiation may raise the IRD of Offer
-	// or Answer to, to serve what the peer wants: 0 to 0x3ffe. Default: no
-	// raising.
+	// MaxIRD is the highest IRD, 0 to 0x3ffe, to which the negotiation may raise the IRD of Offer
+	// or Answer to serve the peer's ORD. By default it is not raised.
 	MaxIRD int
 
-	// MaxPrivateData limits PD_Length of the frames sent, in octets, enhanced
-	// connection data included. Default MaxPrivateData. What is received may
-	// always have MaxPrivateData.
+	// MaxPrivateData limits PD_Length of the frames sent, in octets, enhanced connection data
+	// included. Default MaxPrivateData. Received frames may always have MaxPrivateData.
 	MaxPrivateData int
 
-	// Deadline is when the peer's start-up frame must have arrived in full,
-	// however slowly its octets come. Zero: never.
+	// Deadline is the time by which the peer's whole start-up frame must have arrived, however
+	// slowly its octets come. Zero means no limit.
 	Deadline time.Time
 }
 
-// Errors for callers of the negotiation: nothing was sent, and no peer is at fault.
+// Errors for callers of the negotiation: nothing was sent, and the peer is not at fault.
 var (
 	ErrPrivateDataTooLong = errors.New("mpa: private data is longer than a start-up frame can carry")
 	ErrConfig             = errors.New("mpa: invalid start-up configuration")
@@ -128,8 +125,7 @@ func checkDepth(name string, depth int) error {
 	return nil
 }
 
-// checkPrivateData checks the ULP's private data against what is left of the
-// frame.
+// checkPrivateData checks that the ULP's private data fits into the rest of the frame.
 //
 //rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
 //rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
@@ -144,9 +140,9 @@ func (c Config) checkPrivateData(ulp []byte, enhanced bool) error {
 	return nil
 }
 
-// Errors of the negotiation. Those of code 4 close the TCP connection at once. Those of
-// codes 5, 6 and 7 are sent to the peer in a Terminate message before it is closed (RFC
-// 6581 sections 9.1 to 9.3). Compare pointers to distinguish those of the same code.
+// Errors of the negotiation. Those of code 4 close the TCP connection at once. Those of codes 5, 6
+// and 7 are sent to the peer in a Terminate message first (RFC 6581 sections 9.1 to 9.3). To
+// distinguish errors with the same code, compare pointers.
 var (
 	ErrRevision        = invalidFrame("MPA revision is not supported")
 	ErrUnenhancedReply = invalidFrame("unenhanced MPA Reply Frame to an enhanced MPA Request Frame")
@@ -158,8 +154,8 @@ var (
 	ErrNoRTR           = mpaError(iwarp.MPANoMatchingRTR, "no RTR indication in common")
 	ErrConnectionModel = mpaError(iwarp.MPANoMatchingRTR, "responder answered with the other connection model (control flag A)")
 
-	// ErrLocal is for callers that failed for reasons of their own during an
-	// enhanced start-up, such as a lack of memory (RFC 6581 section 9.3).
+	// ErrLocal is for callers that fail during an enhanced start-up for local reasons, such as a
+	// lack of memory (RFC 6581 section 9.3).
 	//
 	//rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
 	ErrLocal = mpaError(iwarp.MPALocalCatastrophic, "local failure during start-up")
@@ -169,15 +165,15 @@ var (
 	ErrClosed = mpaError(iwarp.MPAClosed, "TCP connection ended during start-up")
 )
 
-// RejectedError is a well-formed Reply with the R bit: the responder's ULP rejected the
-// connection. MPA is over, the TCP connection may be used for other things (RFC 5044
-// section 7.1.2 rule 3).
+// RejectedError is a well-formed Reply with the R bit: the responder's ULP rejected the connection.
+// MPA has ended, and the TCP connection may be used for other things (RFC 5044 section 7.1.2 rule
+// 3).
 type RejectedError struct {
 	Revision    uint8
 	Enhanced    bool   // the Reply carries IRD and ORD
-	IRD, ORD    int    // of the responder: what it would have needed; NotNegotiated when unknown
+	IRD, ORD    int    // what the responder would have needed; NotNegotiated if unknown
 	RTR         RTR    // what the responder supports, if it said so
-	PrivateData []byte // of the responder's ULP; a copy that the error owns
+	PrivateData []byte // the responder's ULP's; a copy that the error owns
 }
 
 // Error implements error.
@@ -185,42 +181,41 @@ func (e *RejectedError) Error() string {
 	return fmt.Sprintf("mpa: connection rejected by the responder (MPA revision %d, %d octets of private data)", e.Revision, len(e.PrivateData))
 }
 
-// Params is the outcome of a start-up.
+// Params is the result of a start-up.
 type Params struct {
 	Revision  uint8 // of the peer's frame
-	RDMAC     bool  // DDP and RDMAP have version 0, the RDMA Consortium's; the ULP must learn of it
+	RDMAC     bool  // DDP and RDMAP have version 0, the RDMA Consortium's; inform the ULP
 	Enhanced  bool  // IRD, ORD and RTR were negotiated (RFC 6581)
-	CRC       bool  // generate and check CRCs, both directions, until the end
+	CRC       bool  // generate and check CRCs in both directions
 	MarkersTx bool  // put Markers into what this end sends
 	MarkersRx bool  // expect Markers in what this end receives
 
-	// IRD and ORD are this end's values after negotiation. Without negotiation
-	// they are what Offer or Answer said.
+	// IRD and ORD are this end's values after negotiation. Without negotiation they are the values
+	// of Offer or Answer.
 	IRD, ORD int
 
-	// PeerIRD and PeerORD are what the peer's frame said, for the ULP.
-	// NotNegotiated when it said 0x3fff, or nothing.
+	// PeerIRD and PeerORD are the values in the peer's frame, for the ULP: NotNegotiated if they
+	// are 0x3fff or missing.
 	PeerIRD, PeerORD int
 
-	// PeerToPeer says that the initiator begins with an RTR indication. RTR is
-	// for the initiator the one to send, before any other FPDU. For the responder
-	// it is the set of those it said it would take. RTRRead may be chosen with an
-	// ORD of 0: that one Read Request is allowed, and counts against the
-	// responder's IRD until it is answered.
+	// PeerToPeer means that the initiator begins with an RTR indication. For the initiator, RTR is
+	// the one to send, before any other FPDU. For the responder, it is the set that its Reply
+	// declared. RTRRead may be chosen with an ORD of 0: that one Read Request is allowed, and
+	// counts against the responder's IRD until it is answered.
 	PeerToPeer bool
 	RTR        RTR
 
-	// WaitFirstFPDU is true for the responder: it must not send an FPDU or a
-	// Marker before it has received and validated one FPDU (RFC 5044 section
-	// 7.1.2 rule 4). An invalid one does not count.
+	// WaitFirstFPDU is true for the responder: it must not send an FPDU or a Marker before it has
+	// received and validated one FPDU (RFC 5044 section 7.1.2 rule 4). An invalid one does not
+	// count.
 	WaitFirstFPDU bool
 
-	// PeerPrivateData is the private data of the peer's ULP, without the enhanced
-	// connection data. It borrows from the octets that were received.
+	// PeerPrivateData is the private data of the peer's ULP, without the enhanced connection data.
+	// It is a part of the received octets.
 	PeerPrivateData []byte
 }
 
-// depth returns the field for a local value, or for one that is not negotiated.
+// depth returns the field for a value, or NotNegotiated if the ULPs agree on it.
 func depth(value int, manual bool) uint16 {
 	if manual {
 		return NotNegotiated

@@ -1,9 +1,9 @@
 package mpa
 
-// RDMACPolicy is which protocols an endpoint speaks: the IETF's (MPA revisions 1 and 2,
-// DDP and RDMAP version 1), or the RDMA Consortium's, which are older (revision 0 and
-// version 0). RFC 5044 appendix C describes how endpoints find out which of them the peer
-// speaks. Versions are never mixed, and both directions have the same.
+// RDMACPolicy selects the protocols that an endpoint speaks: the IETF's (MPA revisions 1 and 2, DDP
+// and RDMAP version 1), or the older ones of the RDMA Consortium (revision 0 and version 0). RFC
+// 5044 appendix C describes how endpoints find out which of them the peer speaks. Versions are
+// never mixed, and both directions use the same.
 //
 //rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
 type RDMACPolicy uint8
@@ -13,12 +13,12 @@ const (
 	// only.
 	RDMACRefused RDMACPolicy = iota
 
-	// RDMACPermitted is its permissive IETF RNIC: the IETF's protocols, and the
-	// RDMA Consortium's toward a peer of revision 0.
+	// RDMACPermitted is its permissive IETF RNIC: the IETF's protocols, and the RDMA Consortium's
+	// for a peer of revision 0.
 	RDMACPermitted
 
-	// RDMACOnly is its upgraded RDMAC RNIC: the RDMA Consortium's protocols only.
-	// Config.Revision means nothing, and there is no peer-to-peer mode.
+	// RDMACOnly is its upgraded RDMAC RNIC: only the RDMA Consortium's protocols. Config.Revision
+	// is ignored, and there is no peer-to-peer mode.
 	RDMACOnly
 )
 
@@ -35,8 +35,8 @@ func (p RDMACPolicy) String() string {
 	return "unknown RDMAC policy"
 }
 
-// Errors of start-up frames of revision 0, and of the others where only revision 0
-// is spoken. All are 2/0/0x04: the connection is closed.
+// Errors of start-up frames of revision 0, and of other revisions if only revision 0 is spoken. All
+// are 2/0/0x04: the connection is closed.
 var (
 	ErrRDMACRefused = invalidFrame("the peer speaks the RDMA Consortium's protocols (MPA revision 0), which are not permitted here")
 	ErrRDMACFrame   = invalidFrame("a start-up frame of MPA revision 0 that does not ask for Markers: RDMA Consortium peers can't do without")
@@ -44,8 +44,8 @@ var (
 	ErrNotRDMAC     = invalidFrame("the peer speaks the IETF's protocols only, and this end the RDMA Consortium's (MPA revision 0)")
 )
 
-// judgeRDMAC decides on the revision of a Request, and says whether the connection
-// will be one of revision 0.
+// judgeRDMAC decides on the revision of a Request, and reports whether the connection will use
+// revision 0.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 //rfc:5044 RDMAC-C.2.3-01 Permissive responder to Rev0: Reply Rev0, M=1, C=1, V=0
@@ -64,13 +64,12 @@ func (c Config) judgeRDMAC(request Frame) (rdmac bool, err error) {
 	return true, nil
 }
 
-// AppendRefusal appends to b the Reply that names to a peer the revision which would have
-// been understood, if Receive or Judge failed with err for that reason alone. It is sent,
-// and the connection closed gracefully. Otherwise b comes back unchanged: the connection
-// is closed without a Reply.
+// AppendRefusal appends to b a Reply with the revision that this end would have understood, if
+// Receive or Judge failed with err only because of the revision. Send it, and close the connection
+// gracefully. Otherwise AppendRefusal returns b unchanged: close the connection without a Reply.
 //
-// It has R set. RFC 5044 appendix C.2.1 doesn't say so, but an initiator that looks at R
-// before Rev, or at Rev not at all, must not take itself for connected.
+// The Reply has R set. RFC 5044 appendix C.2.1 does not say so, but otherwise an initiator that
+// reads R before Rev, or ignores Rev, could take itself for connected.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 //rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
@@ -87,8 +86,8 @@ func (r Responder) AppendRefusal(b []byte, err error) []byte {
 	return f.AppendTo(b)
 }
 
-// judgeRDMAC decides on the revision of a Reply, and says whether the connection is
-// one of revision 0.
+// judgeRDMAC decides on the revision of a Reply, and reports whether the connection uses revision
+// 0.
 //
 //rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 //rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
@@ -111,7 +110,7 @@ func (i Initiator) judgeRDMAC(reply Frame) (rdmac bool, err error) {
 	return true, nil
 }
 
-// speakRDMAC turns what the RDMA Consortium's protocols always have on.
+// speakRDMAC sets what the RDMA Consortium's protocols always use.
 //
 //rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
 //rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16

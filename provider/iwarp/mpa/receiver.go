@@ -8,42 +8,41 @@ import (
 
 // Span is one whole FPDU found by Receiver.Next.
 type Span struct {
-	// ULPDU borrows from Next's buf, or with Markers from its scratch. It is
-	// valid until the caller reuses that memory.
+	// ULPDU is a part of Next's buf, or with Markers of its scratch. It is valid until the caller
+	// reuses that memory.
 	ULPDU []byte
 	// Len is the number of octets of buf that the FPDU occupies: Markers, pad
 	// and CRC included. The next FPDU begins there.
 	Len int
 }
 
-// Receiver finds the FPDUs of one inbound half connection in contiguous octets.
-// Whole FPDUs only: a ULPDU is lent out after its CRC and Markers were verified.
+// Receiver finds the FPDUs of one inbound half connection in contiguous octets. It returns only
+// whole ULPDUs, after their CRC and Markers were verified.
 //
-// For a stream that comes in pieces, Deframer avoids joining them.
+// For a stream that arrives in pieces, Deframer avoids joining them.
 type Receiver struct {
 	d Deframer
 }
 
-// NewReceiver returns a Receiver at the start of the Full Operation Phase, with
-// what Params.MarkersRx and Params.CRC say.
+// NewReceiver returns a Receiver at the start of the Full Operation Phase; its arguments are
+// Params.MarkersRx and Params.CRC.
 func NewReceiver(markers, crc bool) Receiver { return Receiver{d: NewDeframer(markers, crc)} }
 
-// Pos returns the number of octets of the stream that were consumed.
+// Pos returns the number of octets of the stream consumed so far.
 func (r *Receiver) Pos() uint64 { return r.d.pos }
 
 // Next verifies the FPDU at the start of buf, which may hold more or less than the FPDU.
 //
-//   - The FPDU is complete: need is 0, the Span describes it, and the Receiver has
-//     moved on after it. The caller drops Span.Len octets from buf.
-//   - It is not: need is the number of octets that buf must hold before it is
-//     worth calling again, more than it holds now. Nothing was consumed.
-//   - It is wrong: err is ErrCRC or ErrMarker, and stays so for all later calls.
-//     A wrong CRC hides a wrong Marker (RFC 5044 section 8, code 3).
+//   - If the FPDU is complete, need is 0, the Span describes it, and the Receiver has advanced past
+//     it. The caller drops Span.Len octets from buf.
+//   - If it is incomplete, need is the number of octets that buf must hold before another call is
+//     useful, more than it holds now. Nothing was consumed.
+//   - If it is wrong, err is ErrCRC or ErrMarker, and all later calls return the same error. A
+//     wrong CRC hides a wrong Marker (RFC 5044 section 8, code 3).
 //
-// scratch is used with Markers only: the ULPDU is copied to scratch[:0], which
-// grows by allocation if its capacity is below ULPDU length plus 9 (header, pad
-// and CRC pass through it as well). Without Markers it may be nil. scratch must
-// not overlap buf.
+// scratch is used only with Markers: the ULPDU is copied to scratch[:0], which grows by allocation
+// if its capacity is below ULPDU length plus 9 (header, pad and CRC pass through it as well).
+// Without Markers it may be nil. scratch must not overlap buf.
 //
 //rfc:5044 MPA-3-06 ULPDU handed up only after validation, with its length
 //rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
@@ -78,21 +77,20 @@ func (r *Receiver) Next(buf, scratch []byte) (s Span, need int, err error) {
 	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: total}, 0, nil
 }
 
-// The bounds of Run: longer FPDUs gain nothing, and for fewer FPDUs the search costs more
-// than it saves.
+// The limits of Run: longer FPDUs gain nothing, and for fewer FPDUs the search costs more than it
+// saves.
 const (
 	runLongest  = 1 << 10
 	runShortest = 4
 )
 
-// Run looks at the start of buf for whole FPDUs of the same length, as short
-// messages that were posted together make them, and verifies several for less
-// than as many calls of Next cost. It returns how many were found to be good, and
-// the length of the ULPDU of each; the Receiver has moved on after them. FPDU i
-// begins at i*FPDULen(ulpduLen) of buf.
+// Run looks at the start of buf for whole FPDUs of the same length, as produced by short messages
+// that were posted together. It verifies several of them at less cost than as many calls of Next.
+// It returns the number of good FPDUs, and the length of the ULPDU of each; the Receiver has
+// advanced past them. FPDU i begins at i*FPDULen(ulpduLen) of buf.
 //
-// With 0 it has done nothing, and the caller goes on with Next. It returns 0 if an FPDU
-// is wrong or not complete, with Markers, and if it would not be faster.
+// If n is 0, Run has done nothing, and the caller continues with Next. That happens if an FPDU is
+// wrong or incomplete, with Markers, and if Run would not be faster.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
@@ -114,7 +112,7 @@ func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
 		crc32c.Each(crcs[:n], buf, size-CRCLen, size)
 		for i, crc := range crcs[:n] {
 			if CheckCRC(crc, buf[i*size+size-CRCLen:]) != nil {
-				n = i // Next reports it
+				n = i // Next reports the error
 				break
 			}
 		}
@@ -136,14 +134,14 @@ func (r *Receiver) plain(fpdu []byte, ulpduLen int) (Span, int, error) {
 	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: len(fpdu)}, 0, nil
 }
 
-// Deframer takes one inbound half connection in pieces of any size, strips its
-// Markers and verifies its FPDUs.
+// Deframer reads one inbound half connection in pieces of any size, removes its Markers and
+// verifies its FPDUs.
 type Deframer struct {
 	markers, crc bool
 	pos          uint64 // octets of the stream consumed
 	err          error
 
-	// The FPDU under way.
+	// The current FPDU.
 	running   uint32 // CRC so far
 	start     uint64 // position of ULPDU_Length
 	got       int    // octets so far, without Markers
@@ -157,27 +155,26 @@ type Deframer struct {
 // NewDeframer returns a Deframer at the start of the Full Operation Phase.
 func NewDeframer(markers, crc bool) Deframer { return Deframer{markers: markers, crc: crc} }
 
-// Pos returns the number of octets of the stream that were consumed.
+// Pos returns the number of octets of the stream consumed so far.
 func (d *Deframer) Pos() uint64 { return d.pos }
 
-// MidFPDU reports whether the octets consumed so far end inside an FPDU, so that
-// the end of the stream here would cut it off. A Marker in front of ULPDU_Length
-// is part of the FPDU.
+// MidFPDU reports whether the octets consumed so far end inside an FPDU, so that an end of the
+// stream here would cut it off. A Marker in front of ULPDU_Length is part of the FPDU.
 func (d *Deframer) MidFPDU() bool {
 	slot := d.pos % MarkerInterval
 	return d.got > 0 || d.markers && 0 < slot && slot <= MarkerLen
 }
 
-// Feed consumes octets of the stream up to the end of the FPDU under way, and
-// appends what it finds to dst without the Markers: ULPDU_Length, ULPDU, pad, CRC.
+// Feed consumes octets of the stream up to the end of the current FPDU, and appends them to dst
+// without the Markers: ULPDU_Length, ULPDU, pad, CRC.
 //
-// It returns dst, the number of octets of src consumed, and whether the FPDU ended. When
-// it did, it was verified, and the octets appended since the last done are an FPDU with
-// this ULPDU_Length; before that they must not be used. The rest of src is for the next
-// call. When it did not, all of src was consumed.
+// It returns dst, the number of octets of src consumed, and whether the FPDU ended. If it ended, it
+// was verified, and the octets appended since the previous end are an FPDU with this ULPDU_Length.
+// They must not be used earlier. The rest of src is for the next call. If the FPDU did not end, all
+// of src was consumed.
 //
-// The error is ErrCRC or ErrMarker, at the end of the FPDU concerned, and stays
-// so for all later calls. Nothing is retained of dst or src.
+// The error is ErrCRC or ErrMarker, at the end of the FPDU concerned, and all later calls return it
+// too. Feed retains nothing of dst or src.
 //
 //rfc:5044 MPA-4.3-12 Receiver strips markers, length and CRC before DDP
 //rfc:5044 MPA-4.3-13 Receiver preserves ULPDU boundaries
@@ -234,8 +231,8 @@ func (d *Deframer) takeMarker(src []byte, slot int) int {
 	return n
 }
 
-// chunk returns the part of src that belongs to the same field class of the FPDU:
-// header, covered by the CRC, or the CRC itself, up to the next Marker.
+// chunk returns the part of src that belongs to the same class of fields, up to the next Marker:
+// the header, the fields that the CRC covers, or the CRC itself.
 func (d *Deframer) chunk(src []byte) []byte {
 	var left int
 	switch {

@@ -2,9 +2,8 @@ package mpa
 
 import "time"
 
-// Responder is the side that waits for the MPA Request Frame. It is a value
-// without state that changes: NewResponder, Receive or Judge, and then AppendAccept
-// or AppendReject of the Request.
+// Responder is the side that waits for the MPA Request Frame. It is an immutable value: call
+// NewResponder, Receive or Judge, and then AppendAccept or AppendReject of the Request.
 type Responder struct {
 	cfg Config
 }
@@ -15,16 +14,16 @@ func NewResponder(cfg Config) (Responder, error) {
 	return Responder{cfg: cfg}, err
 }
 
-// Expired reports whether the Request, if it has not arrived in full by now, is
-// too late. How long the ULP takes to answer is not limited here.
+// Expired reports whether the deadline for the whole Request has passed. How long the ULP takes to
+// answer is not limited here.
 //
 //rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (r Responder) Expired(now time.Time) bool { return r.cfg.expired(now) }
 
-// Receive parses and judges the Request that b holds. n and ErrShort are as for
-// ParseFrame, other errors as for Judge. Octets after the Request are
-// ErrTrailing: the initiator has to wait for the Reply.
+// Receive parses and judges the Request in b. n and ErrShort are as for ParseFrame, other errors as
+// for Judge. Octets after the Request are ErrTrailing, because the initiator has to wait for the
+// Reply.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 func (r Responder) Receive(b []byte) (q Request, n int, err error) {
@@ -83,33 +82,31 @@ func (r Responder) Judge(request Frame) (Request, error) {
 	return q, nil
 }
 
-// Request is an acceptable MPA Request Frame, as the ULP must see it before it
-// decides. Only Responder makes one.
+// Request is an acceptable MPA Request Frame, for the ULP's decision. Only Responder makes one.
 type Request struct {
 	Revision uint8
-	RDMAC    bool // the connection will be one of version 0, the RDMA Consortium's
+	RDMAC    bool // the connection will use version 0, the RDMA Consortium's
 	Enhanced bool // the initiator speaks RFC 6581
 	Markers  bool // the initiator requires Markers
 	CRC      bool // the initiator declares CRCs
 
-	// IRD and ORD are the initiator's. NotNegotiated when it said 0x3fff, or
-	// nothing.
+	// IRD and ORD are the initiator's: NotNegotiated if they are 0x3fff or missing.
 	IRD, ORD int
 
 	PeerToPeer bool // the initiator will begin with an RTR indication
 	RTR        RTR  // of these kinds
 
-	// PrivateData is that of the initiator's ULP, without the enhanced connection
-	// data. It borrows from the octets that were received.
+	// PrivateData is the private data of the initiator's ULP, without the enhanced connection data.
+	// It is a part of the received octets.
 	PrivateData []byte
 
 	cfg Config
 }
 
-// Answer is what the responder's ULP says to a Request.
+// Answer is the responder's ULP's answer to a Request.
 type Answer struct {
-	// IRD and ORD are the values wanted for this end, 0 to 0x3ffe. In a reject they are
-	// the values that would have been needed.
+	// IRD and ORD are the values wanted for this end, 0 to 0x3ffe. In a reject they are the values
+	// that this end would have needed.
 	IRD, ORD int
 
 	// PrivateData is the ULP's, at most 508 octets if the Request was enhanced,
@@ -117,11 +114,10 @@ type Answer struct {
 	PrivateData []byte
 }
 
-// AppendAccept appends the octets of an accepting MPA Reply Frame to b and
-// returns what was agreed. If the Request was enhanced, ORD is lowered to the
-// initiator's IRD, and IRD raised toward the initiator's ORD as far as
-// Config.MaxIRD allows. The error is ErrConfig or ErrPrivateDataTooLong, wrapped,
-// and b comes back unchanged then.
+// AppendAccept appends the octets of an accepting MPA Reply Frame to b and returns the result of
+// the negotiation. If the Request was enhanced, ORD is lowered to the initiator's IRD, and IRD is
+// raised toward the initiator's ORD as far as Config.MaxIRD allows. The error wraps ErrConfig or
+// ErrPrivateDataTooLong; b is then returned unchanged.
 //
 //rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
 func (q Request) AppendAccept(b []byte, a Answer) ([]byte, Params, error) {
@@ -166,10 +162,9 @@ func (q Request) AppendAccept(b []byte, a Answer) ([]byte, Params, error) {
 	return b, p, nil
 }
 
-// AppendReject appends the octets of a rejecting MPA Reply Frame to b. If the
-// Request was enhanced, so is the Reply: initiators expect the four octets of
-// enhanced connection data in a reject too, and siw misreads a reject without. The
-// errors are those of AppendAccept.
+// AppendReject appends the octets of a rejecting MPA Reply Frame to b. If the Request was enhanced,
+// so is the Reply, because initiators expect the four octets of enhanced connection data in a
+// reject too; siw misreads a reject without them. The errors are those of AppendAccept.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
@@ -205,7 +200,7 @@ func (q Request) appendReply(b []byte, f Frame, e Enhanced, a Answer) ([]byte, e
 	return f.AppendTo(b), nil
 }
 
-// acceptORD lowers the ORD wanted to the initiator's IRD.
+// acceptORD lowers the wanted ORD to the initiator's IRD.
 //
 //rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
 //rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
@@ -216,7 +211,7 @@ func (q Request) acceptORD(want int) int {
 	return min(want, q.IRD)
 }
 
-// acceptIRD raises the IRD wanted toward the initiator's ORD.
+// acceptIRD raises the wanted IRD toward the initiator's ORD.
 //
 //rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
 //rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
@@ -227,10 +222,10 @@ func (q Request) acceptIRD(want int) int {
 	return max(want, min(q.ORD, q.cfg.MaxIRD))
 }
 
-// acceptRTR returns the RTR indications to declare and the IRD, raised to 1 where
-// a Read among them needs it. A Read that can't be served is not declared, unless
-// this end supports nothing else. With none in common all that this end supports
-// are declared, because one must be.
+// acceptRTR returns the RTR indications to declare and the IRD, which is raised to 1 if a Read
+// among them needs it. It does not declare a Read that cannot be served, unless this end supports
+// nothing else. If there is none in common, it declares all that this end supports, because one
+// must be declared.
 //
 //rfc:6581 MPA2-9.2-03 Responder supports at least one RTR option
 //rfc:6581 MPA2-9.2-04 Responder echoes A=1

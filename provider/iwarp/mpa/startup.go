@@ -26,14 +26,14 @@ const (
 	kindOctet  = 9
 )
 
-// Kind is which of the two start-up frames a Frame is.
+// Kind is the type of a start-up frame.
 type Kind uint8
 
 // The kinds.
 const (
 	KindRequest Kind = iota // MPA Request Frame, sent by the initiator
 	KindReply               // MPA Reply Frame, sent by the responder
-	KindAny                 // for ParseFrame: whichever the key says
+	KindAny                 // for ParseFrame: the kind of the key
 )
 
 // String returns the RFC's name of the frame.
@@ -56,8 +56,7 @@ func (k Kind) key() string {
 	return requestKey
 }
 
-// ErrShort says that a start-up frame is correct as far as it has arrived and
-// that more octets are needed.
+// ErrShort reports that a start-up frame is correct so far and that more octets are needed.
 var ErrShort = errors.New("mpa: start-up frame is not complete")
 
 // Errors of start-up frames, all 2/0/0x04: the TCP connection has to be closed at once
@@ -79,31 +78,29 @@ func mpaError(code iwarp.Code, reason string) *iwarp.Error {
 	return &iwarp.Error{Layer: iwarp.LayerLLP, EType: iwarp.MPAErrors, Code: code, Reason: reason}
 }
 
-// Frame is an MPA Request or Reply Frame (RFC 5044 section 7.1.1, with the S bit
-// of RFC 6581 section 6). It carries every bit of the wire, so that illegal
-// frames can be expressed too; only the key follows from Kind. For a frame with
-// a wrong key, change the octets that AppendTo wrote.
+// Frame is an MPA Request or Reply Frame (RFC 5044 section 7.1.1, with the S bit of RFC 6581
+// section 6). It carries every bit of the wire, so it can express illegal frames too; only the key
+// follows from Kind. For a frame with a wrong key, change the octets that AppendTo wrote.
 type Frame struct {
 	Kind     Kind
 	Markers  bool  // M: the sender of this frame requires Markers in what it receives
 	CRC      bool  // C
 	Reject   bool  // R: meaningful in a Reply only
-	Enhanced bool  // S: meaningful from revision 2 on; before that a reserved bit
+	Enhanced bool  // S: meaningful from revision 2 on; reserved in earlier ones
 	Reserved uint8 // Res: the four bits below S, as 0 to 15
 	Revision uint8 // Rev
 
-	// PrivateData is the whole Private Data field, the enhanced connection
-	// data included if there is any. ParseFrame lends it from its input.
+	// PrivateData is the whole Private Data field, including the enhanced connection data if there
+	// is any. After ParseFrame it is a part of the input.
 	PrivateData []byte
 
-	// PDLength replaces the length of PrivateData in the PD_Length field, for frames with
-	// a wrong one. ParseFrame leaves it nil.
+	// PDLength replaces the length of PrivateData in the PD_Length field, for frames with a wrong
+	// length. ParseFrame leaves it nil.
 	PDLength *uint16
 }
 
-// AppendTo appends the frame's octets to b. It does not judge the frame: a
-// PrivateData longer than 512 octets is written as it is, and PD_Length is the
-// low 16 bits of its length.
+// AppendTo appends the frame's octets to b. It does not judge the frame: it writes a PrivateData
+// longer than 512 octets unchanged, and PD_Length is the low 16 bits of its length.
 //
 //rfc:5044 MPA-7.1.1-17 PD_Length equals private data length
 func (f Frame) AppendTo(b []byte) []byte {
@@ -126,16 +123,15 @@ func bit(set bool, mask uint8) uint8 {
 	return 0
 }
 
-// ParseFrame parses the start-up frame at the start of b, which may hold more or
-// less than the frame.
+// ParseFrame parses the start-up frame at the start of b, which may hold more or less than the
+// frame.
 //
-// With a nil error n is the frame's length in octets and Frame.PrivateData
-// borrows from b. With ErrShort n is the length that b must have before it is
-// worth calling again: first the header's, then the whole frame's. Any other
-// error is a *iwarp.Error 2/0/0x04 and is returned at the first octet that
-// decides it: the first wrong octet of the key, or PD_Length.
+// With a nil error n is the frame's length in octets and Frame.PrivateData is a part of b. With
+// ErrShort n is the length that b must have before another call is useful: first the header's, then
+// the whole frame's. Any other error is a *iwarp.Error 2/0/0x04. It is returned at the first octet
+// that decides it: the first wrong octet of the key, or PD_Length.
 //
-// Rev, R, S and Res are not judged here; see Initiator and Responder.
+// ParseFrame does not judge Rev, R, S and Res; see Initiator and Responder.
 func ParseFrame(b []byte, kind Kind) (f Frame, n int, err error) {
 	kind, err = checkKey(b, kind)
 	if err != nil {
@@ -169,8 +165,8 @@ func ParseFrame(b []byte, kind Kind) (f Frame, n int, err error) {
 	return f, n, nil
 }
 
-// checkKey compares what has arrived of the key, so that a peer that speaks
-// something else is found at its first octet instead of its sixteenth.
+// checkKey compares the part of the key that has arrived, so that a peer that speaks another
+// protocol is found at its first octet instead of its sixteenth.
 //
 //rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
 //rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
@@ -204,10 +200,9 @@ func checkKey(b []byte, kind Kind) (Kind, error) {
 //rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
 func (f Frame) UsesEnhanced() bool { return f.Enhanced && f.Revision >= 2 }
 
-// SplitPrivateData separates the enhanced connection data from the Private Data
-// of the ULP. Without enhanced data (see UsesEnhanced) the first result is zero
-// and the second is all of PrivateData. Both borrow what f borrows. The error is
-// ErrEnhanced.
+// SplitPrivateData separates the enhanced connection data from the Private Data of the ULP. Without
+// enhanced data (see UsesEnhanced) the first result is zero and the second is all of PrivateData.
+// ulp is a part of PrivateData. The error is ErrEnhanced.
 //
 //rfc:6581 MPA2-6-08 S=1 with PD_Length <4 is malformed
 func (f Frame) SplitPrivateData() (e Enhanced, ulp []byte, err error) {
@@ -223,8 +218,8 @@ func (f Frame) SplitPrivateData() (e Enhanced, ulp []byte, err error) {
 // EnhancedLen is the size of the enhanced connection data in octets.
 const EnhancedLen = 4
 
-// NotNegotiated as an IRD or ORD says that the ULP sets the value itself (RFC 6581
-// section 9.1). It is also the largest value the 14-bit fields can carry.
+// NotNegotiated as an IRD or ORD means that the ULP sets the value itself (RFC 6581 section 9.1).
+// It is also the largest value of the 14-bit fields.
 const NotNegotiated = 0x3fff
 
 // Enhanced is the enhanced RDMA connection establishment data of RFC 6581
@@ -245,8 +240,8 @@ func (e Enhanced) AppendTo(b []byte) []byte {
 		byte(ord>>8)|bit(e.C, 0x80)|bit(e.D, 0x40), byte(ord))
 }
 
-// ParseEnhanced parses the four octets at the start of b. The error is
-// ErrEnhanced, for fewer than four.
+// ParseEnhanced parses the four octets at the start of b. The error is ErrEnhanced if there are
+// fewer.
 func ParseEnhanced(b []byte) (Enhanced, error) {
 	if len(b) < EnhancedLen {
 		return Enhanced{}, ErrEnhanced
@@ -266,8 +261,8 @@ func parseEnhanced(b []byte) Enhanced {
 	}
 }
 
-// RTR returns the RTR indications that the frame names. Without A there are
-// none: B, C and D are ignored then.
+// RTR returns the RTR indications in the frame. Without A there are none, because B, C and D are
+// then ignored.
 //
 //rfc:6581 MPA2-9.2-13 A=0: B,C,D ignored on receive
 func (e Enhanced) RTR() RTR {
@@ -289,7 +284,7 @@ const (
 	RTRRead                  // D: zero-length RDMA Read Request
 )
 
-// RTRAll is every RTR indication there is.
+// RTRAll is the set of all RTR indications.
 const RTRAll = RTRSend | RTRWrite | RTRRead
 
 // String returns the names joined with "|": "Send|Write", or "none".

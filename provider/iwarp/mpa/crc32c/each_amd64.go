@@ -8,9 +8,8 @@ package crc32c
 //go:noescape
 func each4(crcs *[4]uint32, p *byte, n, stride int)
 
-// eachMax is up to which length each4 is faster than one after the other: beyond
-// it the chosen kernel needs less than the crc32 instruction's cycle for eight
-// octets.
+// eachMax is the length up to which each4 is faster than separate calls. For longer blocks the
+// chosen kernel is faster, because the crc32 instruction needs a cycle for eight octets.
 const eachMax = 224
 
 func updateEach(crcs []uint32, p []byte, n, stride int) {

@@ -34,7 +34,7 @@ func has(k kernel) bool {
 	return true
 }
 
-// A func value would make its slices escape, hence the switches.
+// Switches instead of a func value, because a func value would make its slices escape.
 
 func update(crc uint32, p []byte) uint32 {
 	switch chosen {
@@ -46,7 +46,8 @@ func update(crc uint32, p []byte) uint32 {
 	return updateFallback(crc, p)
 }
 
-// The copying kernels read no octet twice if the length is a multiple of readOnce, and at
+// The copying kernels read no octet twice if the length is a multiple of readOnce and at least
+// leastOnce.
 // least leastOnce.
 const readOnce, leastOnce = 64, 128
 

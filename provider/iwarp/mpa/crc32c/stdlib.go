@@ -7,8 +7,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func updateStdlib(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
 
-// copyStdlib copies in pieces, so that the CRC finds them in the first level
-// cache.
+// copyStdlib copies in pieces, so that the CRC finds them in the first-level cache.
 func copyStdlib(crc uint32, dst, src []byte) uint32 {
 	const piece = 8 << 10
 	for len(src) > piece {

@@ -2,9 +2,9 @@
 
 package crc32c
 
-// hash/crc32 lets its argument escape. These two jump to updateStdlib and copyStdlib, and
-// their declarations promise that nothing escapes, which the compiler can't prove, so
-// slices of the callers may stay on their stacks.
+// hash/crc32 lets its argument escape. These two functions jump to updateStdlib and copyStdlib.
+// Their declarations promise that nothing escapes, which the compiler cannot prove, so the callers'
+// slices may stay on the stack.
 
 //go:noescape
 func updateFallback(crc uint32, p []byte) uint32

@@ -1,8 +1,7 @@
 // Command gen writes the amd64 kernels of package crc32c as Go assembly.
 //
-// It is a module of its own, so that nothing that uses govs depends on avo. go generate
-// in the folder above runs it, and go test here checks that the files there are what it
-// writes.
+// It is a module of its own, so that users of govs do not depend on avo. go generate in the folder
+// above runs it. go test here checks that the files there are up to date.
 package main
 
 import (
@@ -31,13 +30,13 @@ func main() {
 	Generate()
 }
 
-// program is one kernel while it is being written.
+// program is a kernel that is being written.
 type program struct {
 	vector
 	tables   tables
 	copies   bool
-	crc      reg.GPVirtual // the upper 32 bits are zero; inverted as CRC32C has it between octets
-	src, dst reg.GPVirtual // dst only if copies
+	crc      reg.GPVirtual // the upper 32 bits are zero; inverted, as CRC32C is between octets
+	src, dst reg.GPVirtual // dst is used only if copies
 	n        reg.GPVirtual // octets at src
 }
 

@@ -6,14 +6,13 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// narrow takes messages too short for the vectors to pay.
+// narrow handles messages that are too short for the vectors to be faster.
 func (p *program) narrow() {
 	CMPQ(p.n, U8(8))
 	JB(LabelRef("under8"))
 
-	// The first 1 to 8 octets, so that whole quadwords are left. They are
-	// moved up until only they are in the register; of the CRC so far, what
-	// they don't reach is added afterwards.
+	// Handle the first 1 to 8 octets, so that whole quadwords remain. Shift them up until the
+	// register holds nothing else; then add the part of the current CRC that they do not overlap.
 	first, shift := p.split()
 	piece, rest := GP64(), GP64()
 	MOVQ(Mem{Base: p.src}, piece)
@@ -26,7 +25,7 @@ func (p *program) narrow() {
 	CRC32Q(piece, rest)
 	XORL(U8(7<<3), shift.As32()) // 8*first
 	SHRXQ(shift, p.crc, p.crc)
-	SHRQ(U8(8), p.crc) // by itself, because a shift by 64 bits would be none
+	SHRQ(U8(8), p.crc) // a separate shift, because a shift by 64 bits would do nothing
 	XORQ(rest, p.crc)
 
 	end, at := GP64(), GP64()
@@ -58,7 +57,7 @@ func (p *program) narrow() {
 	Label("done")
 }
 
-// piece takes size octets if the length says that they are there.
+// piece handles size octets if the length says that they exist.
 func (p *program) piece(size int, next string, mov, crc func(a, b Op), as func(reg.GPVirtual) reg.Register) {
 	TESTQ(U32(size), p.n)
 	JZ(LabelRef(next))

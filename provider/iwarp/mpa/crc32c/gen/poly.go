@@ -1,8 +1,8 @@
 package main
 
-// castagnoli is P(x), 0x11edc6f41, without x^32 and bit-reflected: bit 31-i is
-// the coefficient of x^i. All polynomials here are reflected so, because CRC32C
-// takes the lowest bit of an octet first.
+// castagnoli is P(x), 0x11edc6f41, without x^32 and bit-reflected: bit 31-i is the coefficient of
+// x^i. All polynomials here are reflected in this way, because CRC32C processes the lowest bit of
+// an octet first.
 const castagnoli = 0x82f63b78
 
 // xPow returns x^n mod P(x) for n >= -1.
@@ -23,10 +23,9 @@ func xPow(n int) uint32 {
 	return r
 }
 
-// multipliers returns the two factors that move 128 bits of the message on by d
-// octets: the first is for the 64 bits that lie first in memory, which are the
-// higher powers of x. The product of two reflected 64-bit factors comes out of
-// the instruction one power too low by position, which is taken off here.
+// multipliers returns the two factors that move 128 bits of the message by d octets. The first is
+// for the 64 bits at the lower address, which are the higher powers of x. The product of two
+// reflected 64-bit factors is one power too low, which the factors correct.
 func multipliers(d int) [2]uint64 {
 	return [2]uint64{uint64(xPow(8*d+63)) << 32, uint64(xPow(8*d-1)) << 32}
 }

@@ -13,8 +13,8 @@ type vector struct {
 	name  string
 	needs string
 	bytes int
-	accs  int // accumulators; the pairs of products in flight
-	wide  int // octets, more than bytes, from which vectors are faster than crc32 instructions
+	accs  int // accumulators: pairs of products in flight
+	wide  int // octets (more than bytes) from which vectors are faster than crc32 instructions
 }
 
 var (
@@ -60,10 +60,10 @@ func (v vector) xor3(a Op, b, acc reg.VecVirtual) {
 type tables struct {
 	fold map[int]Mem // the pair of multipliers, by distance in octets
 
-	// last moves the 128-bit lanes of a register to the end of a message that
-	// goes on t octets after the register. The last lane is moved by t, the
-	// one before by t+16, and so on. Row t%16 has the pairs for the distances
-	// t%16+96, t%16+80 ... t%16, so that lanes take pairs that lie together.
+	// last moves the 128-bit lanes of a register to the end of a message that continues for t
+	// octets after the register. The last lane is moved by t, the one before by t+16, and so on.
+	// Row t%16 has the pairs for the distances t%16+96, t%16+80 ... t%16, so a register of lanes
+	// uses adjacent pairs.
 	last Mem
 }
 

@@ -6,12 +6,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// wide takes messages longer than one register. Each 128-bit lane of each
-// accumulator is a polynomial congruent mod P(x) to what the lane has read so
-// far, up to where it read last. To move it on by a fixed distance is to multiply
-// it by a power of x mod P(x), a constant; the product of its two halves by
-// their constants has 128 bits again and takes the next octets by addition.
-// Only the end reduces to 32 bits.
+// wide handles messages longer than one register. Each 128-bit lane of each accumulator is a
+// polynomial congruent mod P(x) to what the lane has read so far. Moving it by a fixed distance
+// means multiplying it by a power of x mod P(x), a constant. The products of its two halves with
+// their constants have 128 bits again, and the next octets are added to them. Only the end reduces
+// to 32 bits.
 func (p *program) wide() {
 	acc := make([]reg.VecVirtual, p.accs)
 	for i := range acc {
@@ -49,7 +48,7 @@ func (p *program) wide() {
 
 	Label("combine")
 	p.combine(acc)
-	ADDQ(U32(big-p.bytes), p.n) // what is left, less one block
+	ADDQ(U32(big-p.bytes), p.n) // the remaining length, less one block
 	JNC(LabelRef("tail"))
 
 	Label("blocks")
@@ -66,8 +65,8 @@ func (p *program) wide() {
 	VZEROUPPER()
 }
 
-// crcLane returns the CRC so far as a register that is zero but for the four
-// octets which lie first in memory: adding it there continues the CRC.
+// crcLane returns the current CRC in a register that is otherwise zero, at the four lowest
+// addresses. Adding it to the first octets continues the CRC.
 func (p *program) crcLane() reg.VecVirtual {
 	r := p.reg()
 	VMOVD(p.crc.As32(), r.AsX()) // zeroes the rest
@@ -85,7 +84,7 @@ func (p *program) multiplier(d int) reg.VecVirtual {
 	return k
 }
 
-// step moves acc on by the distance of the multiplier k and adds next.
+// step moves acc by the distance of the multiplier k and adds next.
 func (p *program) step(acc, k reg.VecVirtual, next Op) {
 	hi := p.reg()
 	VPCLMULQDQ(U8(0x11), k, acc, hi)
@@ -93,7 +92,7 @@ func (p *program) step(acc, k reg.VecVirtual, next Op) {
 	p.xor3(next, hi, acc)
 }
 
-// load takes the block at disp, and copies it.
+// load loads the block at disp, and copies it.
 func (p *program) load(disp int, r reg.VecVirtual) {
 	p.move(Mem{Base: p.src, Disp: disp}, r)
 	if p.copies {
@@ -101,7 +100,7 @@ func (p *program) load(disp int, r reg.VecVirtual) {
 	}
 }
 
-// next is load for an operand.
+// next returns the block at disp as an operand, and copies it.
 func (p *program) next(disp int) Op {
 	if !p.copies {
 		return Mem{Base: p.src, Disp: disp}
@@ -118,12 +117,12 @@ func (p *program) advance(n int) {
 	}
 }
 
-// tail returns the CRC, begun with zero, of the n octets at src, fewer than a
-// register has. At least a register's octets lie before them. The crc32
-// instructions wait for nothing that the vectors compute.
+// tail returns the CRC, started at zero, of the n octets at src, which are fewer than a register
+// has. At least a register's octets precede them. The crc32 instructions do not depend on what the
+// vectors compute.
 //
-// A tail is read twice when it is copied, and octets before it are copied again.
-// Without one, all octets have been read once.
+// A tail that is copied is read twice, and octets before it are copied again. Without a tail, all
+// octets are read once.
 func (p *program) tail() reg.GPVirtual {
 	if p.copies {
 		TESTQ(p.n, p.n)
@@ -138,8 +137,7 @@ func (p *program) tail() reg.GPVirtual {
 	TESTQ(p.n, p.n)
 	JZ(LabelRef("last"))
 
-	// The first 1 to 8 octets, with zeros in front: those change nothing while
-	// the CRC is zero.
+	// The first 1 to 8 octets, after zeros, which change nothing while the CRC is zero.
 	first, shift := p.split()
 	piece := GP64()
 	MOVQ(Mem{Base: p.src, Index: first, Scale: 1, Disp: -7}, piece)
@@ -160,9 +158,9 @@ func (p *program) tail() reg.GPVirtual {
 	return crc
 }
 
-// split divides n > 0 octets in a first piece of 1 to 8 and whole quadwords. It
-// returns the length of the first less one, and by how many bits eight octets
-// are shifted to have only those of the first.
+// split divides n > 0 octets into a first piece of 1 to 8 octets and whole quadwords. It returns
+// the length of the first piece less one, and the number of bits by which to shift eight octets so
+// that only the first piece remains.
 func (p *program) split() (first, shift reg.GPVirtual) {
 	first, shift = GP64(), GP64()
 	LEAQ(Mem{Base: p.n, Disp: -1}, first)
@@ -173,8 +171,8 @@ func (p *program) split() (first, shift reg.GPVirtual) {
 	return first, shift
 }
 
-// reduce moves the lanes of acc on to the end of the message, adds them to 128
-// bits, those to 32, and to them the tail's CRC.
+// reduce moves the lanes of acc to the end of the message and adds them up to 128 bits. It reduces
+// these to 32 bits and adds the tail's CRC.
 func (p *program) reduce(acc reg.VecVirtual, tail reg.GPVirtual) {
 	row, lane := GP64(), GP64()
 	MOVL(p.n.As32(), row.As32())
@@ -206,7 +204,7 @@ func (p *program) reduce(acc reg.VecVirtual, tail reg.GPVirtual) {
 	XORL(tail.As32(), p.crc.As32())
 }
 
-// combine moves the accumulators on to the last.
+// combine moves the accumulators to the last one and adds them up.
 func (p *program) combine(acc []reg.VecVirtual) {
 	last := acc[p.accs-1]
 	for i, a := range acc[:p.accs-1] {
