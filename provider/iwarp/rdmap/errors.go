@@ -27,9 +27,9 @@ var (
 	ErrReadBaseBounds    = protection(iwarp.RDMAPBaseBounds, "source TO and read size are not within the buffer of the STag")
 )
 
-// Errors of a Read Response that does not answer the oldest outstanding Read
-// Request. RFC 5040 section 5.2.2 lets the data sink verify this; the codes are
-// DDP's, because a tagged segment is what is wrong.
+// Errors of a Read Response that does not answer the oldest outstanding Read Request. RFC 5040
+// section 5.2.2 lets the data sink verify this; the codes are DDP's, because the fault is in a
+// tagged segment.
 var (
 	ErrResponseSTag = sink(iwarp.DDPTaggedInvalidSTag, "the STag of a Read Response is not the sink STag of the oldest Read Request")
 	ErrResponseTO   = sink(iwarp.DDPTaggedBaseBounds, "the TO of a Read Response is not where the sink continues")
@@ -61,8 +61,8 @@ func untagged(c iwarp.Code, reason string) *iwarp.Error {
 	return &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: c, Reason: reason}
 }
 
-// LocalCatastrophe makes a fault of this side for which the peer is sent a Terminate (RFC 5040
-// section 7.1, case 1). The code is the one that siw sends; any would do.
+// LocalCatastrophe returns an error for a fault of this side that the peer gets a Terminate for
+// (RFC 5040 section 7.1, case 1). The code is the one that siw sends; any other would do.
 func LocalCatastrophe(reason string) *iwarp.Error {
 	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic,
 		Code: iwarp.RDMAPUnspecified, Reason: reason}

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// The extensions of RFC 7306: Immediate Data and atomic operations. A stream has them if
-// both programs enable them; the start-up frames don't negotiate them (section 1.1).
+// The extensions of RFC 7306: Immediate Data and atomic operations. A stream has them if both
+// programs enable them, because the start-up frames do not negotiate them (section 1.1).
 
 // Lengths in octets of the extensions' headers, each of which is the whole payload
 // of its message (RFC 7306 figures 4, 6 and 7).
@@ -19,12 +19,12 @@ const (
 	AtomicResponseLen = 12 // section 4 says 32, but figure 6 and appendix A.2 have 12
 )
 
-// AtomicLen is the length in octets of what an atomic operation works on.
+// AtomicLen is the length in octets of the word that an atomic operation changes.
 const AtomicLen = 8
 
-// Errors of the extensions. For the target of an atomic operation they are those of
-// an RDMA Read's source, on whose rules RFC 7306 relies; the alignment has a code
-// that section 8.2 names.
+// Errors of the extensions. The errors for the target of an atomic operation are those for the
+// source of an RDMA Read, because RFC 7306 relies on these rules. Section 8.2 gives the code for
+// the alignment.
 var (
 	ErrImmediateLength     = operation(iwarp.RDMAPUnspecified, "Immediate Data is one segment of 8 octets")
 	ErrShortAtomicRequest  = operation(iwarp.RDMAPUnspecified, "the Atomic Request is shorter than its 52-octet header")
@@ -44,8 +44,8 @@ var (
 	ErrLongAtomicResponse = untagged(iwarp.DDPUntaggedMessageTooLong, "an Atomic Response is one segment of 12 octets")
 )
 
-// ImmediateHeader returns the DDP header of an Immediate Data message, with or
-// without a solicited event. Its MSN is one of the queue of Sends.
+// ImmediateHeader returns the DDP header of an Immediate Data message, with or without a solicited
+// event. Its MSN belongs to the queue of Sends.
 //
 //rfc:7306 EXT-4.1-01 RV=1 for extension messages
 //rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
@@ -78,9 +78,8 @@ func ParseImmediate(payload []byte) (uint64, error) {
 // AtomicOp is an Atomic Operation Code, AOpCode: four bits (RFC 7306 figure 5).
 type AtomicOp uint8
 
-// The operations of RFC 7306 figure 5. The text speaks of a Swap too, but gives it
-// no code: 1 is reserved (section 10.1). A CmpSwap with a compare mask of zero is
-// one.
+// The operations of RFC 7306 figure 5. The text also mentions a Swap, but gives it no code: 1 is
+// reserved (section 10.1). A CmpSwap with a compare mask of zero does the same.
 const (
 	AtomicFetchAdd AtomicOp = 0
 	AtomicCmpSwap  AtomicOp = 2
@@ -100,9 +99,9 @@ func (o AtomicOp) String() string {
 	return fmt.Sprintf("reserved atomic operation %d", uint8(o))
 }
 
-// AtomicRequest is the Atomic Operation Request header (RFC 7306 figure 4) with every bit
-// that is on the wire. Fields are numbers: the codec converts them to the wire's
-// big-endian order, and the code that accesses the target's memory to the CPU's order.
+// AtomicRequest is the Atomic Operation Request header (RFC 7306 figure 4) with every bit of the
+// wire. Fields are numbers: the codec converts them to the wire's big-endian order, and the code
+// that accesses the target's memory to the CPU's order.
 type AtomicRequest struct {
 	Reserved uint32 // 28 bits: zero on transmit, ignored on receive
 	Op       AtomicOp
@@ -117,17 +116,16 @@ type AtomicRequest struct {
 	CompareMask uint64 // CmpSwap only
 }
 
-// FetchAdd returns the request to add a number. Each bit of mask that is set is the
-// highest of a field, and fields are added apart from each other; with mask zero
-// there is one, of 64 bits.
+// FetchAdd returns the request to add a number. Each set bit of mask is the highest bit of a field,
+// and fields are added separately. With mask zero there is one field of 64 bits.
 //
 //rfc:7306 EXT-5.2.1-05 Unused compare fields: data zero, masks ones; ignored
 func FetchAdd(id, stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: AtomicFetchAdd, ID: id, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
 }
 
-// CmpSwap returns the request to replace the bits of swapMask by those of swap, if
-// the bits of compareMask are those of compare. Whole numbers have masks of ^0.
+// CmpSwap returns the request to replace the bits in swapMask by those of swap, if the bits in
+// compareMask equal those of compare. For whole numbers use masks of ^0.
 func CmpSwap(id, stag uint32, to, compare, swap, compareMask, swapMask uint64) AtomicRequest {
 	return AtomicRequest{
 		Op: AtomicCmpSwap, ID: id, STag: stag, TO: to,
@@ -135,8 +133,8 @@ func CmpSwap(id, stag uint32, to, compare, swap, compareMask, swapMask uint64) A
 	}
 }
 
-// AtomicRequestHeader returns the DDP header of an Atomic Request, whose payload is
-// an [AtomicRequest]. Its MSN is one of the queue of Read Requests.
+// AtomicRequestHeader returns the DDP header of an Atomic Request, whose payload is an
+// [AtomicRequest]. Its MSN belongs to the queue of Read Requests.
 //
 //rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
 //rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
@@ -166,9 +164,9 @@ func (r *AtomicRequest) AppendTo(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, r.CompareMask)
 }
 
-// ParseAtomicRequest reads the header from the payload of an Atomic Request message.
-// Whether its operation is defined is not decided here. Errors:
-// [ErrShortAtomicRequest] for fewer than 52 octets, [ErrLongAtomicRequest] for more.
+// ParseAtomicRequest reads the header from the payload of an Atomic Request message. It does not
+// check whether the operation is defined. Errors: [ErrShortAtomicRequest] for fewer than 52 octets,
+// [ErrLongAtomicRequest] for more.
 //
 //rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
 //rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
@@ -193,9 +191,9 @@ func ParseAtomicRequest(payload []byte) (AtomicRequest, error) {
 	}, nil
 }
 
-// Apply returns the result of the operation, which must be defined, for the original
-// value. The caller may call it again with another original value, in a loop around the
-// CPU's compare and swap.
+// Apply returns the result of the operation, which must be defined, for the original value. The
+// caller may call it again with another original value, in a loop around the CPU's
+// compare-and-swap.
 func (r *AtomicRequest) Apply(original uint64) uint64 {
 	if r.Op == AtomicFetchAdd {
 		// The highest bits of the fields are added without their carries, so that
@@ -214,14 +212,13 @@ func (r *AtomicRequest) Apply(original uint64) uint64 {
 	return original&^r.Mask | r.Data&r.Mask
 }
 
-// CheckAtomic makes the checks of a Read's source, and then that of the operation, for
-// the target of an Atomic Request: the eight octets at its TO of the region that its STag
-// names. Whether they are aligned depends on the region's address in memory, so the
-// caller checks it: [ErrAtomicAlignment].
+// CheckAtomic checks the target of an Atomic Request: the eight octets at its TO of the region that
+// its STag names. It makes the checks for the source of a Read, and then checks the operation.
+// Whether the octets are aligned depends on the region's address in memory, so the caller checks
+// it: [ErrAtomicAlignment].
 //
-// Errors, in the order of the checks: [ErrAtomicInvalidSTag],
-// [ErrAtomicNotAssociated], [ErrAtomicAccess], [ErrAtomicTOWrap],
-// [ErrAtomicBaseBounds], [ErrAtomicOp].
+// Errors, in the order of the checks: [ErrAtomicInvalidSTag], [ErrAtomicNotAssociated],
+// [ErrAtomicAccess], [ErrAtomicTOWrap], [ErrAtomicBaseBounds], [ErrAtomicOp].
 //
 //rfc:7306 EXT-5.2.1-04 Unsupported AOpcode surfaces an error
 //rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
@@ -247,7 +244,7 @@ func CheckAtomic(r *ddp.Region, req *AtomicRequest) error {
 // AtomicResponse is the Atomic Operation Response header (RFC 7306 figure 6).
 type AtomicResponse struct {
 	ID       uint32 // of the request
-	Original uint64 // what was there before the operation
+	Original uint64 // the value before the operation
 }
 
 // AtomicResponseHeader returns the DDP header of an Atomic Response, whose payload

@@ -6,16 +6,16 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// Headers of RDMA messages as this side sends them: DV and RV 1, reserved bits
-// zero, T and QN as RFC 5040 figure 4 demands. To send an illegal header, change
-// a field of what these return; for a stream of version 0 there is [SetRDMAC].
+// Headers of RDMA messages as this side sends them: DV and RV 1, reserved bits zero, T and QN as
+// RFC 5040 figure 4 demands. To send an illegal header, change a field of the returned one; for a
+// stream of version 0 use [SetRDMAC].
 //
 //rfc:5041 DDP-4.1-09 Reserved bits zero on send
 //rfc:5041 DDP-4.1-11 DV=1 on send
 //rfc:5040 RDMAP-4.1-05 STag/TO or QN present per table
 
-// SetRDMAC makes a header of this package one of the RDMA Consortium's version, for
-// a stream whose MPA start-up agreed on that: DV and RV 0. Nothing else differs.
+// SetRDMAC changes a header of this package to the RDMA Consortium's version, for a stream whose
+// MPA start-up agreed on it: DV and RV become 0. Nothing else differs.
 //
 //rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func SetRDMAC(h *ddp.Header) {
@@ -50,9 +50,9 @@ func WriteHeader(stag uint32, to uint64, last bool) ddp.Header {
 	return taggedHeader(OpWrite, stag, to, last)
 }
 
-// ReadResponseHeader returns the header of an RDMA Read Response segment. stag is
-// the sink STag of the request, as it came; to is the request's sink TO plus the
-// octets of earlier segments.
+// ReadResponseHeader returns the header of an RDMA Read Response segment. stag is the sink STag of
+// the request, unchanged; to is the request's sink TO plus the number of octets in earlier
+// segments.
 //
 //rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
 //rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
@@ -61,9 +61,9 @@ func ReadResponseHeader(stag uint32, to uint64, last bool) ddp.Header {
 	return taggedHeader(OpReadResponse, stag, to, last)
 }
 
-// SendHeader returns the header of a segment of one of the four Send message
-// types. invalidate is the STag that the peer invalidates; it is sent only with
-// an op for which [Opcode.Invalidates] holds and is zero on the wire otherwise.
+// SendHeader returns the header of a segment of one of the four Send message types. invalidate is
+// the STag that the peer invalidates. It is sent only if [Opcode.Invalidates] holds for op;
+// otherwise the field is zero.
 //
 //rfc:5040 RDMAP-5.3-01 Send untagged
 //rfc:5040 RDMAP-5.3-06 Send on QN 0
@@ -95,13 +95,13 @@ func TerminateHeader() ddp.Header {
 	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
 }
 
-// Head is what the headers of all segments of one Write or one Send have in common, as it is on the
-// wire. It is one type for both: a sender makes one for a message, and need not know for its
-// segments which of the two it is. Putting a Head takes less time than to fill in a [ddp.Header].
+// Head holds what the headers of all segments of one Write or one Send have in common, in wire
+// format. A sender makes one for a message, and need not distinguish the two for its segments.
+// Putting a Head takes less time than filling in a [ddp.Header].
 type Head struct {
-	at  uint64 // of a Write the TO of its first octet, of a Send QN and MSN
-	key uint32 // of a Write its STag, of a Send the STag to invalidate
-	ctl uint16 // the octets of DDP's and RDMAP's control field, without L
+	at  uint64 // Write: the TO of its first octet; Send: QN and MSN
+	key uint32 // Write: the STag; Send: the STag to invalidate
+	ctl uint16 // the octets of DDP's and RDMAP's control fields, without L
 }
 
 // Both control octets, reserved bits zero.
@@ -115,13 +115,13 @@ const (
 	headSend   = ddp.Version<<8 | Version<<ctlVersionShift
 )
 
-// WriteHead returns the Head of an RDMA Write to the buffer that stag names, from to on.
+// WriteHead returns the Head of an RDMA Write to the buffer stag, from offset to on.
 //
 //rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 func WriteHead(stag uint32, to uint64) Head { return Head{to, stag, headWrite} }
 
 // SendHead returns the Head of a Send of one of the four types. invalidate is the STag that the
-// peer invalidates, 0 with an op for which [Opcode.Invalidates] does not hold.
+// peer invalidates; it is 0 if [Opcode.Invalidates] does not hold for op.
 //
 //rfc:5040 RDMAP-5.3-01 Send untagged
 //rfc:5040 RDMAP-5.3-06 Send on QN 0
@@ -130,11 +130,11 @@ func SendHead(op Opcode, invalidate, msn uint32) Head {
 	return Head{QNSend<<32 | uint64(msn), invalidate, headSend | uint16(op)}
 }
 
-// Len returns how many octets the header of a segment has.
+// Len returns the length of a segment's header in octets.
 func (h Head) Len() int { return ddp.UntaggedHeaderLen - 4*int(h.ctl/headTagged) }
 
-// Put writes the header of the segment that begins at an offset of the message to p. It writes
-// [ddp.MaxHeaderLen] octets, of which the header is the first [Head.Len].
+// Put writes to p the header of the segment that begins at an offset of the message. It writes
+// [ddp.MaxHeaderLen] octets; the header is the first [Head.Len] of them.
 func (h Head) Put(p []byte, offset uint32, last bool) {
 	ctl, tagged := h.ctl, uint32(h.ctl/headTagged)
 	if last {

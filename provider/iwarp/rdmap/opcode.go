@@ -27,8 +27,8 @@ const (
 	OpAtomicResponse Opcode = 11
 )
 
-// Untagged queues of an RDMAP stream (RFC 5040 figure 4, RFC 7306 figure 2). Atomic
-// Requests share that of Read Requests, and Immediate Data that of Sends.
+// Untagged queues of an RDMAP stream (RFC 5040 figure 4, RFC 7306 figure 2). Atomic Requests share
+// the queue of Read Requests, and Immediate Data the queue of Sends.
 //
 //rfc:5040 RDMAP-4.1-11 Send-class messages use QN 0, ReadReq QN 1, Terminate QN 2
 //rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
@@ -86,8 +86,8 @@ func (o Opcode) Solicited() bool {
 	return o == OpSendSE || o == OpSendSEInvalidate || o == OpImmediateSE
 }
 
-// QN returns the untagged queue that messages of the opcode target, and false
-// for an opcode that is tagged or reserved.
+// QN returns the untagged queue for messages of the opcode. ok is false if the opcode is tagged or
+// reserved.
 func (o Opcode) QN() (qn uint32, ok bool) {
 	switch {
 	case o.IsSend(), o == OpImmediate, o == OpImmediateSE:
@@ -102,9 +102,8 @@ func (o Opcode) QN() (qn uint32, ok bool) {
 	return 0, false
 }
 
-// Version is the RV value of RFC 5040, and RDMACVersion that of the RDMA Consortium's
-// RDMAP 1.0. A stream has the one that goes with its DV: ddp.Version or
-// ddp.RDMACVersion.
+// Version is the RV value of RFC 5040, and RDMACVersion the RV value of the RDMA Consortium's RDMAP
+// 1.0. A stream has the RV that matches its DV: ddp.Version or ddp.RDMACVersion.
 //
 //rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 const (
@@ -128,8 +127,8 @@ type Control struct {
 	Opcode   Opcode // 4 bits
 }
 
-// ParseControl parses the control octet. Every octet is a control field; whether it is
-// legal is not decided here.
+// ParseControl parses the control octet. Every octet is a control field; ParseControl does not
+// check whether it is legal.
 //
 //rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 func ParseControl(b byte) Control {

@@ -58,9 +58,9 @@ func decodeReadRequest(b []byte) ReadRequest {
 	}
 }
 
-// Advance returns the request as it stands after done octets of the response
-// were sent: the form in which a Terminate reports a Read that failed midway
-// (RFC 5040 section 4.8). done is at most Size.
+// Advance returns the request without the first done octets of the response, which were sent. A
+// Terminate reports a Read that failed midway in this form (RFC 5040 section 4.8). done is at most
+// Size.
 //
 //rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 func (r *ReadRequest) Advance(done uint32) ReadRequest {
@@ -71,10 +71,9 @@ func (r *ReadRequest) Advance(done uint32) ReadRequest {
 	return a
 }
 
-// CheckReadSource makes the checks of RFC 5040 section 7.2 for the source of a
-// Read: size octets at TO to of the region that the source STag names. A Read of
-// size zero is good whatever its source STag and TO, so that r need not be
-// looked up for it.
+// CheckReadSource makes the checks of RFC 5040 section 7.2 for the source of a Read: size octets at
+// TO to of the region that the source STag names. A Read of size zero is valid whatever its source
+// STag and TO, so the caller need not look up r for it.
 //
 // Errors, in the order of the checks: [ErrReadInvalidSTag],
 // [ErrReadNotAssociated], [ErrReadAccess], [ErrReadTOWrap], [ErrReadBaseBounds].
@@ -106,15 +105,14 @@ func CheckReadSource(r *ddp.Region, to uint64, size uint32) error {
 	return nil
 }
 
-// CheckInvalidate decides whether the peer may invalidate the STag that a Send
-// with Invalidate names. Of r only Valid, Associated and Allowed count; Allowed
-// is the right to remote invalidation, which an STag shared by several streams
-// must not grant (RFC 5040 section 8.1.1).
+// CheckInvalidate decides whether the peer may invalidate the STag that a Send with Invalidate
+// names. It uses only Valid, Associated and Allowed of r. Allowed is the right to remote
+// invalidation, which an STag shared by several streams must not grant (RFC 5040 section 8.1.1).
 //
-// Errors: [ErrCannotInvalidate] (0/2/0x09) for an STag that names no buffer, which
-// includes one already invalid; [ErrMayNotInvalidate] (0/1/0x09) for one that is not the
-// peer's to invalidate. RFC 5040 lists the code under both error types and does not say
-// when to use which; siw uses them the same way.
+// Errors: [ErrCannotInvalidate] (0/2/0x09) for an STag that names no buffer, for example because it
+// is already invalid; [ErrMayNotInvalidate] (0/1/0x09) for one that the peer may not invalidate.
+// RFC 5040 lists the code under both error types and does not say when to use which; siw uses them
+// in the same way.
 //
 //rfc:5040 RDMAP-7.2-05 Invalidate STag valid
 //rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream

@@ -6,41 +6,39 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// Kind is what an [Action] asks for.
+// Kind is what an [Action] requests.
 type Kind uint8
 
 // The kinds of actions.
 const (
-	// Drop: the stream has ended; the segment is to be ignored without an answer (RFC
-	// 5041 section 7.1).
+	// Drop: ignore the segment without an answer, because the stream has ended (RFC 5041 section
+	// 7.1).
 	Drop Kind = iota
-	// PlaceSend: the payload goes to offset MO of the receive buffer that the
-	// message consumes. With First a buffer is taken, and ddp.CheckUntagged
-	// decides about it; with Last the message is delivered.
+	// PlaceSend: the payload goes to offset MO of the receive buffer that the message consumes.
+	// With First, take a buffer and check it with ddp.CheckUntagged. With Last, deliver the
+	// message.
 	PlaceSend
-	// PlaceWrite: the payload goes to offset TO of the buffer STag, if
-	// ddp.CheckTagged allows. Nothing is delivered.
+	// PlaceWrite: the payload goes to offset TO of the buffer STag, if ddp.CheckTagged permits it.
+	// Nothing is delivered.
 	PlaceWrite
-	// TakeReadRequest: the payload is a [ReadRequest], for ParseReadRequest; push
-	// it to the [InboundReads].
+	// TakeReadRequest: the payload is a [ReadRequest], for ParseReadRequest. Push it to the
+	// [InboundReads].
 	TakeReadRequest
-	// PlaceReadResponse: the payload goes to offset MO of the sink buffer of
-	// Read, if that is still registered: ddp.CheckTagged. With Last the Read is
-	// complete.
+	// PlaceReadResponse: the payload goes to offset MO of the sink buffer of Read, if
+	// ddp.CheckTagged finds it still registered. With Last the Read is complete.
 	PlaceReadResponse
-	// TakeTerminate: the payload is a [Terminate], for ParseTerminate. Nothing
-	// more is to be expected from the peer.
+	// TakeTerminate: the payload is a [Terminate], for ParseTerminate. The peer sends nothing after
+	// it.
 	TakeTerminate
 
 	// TakeImmediate: the payload is for ParseImmediate. The message consumes a
 	// receive buffer, as a Send does, and places nothing there.
 	TakeImmediate
-	// TakeAtomicRequest: the payload is an [AtomicRequest], for ParseAtomicRequest;
-	// push the result to the [InboundReads].
+	// TakeAtomicRequest: the payload is an [AtomicRequest], for ParseAtomicRequest. Push the result
+	// to the [InboundReads].
 	TakeAtomicRequest
-	// TakeAtomicResponse: the payload is an [AtomicResponse], for
-	// ParseAtomicResponse. Read is the operation that is complete, if its ID is
-	// that of the response: otherwise [ErrAtomicResponseID].
+	// TakeAtomicResponse: the payload is an [AtomicResponse], for ParseAtomicResponse. If its ID is
+	// Read's, Read is complete; otherwise it is [ErrAtomicResponseID].
 	TakeAtomicResponse
 )
 
@@ -69,13 +67,12 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Action says what to do with one segment. It is a value; nothing in it refers
-// to the receiver.
+// Action describes what to do with one segment. It is a value that does not refer to the receiver.
 type Action struct {
 	Kind   Kind
 	Opcode Opcode
-	First  bool // the segment is the first of its message
-	Last   bool // the segment is the last of its message: deliver after Commit
+	First  bool // first segment of its message
+	Last   bool // last segment of its message: deliver it after Commit
 	Len    int  // octets of payload
 
 	MSN uint32 // untagged: sequence number of the message
@@ -86,21 +83,20 @@ type Action struct {
 
 	Invalidate uint32 // the STag to invalidate on delivery, if Opcode.Invalidates
 
-	Read OutstandingRead // PlaceReadResponse, TakeAtomicResponse: what is answered
+	Read OutstandingRead // PlaceReadResponse, TakeAtomicResponse: the request that is answered
 
-	AfterWrite bool   // TakeImmediate: what the peer began before it was a Write
-	Written    uint32 // AfterWrite: octets of that Write
+	AfterWrite bool   // TakeImmediate: the peer's previous message was a Write
+	Written    uint32 // AfterWrite: length of that Write in octets
 
 	seq uint64
 }
 
-// Receiver is the receive side of one RDMAP stream: it validates each segment as
-// far as that needs no knowledge of memory, and says what to do with it. See the
-// package comment for the sequence of calls.
+// Receiver is the receive side of one RDMAP stream. It makes all checks of a segment that need no
+// knowledge of memory, and returns what to do with it. The package comment shows the sequence of
+// calls.
 //
-// Begin changes nothing, so that an FPDU whose CRC turns out wrong leaves no
-// trace; Commit moves the state on. A Receiver is used by one goroutine at a
-// time.
+// Begin changes nothing, so an FPDU with a wrong CRC leaves no trace; Commit advances the state. A
+// Receiver is used by one goroutine at a time.
 type Receiver struct {
 	send   ddp.UntaggedQueue
 	read   ddp.UntaggedQueue
@@ -108,10 +104,10 @@ type Receiver struct {
 	atomic ddp.UntaggedQueue
 	sendOp Opcode // opcode of the unfinished Send message
 
-	version    uint8 // DV and RV, which are the same number
-	general    bool  // every segment is for Begin: the stream has ended, or is an RDMAC one
+	version    uint8 // DV and RV, which have the same number
+	general    bool  // every segment needs Begin: the stream has ended, or is an RDMAC one
 	extensions bool
-	afterWrite bool   // the last message of the peer that has ended, other than responses, is a Write
+	afterWrite bool   // the peer's last message that has ended, responses excluded, is a Write
 	written    uint32 // octets of the last Write
 
 	tagged taggedMessage
@@ -123,47 +119,46 @@ type Receiver struct {
 	ended bool
 }
 
-// taggedMessage is the unfinished tagged message: there is at most one, because
-// DDP sends messages one after the other (RFC 5041 section 5.3).
+// taggedMessage is the unfinished tagged message. There is at most one, because DDP sends messages
+// one after the other (RFC 5041 section 5.3).
 type taggedMessage struct {
 	open   bool
-	placed bool // stag is that of a segment with payload
+	placed bool // stag comes from a segment with payload
 	op     Opcode
 	stag   uint32
-	done   uint32 // octets that were committed
+	done   uint32 // committed octets
 }
 
 // ReceiverConfig configures a [Receiver].
 type ReceiverConfig struct {
-	// Inbound bounds the Read Requests that the peer may have unanswered. The
-	// receiver looks at it; the engine pushes to it.
+	// Inbound limits the peer's unanswered Read Requests. The receiver reads it; the engine pushes
+	// to it.
 	Inbound *InboundReads
 	// Outstanding holds the Reads that the peer's responses must answer. The
 	// receiver matches and pops; the engine pushes to it.
 	Outstanding *OutstandingReads
 
-	// Extensions allows the messages of RFC 7306. Otherwise their opcodes are reserved.
+	// Extensions permits the messages of RFC 7306. Without it their opcodes are reserved.
 	Extensions bool
 
-	// RDMAC has the stream be one of the RDMA Consortium's version, if MPA's start-up
-	// agreed on that: DV and RV must be 0 in every segment. It excludes Extensions.
+	// RDMAC makes the stream one of the RDMA Consortium's version, if MPA's start-up agreed on
+	// that: DV and RV must be 0 in every segment. It excludes Extensions.
 	RDMAC bool
 
-	// FirstSendMSN and FirstReadMSN are the first MSN of the queues for Send and
-	// Read Request, for tests of the wrap at 2^32. Nil is 1.
+	// FirstSendMSN and FirstReadMSN are the first MSN of the queues for Sends and Read Requests,
+	// for tests of the wrap at 2^32. Nil means 1.
 	FirstSendMSN, FirstReadMSN *uint32
 }
 
-// NewReceiver returns the receiver of a stream on which nothing has arrived. A
-// nil Inbound or Outstanding stands for one without places.
+// NewReceiver returns the receiver of a stream on which nothing has arrived. A nil Inbound or
+// Outstanding has no places.
 func NewReceiver(c ReceiverConfig) *Receiver {
 	r := new(Receiver)
 	r.Init(c)
 	return r
 }
 
-// Init is NewReceiver for a receiver that is part of something else, before its
-// first use.
+// Init initialises a receiver that is part of another struct, before its first use.
 func (r *Receiver) Init(c ReceiverConfig) {
 	if c.Inbound == nil {
 		c.Inbound = NewInboundReads(0)
@@ -194,14 +189,13 @@ func firstMSN(msn *uint32) uint32 {
 	return *msn
 }
 
-// Begin validates a segment with header h and payloadLen octets of payload, and
-// says what to do with it. It changes nothing: the same segment may be begun
-// again, and one that is never committed was never there.
+// Begin validates a segment with header h and payloadLen octets of payload, and returns what to do
+// with it. It changes nothing: the same segment may be begun again, and one that is never committed
+// has no effect.
 //
-// The error is a package variable of this package or of ddp, of type
-// *iwarp.Error; it is what the Terminate for the segment reports. DDP's version
-// is checked first, then RDMAP's, the opcode, the buffer model, and then what the
-// message type demands.
+// The error is a package variable of this package or of ddp, of type *iwarp.Error, for the
+// Terminate about the segment. Begin checks DDP's version first, then RDMAP's, the opcode, the
+// buffer model, and then the rules of the message type.
 //
 //rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
 //rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
@@ -259,9 +253,9 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 	return a, nil
 }
 
-// BeginWrite is Begin for the most frequent ULPDU: an RDMA Write's segment with payload,
-// which begins a message or continues one. It returns the arguments for ddp.CheckTagged,
-// and the payload, which borrows from ulpdu. CommitWrite takes the place of Commit.
+// BeginWrite validates the most frequent ULPDU: a segment of an RDMA Write with payload, which
+// begins a message or continues one. It returns the arguments for ddp.CheckTagged, and the payload,
+// which is a part of ulpdu. Use CommitWrite instead of Commit afterwards.
 //
 // If it returns false, it has decided nothing, and the caller calls Begin.
 func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, payload []byte, ok bool) {
@@ -275,7 +269,7 @@ func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, payload []byte, ok bo
 	return g, payload, true
 }
 
-// CommitWrite is Commit for the segment that BeginWrite returned, of n octets of payload.
+// CommitWrite commits the segment that BeginWrite returned; n is its payload in octets.
 func (r *Receiver) CommitWrite(g ddp.Tagged, n int) {
 	r.seq++
 	if g.Last {
@@ -288,13 +282,13 @@ func (r *Receiver) CommitWrite(g ddp.Tagged, n int) {
 	t.done += uint32(n)
 }
 
-// endWrite keeps the length of the Write, for Immediate Data after it. n is the payload of
-// its last segment, in octets.
+// endWrite stores the length of the Write, for Immediate Data after it. n is the payload of its
+// last segment, in octets.
 func (r *Receiver) endWrite(n int) { r.written, r.afterWrite = r.tagged.done+uint32(n), true }
 
-// WholeSend is Begin for a Send without Invalidate that is one segment: the next of its
-// queue, while no other is unfinished. The payload borrows from ulpdu. The caller still
-// has to call ddp.CheckUntagged; CommitSend takes the place of Commit.
+// WholeSend validates a Send without Invalidate that is one segment: the next of its queue, while
+// no other is unfinished. The payload is a part of ulpdu. The caller still has to call
+// ddp.CheckUntagged. Use CommitSend instead of Commit afterwards.
 //
 // If it returns false, it has decided nothing, and the caller calls Begin.
 func (r *Receiver) WholeSend(ulpdu []byte) (payload []byte, op Opcode, ok bool) {
@@ -311,16 +305,15 @@ func (r *Receiver) WholeSend(ulpdu []byte) (payload []byte, op Opcode, ok bool) 
 	return nil, 0, false
 }
 
-// CommitSend is Commit for the Send that WholeSend returned.
+// CommitSend commits the Send that WholeSend returned.
 func (r *Receiver) CommitSend(op Opcode) {
 	r.seq++
 	r.send.Commit(true, 0)
 	r.sendOp, r.afterWrite = op, false
 }
 
-// beginSend passes a segment of a Send message that continues its queue. A change of
-// opcode within a message is refused, because events and invalidation depend on the
-// opcode.
+// beginSend accepts a segment of a Send message that continues its queue. It refuses a change of
+// opcode within a message, because events and invalidation depend on the opcode.
 //
 //rfc:5040 RDMAP-7.2-03 Opcode consistent across segments of one message
 //rfc:5040 RDMAP-4.1-10 Invalidate STag ignored where the opcode has none
@@ -339,9 +332,8 @@ func (r *Receiver) beginSend(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// beginReadRequest passes a Read Request, whose message is its header and
-// nothing else. The queue has as many buffers as the IRD, so one request more is
-// one for which there is no buffer.
+// beginReadRequest accepts a Read Request, whose message is only its header. The queue has as many
+// buffers as the IRD, so an excess request finds no buffer.
 //
 //rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 //rfc:5040 RDMAP-5.2.1-02 ReadReq consumes one buffer of QN 1
@@ -364,7 +356,7 @@ func (r *Receiver) beginReadRequest(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// beginTerminate passes the one Terminate of a stream, cut short or not.
+// beginTerminate accepts the one Terminate of a stream, even if it is cut short.
 //
 //rfc:5040 RDMAP-5.4-03 Terminate consumes one buffer; placement of one guaranteed
 func (r *Receiver) beginTerminate(a *Action, h *ddp.Header) error {
@@ -382,9 +374,8 @@ func (r *Receiver) beginTerminate(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// beginWrite passes a Write segment. Segments may come in any TO order; each is
-// checked by itself against the STag table, but all with payload must name the
-// same buffer.
+// beginWrite accepts a Write segment. Segments may come in any TO order. Each is checked separately
+// against the STag table, but all with payload must name the same buffer.
 //
 //rfc:5041 DDP-4.2-07 STag that changes within a message: refused or validated
 //rfc:5041 DDP-4.2-08 Message may start at any TO
@@ -400,9 +391,8 @@ func (r *Receiver) beginWrite(a *Action) error {
 	return nil
 }
 
-// beginReadResponse passes a segment that continues the response to the oldest
-// outstanding Read, and ends it exactly where the Read ends. STag and TO of a segment
-// without payload are ignored.
+// beginReadResponse accepts a segment that continues the response to the oldest outstanding Read,
+// and ends it exactly where the Read ends. It ignores STag and TO of a segment without payload.
 //
 //rfc:5040 RDMAP-5.2.2-05 Sink may check STag/TO/length against the request
 //rfc:5040 RDMAP-5.2.2-06 Unsolicited Response must not place data
@@ -445,13 +435,12 @@ func (r *Receiver) beginTagged(a *Action) error {
 	return nil
 }
 
-// Commit moves the state past the segment for which Begin returned a, once its FPDU is
-// proven good and the action was done. With a Read or Atomic Request, push it to the
-// inbound queue too; with an Atomic Response or the last segment of a Read Response,
-// Commit frees the place of what is answered.
+// Commit advances the state past the segment for which Begin returned a. Call it after the CRC of
+// the FPDU has been verified and the action has been done. Also push a Read or Atomic Request to
+// the inbound queue. For an Atomic Response or the last segment of a Read Response, Commit frees
+// the place of the answered request.
 //
-// An action is committed once and before the next one is; anything else is a
-// fault of the caller and panics.
+// Commit each action once, before the next one. Anything else is a bug of the caller and panics.
 func (r *Receiver) Commit(a *Action) {
 	if a.Kind == Drop {
 		return
@@ -497,8 +486,8 @@ func (r *Receiver) commitTagged(a *Action) {
 	r.tagged.done += uint32(a.Len)
 }
 
-// End ends the stream from this side: every further segment is dropped. It is
-// for when an error was found and a Terminate is to be sent.
+// End ends the stream from this side: every further segment is dropped. Call it when an error was
+// found and a Terminate will be sent.
 //
 //rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 //rfc:5040 RDMAP-7.1-4-01 First error wins
@@ -507,8 +496,8 @@ func (r *Receiver) End() { r.ended, r.general = true, true }
 // Ended reports whether a Terminate was committed or End was called.
 func (r *Receiver) Ended() bool { return r.ended }
 
-// SendMSN returns the MSN of the Send message that is unfinished or comes next,
-// and whether it is unfinished.
+// SendMSN returns the MSN of the unfinished Send message, or of the next one if there is none; open
+// reports which.
 func (r *Receiver) SendMSN() (msn uint32, open bool) { return r.send.MSN(), r.send.Open() }
 
 // MidMessage reports whether a message of any kind is unfinished: a stream that

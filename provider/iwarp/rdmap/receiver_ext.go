@@ -2,7 +2,7 @@ package rdmap
 
 import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
-// beginImmediate checks an Immediate Data message, which is in order with the Sends.
+// beginImmediate checks an Immediate Data message, which is in sequence with the Sends.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 //rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
@@ -25,12 +25,12 @@ func (r *Receiver) beginImmediate(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// ForgetWrite records that the Write that has ended last was not a program's, so that
-// Immediate Data after it does not belong to a Write.
+// ForgetWrite records that the last Write that has ended was not a program's, so Immediate Data
+// after it does not belong to a Write.
 func (r *Receiver) ForgetWrite() { r.afterWrite = false }
 
-// beginAtomicRequest passes an Atomic Request, which takes its turn among the Read
-// Requests and one of their places.
+// beginAtomicRequest accepts an Atomic Request, which is in sequence with the Read Requests and
+// takes one of their places.
 //
 //rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
 //rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
@@ -52,9 +52,9 @@ func (r *Receiver) beginAtomicRequest(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// beginAtomicResponse passes the response to the oldest outstanding request, which must
-// be an atomic one. Queue 3 has a buffer for each that is outstanding, so one response
-// too many is one without a request.
+// beginAtomicResponse accepts the response to the oldest outstanding request, which must be an
+// atomic one. Queue 3 has a buffer for each outstanding request, so an excess response has no
+// request.
 //
 //rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
 //rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error

@@ -14,16 +14,15 @@ const (
 	TerminateControlLen = 4
 	terminateLengthLen  = 2
 
-	// MaxTerminateLen is a Terminate with everything attached, which is the
-	// size of the buffer that the terminate queue needs.
+	// MaxTerminateLen is the length of a Terminate with everything attached, and so the size of the
+	// buffer for the terminate queue.
 	MaxTerminateLen = TerminateControlLen + terminateLengthLen + ddp.UntaggedHeaderLen + ReadRequestLen
 )
 
-// Terminate is the Terminate header (RFC 5040 figure 7), the whole payload of a
-// Terminate message.
+// Terminate is the Terminate header (RFC 5040 figure 7), the whole payload of a Terminate message.
 //
-// M, D and R are the header control bits: they say which of SegmentLength, DDP
-// and Read are part of it. A part that is not is neither encoded nor decoded.
+// M, D and R are the header control bits: they say which of SegmentLength, DDP and Read are
+// included. Parts that are not included are neither encoded nor decoded.
 type Terminate struct {
 	Layer iwarp.Layer // 4 bits
 	EType iwarp.EType // 4 bits
@@ -35,24 +34,23 @@ type Terminate struct {
 
 	Reserved uint16 // 13 bits: zero on transmit, ignored on receive
 
-	// SegmentLength is the length in octets of the DDP segment at fault, its
-	// header included. siw puts the length of the payload there.
+	// SegmentLength is the length in octets of the DDP segment at fault, including its header. siw
+	// sends the length of the payload instead.
 	SegmentLength uint16
 	DDP           ddp.Header  // header of the segment at fault
 	Read          ReadRequest // header of the Read Request at fault
 }
 
-// NewTerminate describes a fault in an incoming message in the form that RFC
-// 5040 section 4.8 prescribes. seg is the DDP header of the segment at fault and
-// segmentLen its length in octets with that header; seg is nil if there is none
-// or it could not be read. read is the Read Request at fault, advanced if its
-// response was under way ([ReadRequest.Advance]), and nil for other messages.
+// NewTerminate describes a fault in an incoming message in the form that RFC 5040 section 4.8
+// prescribes. seg is the DDP header of the segment at fault and segmentLen its length in octets
+// with that header; seg is nil if there is none or it could not be read. read is the Read Request
+// at fault, advanced if part of its response was sent ([ReadRequest.Advance]), and nil for other
+// messages.
 //
-// What is attached follows figure 10: nothing to LLP errors and to local
-// catastrophic errors of either layer, the DDP header and segment length to
-// other errors, the Read Request header to remote protection errors only. That a
-// Send with Invalidate can cause a remote protection error but has no RDMA
-// header is why R also needs a read.
+// The attachments follow figure 10. LLP errors and local catastrophic errors of either layer have
+// none. Other errors have the DDP header and the segment length, and remote protection errors also
+// have the Read Request header. R also requires a read, because a Send with Invalidate can cause a
+// remote protection error but has no RDMA header.
 //
 //rfc:5040 RDMAP-4.8-03 M,D,R bits per mapping table
 func NewTerminate(e *iwarp.Error, seg *ddp.Header, segmentLen int, read *ReadRequest) Terminate {
@@ -77,7 +75,7 @@ func NewTerminate(e *iwarp.Error, seg *ddp.Header, segmentLen int, read *ReadReq
 	return t
 }
 
-// attachesDDP is the third column of RFC 5040 figure 10.
+// attachesDDP returns the third column of RFC 5040 figure 10.
 func attachesDDP(l iwarp.Layer, t iwarp.EType) bool {
 	switch l {
 	case iwarp.LayerRDMAP:
@@ -121,8 +119,8 @@ func (t *Terminate) AppendTo(b []byte) []byte {
 	return t.appendHeaders(b)
 }
 
-// appendHeaders appends what follows the control field. The length field is
-// there when either it or the DDP header is announced.
+// appendHeaders appends the fields after the control field. The length field is present if either
+// it or the DDP header is announced.
 func (t *Terminate) appendHeaders(b []byte) []byte {
 	if t.M || t.D {
 		b = binary.BigEndian.AppendUint16(b, t.SegmentLength)
@@ -136,13 +134,12 @@ func (t *Terminate) appendHeaders(b []byte) []byte {
 	return b
 }
 
-// Cause returns what the Terminate reports as an error value. It allocates.
+// Cause returns the error that the Terminate reports. It allocates.
 func (t *Terminate) Cause() *iwarp.Error {
 	return &iwarp.Error{Layer: t.Layer, EType: t.EType, Code: t.Code, Reason: "reported by the peer in a Terminate"}
 }
 
-// String names layer, type and code and what is attached: "DDP error 1/2/0x03
-// (...) M D".
+// String returns layer, type and code and what is attached: "DDP error 1/2/0x03 (...) M D".
 func (t *Terminate) String() string {
 	s := fmt.Sprintf("%s error %d/%d/0x%02x (%s, %s)", t.Layer, uint8(t.Layer), uint8(t.EType), uint8(t.Code),
 		iwarp.ETypeName(t.Layer, t.EType), iwarp.CodeName(t.Layer, t.EType, t.Code))
@@ -158,11 +155,11 @@ func (t *Terminate) String() string {
 	return s
 }
 
-// ReceivedTerminate is a Terminate as a peer sent it, which may be cut short or
-// in another bit order than the RFC's.
+// ReceivedTerminate is a Terminate as a peer sent it, which may be cut short or use another bit
+// order than the RFC's.
 type ReceivedTerminate struct {
-	// Terminate is the meaning, read in the layout that was recognised. Its M, D
-	// and R are the peer's claims; the Have fields say what was really there.
+	// Terminate is the decoded message, in the layout that was recognised. Its M, D and R are the
+	// peer's claims; the Have fields say what was received.
 	Terminate
 
 	HaveLength bool // SegmentLength was received
@@ -170,16 +167,15 @@ type ReceivedTerminate struct {
 	HaveRead   bool // Read was received whole
 
 	Layout Layout                    // how the control field was read
-	Raw    [TerminateControlLen]byte // the control field's octets, for the log
+	Raw    [TerminateControlLen]byte // the octets of the control field, for the log
 }
 
-// ParseTerminate reads the payload of a Terminate message. phase helps to distinguish the
-// two layouts where their octets coincide; see [Layout].
+// ParseTerminate reads the payload of a Terminate message. phase helps to distinguish the two
+// layouts where their octets coincide; see [Layout].
 //
-// A Terminate is the last message of a peer, so ParseTerminate reads all that it can:
-// unknown layers, types and codes are kept as numbers, headers that were announced but
-// are cut short are left zero, octets too many are ignored. The one error is
-// [ErrShortTerminate], for fewer than four octets.
+// A Terminate is the last message of a peer, so ParseTerminate reads as much as possible. It keeps
+// unknown layers, types and codes as numbers, leaves announced headers zero if they are cut short,
+// and ignores excess octets. The only error is [ErrShortTerminate], for fewer than four octets.
 //
 //rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
 //rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
@@ -211,7 +207,7 @@ func decodeControlRFC(c [TerminateControlLen]byte) Terminate {
 	}
 }
 
-// parseHeaders reads the headers after the control field, as far as they are there.
+// parseHeaders reads the headers after the control field, as far as they were received.
 func (t *ReceivedTerminate) parseHeaders(b []byte) {
 	if t.M || t.D {
 		if len(b) < terminateLengthLen {

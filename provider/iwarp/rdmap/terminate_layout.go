@@ -8,29 +8,29 @@ import (
 
 // Layout is a bit order of the Terminate control field.
 //
-// siw declares the field as C bit-fields. On a little-endian machine that puts
-// EType in the high nibble of the first octet and Layer in the low one, and M, D
-// and R in the low bits of the third octet, the other way round than RFC 5040
-// figure 8. Nothing in the message says which it is, so it is recognised:
+// siw declares the field as C bit-fields. On a little-endian machine that puts EType in the high
+// nibble of the first octet and Layer in the low one, and M, D and R in the low bits of the third
+// octet, in reverse of RFC 5040 figure 8. Nothing in the message names the layout, so it is
+// inferred:
 //
-//   - Any of the RFC's M, D, R bits set: the RFC's layout. Otherwise any of siw's
-//     set: siw's.
-//   - Nothing attached: the reading whose layer, type and code are defined.
-//   - Both are: LLP code 5, 6 or 7 belongs to start-up and RDMAP code 5, 6 or 7 to
-//     a message received, so whether this side had sent an FPDU decides (see
-//     [Phase]). The only other such pair, DDP local catastrophic and RDMAP
-//     invalid STag, is the RFC's: siw attaches a header to both.
+//   - If any of the RFC's M, D, R bits is set, it is the RFC's layout. Otherwise, if any of siw's
+//     is set, it is siw's.
+//   - If nothing is attached, it is the layout in which layer, type and code are defined.
+//   - If they are defined in both, LLP code 5, 6 or 7 belongs to start-up and RDMAP code 5, 6 or 7
+//     to a received message. So it depends on whether this side had sent an FPDU (see [Phase]). The
+//     only other such pair, DDP local catastrophic and RDMAP invalid STag, is the RFC's, because
+//     siw attaches a header to both.
 type Layout uint8
 
 // The layouts that [ParseTerminate] distinguishes.
 const (
-	// LayoutRFC is that of RFC 5040 figure 8.
+	// LayoutRFC is the layout of RFC 5040 figure 8.
 	LayoutRFC Layout = iota
-	// LayoutSIW is that of siw on a little-endian machine.
+	// LayoutSIW is the layout of siw on a little-endian machine.
 	LayoutSIW
-	// LayoutAmbiguous means that both readings are equally good, or equally
-	// bad. The Terminate is then given in the RFC's reading. Where the two
-	// nibbles are equal both readings are the same.
+	// LayoutAmbiguous means that both readings are equally plausible, or equally implausible. The
+	// Terminate then has the RFC's reading. If the two nibbles are equal, both readings are the
+	// same.
 	LayoutAmbiguous
 )
 
@@ -47,7 +47,7 @@ func (l Layout) String() string {
 	return fmt.Sprintf("layout %d", uint8(l))
 }
 
-// Phase is where in the life of a stream a Terminate came.
+// Phase is the phase of a stream in which a Terminate arrived.
 type Phase uint8
 
 // The phases, seen from the side that received the Terminate.
@@ -79,9 +79,8 @@ const (
 	siwRsvdShift = 3
 )
 
-// AppendSIW appends the header to b with the control field in siw's layout, for
-// a peer that imitates siw. What follows the control field is as in
-// [Terminate.AppendTo]; siw's SegmentLength is the caller's to set.
+// AppendSIW appends the header to b with the control field in siw's layout, for a peer that
+// imitates siw. The rest is as in [Terminate.AppendTo]; the caller sets siw's SegmentLength.
 func (t *Terminate) AppendSIW(b []byte) []byte {
 	rsvd := t.Reserved & rsvdAllMask
 	hdrct := byte(rsvd << siwRsvdShift)
