@@ -9,7 +9,7 @@ import (
 )
 
 // TestPostWhileAccepting: the peer may send, and the program answer, before rdma_accept has
-// returned. PostSend waits for that.
+// returned. PostSend waits for rdma_accept.
 func TestPostWhileAccepting(t *testing.T) {
 	i := new(id)
 	own, foreign := &qp{dev: &device{siw: true}, id: i}, &qp{dev: &device{siw: true}}

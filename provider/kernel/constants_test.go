@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The provider passes enumerations through as numbers, so the contract's must be
-// those of the C headers; and String must give the C name.
+// The provider passes enumerations through as numbers, so the contract's values must equal those of
+// the C headers, and String must return the C name.
 
 func TestEnumerationsHaveTheValuesAndNamesOfC(t *testing.T) {
 	c := ibv.Constants()
@@ -48,7 +48,7 @@ func TestEnumerationsHaveTheValuesAndNamesOfC(t *testing.T) {
 		provider.CMConnectError, provider.CMUnreachable, provider.CMRejected, provider.CMEstablished, provider.CMDisconnected,
 		provider.CMDeviceRemoval, provider.CMAddrChange, provider.CMTimewaitExit,
 	} {
-		text, _, _ := strings.Cut(v.String(), " ") // of an unknown state, with the reason after it
+		text, _, _ := strings.Cut(v.String(), " ") // the reason follows an unknown state
 		want, ok := c[text]
 		if got := fmt.Sprintf("%d", v); !ok || got != fmt.Sprint(want) {
 			t.Errorf("%T %s is %s, in C %d (known: %v)", v, v, got, want, ok)

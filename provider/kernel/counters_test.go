@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestHWCounters reads a directory as drivers of hardware have it.
+// TestHWCounters reads a directory in the form of hardware drivers.
 func TestHWCounters(t *testing.T) {
 	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 	dir := fstest.MapFS{
@@ -39,7 +39,7 @@ func TestHWCounters(t *testing.T) {
 	}
 }
 
-// testNoCounters has a driver without counters.
+// testNoCounters tests a driver without counters.
 func testNoCounters(t *testing.T) {
 	s := newSide(t)
 	if st, err := s.dev.(*device).Stats(); !errors.Is(err, errors.ErrUnsupported) {

@@ -2,16 +2,15 @@
 
 package kernel_test
 
-// Why the engine's completions are not those of rxe.
+// Reasons why the engine's completions differ from rxe's.
 const (
-	// RFC 5040 has no answer to a Send or a Write: it completes when its buffer may be
-	// used again (section 5.5). What the peer finds wrong with it comes as a Terminate
-	// (section 4.8), which ends the connection: what is posted later is flushed, and
-	// QP.Cause has the reason.
+	// RFC 5040 has no answer to a Send or a Write: it completes when its buffer may be used again
+	// (section 5.5). If the peer finds a fault in it, the peer sends a Terminate (section 4.8),
+	// which ends the connection. Later work is flushed, and QP.Cause returns the reason.
 	noAnswer = "a Send or Write of iWARP has no answer: its fault comes as a Terminate, after its completion"
 
-	// rxe 6.1 has one status for all that it cannot copy (kernel-notes/rxe-statuses.md).
-	// ibv_poll_cq's LOC_PROT_ERR and LOC_LEN_ERR are for just this.
+	// rxe 6.1 has one status for everything that it cannot copy (kernel-notes/rxe-statuses.md).
+	// ibv_poll_cq has LOC_PROT_ERR and LOC_LEN_ERR for this.
 	oneStatus = "rxe does not say what is wrong with local memory; the engine gives the status that verbs have for it"
 
 	undefinedLength = "verbs define byte_len for what is placed: receives, Reads, atomic operations"
@@ -22,8 +21,7 @@ const (
 	noMasks         = "libibverbs has no masked atomic operations; RFC 7306 section 5.1 does"
 )
 
-// differences is every field in which the two are not the same, for the programs that
-// show it.
+// differences lists every field in which the two differ, with the programs that show it.
 var differences = []difference{
 	{"*", "client send *", "byte_len of what was sent", "*", "0", undefinedLength},
 

@@ -135,7 +135,7 @@ func TestSourceWaitsAndIsCancelled(t *testing.T) {
 	if err := src.wait(short, life, nil, try); err != context.DeadlineExceeded {
 		t.Errorf("nothing comes: %v", err)
 	}
-	// The one that was cancelled has left nothing that ends the next.
+	// The cancelled call leaves nothing that would end the next.
 	time.AfterFunc(10*time.Millisecond, write)
 	if err := src.wait(background, life, nil, try); err != nil {
 		t.Errorf("after one that was cancelled: %v", err)
@@ -144,7 +144,7 @@ func TestSourceWaitsAndIsCancelled(t *testing.T) {
 		t.Errorf("try fails: %v", err)
 	}
 
-	// One has the turn, one waits for it, one is woken from outside.
+	// One call has the turn, one waits for the turn, and one is woken from outside.
 	wake := make(chan struct{}, 1)
 	results := make(chan error, 3)
 	var wg sync.WaitGroup
@@ -209,7 +209,7 @@ func TestMillisRoundUpAndSaturate(t *testing.T) {
 	}
 }
 
-// On a host without an RDMA device the error says so, with an errno and what to do.
+// On a host without an RDMA device, the error contains an errno and a remedy.
 func TestNoDeviceIsAClearError(t *testing.T) {
 	if New().Name() != "kernel" {
 		t.Errorf("Name: %s", New().Name())
@@ -229,8 +229,8 @@ func TestNoDeviceIsAClearError(t *testing.T) {
 	t.Logf("Open: %v; Devices: %v, %v", e, infos, err)
 }
 
-// Events that no call takes are bounded: the oldest stay, and how many came after them is
-// reported once. Those of an object that is closed go with it.
+// Events that no call fetches are limited: the oldest are kept, and the number of later ones is
+// reported once. Closing an object drops its events.
 func TestAsyncEventsAreBounded(t *testing.T) {
 	d := &device{name: "siw0", wake: make(chan struct{}, 1)}
 	gone := &qp{}

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// window is a window of the server's over the first page of a region, with the rights
-// to write and read the region, from its byte 100 on for 50 bytes.
+// window is a window of the server over the first page of a region. It grants writing and reading
+// of 50 bytes from byte 100 on.
 type window struct {
 	w    *connection
 	buf  []byte
@@ -18,7 +18,7 @@ type window struct {
 	next uint64 // wr_id of the server's next request
 }
 
-// windowed is a program with a window of a type, which has not been bound.
+// windowed is a program with a window of a type that has not been bound.
 func windowed(name string, typ provider.MWType, run func(b *window)) program {
 	return program{name: name, run: func(w *connection) {
 		b := &window{w: w, buf: make([]byte, 4096), next: 1}
@@ -27,8 +27,8 @@ func windowed(name string, typ provider.MWType, run func(b *window)) program {
 		check(w.t, "RegMR", err)
 		b.mw, err = w.server.pd.AllocMW(typ)
 		check(w.t, "AllocMW", err)
-		// On iWARP the end that was connected to may post, but sends nothing before it has
-		// heard from the other one (RFC 5044 section 7.1), and a bind is in the same queue.
+		// On iWARP the passive end may post but sends nothing before it has received from the peer
+		// (RFC 5044 section 7.1). A bind waits too, because it is in the same queue.
 		w.client.send(provider.SendWR{Opcode: provider.WRRDMAWrite, RemoteAddr: w.server.mr.Addr(), RKey: w.server.mr.RKey()})
 		run(b)
 		w.quiet()
@@ -37,7 +37,7 @@ func windowed(name string, typ provider.MWType, run func(b *window)) program {
 	}}
 }
 
-// info is what the window is bound to, with the rights given.
+// info describes the window's binding with the given rights.
 func (b *window) info(access provider.Access) provider.MWBindInfo {
 	return provider.MWBindInfo{LKey: b.mr.LKey(), Addr: b.mr.Addr() + 100, Length: 50, Access: access}
 }
@@ -48,7 +48,7 @@ func (b *window) bind(info provider.MWBindInfo) {
 	b.request(provider.SendWR{Opcode: provider.WRBindMW, RKey: b.nextKey(), Bind: &info})
 }
 
-// nextKey is the window's key with another lowest byte.
+// nextKey returns the window's key with another lowest byte.
 func (b *window) nextKey() uint32 { return b.mw.RKey()&^0xff | (b.mw.RKey()+1)&0xff }
 
 // request posts a request of the server's and waits for its completion.
@@ -88,7 +88,7 @@ var windowPrograms = []program{
 		b.access(1, provider.WRRDMAWrite, 134, 16)
 		b.access(2, provider.WRRDMARead, 100, 50)
 		b.w.note("what was written", fmt.Sprintf("%q", b.buf[134:150]))
-		// A window's key names nothing once it is invalidated.
+		// A window's key is invalid after an invalidation.
 		b.request(provider.SendWR{Opcode: provider.WRLocalInv, InvalidateRKey: b.mw.RKey()})
 		b.access(3, provider.WRRDMARead, 100, 8)
 	}),
@@ -125,7 +125,8 @@ var windowPrograms = []program{
 		b.bind(b.info(remoteBoth))
 		b.bind(b.info(remoteBoth))
 	}),
-	// Nothing here invalidates a window that is not bound: kernel-notes/rxe-crash-window.md.
+	// No program here invalidates an unbound window, because rxe crashes:
+	// kernel-notes/rxe-crash-window.md.
 	windowed("invalidate what is nobody's", provider.MWType2, func(b *window) {
 		b.request(provider.SendWR{Opcode: provider.WRLocalInv, InvalidateRKey: b.mw.RKey() ^ 0xff00})
 	}),

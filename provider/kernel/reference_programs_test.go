@@ -11,12 +11,12 @@ import (
 
 const signaled = provider.SendSignaled
 
-// to makes a request of the client's to a region of the server's.
+// to makes a request from the client to a region of the server.
 func (w *connection) to(id uint64, op provider.WROpcode, mr provider.MR, off uint64, list ...provider.SGE) provider.SendWR {
 	return provider.SendWR{WRID: id, Opcode: op, Flags: signaled, SGList: list, RemoteAddr: mr.Addr() + off, RKey: mr.RKey()}
 }
 
-// failing is a program whose first request fails at the peer, and what is after it.
+// failing is a program whose first request fails at the peer, followed by others.
 func failing(name string, wr func(w *connection) provider.SendWR) program {
 	return program{name: name, run: func(w *connection) {
 		w.server.recv(64, 64)
@@ -30,7 +30,7 @@ func failing(name string, wr func(w *connection) provider.SendWR) program {
 	}}
 }
 
-// sending is a program of Sends that the server has receives for.
+// sending is a program of Sends for which the server has receives.
 func sending(name string, receives []int, wrs func(w *connection) []provider.SendWR) program {
 	return program{name: name, run: func(w *connection) {
 		w.server.recv(receives...)
@@ -96,7 +96,7 @@ var programs = []program{
 		check(w.t, "RegMR", err)
 		w.server.recv(100)
 		w.client.send(provider.SendWR{WRID: 1, Opcode: provider.WRSendWithInv, Flags: signaled, SGList: []provider.SGE{w.client.sge(0, 9)}, InvalidateRKey: mr.RKey()})
-		w.received(w.server, 1) // before that the key is valid
+		w.received(w.server, 1) // the key is valid until then
 		w.quiet()
 		check(w.t, "Close", mr.Close())
 	}},
@@ -164,7 +164,7 @@ var programs = []program{
 		w.received(w.server, 2)
 	}},
 
-	// What is refused when it is posted.
+	// Requests that are refused when they are posted.
 	{name: "requests that can't be", run: func(w *connection) {
 		many := make([]provider.SGE, 100)
 		for i := range many {
@@ -180,7 +180,7 @@ var programs = []program{
 		w.quiet()
 	}},
 
-	// What fails at the client.
+	// Requests that fail at the client.
 	failing("send from memory that is nobody's", func(w *connection) provider.SendWR {
 		return provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled, SGList: []provider.SGE{{Addr: w.client.mr.Addr(), Length: 8, LKey: w.client.mr.LKey() ^ 0xff00}}}
 	}),
@@ -194,7 +194,7 @@ var programs = []program{
 		return w.to(1, provider.WRRDMARead, w.server.mr, 0, provider.SGE{Addr: w.client.ro.Addr(), Length: 8, LKey: w.client.ro.LKey()})
 	}),
 
-	// What fails at the server.
+	// Requests that fail at the server.
 	failing("write with a key that is nobody's", func(w *connection) provider.SendWR {
 		wr := w.to(1, provider.WRRDMAWrite, w.server.mr, 0, w.client.sge(0, 8))
 		wr.RKey ^= 0xff00

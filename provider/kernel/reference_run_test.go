@@ -16,15 +16,15 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// patience is how long a step may take in a guest without acceleration.
+// patience limits the duration of a step; a guest without acceleration is slow.
 const patience = 2 * time.Minute
 
-// program is a few verbs calls between the two ends of a connection.
+// program is a short sequence of verbs calls at the two ends of a connection.
 type program struct {
 	name   string
 	sigAll bool                // of the client's QP
 	srq    bool                // the server receives from an SRQ
-	noRNR  bool                // a Send that finds no receive is not tried again
+	noRNR  bool                // a Send that finds no receive is not retried
 	run    func(w *connection) // posts and waits
 }
 
@@ -35,7 +35,7 @@ type connection struct {
 	client, server *end
 }
 
-// end is one side of it, with CQs of its own for each queue.
+// end is one end of the connection, with a CQ for each queue.
 type end struct {
 	t     *testing.T
 	facts facts
@@ -49,7 +49,7 @@ type end struct {
 	id    provider.ID
 	qp    provider.QP
 
-	// A page each: for everything, and with one right of the peer's alone.
+	// One page each: for all rights, and for one right of the peer only.
 	buf, readOnly, writeOnly []byte
 	mr, ro, wo               provider.MR
 
@@ -58,7 +58,7 @@ type end struct {
 	completed int // of sends
 
 	events chan provider.CMEvent
-	over   bool // DISCONNECTED has come
+	over   bool // DISCONNECTED has arrived
 	stop   func()
 }
 
@@ -69,8 +69,8 @@ func check(t *testing.T, what string, err error) {
 	}
 }
 
-// execute runs a program and returns its facts. The connection is ended, so that
-// whatever is posted completes.
+// execute runs a program and returns its facts. It ends the connection, so that all posted work
+// completes.
 func execute(t *testing.T, from provider.Provider, name string, addr netip.Addr, p program) facts {
 	t.Helper()
 	w := &connection{t: t, facts: make(facts)}
@@ -135,7 +135,7 @@ func newEnd(w *connection, from provider.Provider, device, name string) *end {
 	return e
 }
 
-// close closes what is there, in order.
+// close closes the existing objects in order.
 func (e *end) close() {
 	e.stop()
 	var list []interface{ Close() error }
@@ -158,7 +158,7 @@ func (e *end) close() {
 	}
 }
 
-// want waits for an event and drops others, such as the end of a TIMEWAIT.
+// want waits for an event and drops others, for example TIMEWAIT_EXIT.
 func (e *end) want(typ provider.CMEventType) provider.CMEvent {
 	e.t.Helper()
 	timeout := time.After(patience)
@@ -219,7 +219,7 @@ func (e *end) createQP(sigAll bool) {
 	e.qp = qp
 }
 
-// sge names n bytes of the region for everything.
+// sge names n bytes of the region with all rights.
 func (e *end) sge(off, n int) provider.SGE {
 	return provider.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()}
 }
@@ -238,8 +238,8 @@ func (e *end) send(wr provider.SendWR) {
 	}
 }
 
-// recv posts a receive of each of the sizes, with the ids 1, 2 and so on after those
-// posted before.
+// recv posts a receive of each size, with ids that continue from the previous receives, beginning
+// at 1.
 func (e *end) recv(sizes ...int) {
 	e.t.Helper()
 	for _, size := range sizes {
@@ -260,7 +260,7 @@ func (e *end) recvInto(list ...provider.SGE) {
 	}
 }
 
-// poll takes what has completed.
+// poll fetches all completions.
 func (e *end) poll() (any bool) {
 	e.t.Helper()
 	var wc [16]provider.WC
@@ -300,8 +300,8 @@ func (w *connection) until(what string, done func() bool) {
 	}
 }
 
-// sent waits for completions of the end's sends, received for those of its receives:
-// how many there have been since the connection was made.
+// sent waits until n sends of the end have completed since the connection was made, and received
+// until n receives have.
 func (w *connection) sent(e *end, n int) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("%s: %d sends completed", e.name, n), func() bool { return e.completed >= n })
@@ -312,7 +312,7 @@ func (w *connection) received(e *end, n int) {
 	w.until(fmt.Sprintf("%s: %d receives completed", e.name, n), func() bool { return e.received >= n })
 }
 
-// quiet polls both ends until nothing has come for a while.
+// quiet polls both ends until nothing has arrived for a while.
 func (w *connection) quiet() {
 	w.t.Helper()
 	last := time.Now()
@@ -324,8 +324,8 @@ func (w *connection) quiet() {
 	})
 }
 
-// flushed waits until every receive has completed and nothing else comes. Those of an SRQ
-// that no message took remain there.
+// flushed waits until every receive has completed and nothing else arrives. Receives of an SRQ that
+// no message took remain there.
 func (w *connection) flushed() {
 	w.t.Helper()
 	w.until("all receives are flushed", func() bool {
@@ -334,7 +334,7 @@ func (w *connection) flushed() {
 	w.quiet()
 }
 
-// note adds a fact of the program's.
+// note adds a fact of the program.
 func (w *connection) note(what string, value any) {
 	w.facts[[2]string{what, "value"}] = fmt.Sprint(value)
 }

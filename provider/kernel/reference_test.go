@@ -18,11 +18,10 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// TestReference runs the same short programs on rxe and on the engine, in one guest,
-// and compares their completions field by field. rxe is the kernel's own idea of what
-// verbs do, of operations that siw has not; where the engine differs, the table in
-// differences_test.go says why. A difference that is not there fails the test, and so
-// does an entry that nothing needs.
+// TestReference runs the same short programs on rxe and on the engine, in one guest, and compares
+// their completions field by field. rxe is the kernel's reference for verbs, including operations
+// that siw does not have. If the engine differs, the table in differences_test.go has the reason. A
+// difference that is not in the table fails the test, and so does an unused entry.
 func TestReference(t *testing.T) {
 	if !vmtest.Inside() {
 		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true})
@@ -52,11 +51,11 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// facts are what a program has shown: by what they are about ("client send 1" is the
-// completion with that wr_id in the client's send CQ) and the name of a field.
+// facts are the results of a program, by object and field. "client send 1", for example, is the
+// completion with wr_id 1 in the client's send CQ.
 type facts map[[2]string]string
 
-// difference is a field that is not the same.
+// difference is a field whose values differ.
 type difference struct {
 	program, at, field string // patterns of path.Match in the table
 	rxe, engine        string
@@ -71,9 +70,8 @@ func (e difference) covers(program string, d difference) bool {
 	return match(e.program, program) && match(e.at, d.at) && e.field == d.field && match(e.rxe, d.rxe) && match(e.engine, d.engine)
 }
 
-// compare lists what is not the same. Of completions that differ in their status the
-// other fields say nothing, and where one of the two refuses to post a request its
-// completion says nothing.
+// compare lists the differences. If two completions differ in their status, it ignores their other
+// fields. If only one of the two refuses to post a request, it ignores the request's completion.
 func compare(rxe, ours facts) []difference {
 	all := maps.Clone(rxe)
 	maps.Copy(all, ours)
@@ -96,8 +94,9 @@ func compare(rxe, ours facts) []difference {
 	return list
 }
 
-// refusedByOne says whether one of the two did not take the request that at is the
-// completion of, or one that would complete in the queue that it is the order of.
+// refusedByOne reports whether only one of the two refused the request whose completion at names.
+// If at names the order of a queue, it reports whether only one refused a request that would
+// complete there.
 func refusedByOne(at string, rxe, ours facts) bool {
 	post := strings.Replace(at, " send", " post", 1)
 	for _, f := range []facts{rxe, ours} {
@@ -120,7 +119,7 @@ func (f facts) take(queue string, wc *provider.WC) {
 	f[order] = fmt.Sprintf("%s%d ", f[order], wc.WRID)
 	f[[2]string{at, "status"}] = wc.Status.String()
 	if wc.Status != provider.WCSuccess {
-		return // nothing else is valid, says ibv_poll_cq(3)
+		return // ibv_poll_cq(3) says that nothing else is valid
 	}
 	f[[2]string{at, "opcode"}] = wc.Opcode.String()
 	field := "byte_len"
@@ -134,8 +133,8 @@ func (f facts) take(queue string, wc *provider.WC) {
 	}
 }
 
-// TestCompare: the comparison finds what is missing, what is not the same, and nothing
-// else; an entry covers only what it says.
+// TestCompare: the comparison finds missing and different fields and nothing else; an entry covers
+// only what it names.
 func TestCompare(t *testing.T) {
 	success := provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 5, Flags: provider.WCWithImm, Imm: 7}
 	failure := provider.WC{WRID: 1, Status: provider.WCRemAccessErr}

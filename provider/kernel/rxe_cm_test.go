@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Nothing is left in the queue by what was posted too early.
+// A request that is posted too early leaves nothing in the queue.
 func testRxePostsBefore(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -27,7 +27,7 @@ func testRxePostsBefore(t *testing.T) {
 		t.Errorf("before the connection: %d posted", n)
 	}
 	wantErrno(t, "before the connection", err, syscall.EINVAL)
-	// A receive may be posted before.
+	// A receive may be posted before the connection.
 	a.recv(provider.RecvWR{WRID: 5, SGList: []provider.SGE{a.sge(100, 5)}})
 	if err := a.id.Connect(depth); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func testRxePostsBefore(t *testing.T) {
 	if wc := p.poll(1)[0]; wc.WRID != 10 || wc.Status != provider.WCSuccess {
 		t.Errorf("receive: %+v", wc)
 	}
-	// What librxe has taken goes out with the next request.
+	// What librxe has queued is sent with the next request.
 	a.recv(provider.RecvWR{WRID: 6})
 	p.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled})
 	for i, wc := range p.poll(2) {
@@ -65,8 +65,8 @@ func testRxePostsBefore(t *testing.T) {
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
 
-// Work that is posted after the end is known completes as flushed, whichever end closes
-// the connection; librxe alone would leave receives in their queue.
+// Work that is posted after the end is known completes as flushed, whichever end closes the
+// connection. librxe alone would leave receives in their queue.
 func testRxePostsAfter(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -128,8 +128,7 @@ func testRxePostsAfter(t *testing.T) {
 	}
 }
 
-// A message that finds no receive waits for one, for as often as the connection was
-// made for.
+// A message that finds no receive is retried as often as the connection was configured for.
 func testRxeNotReady(t *testing.T) {
 	wr := func(s *side) provider.SendWR {
 		return provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{s.sge(0, 5)}}
@@ -145,7 +144,7 @@ func testRxeNotReady(t *testing.T) {
 		t.Errorf("receive: %+v", wc)
 	}
 
-	// Each end says it of the other.
+	// Each end sets it for the other.
 	before := depth
 	defer func() { depth = before }()
 	depth.RNRRetryCount = -1
@@ -159,8 +158,8 @@ func testRxeNotReady(t *testing.T) {
 	}
 }
 
-// Private data has the lengths of InfiniBand's messages: shorter ones are filled up,
-// longer ones refused with the limit's name.
+// Private data has the lengths of InfiniBand's messages: shorter data is padded, and longer data is
+// refused with the limit's name.
 func testRxePrivateData(t *testing.T) {
 	padded := func(text string, n int) []byte { return append([]byte(text), make([]byte, n-len(text))...) }
 	a, p := newSide(t), newSide(t)
@@ -202,7 +201,7 @@ func testRxePrivateData(t *testing.T) {
 			if err := p.id.Reject([]byte("go away")); err != nil {
 				t.Fatal(err)
 			}
-			// 28: what InfiniBand calls a rejection by the consumer.
+			// 28 is InfiniBand's status of a rejection by the consumer.
 			if ev := a.want("after Reject", provider.CMRejected); ev.Status != 28 || !bytes.Equal(ev.Param.PrivateData, padded("go away", ibPrivateReject)) {
 				t.Errorf("the rejection has status %d and %q", ev.Status, ev.Param.PrivateData)
 			}
@@ -215,7 +214,7 @@ func testRxePrivateData(t *testing.T) {
 	}
 }
 
-// Where nobody listens it is an event that says so: 8 is an unknown service.
+// If nobody listens, the event has status 8: unknown service.
 func testRxeRefused(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -259,8 +258,7 @@ func testRxeFailure(t *testing.T) {
 	a.want("after the answer to Disconnect", provider.CMDisconnected)
 }
 
-// Connect does not wait for the peer, and what is under way is given up without
-// waiting either.
+// Connect does not wait for the peer, and a running one can be abandoned without waiting.
 func testRxeSilent(t *testing.T) {
 	s := newSide(t)
 	s.resolve(netip.AddrPortFrom(siwAddr.Next().Next(), 7471))

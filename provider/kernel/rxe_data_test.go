@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// withAtomics is a region of p that a's atomic operations may change.
+// withAtomics returns a region of p that a's atomic operations may change.
 func withAtomics(t *testing.T, p *side, buf []byte) provider.MR {
 	t.Helper()
 	mr := testkit.Must(p.pd.RegMR(buf, allRights|provider.AccessRemoteAtomic))(t)
@@ -48,7 +48,7 @@ func testRxeImmediate(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
-		// The sender's completion does not have what it sent.
+		// The sender's completion does not have the flags of what it sent.
 		if wc := a.poll(1)[0]; wc.WRID != 8 || wc.Status != provider.WCSuccess || wc.Flags != 0 || wc.Imm != 0 {
 			t.Errorf("%s completed with %+v", c.name, wc)
 		}
@@ -64,7 +64,7 @@ func testRxeImmediate(t *testing.T) {
 
 func testRxeAtomics(t *testing.T) {
 	a, p := connected(t)
-	words := make([]byte, 4096) // a page of its own, so that words are aligned
+	words := make([]byte, 4096) // a separate page, so that words are aligned
 	mr := withAtomics(t, p, words)
 	word := binary.NativeEndian.Uint64
 	aligned := 8 - mr.Addr()&7
@@ -100,7 +100,7 @@ func testRxeAtomics(t *testing.T) {
 			t.Errorf("%s: %#x found, %#x left, want %#x and %#x", c.name, old, now, c.old, c.new)
 		}
 	}
-	// librxe refuses a word that is not aligned before the peer can.
+	// librxe refuses an unaligned word before the peer can.
 	n, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRAtomicFetchAdd, SGList: []provider.SGE{a.sge(0, 8)}, RemoteAddr: mr.Addr() + aligned + 4, RKey: mr.RKey()}})
 	if n != 0 {
 		t.Errorf("a word that is not aligned: %d posted", n)

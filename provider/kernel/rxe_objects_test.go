@@ -85,8 +85,8 @@ func testRxeGIDs(t *testing.T) {
 	}
 }
 
-// testRxeDrain: a QP that is moved to SQD reports when the work posted before is done,
-// and goes on when it is moved back: there is no such way back on iWARP.
+// testRxeDrain: a QP in SQD reports when the work posted before is done, and continues when it is
+// moved back to RTS. iWARP cannot move it back.
 func testRxeDrain(t *testing.T) {
 	a, p := connected(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -99,7 +99,7 @@ func testRxeDrain(t *testing.T) {
 	if wc := a.poll(1)[0]; wc.WRID != 1 || wc.Status != provider.WCSuccess {
 		t.Errorf("what was posted before: %+v", wc)
 	}
-	// rxe looks whether all is done when there is something to send.
+	// rxe checks whether all work is done only when there is something to send.
 	write.WRID = 2
 	a.send(write)
 	if ev, err := a.dev.AsyncEvent(ctx); err != nil || ev.Type != provider.EventSQDrained || ev.QP != a.qp {
@@ -118,8 +118,8 @@ func testRxeDrain(t *testing.T) {
 	}
 }
 
-// The states of RC: what ibv_modify_qp(3) allows between them, as Query reports; and a QP
-// that was in ERR serves a second connection.
+// The states of RC: the transitions that ibv_modify_qp(3) allows, as Query reports them. A QP that
+// was in ERR serves a second connection.
 func testRxeStates(t *testing.T) {
 	s := newSide(t)
 	s.qp = testkit.Must(s.pd.CreateQP(s.qpInit()))(t)
@@ -160,7 +160,7 @@ func testRxeStates(t *testing.T) {
 		}
 	}
 
-	// As new: it can be connected.
+	// Like a new one, the QP can be connected.
 	p := newSide(t)
 	l := p.listen()
 	s.resolve(l.LocalAddr())
@@ -186,7 +186,7 @@ func testRxeStates(t *testing.T) {
 	closeAll(t, s.qp, s.id, p.qp, p.id, l)
 }
 
-// What the connection manager sets, and what may still be changed.
+// The attributes that the connection manager sets, and which of them can still be changed.
 func testRxeAttributes(t *testing.T) {
 	a, p := connected(t)
 	attr, _, err := a.qp.Query()
@@ -203,7 +203,7 @@ func testRxeAttributes(t *testing.T) {
 	if attr.Access&remote != remote || attr.MaxRdAtomic != 4 || attr.MaxDestRdAtomic != 4 {
 		t.Errorf("rights %s, ORD %d, IRD %d", attr.Access, attr.MaxRdAtomic, attr.MaxDestRdAtomic)
 	}
-	// The rights of the QP count here, with those of the region.
+	// The rights of the QP apply here in addition to the region's.
 	if err := p.qp.Modify(provider.QPAttr{Access: provider.AccessRemoteRead, MinRNRTimer: 14}, provider.QPAttrAccessFlags|provider.QPAttrMinRNRTimer); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func testRxeIova(t *testing.T) {
 	if got := string(buf[5000:5008]); got != "zeroiova" {
 		t.Errorf("%q was written", got)
 	}
-	// An address that is not like the memory's within a page.
+	// An iova with another offset in its page than the memory.
 	_, err := p.pd.RegMRIova(buf, at+1, allRights)
 	wantErrno(t, "an address within a page of memory that begins one", err, syscall.EINVAL)
 	closeAll(t, zero, iova)
@@ -275,12 +275,12 @@ func testRxeResize(t *testing.T) {
 		}
 	}
 	post(3)
-	p.idle("the target of Writes") // and they have completed meanwhile
+	p.idle("the target of Writes") // and they have completed by then
 	if err := cq.Resize(60); err != nil || cq.CQE() < 60 {
 		t.Fatalf("grown to %d: %v", cq.CQE(), err)
 	}
 	post(40)
-	p.idle("the target of Writes") // and they have completed meanwhile
+	p.idle("the target of Writes") // and they have completed by then
 	wantErrno(t, "fewer than are there", cq.Resize(2), syscall.EINVAL)
 	wantErrno(t, "none", cq.Resize(0), syscall.EINVAL)
 	for i, wc := range a.poll(43) {

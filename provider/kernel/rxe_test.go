@@ -10,10 +10,9 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestRxe shows the contract over a live rxe, as TestSiw does over siw: what is the
-// same on both, and what siw has not. It runs in the guest of ci/vm, or directly
-// where GOVS_RXE_ADDR names an address on an interface with an rxe link and no other
-// RDMA device is there.
+// TestRxe tests the contract on a live rxe, as TestSiw does on siw: what both have, and what siw
+// lacks. It runs in the guest of ci/vm, or directly if GOVS_RXE_ADDR names an address on an
+// interface with an rxe link and there is no other RDMA device.
 func TestRxe(t *testing.T) {
 	before := siwAddr
 	defer func() { siwAddr = before }()
@@ -67,7 +66,7 @@ func TestRxe(t *testing.T) {
 		{"CQ resize", testRxeResize},
 		{"shared receive queue", testRxeSRQ},
 		{"many connections", testManyConnections},
-		// TestSiw has more of both: what the provider does for them is the same.
+		// TestSiw has more of both, because the provider treats both devices alike here.
 		{"many queues", func(t *testing.T) { testQueues(t, 20) }},
 		{"twenty connection ends", func(t *testing.T) { testEnds(t, 10) }},
 		{"waiters", testWaiters},

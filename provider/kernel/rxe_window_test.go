@@ -13,8 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// bindable is a region of s over the first bytes of its buffer to which windows can be
-// bound.
+// bindable returns a region of s over the first bytes of its buffer to which windows can be bound.
 func bindable(t *testing.T, s *side) provider.MR {
 	t.Helper()
 	mr := testkit.Must(s.pd.RegMR(s.buf[:8192], provider.AccessLocalWrite|provider.AccessMWBind))(t)
@@ -29,7 +28,7 @@ func window(t *testing.T, s *side, typ provider.MWType) provider.MW {
 	return w
 }
 
-// useWindow has a write to p's window and read what is there.
+// useWindow makes a write to p's window and read it back.
 func useWindow(t *testing.T, what string, a *side, key uint32, at uint64, n int) {
 	t.Helper()
 	fill(a.buf[20000:20000+n], int(key))
@@ -47,8 +46,7 @@ func useWindow(t *testing.T, what string, a *side, key uint32, at uint64, n int)
 	}
 }
 
-// testRxeWindows: windows of both types, bound, used by the peer, taken back, and refused
-// then.
+// testRxeWindows: windows of both types are bound, used by the peer, invalidated, and then refused.
 func testRxeWindows(t *testing.T) {
 	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
 	t.Run("type 1", func(t *testing.T) {
@@ -124,7 +122,7 @@ func testRxeWindows(t *testing.T) {
 		w := window(t, p, provider.MWType2)
 		p.send(provider.SendWR{WRID: 5, Opcode: provider.WRBindMW, Flags: provider.SendSignaled, RKey: ibv.IncRKey(w.RKey()),
 			Bind: &provider.MWBindInfo{LKey: p.mr.LKey(), Addr: p.mr.Addr(), Length: 8, Access: provider.AccessRemoteRead}})
-		// IBA has a status for it, MW_BIND_ERR; rxe says that the operation is wrong.
+		// IBA has the status MW_BIND_ERR for it; rxe reports that the operation is wrong.
 		if wc := p.poll(1)[0]; wc.WRID != 5 || wc.Status != provider.WCMWBindErr && wc.Status != provider.WCLocQPOpErr {
 			t.Errorf("%+v", wc)
 		}
@@ -181,8 +179,8 @@ func testRxeWindows(t *testing.T) {
 	})
 }
 
-// testRxeUnbound: local invalidations that would crash the kernel are refused before they
-// get there, at whichever place of a batch, and those that would not are not.
+// testRxeUnbound: local invalidations that would crash the kernel are refused in the provider, at
+// any place of a batch; others are not refused.
 func testRxeUnbound(t *testing.T) {
 	a, p := connected(t)
 	mr, w := bindable(t, p), window(t, p, provider.MWType2)
@@ -193,7 +191,7 @@ func testRxeUnbound(t *testing.T) {
 	invalidate := func(key uint32) provider.SendWR {
 		return provider.SendWR{Opcode: provider.WRLocalInv, Flags: provider.SendSignaled, InvalidateRKey: key}
 	}
-	// post posts wrs to p, of which the first n are taken, and waits for those.
+	// post posts wrs to p and waits for the first n, which must be accepted.
 	post := func(what string, n int, wrs ...provider.SendWR) {
 		t.Helper()
 		got, err := p.qp.PostSend(wrs)
@@ -233,7 +231,7 @@ func testRxeUnbound(t *testing.T) {
 	}
 	post("which the peer has invalidated", 0, invalidate(third))
 
-	// The same over and over, from two QPs at a time: one of each two is refused.
+	// The same many times from two QPs at once: in each round one of them is refused.
 	other, _ := connected(t)
 	key := third
 	for range 50 {

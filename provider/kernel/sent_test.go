@@ -53,7 +53,7 @@ func TestWorkLog(t *testing.T) {
 		t.Errorf("the receive: %+v, %v", w, ok)
 	}
 
-	// Unsignalled work leaves the log when siw can't have it any more.
+	// Unsignalled work is removed from the log when siw cannot have it any more.
 	for range 1000 {
 		send(13, false)
 	}
@@ -70,7 +70,7 @@ func TestWorkLog(t *testing.T) {
 	}
 }
 
-// TestWorkLogIsBounded has the log hold no more than siw and the CQ can have, whatever the program
+// TestWorkLogIsBounded: the log holds no more than siw and the CQ can have, whatever the program
 // does.
 func TestWorkLogIsBounded(t *testing.T) {
 	const places, rounds, most = 4, 10000, 64
@@ -127,15 +127,16 @@ func TestWorkLogIsBounded(t *testing.T) {
 	})
 }
 
-// TestWorkLogAtRandom posts and completes at random, with refusals, second completions and losses:
-// each signalled work request that is taken comes out once, by its own WRID, and all at the end.
+// TestWorkLogAtRandom posts and completes at random, with refusals, duplicate completions and
+// losses. Each accepted signalled work request is returned once with its own WRID, and all have
+// been returned at the end.
 func TestWorkLogAtRandom(t *testing.T) {
 	const places, steps = 8, 5000
 	for seed := range uint64(20) {
 		var l workLog
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		under := map[uint64]uint64{} // WRIDs of the program by those for siw
-		var ids, old []uint64        // of under, and of what is complete
+		under := map[uint64]uint64{} // the program's WRIDs, by siw's
+		var ids, old []uint64        // keys of under, and of completed requests
 		for wrid := range uint64(steps) {
 			class, signaled := workClass(rnd.IntN(int(classes))), rnd.IntN(3) > 0
 			id := l.add(class, work{wrid: wrid, signaled: signaled}, places)
@@ -177,8 +178,8 @@ func TestWorkLogAtRandom(t *testing.T) {
 	}
 }
 
-// testEndsUnderReads has the peer disconnect while Reads are under way: each Read and each
-// receive completes, and completes once. siw loses some, and completes others twice.
+// testEndsUnderReads: when the peer disconnects during Reads, each Read and each receive completes
+// exactly once. siw loses some completions and duplicates others.
 func testEndsUnderReads(t *testing.T) {
 	const rounds, depth = 12, 8
 	for round := range rounds {
@@ -208,7 +209,7 @@ func testEndsUnderReads(t *testing.T) {
 		for wcs := make([]provider.WC, 16); len(completed) < want || !failed; {
 			for !failed && posted-uint64(len(completed)) < depth {
 				n, err := read(posted + 1)
-				posted += uint64(n) // also where the end was noticed as it was posted
+				posted += uint64(n) // even if posting noticed the end
 				if errors.Is(err, syscall.ENOTCONN) {
 					failed = true
 					break

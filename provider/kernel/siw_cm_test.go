@@ -35,7 +35,7 @@ func testPrivateData(t *testing.T) {
 	if !bytes.Equal(req.Param.PrivateData, question) {
 		t.Errorf("the request has %d bytes of private data, want %d", len(req.Param.PrivateData), len(question))
 	}
-	// What we may accept at most: the initiator's outbound depth is our inbound.
+	// The limits for Accept: the initiator's outbound depth is our inbound one.
 	if req.Param.ResponderResources != 8 || req.Param.InitiatorDepth != 2 {
 		t.Errorf("the request offers IRD %d, ORD %d", req.Param.ResponderResources, req.Param.InitiatorDepth)
 	}
@@ -67,7 +67,7 @@ func testPrivateData(t *testing.T) {
 	closeAll(t, a.qp, p.qp, a.id, p.id, l)
 }
 
-// Private data may lie beside pointers.
+// Private data may be in a struct with pointers.
 func testPrivateDataInAStruct(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -126,7 +126,7 @@ func testConnectionRefused(t *testing.T) {
 	closeAll(t, a.qp, a.id)
 }
 
-// siw reports EINVAL for whatever is wrong with a Reply; the event says what that means.
+// siw reports EINVAL for every fault in a Reply; the event explains it.
 func testBadReply(t *testing.T) {
 	l := testkit.Must(net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(siwAddr, 0))))(t)
 	defer l.Close()
@@ -168,7 +168,7 @@ func testDisconnect(t *testing.T) {
 	if err := a.id.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*side{p, a} { // with rxe, taking p's event is what answers a
+	for _, s := range []*side{p, a} { // on rxe, fetching p's event answers a
 		if ev := s.want("after Disconnect", provider.CMDisconnected); ev.ID != s.id {
 			t.Errorf("DISCONNECTED of %v", ev.ID)
 		}
@@ -193,7 +193,7 @@ func testDisconnect(t *testing.T) {
 	}
 }
 
-// Calls that librdmacm would crash in, or that the kernel refuses.
+// Calls in which librdmacm would crash, or that the kernel refuses.
 func testWrongState(t *testing.T) {
 	s := newSide(t)
 	id := s.newID()
@@ -252,7 +252,7 @@ func testExternalQP(t *testing.T) {
 	if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess {
 		t.Errorf("receive: %+v", wc)
 	}
-	// The id does not own the QP: either may be closed first.
+	// The id does not own the QP, so either may be closed first.
 	closeAll(t, a.id, a.qp, p.qp, p.id, l)
 }
 
@@ -282,7 +282,7 @@ func testMigrate(t *testing.T) {
 		t.Fatalf("on the new channel: %+v, %v", ev, err)
 	}
 
-	// Back again, with an event that was not fetched yet: it moves along.
+	// Migrate back with an unfetched event, which moves too.
 	closeAll(t, a.qp, a.id)
 	waitReadable(t, other)
 	if err := p.id.Migrate(p.ec); err != nil {
@@ -292,7 +292,7 @@ func testMigrate(t *testing.T) {
 	closeAll(t, other, p.qp, p.id, l)
 }
 
-// waitReadable waits for an event on the channel without taking it.
+// waitReadable waits for an event on the channel without fetching it.
 func waitReadable(t *testing.T, ch provider.EventChannel) {
 	t.Helper()
 	src := ch.(*eventChannel).source
@@ -311,8 +311,8 @@ func waitReadable(t *testing.T, ch provider.EventChannel) {
 	}
 }
 
-// An event of an id that was closed meanwhile is dropped, and closing does not
-// wait for somebody to take it.
+// An event of an id that has been closed is dropped, and closing does not wait for a caller to
+// fetch it.
 func testEventOfClosedID(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	establish(t, a, p)
@@ -327,7 +327,7 @@ func testEventOfClosedID(t *testing.T) {
 	if ev, err := a.ec.Next(ctx); err != context.DeadlineExceeded {
 		t.Errorf("after Close: %+v, %v", ev, err)
 	}
-	// A request that no call takes is dropped with its listener.
+	// A request that no call fetches is dropped with its listener.
 	l := p.listen()
 	a.resolve(l.LocalAddr())
 	a.createQP()
@@ -348,8 +348,8 @@ func testEventOfClosedID(t *testing.T) {
 	closeAll(t, a.qp, a.id)
 }
 
-// The interface under siw0 answers to no address but its own, so this one never
-// says anything, and the TCP handshake would take two minutes.
+// The interface under siw0 answers only to its own address, so this address never answers, and the
+// TCP handshake would take two minutes.
 func testAbandonedConnect(t *testing.T) {
 	silent := netip.AddrPortFrom(siwAddr.Next().Next(), 7471)
 	for _, c := range []struct {
@@ -363,7 +363,7 @@ func testAbandonedConnect(t *testing.T) {
 		s.resolve(silent)
 		param := depth
 		if c.name == "by closing the id" {
-			// An id with a QP of its own can't be closed before it.
+			// An id with its own QP cannot be closed before the QP.
 			s.qp = testkit.Must(s.pd.CreateQP(s.qpInit()))(t)
 			param.QP = s.qp
 		} else {
@@ -396,7 +396,7 @@ func testAbandonedConnect(t *testing.T) {
 	}
 }
 
-// busy returns the Connect that is under way.
+// busy returns the running Connect.
 func (i *id) busy() *connectCall {
 	i.mu.Lock()
 	defer i.mu.Unlock()

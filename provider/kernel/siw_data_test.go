@@ -16,7 +16,7 @@ func testSend(t *testing.T) {
 	a, p := connected(t)
 	for _, size := range []int{1, 33, 4096, 200_000} {
 		fill(a.buf[:size], size)
-		// Three pieces to be gathered, two to be scattered to, both uneven.
+		// Three pieces to gather and two to scatter to, of different sizes.
 		x := size / 3
 		half := size/2 + 1
 		p.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{p.sge(0, half), p.sge(500_000, size)}})
@@ -36,7 +36,7 @@ func testSend(t *testing.T) {
 			t.Errorf("%d bytes arrived changed", size)
 		}
 	}
-	// Unsignalled work completes in silence.
+	// Unsignalled work completes without a completion.
 	p.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{p.sge(0, 8)}})
 	a.send(provider.SendWR{WRID: 2, Opcode: provider.WRSend, SGList: []provider.SGE{a.sge(0, 8)}})
 	p.poll(1)
@@ -66,7 +66,7 @@ func testSendWithInvalidate(t *testing.T) {
 			t.Fatalf("sender: %+v", wc)
 		}
 	}
-	// The STag is gone for the peer: the next Write ends the connection.
+	// The STag is invalid for the peer, so the next Write ends the connection.
 	a.send(write)
 	p.want("after a Write to an invalidated STag", provider.CMDisconnected)
 	a.want("after a Write to an invalidated STag", provider.CMDisconnected)
@@ -90,7 +90,7 @@ func testWriteAndRead(t *testing.T) {
 		if wcs[1].WRID != 2 || wcs[1].Opcode != provider.WCRDMARead || wcs[1].Status != provider.WCSuccess || int(wcs[1].ByteLen) != size {
 			t.Errorf("%d bytes: Read completed with %+v", size, wcs[1])
 		}
-		// The Read has gone there and back: what it brought was written before.
+		// The Read has completed, so the earlier Write's bytes were in place.
 		if !bytes.Equal(a.buf[500_000:500_000+size], a.buf[:size]) || !bytes.Equal(p.buf[1000:1000+size], a.buf[:size]) {
 			t.Errorf("%d bytes arrived changed", size)
 		}
@@ -109,8 +109,7 @@ func testZeroLength(t *testing.T) {
 	a, p := connected(t)
 	copy(p.buf, "untouched")
 	copy(a.buf, "untouched")
-	// Queue slots keep what was in them; a request without entries must not
-	// find it there.
+	// Queue slots keep their previous contents; a request without entries must not use them.
 	p.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{p.sge(100, 8)}})
 	a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, 8)}})
 	a.poll(1)
@@ -131,7 +130,7 @@ func testZeroLength(t *testing.T) {
 			t.Fatalf("round %d: receive without entries: %+v", round, wc)
 		}
 	}
-	// Entries of length zero name nothing, wherever in the list they are.
+	// Entries of length zero name nothing, at any place in the list.
 	nothing := provider.SGE{Addr: 1, LKey: 0xffffffff}
 	p.recv(provider.RecvWR{WRID: 11, SGList: []provider.SGE{nothing, p.sge(100, 4), nothing, p.sge(200, 100)}})
 	a.send(
@@ -159,7 +158,7 @@ func testInline(t *testing.T) {
 	a.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled | provider.SendInline, Inline: payload},
 		provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled | provider.SendInline})
 	want := bytes.Clone(payload)
-	clear(payload) // it was copied
+	clear(payload) // PostSend has copied it
 	wcs := p.poll(2)
 	if int(wcs[0].ByteLen) != len(want) || !bytes.Equal(p.buf[:len(want)], want) || wcs[1].ByteLen != 0 {
 		t.Errorf("received %q, completions %+v", p.buf[:len(want)], wcs)
@@ -225,7 +224,7 @@ func testBadLKey(t *testing.T) {
 	bad.LKey ^= 0x00ff0000
 	_, err := a.qp.PostSend([]provider.SendWR{{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{bad}}})
 	if err != nil {
-		t.Logf("PostSend: %v", err) // siw sends within the call and may say so there, too
+		t.Logf("PostSend: %v", err) // siw sends within the call and may return the error there too
 	}
 	wc := a.poll(1)[0]
 	if wc.WRID != 2 || wc.Status != provider.WCLocQPOpErr {
@@ -255,7 +254,7 @@ func testPostErrors(t *testing.T) {
 		name string
 		wr   provider.SendWR
 	}{
-		// libsiw refuses this one, and loses the error after a good request.
+		// libsiw refuses this one, but loses the error after a good request.
 		{"an opcode that siw has not", provider.SendWR{Opcode: provider.WRSendWithImm, SGList: []provider.SGE{a.sge(0, 8)}}},
 		{"an opcode that verbs have not", provider.SendWR{Opcode: 200}},
 		{"a memory window", provider.SendWR{Opcode: provider.WRBindMW}},
@@ -284,7 +283,7 @@ func testPostErrors(t *testing.T) {
 		t.Errorf("nothing to post: %d, %v", n, err)
 	}
 
-	// A receive queue that is full. siw has rounded its size up.
+	// A full receive queue. siw has rounded its size up.
 	attr, init, err := p.qp.Query()
 	if err != nil {
 		t.Fatal(err)

@@ -17,10 +17,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// testFirstFPDU: siw does not read what is in its socket when its accept ends, until more comes
-// (kernel-notes/siw-first-fpdu.md). A peer that sends its first FPDU before the Reply shows it each
-// time. It may not do so (RFC 5044 section 7.1.1); one that sends the FPDU when it has the Reply is
-// as unlucky if siw's accept has not ended by then. How often that is, depends on the machine.
+// testFirstFPDU: siw does not read what is in its socket when its accept ends, until more arrives
+// (kernel-notes/siw-first-fpdu.md). A peer that sends its first FPDU before the Reply triggers this
+// each time, although it may not do so (RFC 5044 section 7.1.1). A peer that sends the FPDU when it
+// has the Reply also triggers it if siw's accept has not ended by then. How often that happens
+// depends on the machine.
 func testFirstFPDU(t *testing.T) {
 	p := newSide(t)
 	for range 5 {
@@ -28,7 +29,7 @@ func testFirstFPDU(t *testing.T) {
 			t.Error("siw has read an FPDU that came before its Reply left")
 		}
 	}
-	t.Setenv("GOVS_SIW_HANGS", t.TempDir()) // these hangs are wanted, and not of the run
+	t.Setenv("GOVS_SIW_HANGS", t.TempDir()) // these hangs are intended and must not count for the run
 	firstUnread(t, p, beforeReply, func(port uint16) {
 		if !siwhang.Unread(t, port) || !siwhang.Unread(t, 0) {
 			t.Error("siwhang does not see what siw has not read")
@@ -54,7 +55,7 @@ const (
 )
 
 // firstUnread reports whether siw has left the first FPDU of a connection unread until another one
-// came. Then it reads both. meanwhile is called before that, with the listener's port.
+// arrived; then it reads both. meanwhile is called before that, with the listener's port.
 func firstUnread(t *testing.T, p *side, when int, meanwhile func(port uint16)) bool {
 	t.Helper()
 	l := p.listen()
@@ -75,7 +76,7 @@ func firstUnread(t *testing.T, p *side, when int, meanwhile func(port uint16)) b
 			}
 			sent <- err
 		}()
-		time.Sleep(time.Millisecond) // it looks for the Reply
+		time.Sleep(time.Millisecond) // the peer polls for the Reply
 	}
 	testkit.OK(t, p.id.Accept(provider.ConnParam{}))
 	testkit.OK(t, <-sent)
@@ -100,7 +101,7 @@ func firstUnread(t *testing.T, p *side, when int, meanwhile func(port uint16)) b
 	return n == 0
 }
 
-// An eager peer loses no time when it has the Reply: it looks for it all the time.
+// An eager peer loses no time after the Reply, because it polls for it.
 type eager struct{ fd int }
 
 // connectEager connects a peer by TCP, which sends its Request.
@@ -113,7 +114,7 @@ func connectEager(t *testing.T, addr netip.AddrPort) eager {
 	return e
 }
 
-// awaitReply waits for the Reply, which has no private data, and which siw sends as one.
+// awaitReply waits for the Reply, which has no private data and which siw sends in one piece.
 func (e eager) awaitReply() error {
 	for deadline := time.Now().Add(patience); ; {
 		_, _, err := unix.Recvfrom(e.fd, make([]byte, mpa.FrameHeaderLen), unix.MSG_DONTWAIT)

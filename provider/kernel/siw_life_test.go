@@ -81,8 +81,8 @@ func testDevice(t *testing.T) {
 	}
 }
 
-// Two devices of one RDMA device share what librdmacm opened, and each hears of
-// its own objects only.
+// Two devices of one RDMA device share what librdmacm opened, and each gets events only for its own
+// objects.
 func testAsyncEvents(t *testing.T) {
 	a, p := connected(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -94,7 +94,7 @@ func testAsyncEvents(t *testing.T) {
 	passive := make(chan result, 1)
 	quiet, stop := context.WithCancel(context.Background())
 	go func() {
-		// Most likely this one reads the descriptor when the event comes.
+		// Most likely this call is reading the descriptor when the event arrives.
 		ev, err := p.dev.AsyncEvent(quiet)
 		passive <- result{ev, err}
 	}()
@@ -121,7 +121,7 @@ func testCompChannel(t *testing.T) {
 	a, p := connected(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// More events than are acknowledged at once.
+	// More events than one call acknowledges.
 	for i := range ackBatch + 10 {
 		if err := p.cq.ReqNotify(false); err != nil {
 			t.Fatal(err)
@@ -145,8 +145,8 @@ func testCompChannel(t *testing.T) {
 	if cq, err := p.ch.Next(short); err != context.DeadlineExceeded {
 		t.Errorf("an event without having been armed: %v, %v", cq, err)
 	}
-	// Cancelled before it begins, and armed for an event that nobody takes:
-	// closing the CQ does not wait for it.
+	// The wait is cancelled before it begins, and the CQ is armed for an event that nobody fetches.
+	// Closing the CQ does not wait for it.
 	done, cancelDone := context.WithCancel(ctx)
 	cancelDone()
 	if _, err := p.ch.Next(done); err != context.Canceled {
@@ -234,10 +234,10 @@ func testLifetimes(t *testing.T) {
 	closed("AsyncEvent", err)
 }
 
-// testMemlock runs itself in a process without CAP_IPC_LOCK: with that, siw of
-// Linux 6.12 ignores the limit (6.1 does not). A thread of this process can't
-// simply drop it, because the connection manager takes calls only from threads that share
-// the credentials with which its channel was opened (testCredentials).
+// testMemlock runs itself in a process without CAP_IPC_LOCK, with which siw of Linux 6.12 ignores
+// the limit (6.1 does not). A thread of this process cannot drop the capability, because the
+// connection manager takes calls only from threads with the credentials with which its channel was
+// opened (testCredentials).
 func testMemlock(t *testing.T) {
 	if os.Getenv("GOVS_MEMLOCK_CHILD") == "1" {
 		testMemlockLimit(t)
@@ -251,7 +251,7 @@ func testMemlock(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The goroutine ends locked, so that its thread ends with it.
+		// The goroutine ends locked, so its thread ends with it.
 		runtime.LockOSThread()
 		if err = unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_IPC_LOCK, 0, 0, 0); err == nil {
 			out, err = cmd.CombinedOutput()
@@ -275,15 +275,15 @@ func testMemlockLimit(t *testing.T) {
 	}
 }
 
-// A thread with credentials of its own can't post, nor call the connection manager, also
-// where it has lost no right that these need: the kernel compares pointers. Commands that
-// are ioctls don't ask.
+// A thread with its own credentials can neither post nor call the connection manager, even if it
+// has lost no right that these need: the kernel compares pointers. Commands that are ioctls do not
+// check this.
 func testCredentials(t *testing.T) {
 	a, _ := connected(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// The goroutine ends locked, so that its thread ends with it.
+		// The goroutine ends locked, so its thread ends with it.
 		runtime.LockOSThread()
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_TIME, 0, 0, 0); err != nil {
 			t.Error(err)
@@ -322,8 +322,8 @@ func testRegistration(t *testing.T) {
 	}
 }
 
-// A region that the program has forgotten keeps its memory: the kernel goes on
-// writing to it. Nor does it matter that it is part of something with pointers.
+// A region that the program has dropped keeps its memory, because the kernel continues to write to
+// it. The region may also be part of an object with pointers.
 func testForgottenRegion(t *testing.T) {
 	s := newSide(t)
 	known := make(map[uintptr]bool)
@@ -339,7 +339,7 @@ func testForgottenRegion(t *testing.T) {
 		testkit.Must(s.pd.RegMR(v.b[:], allRights))(t)
 	}()
 	for range 3 {
-		runtime.GC() // a runtime.Pinner that is garbage while it pins ends the process
+		runtime.GC() // garbage-collecting a runtime.Pinner that still pins ends the process
 	}
 	for token, m := range mrs.m {
 		if known[token] {
@@ -368,15 +368,15 @@ func testManyConnections(t *testing.T) {
 			t.Fatalf("connection %d: %+v, %q", i, wc, p.buf[:n])
 		}
 		a.poll(1)
-		// Without Disconnect: the peer's QP goes away under it.
+		// Without Disconnect: the connection ends when its QP is closed.
 		closeAll(t, a.qp, a.id)
 		p.want("after the peer's QP was closed", provider.CMDisconnected)
 		closeAll(t, p.qp, p.id)
 	}
 }
 
-// Many goroutines wait on the same objects, are cancelled, and are woken by
-// Close; post, poll and Close race.
+// Many goroutines wait on the same objects, are cancelled, and are woken by Close, while post, poll
+// and Close race.
 func testWaiters(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	establish(t, a, p)

@@ -19,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// resources returns how many CQs and QPs the kernel has.
+// resources returns the kernel's numbers of CQs and QPs.
 func resources(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
@@ -33,12 +33,11 @@ func resources(t *testing.T) string {
 	return found
 }
 
-// More queues than libsiw can create without help, made by several goroutines at
-// once, with sizes that leave gaps in the numbering of their pages. See
-// siwkeys.go.
+// More queues than libsiw alone can create, made by several goroutines at once, with sizes that
+// leave gaps between their pages' keys. See siwkeys.go.
 func testManyQueues(t *testing.T) { testQueues(t, 100) }
 
-// testQueues has goroutines make as many CQs and QPs each, of up to 512 entries.
+// testQueues makes goroutines create each CQs and QPs each, of up to 512 entries.
 func testQueues(t *testing.T, each int) {
 	before := resources(t)
 	s := newSide(t)
@@ -66,7 +65,7 @@ func testQueues(t *testing.T, each int) {
 					qps = append(qps, qp)
 				}
 				mu.Unlock()
-				if i%7 == 3 && err == nil { // now and then one goes again
+				if i%7 == 3 && err == nil { // occasionally destroy one
 					closeAll(t, qp)
 				}
 			}
@@ -112,9 +111,8 @@ func testEnds(t *testing.T, pairs int) {
 	}
 }
 
-// Go's runtime sends SIGURG to its threads whenever it likes. The kernel would
-// break off a TCP handshake for it and begin another, which siw's listener does
-// not survive.
+// Go's runtime sends SIGURG to its threads at any time. The kernel would break off a TCP handshake
+// because of it and begin another, which siw's listener does not survive.
 func testSignals(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	stop := make(chan struct{})
@@ -127,7 +125,7 @@ func testSignals(t *testing.T) {
 			}
 			for _, task := range tasks {
 				if tid, err := strconv.Atoi(task.Name()); err == nil {
-					_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // or the thread has ended
+					_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // an error means that the thread has ended
 				}
 			}
 			select {
@@ -149,7 +147,7 @@ func testSignals(t *testing.T) {
 	}
 }
 
-// A QP may do without receives. libsiw alone fails to make one.
+// A QP may have no receives. libsiw alone cannot make one.
 func testNoReceiveQueue(t *testing.T) {
 	s := newSide(t)
 	qp := testkit.Must(s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}))(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Posting before the connection is refused and leaves nothing in the queue. Posted to
-// libsiw, it blocks the queue.
+// Posting before the connection is refused and leaves nothing in the queue. libsiw alone would
+// queue the request, which blocks the queue.
 func testPostsBeforeConnection(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -53,8 +53,7 @@ func testPostsBeforeConnection(t *testing.T) {
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
 
-// Whatever is posted once the end is known completes as flushed, after what was
-// posted before.
+// Work that is posted once the end is known completes as flushed, after earlier work.
 func testPostsAfterConnection(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -95,7 +94,7 @@ func testPostsAfterConnection(t *testing.T) {
 			}
 			a.idle("after all have been flushed")
 
-			// The queue has no more places than before, and refuses what it did.
+			// The queue has no more places than before, and refuses the same requests.
 			bad := provider.SendWR{Opcode: provider.WRSendWithImm + 100}
 			n, err := a.qp.PostSend([]provider.SendWR{{WRID: 7, Opcode: provider.WRSend}, bad})
 			if n != 1 {
@@ -121,7 +120,7 @@ func testPostsAfterConnection(t *testing.T) {
 	}
 }
 
-// A goroutine that waits on the completion channel hears of a late post, once.
+// A goroutine that waits on the completion channel gets one event for a late post.
 func testLateEvent(t *testing.T) {
 	a, p := connected(t)
 	if err := p.id.Disconnect(); err != nil {
@@ -158,7 +157,7 @@ func testLateEvent(t *testing.T) {
 	if cq, err := a.ch.Next(short); err != context.DeadlineExceeded {
 		t.Errorf("an event without having been armed: %v, %v", cq, err)
 	}
-	// An event that no call takes is dropped with its CQ.
+	// An event that no call fetches is dropped with its CQ.
 	if err := a.cq.ReqNotify(false); err != nil {
 		t.Fatal(err)
 	}
@@ -176,8 +175,8 @@ func testLateEvent(t *testing.T) {
 	}
 }
 
-// siw leaves the receives of a QP whose connection it has ended because of an
-// inbound Read, until the QP is moved to the error state.
+// If siw has ended a connection because of an inbound Read, it leaves the receives in the queue
+// until the QP is moved to the error state.
 func testFlushAfterReadFault(t *testing.T) {
 	a, p := connected(t)
 	p.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{p.sge(0, 5)}}, provider.RecvWR{WRID: 2})
@@ -197,7 +196,7 @@ func testFlushAfterReadFault(t *testing.T) {
 	}
 }
 
-// What siw would leave at the head of its queue for good never gets there.
+// Requests that siw would leave at the head of its queue forever never get there.
 func testStuck(t *testing.T) {
 	a, p := connected(t)
 	fill(p.buf[:100], 3)
@@ -227,8 +226,8 @@ func testStuck(t *testing.T) {
 	}
 }
 
-// What the provider refuses or changes has to be so: posted as they are, these
-// requests are never completed, and nothing after them is.
+// The provider has to refuse or change these requests: siw alone never completes them, nor anything
+// after them.
 func testStuckWithoutHelp(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -261,7 +260,7 @@ func testStuckWithoutHelp(t *testing.T) {
 	}
 }
 
-// A connection that allows no Reads refuses them, and goes on.
+// A connection that allows no Reads refuses them, and continues.
 func testNoReadDepth(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -298,7 +297,7 @@ func testNoReadDepth(t *testing.T) {
 	if attr, _, err := a.qp.Query(); err != nil || attr.MaxRdAtomic != 0 || attr.MaxDestRdAtomic != 4 {
 		t.Errorf("depths: %+v, %v", attr, err)
 	}
-	// Without being refused it would have blocked the queue.
+	// If it were not refused, it would have blocked the queue.
 	q := a.qp.(*qp)
 	q.sq.Reset()
 	q.sq.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled)).SetRDMA(p.mr.Addr(), p.mr.RKey())

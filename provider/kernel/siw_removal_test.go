@@ -19,9 +19,9 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestSiwRemoval: a program whose siw device is removed gets an event of the connection
-// manager for each id. No asynchronous event reports it, not even IBV_EVENT_DEVICE_FATAL,
-// and the removal waits for the program's end (kernel-notes/siw-link-delete.md).
+// TestSiwRemoval: a program whose siw device is removed gets an event of the connection manager for
+// each id. No asynchronous event reports the removal, not even IBV_EVENT_DEVICE_FATAL, and the
+// removal waits until the program ends (kernel-notes/siw-link-delete.md).
 func TestSiwRemoval(t *testing.T) {
 	if os.Getenv("GOVS_REMOVED") != "" {
 		beRemoved(t)
@@ -31,7 +31,7 @@ func TestSiwRemoval(t *testing.T) {
 		vmtest.Self(t, vmtest.Options{Last: true})
 		return
 	}
-	// This process opens no device, or the removal would wait for it as well.
+	// This process must not open a device, or the removal would wait for it too.
 	child := exec.Command(os.Args[0], "-test.run=^TestSiwRemoval$", "-test.v")
 	child.Env = append(os.Environ(), "GOVS_REMOVED=1")
 	stdin := testkit.Must(child.StdinPipe())(t)
@@ -80,7 +80,7 @@ func TestSiwRemoval(t *testing.T) {
 	}
 }
 
-// beRemoved is the program. It has objects of each kind, and closes them in the end.
+// beRemoved is the program. It makes objects of each kind and closes them at the end.
 func beRemoved(t *testing.T) {
 	s := newSide(t)
 	l := s.listen()

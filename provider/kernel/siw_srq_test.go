@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// noEvent checks that no asynchronous event comes.
+// noEvent checks that no asynchronous event arrives.
 func (s *side) noEvent(what string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -24,9 +24,9 @@ func (s *side) noEvent(what string) {
 	}
 }
 
-// An SRQ takes lists longer than one crossing posts, says how many fit, posts without
-// allocating, and can't be closed while a QP has it. What else there is to it is
-// tested in package ibverbs, on siw and on the engine.
+// An SRQ takes lists longer than one call into C posts, returns how many fit, posts without
+// allocating, and cannot be closed while a QP has it. Package ibverbs has more tests of SRQs, on
+// siw and on the engine.
 func testSRQ(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	srq := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 40, MaxSGE: 2, Limit: 40}, Cookie: p}))(t)
@@ -52,7 +52,7 @@ func testSRQ(t *testing.T) {
 	}
 	wantErrno(t, "too many SGEs", err, syscall.EINVAL)
 	one := wrs[51:52]
-	if got := testing.AllocsPerRun(5, func() { // and one before it counts
+	if got := testing.AllocsPerRun(5, func() { // AllocsPerRun calls it once more before counting
 		if n, err := srq.PostRecv(one); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -88,7 +88,7 @@ func testSRQ(t *testing.T) {
 	wantErrno(t, "posting to the QP", err, syscall.EINVAL)
 	wantErrno(t, "Close of an SRQ with a QP", srq.Close(), syscall.EBUSY)
 
-	// An event that no call takes holds nothing up.
+	// An event that no call fetches blocks nothing.
 	if err := srq.Modify(provider.SRQAttr{Limit: 64}, provider.SRQAttrLimit); err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +107,8 @@ func testSRQ(t *testing.T) {
 	wantErrno(t, "somebody else's SRQ", err, syscall.EINVAL)
 }
 
-// siw never reports IBV_EVENT_QP_LAST_WQE_REACHED, which ibv_get_async_event(3) has for a
-// QP with an SRQ that is in the error state.
+// siw never reports IBV_EVENT_QP_LAST_WQE_REACHED, which ibv_get_async_event(3) describes for a QP
+// with an SRQ in the error state.
 func testNoLastWQE(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	srq := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
@@ -124,7 +124,7 @@ func testNoLastWQE(t *testing.T) {
 	p.noEvent("the QP is in ERR")
 }
 
-// What the provider spares its users.
+// What siw does without the provider's corrections.
 func testSRQWithoutHelp(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	made := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
@@ -147,7 +147,7 @@ func testSRQWithoutHelp(t *testing.T) {
 		t.Errorf("device: %+v, %v", dev, err)
 	}
 
-	// A limit at creation arms.
+	// A limit at creation arms the SRQ.
 	attr := ibv.SRQAttr{MaxWR: 4, MaxSGE: 1, Limit: 4}
 	armed := &srq{pd: p.pd.(*pd), dev: p.dev.(*device), granted: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}
 	armed.token = srqs.add(armed)
@@ -156,7 +156,7 @@ func testSRQWithoutHelp(t *testing.T) {
 	armed.batch, err = ibv.NewRecvBatch(1, 2)
 	testkit.OK(t, err)
 	p.srq = armed
-	// Two entries are taken where one was asked for.
+	// libsiw accepts two entries although one was requested.
 	armed.batch.Add(7)
 	for i := range 2 {
 		armed.batch.AddSGE(p.mr.Addr()+uint64(8*i), 8, p.mr.LKey())

@@ -19,12 +19,12 @@ import (
 // siwAddr is the guest's address on the interface under siw0.
 var siwAddr = netip.MustParseAddr("192.0.2.1")
 
-// patience is how long a step may take in a guest without acceleration.
+// patience limits the duration of a step; a guest without acceleration is slow.
 const patience = 2 * time.Minute
 
-// TestSiw shows the contract over a live siw, two ids of one process connected
-// to each other. It runs in the guest of ci/vm, or directly where
-// GOVS_SIW_ADDR names an address on an interface with a siw link.
+// TestSiw tests the contract on a live siw, with two ids of one process connected to each other. It
+// runs in the guest of ci/vm, or directly if GOVS_SIW_ADDR names an address on an interface with a
+// siw link.
 func TestSiw(t *testing.T) {
 	if addr := os.Getenv("GOVS_SIW_ADDR"); addr != "" {
 		siwAddr = netip.MustParseAddr(addr)
@@ -93,8 +93,8 @@ func TestSiw(t *testing.T) {
 	}
 }
 
-// openFiles counts the descriptors of the process. librdmacm keeps some for good
-// the first time that it is used, so that is made to have happened.
+// openFiles counts the descriptors of the process. librdmacm opens some permanently when it is
+// first used, so openFiles uses it first.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	dev, err := New().Open("")
@@ -124,7 +124,7 @@ func closeAll(t *testing.T, objects ...closer) {
 	}
 }
 
-// side is one end of a connection with everything under it.
+// side is one end of a connection with all its objects.
 type side struct {
 	t   *testing.T
 	dev provider.Device
@@ -134,7 +134,7 @@ type side struct {
 	ec  provider.EventChannel
 	id  provider.ID
 	qp  provider.QP
-	srq provider.SRQ // of the QP, nil for none
+	srq provider.SRQ // of the QP; may be nil
 	buf []byte
 	mr  provider.MR
 }
@@ -180,7 +180,7 @@ func (s *side) want(what string, typ provider.CMEventType) provider.CMEvent {
 	return ev
 }
 
-// resolve makes the id and takes it to where Connect may be called.
+// resolve makes the id and resolves address and route, so that Connect may be called.
 func (s *side) resolve(dst netip.AddrPort) {
 	s.t.Helper()
 	s.id = s.newID()
@@ -199,11 +199,11 @@ func (s *side) newID() provider.ID {
 	return testkit.Must(s.ec.CreateID(s))(s.t)
 }
 
-// mostPorts is how many ports of the kernel's choice are tried: siw may find that TCP has one
-// (kernel-notes/siw-port-zero.md).
+// mostPorts limits how many ports of the kernel's choice are tried, because TCP may already use the
+// one that siw chose (kernel-notes/siw-port-zero.md).
 const mostPorts = 8
 
-// listen makes a listener on a port that is free.
+// listen makes a listener on a free port.
 func (s *side) listen() provider.ID {
 	s.t.Helper()
 	var l provider.ID
@@ -268,14 +268,14 @@ func establish(t *testing.T, active, passive *side) {
 	if err := passive.id.Accept(depth); err != nil {
 		t.Fatal(err)
 	}
-	// In this order: on InfiniBand and RoCE it is librdmacm at the active end that
-	// answers the acceptance, when its event is taken from the channel.
+	// In this order, because on InfiniBand and RoCE librdmacm at the active end answers the
+	// acceptance when its event is fetched from the channel.
 	active.want("after Connect", provider.CMEstablished)
 	passive.want("after Accept", provider.CMEstablished)
 	closeAll(t, l)
 }
 
-// poll waits until n completions have come.
+// poll waits for n completions.
 func (s *side) poll(n int) []provider.WC {
 	s.t.Helper()
 	all := make([]provider.WC, n)
@@ -295,7 +295,7 @@ func (s *side) poll(n int) []provider.WC {
 	return all
 }
 
-// idle checks that no completion comes.
+// idle checks that no completion arrives.
 func (s *side) idle(what string) {
 	s.t.Helper()
 	time.Sleep(50 * time.Millisecond)
@@ -323,7 +323,7 @@ func (s *side) recv(wrs ...provider.RecvWR) {
 	}
 }
 
-// wantErrno checks that a call failed with the errno, as the contract wants it.
+// wantErrno checks that a call failed with the errno, in the form that the contract requires.
 func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
 	t.Helper()
 	var e *provider.Error

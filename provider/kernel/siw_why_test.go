@@ -18,11 +18,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// tryOpening is set in the environment of a process that only tries to open a
-// device: what the libraries of this one have opened stays open.
+// tryOpening is set in the environment of a process that only tries to open a device. It is a
+// separate process, because what the libraries open stays open.
 const tryOpening = "GOVS_TRY_OPENING"
 
-// tryToOpen says how that went.
+// tryToOpen opens a device and prints the result.
 func tryToOpen() {
 	_, err := New().Devices()
 	fmt.Println("Devices:", err)
@@ -34,8 +34,8 @@ func tryToOpen() {
 	}
 }
 
-// testWhyNoDevice takes things away that a device needs, and looks whether the error
-// names them. For each of them the libraries return that there is no device.
+// testWhyNoDevice removes things that a device needs, one at a time, and checks that the error
+// names them. In each case the libraries only return that there is no device.
 func testWhyNoDevice(t *testing.T) {
 	const uverbs = "/dev/infiniband/uverbs0"
 	exe := copyOfMyself(t)
@@ -112,7 +112,7 @@ func testWhyNoDevice(t *testing.T) {
 	}
 }
 
-// copyOfMyself copies the test's program to where everybody may run it.
+// copyOfMyself copies the test's program to a place where everybody may run it.
 func copyOfMyself(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("", "govs"))(t)

@@ -30,7 +30,7 @@ func TestStuck(t *testing.T) {
 	} {
 		q := &qp{dev: &device{libsiw: c.siw, rxe: c.rxe}}
 		q.init = provider.QPInitAttr{SQSigAll: c.all, Cap: provider.QPCap{MaxSendWR: 3}}
-		for i := range c.wrs { // one at a time, as the queue has room
+		for i := range c.wrs { // one at a time, as long as the queue has room
 			q.countSilent(c.wrs[i : i+1])
 		}
 		if q.stuck() != c.want {

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// A program without the kernel provider builds, and errors name what it lacks.
+// A program without the kernel provider builds, and errors name what is missing.
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	if Available {
 		t.Error("Available")
