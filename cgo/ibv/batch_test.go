@@ -9,8 +9,7 @@ import (
 	"unsafe"
 )
 
-// The batches are plain memory: what they hold can be looked at without a
-// device.
+// The batches are plain memory, so tests can check their contents without a device.
 
 func TestSendBatchLinksAndFillsRequests(t *testing.T) {
 	b, err := NewSendBatch(3, 2, 8)
@@ -167,7 +166,7 @@ func TestImmediateDataIsInNetworkOrder(t *testing.T) {
 	}
 }
 
-// The host that runs this may have RDMA devices or none; both are answers.
+// The host that runs this may have RDMA devices or none; either is a valid result.
 func TestDeviceListIsAnAnswer(t *testing.T) {
 	l, err := GetDeviceList()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What the package's Limitations say is not bound: the functions of each kind in
-// libibverbs' header. A function of another kind needs no mention there.
+// The functions in libibverbs' header that the package's Limitations list as not bound. Other kinds
+// of functions need no mention there.
 var unbound = regexp.MustCompile(`\bibv_(\w+_ah|\w+_ah_from_wc|attach_mcast|detach_mcast|open_xrcd|close_xrcd|` +
 	`create_flow\w*|\w+_dm|reg_dmabuf_mr|wr_\w+|start_poll|next_poll|end_poll|wc_read_\w+|advise_mr)\(`)
 

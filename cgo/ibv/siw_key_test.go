@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// testInvalidKey has the kernel hand out all mmap keys below the one that libsiw
-// takes for none, which each CQ of one entry takes one of. That one ends it, for
-// good, until a reservation has it.
+// testInvalidKey makes the kernel assign all mmap keys below the one that libsiw takes to mean
+// "none"; each CQ of one entry takes one. Then nothing more can be created until a reservation has
+// that key.
 func testInvalidKey(t *testing.T, ctx *Context) {
 	var cqs []*CQ
 	create := func() error {

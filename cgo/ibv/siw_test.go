@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestSiw goes once through what needs a device but no connection, in the guest
-// of ci/vm. What needs a connection is in the tests of provider/kernel.
+// TestSiw tests the calls that need a device but no connection, in the guest of ci/vm. The tests of
+// provider/kernel cover the others.
 func TestSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		vmtest.Self(t, vmtest.Options{})
@@ -118,7 +118,7 @@ func testQueues(t *testing.T, ctx *Context, pd *PD, mr *MR, buf []byte) {
 		t.Errorf("Destroy of a channel with a CQ: %v", err)
 	}
 
-	// A receive on a QP in the error state: siw flushes what was posted before.
+	// A receive on a QP in the error state: siw flushes earlier ones.
 	b, err := NewRecvBatch(1, 1)
 	check(t, "NewRecvBatch", err)
 	defer b.Free()
@@ -154,7 +154,7 @@ func testSRQ(t *testing.T, pd *PD, mr *MR, buf []byte) {
 	srq, err := pd.CreateSRQ(&attr, 66)
 	check(t, "CreateSRQ", err)
 	check(t, "Modify", srq.Modify(SRQAttr{Limit: 2}, 2)) // IBV_SRQ_LIMIT
-	// The kernel's siw could, libsiw does not pass the call on.
+	// The kernel's siw supports it, but libsiw does not pass the call on.
 	if got, err := srq.Query(); err != syscall.EOPNOTSUPP {
 		t.Errorf("Query: %+v, %v", got, err)
 	}

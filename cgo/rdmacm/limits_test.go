@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// What the package's Limitations say is not bound: the functions of each kind in
-// librdmacm's headers.
+// The functions in librdmacm's headers that the package's Limitations list as not bound.
 var unbound = regexp.MustCompile(`\b(rdma_create_ep|rdma_destroy_ep|rdma_get_request|rdma_(join|leave)_multicast\w*|` +
 	`rdma_(get|free)addrinfo|r(socket|bind|listen|accept|connect|send|recv)|rdma_post_\w+|rdma_get_\w+_comp)\(`)
 

@@ -47,7 +47,7 @@ func TestPrivateDataThatDoesNotFitAnOctetIsRefused(t *testing.T) {
 	}
 }
 
-// The host that runs this may have RDMA devices or none; both are answers.
+// The host that runs this may have RDMA devices or none; either is a valid result.
 func TestChannelIsAnAnswer(t *testing.T) {
 	ch, err := CreateEventChannel()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDescriptorsBeyond: a descriptor that the program can't adopt, as its number is beyond its
-// table, is EMFILE, and nothing of it stays.
+// TestDescriptorsBeyond: a descriptor that the program cannot adopt, because its number is beyond
+// the table, is EMFILE, and nothing of it remains.
 func TestDescriptorsBeyond(t *testing.T) {
 	b, prog := newBridge(t, nil)
 	d := openDevice(t, b, prog)
@@ -20,7 +20,7 @@ func TestDescriptorsBeyond(t *testing.T) {
 	bare := testkit.Must(b.OpenUverbs(unix.O_CLOEXEC))(t)
 	defer prog.close(bare)
 	without := &libDevice{t: t, prog: prog, fd: bare}
-	held := testkit.Must(b.OpenCM(unix.O_CLOEXEC))(t) // or its first one starts goroutines
+	held := testkit.Must(b.OpenCM(unix.O_CLOEXEC))(t) // otherwise the first one would start goroutines
 	defer prog.close(held)
 	before := descriptors(t)
 	prog.full = true
@@ -49,7 +49,7 @@ func TestDescriptorsBeyond(t *testing.T) {
 	}
 }
 
-// descriptors returns how many descriptors the process has.
+// descriptors returns the process's number of descriptors.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	return len(testkit.Must(os.ReadDir("/proc/self/fd"))(t))

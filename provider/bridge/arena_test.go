@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestArenaLasts: a program makes and destroys CQs of the largest size for as long as it runs.
+// TestArenaLasts: a program can make and destroy CQs of the largest size any number of times.
 func TestArenaLasts(t *testing.T) {
 	a, fd, err := newArena(unix.MFD_CLOEXEC)
 	testkit.OK(t, err)
@@ -31,8 +31,8 @@ func TestArenaLasts(t *testing.T) {
 	}
 }
 
-// TestArenaWithinALimit: a program whose files may not be longer than its limit, which it can't
-// raise, opens the device.
+// TestArenaWithinALimit: a program with a limit of file sizes that it cannot raise can open the
+// device.
 func TestArenaWithinALimit(t *testing.T) {
 	if !alone(t) {
 		return
@@ -52,8 +52,8 @@ func TestArenaWithinALimit(t *testing.T) {
 	wantLimit(t, 4096)
 }
 
-// TestArenasAtOnce: threads may open the device at the same time under a limit of the size of
-// files, which is afterwards what it was.
+// TestArenasAtOnce: threads may open the device at the same time under a limit of file sizes, and
+// the limit is unchanged afterwards.
 func TestArenasAtOnce(t *testing.T) {
 	if !alone(t) {
 		return
@@ -77,8 +77,8 @@ func TestArenasAtOnce(t *testing.T) {
 	wantLimit(t, 4096)
 }
 
-// alone has the test run in a process of its own, and reports whether this is that one: limits are
-// those of a process.
+// alone runs the test in a process of its own, because limits apply to a process, and reports
+// whether this is that process.
 func alone(t *testing.T) bool {
 	if os.Getenv("ARENA_LIMIT") != "" {
 		return true
@@ -91,7 +91,7 @@ func alone(t *testing.T) bool {
 	return false
 }
 
-// wantLimit checks the limit of the size of files.
+// wantLimit checks the limit of file sizes.
 func wantLimit(t *testing.T, want uint64) {
 	t.Helper()
 	var now unix.Rlimit

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestChannelPoll: the program's end of a channel can be read while there are events, never be
-// written, and ends with the channel after what is in it.
+// TestChannelPoll: the program's end of a channel is readable while there are events, and never
+// writable. When the channel is closed, it ends after the remaining events.
 func TestChannelPoll(t *testing.T) {
 	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
 	if err != nil {
@@ -38,7 +38,7 @@ func TestChannelPoll(t *testing.T) {
 	}
 }
 
-// TestChannelShutDown: a program that calls shutdown on its end does not hold up the end of the
+// TestChannelShutDown: a program that calls shutdown on its end does not delay the end of the
 // channel.
 func TestChannelShutDown(t *testing.T) {
 	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
@@ -62,7 +62,7 @@ func TestChannelShutDown(t *testing.T) {
 }
 
 // TestChannelNotRead: events for a program that has called shutdown for reading are lost, and no
-// goroutine tries again and again.
+// goroutine retries them.
 func TestChannelNotRead(t *testing.T) {
 	c, fd, err := newChannel(newProgram(t), unix.SOCK_CLOEXEC)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCMClose closes the descriptor with ids in every state: nothing of them is left, and peers see
+// TestCMClose closes the descriptor with ids in every state. Nothing of them remains, and peers see
 // their connections end.
 func TestCMClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
@@ -35,7 +35,7 @@ func TestCMClose(t *testing.T) {
 		s.must(abi.CMAccept, &abi.Accept{ID: established, UID: 6, ConnParam: param(sq, "")}, nil)
 		c.untilEvent(cmEstablishedEvent)
 		s.requestAfterOthers(1)
-		s.close() // with a request that was got and one that was not
+		s.close() // with a fetched request and an unfetched one
 		ends := make(map[uint32]int)
 		for range 3 {
 			ends[c.next().Event]++
@@ -44,14 +44,14 @@ func TestCMClose(t *testing.T) {
 			t.Errorf("the peer has events of kinds %v, want 2 rejections and a disconnection", ends)
 		}
 
-		// The same program begins anew, and numbers begin at 0.
+		// The same program starts again, and numbers begin at 0.
 		if id := server.open().createID(1); id != 0 {
 			t.Errorf("id %d", id)
 		}
 	})
 }
 
-// resolveTo resolves address and route, whose event the caller awaits.
+// resolveTo resolves address and route; the caller waits for the route's event.
 func (c *libCM) resolveTo(at netip.AddrPort) uint32 {
 	c.t.Helper()
 	id := c.createID(5)
@@ -62,7 +62,7 @@ func (c *libCM) resolveTo(at netip.AddrPort) uint32 {
 	return id
 }
 
-// requestAfterOthers is request, which skips other events.
+// requestAfterOthers waits for a CONNECT_REQUEST and skips other events.
 func (c *libCM) requestAfterOthers(uid uint64) (id uint32, e abi.EventResp) {
 	c.t.Helper()
 	if e = c.untilEvent(cmRequestEvent); e.UID != uid {
@@ -81,8 +81,8 @@ func (c *libCM) untilEvent(kind uint32) (e abi.EventResp) {
 	}
 }
 
-// TestCMWaits: while there are events the descriptor can be read, also with edge-triggered epoll,
-// and flags are those of open.
+// TestCMWaits: the descriptor is readable while there are events, also with edge-triggered epoll,
+// and its flags are open's.
 func TestCMWaits(t *testing.T) {
 	host := newHost(t, nil)
 	c := host.open()
@@ -114,7 +114,7 @@ func TestCMWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	edge := func() bool { return epollWait(t, epoll, patience) == 1 }
-	// More events than the socket has room for.
+	// More events than fit into the socket.
 	_, at := c.listen(1, 1)
 	const many = 700
 	for i := range many {
@@ -140,7 +140,7 @@ func TestCMWaits(t *testing.T) {
 	}
 }
 
-// TestCMv6: addresses of IPv6.
+// TestCMv6: IPv6 addresses.
 func TestCMv6(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	sq, cq := server.queuePair(), client.queuePair()
@@ -166,7 +166,7 @@ func TestCMv6(t *testing.T) {
 	s.must(abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq, "")}, nil)
 	c.event(id, 2, cmEstablishedEvent)
 
-	// An address of IPv4 on a listener of IPv6.
+	// An IPv4 address on an IPv6 listener.
 	id = c.resolve(4, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port()))
 	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(client.queuePair(), "")}, nil)
 	s.event(req, 3, cmEstablishedEvent)
@@ -175,7 +175,7 @@ func TestCMv6(t *testing.T) {
 		t.Errorf("the request is to %s", local)
 	}
 
-	// Any address as destination is this machine.
+	// The unspecified address as the destination means this machine.
 	id = c.createID(7)
 	c.must(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, any6), nil)
 	c.event(id, 7, cmAddrResolvedEvent)
@@ -195,7 +195,7 @@ func TestCMPeerLeaves(t *testing.T) {
 	c.destroy(ids[0], 2)
 	var err error
 	eventually(t, "the peer's end", func() bool {
-		// Each ACCEPT but the first is out of order.
+		// Every ACCEPT but the first is out of order.
 		err = s.command(abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq, "")}, nil)
 		return true
 	})
@@ -203,7 +203,7 @@ func TestCMPeerLeaves(t *testing.T) {
 	case syscall.ECONNRESET:
 		s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq,
 			"")}, nil)
-	case 0: // it was accepted before the end was seen: that is an event, of a failure or an end
+	case 0: // accepted before the end was noticed: the event is a failure or an end
 		for e := s.next(); e.Event == cmEstablishedEvent; e = s.next() {
 		}
 	default:
@@ -211,7 +211,7 @@ func TestCMPeerLeaves(t *testing.T) {
 	}
 }
 
-// TestCMTimeout: a peer that takes the connection and says nothing.
+// TestCMTimeout: a peer that accepts the TCP connection and sends nothing.
 func TestCMTimeout(t *testing.T) {
 	client := newHost(t, &engine.Options{StartupTimeout: 50 * time.Millisecond})
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -236,13 +236,13 @@ func TestCMTimeout(t *testing.T) {
 	if e := c.event(id, 0x99, unreachable); int32(e.Status) != -int32(syscall.ETIMEDOUT) {
 		t.Errorf("event %s", abi.Format(e))
 	}
-	// An address that another program listens on is not to be had.
+	// An address on which another program listens cannot be bound.
 	l := c.createID(1)
 	c.fails(syscall.EADDRNOTAVAIL, abi.CMBindIP, bindIP(l, at), nil)
 }
 
-// TestCMAtOnce: several threads of a program use the same descriptors, while events come and ids
-// go.
+// TestCMAtOnce: several threads of a program use the same descriptors while events arrive and ids
+// are destroyed.
 func TestCMAtOnce(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	files := []*libCM{server.open(), server.open(), client.open(), client.open()}
@@ -299,7 +299,7 @@ func TestCMAtOnce(t *testing.T) {
 	}
 }
 
-// unanswered is a network whose hosts don't answer.
+// unanswered is a network whose hosts do not answer.
 type unanswered struct {
 	transport.Network
 	dials chan struct{}
@@ -323,8 +323,8 @@ func (u unansweredFrom) Dial(ctx context.Context, _ netip.AddrPort) (transport.C
 	return nil, ctx.Err()
 }
 
-// TestCMCloseWhileConnecting: DESTROY_ID, or the end of the descriptor, does not wait for a CONNECT
-// of another thread whose peer does not answer.
+// TestCMCloseWhileConnecting: neither DESTROY_ID nor the end of the descriptor waits for another
+// thread's CONNECT whose peer does not answer.
 func TestCMCloseWhileConnecting(t *testing.T) {
 	if onSiw {
 		t.Skip("the network without answers is the engine's")

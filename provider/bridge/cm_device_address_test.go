@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// TestCMDeviceAddress: a device that has one address. What is bound to any address listens there
-// and connects from there, and other addresses are not the device's.
+// TestCMDeviceAddress: a device with one address. An id bound to the unspecified address listens
+// and connects there, and other addresses are refused.
 func TestCMDeviceAddress(t *testing.T) {
 	own := netip.MustParseAddr("127.0.0.3")
 	server, client := newHost(t, nil), newHost(t, nil)
@@ -62,8 +62,8 @@ func TestCMDeviceAddress(t *testing.T) {
 	c.event(id, 3, cmEstablishedEvent)
 }
 
-// TestCMDeviceAddressKept: an id that is bound to any address, and whose listen fails, listens
-// later at the device's, and nowhere else.
+// TestCMDeviceAddressKept: an id bound to the unspecified address, whose listen fails, later
+// listens only at the device's address.
 func TestCMDeviceAddressKept(t *testing.T) {
 	own := netip.MustParseAddr("127.0.0.3")
 	h := newHost(t, &engine.Options{Network: &failingListen{Network: transport.NewTCP(nil)}})
@@ -87,8 +87,8 @@ func TestCMDeviceAddressKept(t *testing.T) {
 	}
 }
 
-// TestCMDeviceAddressConflicts: what conflicts with an id that is bound to any address gets the
-// errno for that, though the id has the device's address underneath.
+// TestCMDeviceAddressConflicts: a conflict with an id bound to the unspecified address has the
+// errno for that address, although the id internally has the device's.
 func TestCMDeviceAddressConflicts(t *testing.T) {
 	own, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	h := newHost(t, &engine.Options{Network: memnet.New(&memnet.Options{Addrs: []netip.Addr{own, foreign}})})

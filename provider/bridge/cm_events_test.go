@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// connect asks for n connections to a listener, each with an id of its own.
+// connect requests n connections to a listener, each with its own id.
 func (c *libCM) connect(at netip.AddrPort, n int) (ids []uint32) {
 	c.t.Helper()
 	for range n {
@@ -22,7 +22,7 @@ func (c *libCM) connect(at netip.AddrPort, n int) (ids []uint32) {
 	return ids
 }
 
-// eventually waits until something is so.
+// eventually waits until so returns true.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
@@ -32,8 +32,8 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestCMUnreadEvents: events that the program has not got are taken back with their id, and a
-// listener rejects the requests that it takes along.
+// TestCMUnreadEvents: unfetched events are removed with their id, and a listener that is destroyed
+// rejects its unfetched requests.
 func TestCMUnreadEvents(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	s, c := server.open(), client.open()
@@ -48,7 +48,7 @@ func TestCMUnreadEvents(t *testing.T) {
 	// An event of another id stays.
 	id := s.createID(2)
 	s.must(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, at), nil)
-	time.Sleep(10 * time.Millisecond) // so that, on most runs, all of them are there
+	time.Sleep(10 * time.Millisecond) // on most runs all of them have arrived then
 	s.destroy(l, 1)
 	s.event(id, 2, cmAddrResolvedEvent)
 	if s.readable(0) {
@@ -59,12 +59,12 @@ func TestCMUnreadEvents(t *testing.T) {
 			t.Errorf("event %s", abi.Format(e))
 		}
 	}
-	s.must(abi.CMReject, &abi.Reject{ID: req}, nil) // which the program has got, and so is its own
+	s.must(abi.CMReject, &abi.Reject{ID: req}, nil) // fetched by the program, so the listener does not end it
 	if e := c.next(); e.Event != cmRejectedEvent {
 		t.Errorf("event %s", abi.Format(e))
 	}
 
-	// With no event read, none was reported.
+	// No event was read, so none was reported.
 	s.must(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 100}, nil)
 	if !s.readable(int(patience.Milliseconds())) {
 		t.Fatal("no event")
@@ -75,7 +75,7 @@ func TestCMUnreadEvents(t *testing.T) {
 	}
 	s.fails(syscall.EAGAIN, abi.CMGetEvent, &abi.Response{}, &abi.EventResp{})
 
-	// An event for which the program has no memory stays.
+	// If the program has no memory for an event, the event remains.
 	id = s.createID(3)
 	s.must(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, at), nil)
 	if !s.readable(int(patience.Milliseconds())) {
@@ -86,7 +86,7 @@ func TestCMUnreadEvents(t *testing.T) {
 		syscall.EFAULT) {
 		t.Errorf("an event without memory: %v", err)
 	}
-	// A program of older headers has less room for it.
+	// A program compiled with older headers has less room for it.
 	e := abi.EventResp{ECE: abi.ECE{VendorID: 77}}
 	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 323); !errors.Is(err,
 		syscall.ENOSPC) {
@@ -106,7 +106,7 @@ func TestCMUnreadEvents(t *testing.T) {
 	s.destroy(id, 0)
 }
 
-// TestCMMigrate: an id goes to another descriptor, with what the program has not got yet.
+// TestCMMigrate: an id moves to another descriptor with its unfetched events.
 func TestCMMigrate(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	s, to, c := server.open(), server.open(), client.open()
@@ -136,7 +136,7 @@ func TestCMMigrate(t *testing.T) {
 	to.must(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 100}, nil)
 	to.event(id, 2, cmRouteResolvedEvent)
 	move(to, to, id, 2)
-	s.close() // which has the first request
+	s.close() // it has the first request
 	if e := c.next(); e.Event != cmRejectedEvent {
 		t.Errorf("event %s", abi.Format(e))
 	}
@@ -149,13 +149,13 @@ func TestCMMigrate(t *testing.T) {
 	to.destroy(req, 0)
 }
 
-// TestCMBacklog: a listener takes as many requests as the program may leave unread, and rejects the
+// TestCMBacklog: a listener accepts as many requests as the program may leave unread, and rejects
 // others.
 func TestCMBacklog(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	s, c := server.open(), client.open()
 	_, at := s.listen(1, 2)
-	for range 3 { // one after the other: siw has no more work entries than the backlog
+	for range 3 { // one at a time, because siw has no more work entries than the backlog
 		c.connect(at, 1)
 		if !s.readable(int(patience.Milliseconds())) {
 			t.Fatal("no request")
@@ -172,11 +172,11 @@ func TestCMBacklog(t *testing.T) {
 	if s.readable(0) {
 		t.Error("there are more requests")
 	}
-	s.close() // before the ids that wait for an answer
+	s.close() // before the ids that are waiting for an answer
 }
 
-// TestCMProbe: librdmacm asks by an id of the port space IB whether the kernel knows addresses of
-// AF_IB.
+// TestCMProbe: librdmacm uses an id of the port space IB to find out whether the kernel knows
+// addresses of AF_IB.
 func TestCMProbe(t *testing.T) {
 	c := newHost(t, nil).open()
 	id := c.createPS(0, abi.PortSpaceIB)
@@ -200,7 +200,7 @@ func TestCMProbe(t *testing.T) {
 	c.fails(syscall.EINVAL, abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(1, "")}, nil)
 	c.destroy(id, 0)
 
-	// A GID of a device that isn't InfiniBand, and another port space.
+	// A GID of a device that is not InfiniBand, and another port space.
 	id = c.createPS(0, abi.PortSpaceIB)
 	bind.ID = id
 	bind.Addr[ibGID] = 0xfe
@@ -215,8 +215,8 @@ func TestCMProbe(t *testing.T) {
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil) // on no device
 }
 
-// TestCMOtherPortSpaces: ids of datagrams find their way; that there are no such QPs shows
-// elsewhere.
+// TestCMOtherPortSpaces: ids for datagrams can resolve addresses and routes; other tests show that
+// such QPs do not exist.
 func TestCMOtherPortSpaces(t *testing.T) {
 	c := newHost(t, nil).open()
 	_, at := c.listen(1, 1)
@@ -238,7 +238,7 @@ func TestCMOtherPortSpaces(t *testing.T) {
 	}
 	c.destroy(id, 1)
 
-	// Groups: nobody is in any.
+	// Multicast groups cannot be joined.
 	group := netip.MustParseAddrPort("224.0.0.99:0")
 	join := func(id uint32, flags uint16) *abi.JoinMcast {
 		cmd := &abi.JoinMcast{ID: id, AddrSize: 16, JoinFlags: flags}
@@ -270,7 +270,7 @@ func TestCMOtherPortSpaces(t *testing.T) {
 	})
 }
 
-// TestCMNumbers: an id has the lowest number that is free, over all descriptors.
+// TestCMNumbers: an id gets the lowest free number over all descriptors.
 func TestCMNumbers(t *testing.T) {
 	host := newHost(t, nil)
 	a, b := host.open(), host.open()
@@ -291,7 +291,7 @@ func TestCMNumbers(t *testing.T) {
 	}
 }
 
-// TestCMQuery: what is known of an id at each time.
+// TestCMQuery: what QUERY returns for an id in each state.
 func TestCMQuery(t *testing.T) {
 	c := newHost(t, nil).open()
 	query := func(id, option uint32) (resp abi.QueryAddrResp) {
@@ -308,7 +308,7 @@ func TestCMQuery(t *testing.T) {
 		r.DstSize != sizeofSockaddrIB || r.SrcAddr.Family() != abi.FamilyIB {
 		t.Errorf("idle: %s", abi.Format(r))
 	}
-	// What LISTEN binds by itself.
+	// LISTEN binds by itself.
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil)
 	r := query(id, abi.QueryAddr)
 	src, _ := r.SrcAddr.AddrPort()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cmErrnos are what rdma_cm answers to commands that fail.
+// cmErrnos are the errnos with which rdma_cm fails commands.
 var cmErrnos = map[syscall.Errno]bool{
 	syscall.EINVAL: true, syscall.ENOENT: true, syscall.ENOSYS: true, syscall.ENOSPC: true,
 	syscall.EFAULT: true, syscall.EAGAIN: true,
@@ -22,9 +22,9 @@ var cmErrnos = map[syscall.Errno]bool{
 	syscall.EPROTONOSUPPORT: true, syscall.ENOMEM: true, syscall.ECONNRESET: true,
 }
 
-// FuzzCM writes commands of any content, one after the other: a command fails with one of rdma_cm's
-// errnos or takes all of what was written, and closing frees everything. The input is a sequence of
-// commands, each after its length in two bytes.
+// FuzzCM writes commands with any content, one after the other. A command fails with one of
+// rdma_cm's errnos or uses all that was written, and closing frees everything. The input is a
+// sequence of commands, each after its length in two bytes.
 func FuzzCM(f *testing.F) {
 	seed := func(commands ...any) {
 		var b []byte
@@ -91,7 +91,7 @@ func FuzzCM(f *testing.F) {
 	})
 }
 
-// pointTo sets the address of the answer that a command has.
+// pointTo sets the address of a command's answer.
 func pointTo(cmd []byte, addr uint64) {
 	if len(cmd) < 24 {
 		return

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows does what librdmacm does in a program. The same stories are told to the bridge and,
-// in the guest, to the kernel with siw (TestCMOnSiw).
+// The code below does what librdmacm does in a program. The same tests run on the bridge and, in
+// the guest, on the kernel with siw (TestCMOnSiw).
 
-// onSiw: the other side of the descriptors is the kernel.
+// onSiw is set if the kernel is behind the descriptors.
 var onSiw = os.Getenv("GOVS_BRIDGE_TEST") == "siw"
 
 // localAddr is an address of the device.
@@ -45,11 +45,12 @@ func newHost(t *testing.T, opts *engine.Options) *libHost {
 	return &libHost{t: t, prog: prog, b: b}
 }
 
-// rawFile is a descriptor of the kernel's.
+// rawFile is a descriptor of the kernel.
 type rawFile int
 
-// Write passes a command to the kernel without signals, the Go runtime's own among them: CONNECT
-// that a signal interrupts ends the peer's listener (kernel-notes/siw-listener-lost.md).
+// Write passes a command to the kernel with signals blocked, including the Go runtime's own,
+// because a CONNECT that a signal interrupts ends the peer's listener
+// (kernel-notes/siw-listener-lost.md).
 func (f rawFile) Write(b []byte) (n int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,7 +70,7 @@ func (f rawFile) Write(b []byte) (n int, err error) {
 
 func (f rawFile) Close() {}
 
-// open opens rdma_cm. It is closed when the test ends, unless that was done before.
+// open opens rdma_cm. It is closed at the end of the test if it is still open.
 func (h *libHost) open() *libCM {
 	h.t.Helper()
 	var fd int
@@ -90,7 +91,7 @@ func (h *libHost) open() *libCM {
 	return c
 }
 
-// queuePair makes a QP and returns its number. What it takes is freed when the test ends.
+// queuePair makes a QP and returns its number. The QP is freed at the end of the test.
 func (h *libHost) queuePair() uint32 {
 	h.t.Helper()
 	var d *libDevice
@@ -139,7 +140,7 @@ func (c *libCM) command(cmd uint32, req, resp any) error {
 	return c.commandRoom(cmd, req, resp, size)
 }
 
-// commandRoom is command with so many bytes of room for the answer.
+// commandRoom writes a command with size bytes of room for the answer.
 func (c *libCM) commandRoom(cmd uint32, req, resp any, size int) error {
 	c.t.Helper()
 	var room []byte
@@ -165,7 +166,7 @@ func (c *libCM) commandRoom(cmd uint32, req, resp any, size int) error {
 
 func (c *libCM) write(b []byte) (int, error) { return c.prog.File(c.fd).Write(b) }
 
-// must is command, which must succeed.
+// must writes a command that must succeed.
 func (c *libCM) must(cmd uint32, req, resp any) {
 	c.t.Helper()
 	if err := c.command(cmd, req, resp); err != nil {
@@ -173,7 +174,7 @@ func (c *libCM) must(cmd uint32, req, resp any) {
 	}
 }
 
-// fails expects that a command fails.
+// fails writes a command that must fail.
 func (c *libCM) fails(want syscall.Errno, cmd uint32, req, resp any) {
 	c.t.Helper()
 	if err := c.command(cmd, req, resp); !errors.Is(err, want) {
@@ -193,7 +194,7 @@ func (c *libCM) createPS(uid uint64, ps uint16) uint32 {
 	return resp.ID
 }
 
-// destroy destroys an id, of which the program must have got so many events.
+// destroy destroys an id of which the program must have fetched reported events.
 func (c *libCM) destroy(id, reported uint32) {
 	c.t.Helper()
 	var resp abi.DestroyResp
@@ -216,7 +217,7 @@ func resolveIP(id uint32, src, dst netip.AddrPort) *abi.ResolveIP {
 	return cmd
 }
 
-// listen makes a listener on the local address and returns where it listens.
+// listen makes a listener on the local address and returns its address and port.
 func (c *libCM) listen(uid uint64, backlog uint32) (id uint32, at netip.AddrPort) {
 	c.t.Helper()
 	id = c.createID(uid)
@@ -237,7 +238,7 @@ func (c *libCM) resolve(uid uint64, to netip.AddrPort) (id uint32) {
 	return id
 }
 
-// addresses returns what QUERY_ROUTE answers.
+// addresses returns the answer to QUERY_ROUTE.
 func (c *libCM) addresses(id uint32) (src, dst netip.AddrPort) {
 	c.t.Helper()
 	var resp abi.QueryRouteResp
@@ -278,7 +279,7 @@ func (c *libCM) next() (e abi.EventResp) {
 	return e
 }
 
-// event waits for the next event, which must be of an id and a kind.
+// event waits for the next event, which must have the given id and kind.
 func (c *libCM) event(id uint32, uid uint64, kind uint32) abi.EventResp {
 	c.t.Helper()
 	e := c.next()

@@ -7,9 +7,9 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestCMOrder: a listener's CONNECT_REQUESTs are in the order of a program's calls of CONNECT, and
-// the events of its RESOLVE_IPs and RESOLVE_ROUTEs in the order of these. perftest numbers the QPs
-// of both ends by it.
+// TestCMOrder: a listener's CONNECT_REQUESTs have the order of the program's calls of CONNECT, and
+// the events of RESOLVE_IP and RESOLVE_ROUTE the order of those calls. perftest relies on this to
+// number the QPs of both ends.
 func TestCMOrder(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	s, c := server.open(), client.open()

@@ -28,7 +28,7 @@ func (c *libCM) all(list []cmStory) {
 	}
 }
 
-// needBound are commands that want an id with a device.
+// needBound are commands that need an id with a device.
 func needBound(what string, id, qpn uint32) []cmStory {
 	return []cmStory{
 		{what, syscall.EINVAL, abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 100}, nil},
@@ -93,14 +93,14 @@ func TestCMStates(t *testing.T) {
 	invalid.Valid = 0
 	c.fails(syscall.EINVAL, abi.CMConnect, &abi.Connect{ID: id, ConnParam: invalid}, nil)
 
-	// None of them did any harm.
+	// None of them had an effect.
 	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(qpn, "")}, nil)
 	req, _ := c.request(9)
 	c.destroy(req, 0)
 	c.destroy(l, 1)
 }
 
-// TestCMGarbled: ids, lengths and addresses that make no sense.
+// TestCMGarbled: invalid ids, lengths and addresses.
 func TestCMGarbled(t *testing.T) {
 	host := newHost(t, nil)
 	c, other := host.open(), host.open()
@@ -186,14 +186,14 @@ func TestCMGarbled(t *testing.T) {
 			t.Errorf("%s with room for 3 bytes: %v", abi.CMCommands[cmd].Name, err)
 		}
 	}
-	// The header counts more than was written, or there is half of one.
+	// The header counts more than was written, or is cut off.
 	b := abi.Append(nil, &abi.CMHeader{Cmd: abi.CMDestroyID, In: 17, Out: 4})
 	for _, b := range [][]byte{append(b, make([]byte, 16)...), b[:7]} {
 		if _, err := c.write(b); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%d bytes: %v", len(b), err)
 		}
 	}
-	// It counts less, and all was written: only CONNECT and ACCEPT mind.
+	// The header counts less than was written: only CONNECT and ACCEPT return an error.
 	body := abi.Append(nil, &abi.Listen{ID: id})
 	if n, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMListen}),
 		body...)); err != nil || n != 16 {
@@ -204,7 +204,7 @@ func TestCMGarbled(t *testing.T) {
 		body...)); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("accept that counts 287 bytes: %v", err)
 	}
-	// An answer that can't be written: what the command has done remains.
+	// If the answer cannot be written, the command's effect remains.
 	head := func(cmd uint32, in int) []byte {
 		return abi.Append(nil, &abi.CMHeader{Cmd: cmd, In: uint16(in), Out: 336})
 	}
@@ -220,7 +220,7 @@ func TestCMGarbled(t *testing.T) {
 	c.fails(syscall.ENOENT, abi.CMListen, &abi.Listen{ID: id}, nil)
 }
 
-// TestCMBindConflicts: an address that another id has.
+// TestCMBindConflicts: addresses that another id has bound.
 func TestCMBindConflicts(t *testing.T) {
 	c := newHost(t, nil).open()
 	anyAt := func(ap netip.AddrPort) netip.AddrPort {
@@ -268,7 +268,7 @@ func (c *libCM) setOption(id, level, name uint32, value []byte) error {
 		OptName: name, OptLen: uint32(len(value))}, nil)
 }
 
-// TestCMOptions: what each option may be, and when.
+// TestCMOptions: the permitted values of each option, and when it can be set.
 func TestCMOptions(t *testing.T) {
 	c := newHost(t, nil).open()
 	u32 := func(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
@@ -302,7 +302,7 @@ func TestCMOptions(t *testing.T) {
 	try("AFONLY of a listener", syscall.EINVAL, id, abi.OptionID, abi.OptionIDAfonly, u32(1))
 	try("TOS of a listener", nil, id, abi.OptionID, abi.OptionIDTOS, []byte{0})
 
-	// A path instead of a route: the kernel gives one to iWARP, too.
+	// A path instead of a route: the kernel accepts one for iWARP too.
 	_, at := c.listen(2, 1)
 	id = c.createID(3)
 	path := abi.Append(nil, &abi.PathRecData{Flags: abi.PathPrimary})

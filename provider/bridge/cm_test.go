@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestCMOnSiw tells the stories of rdma_cm to the kernel with siw.
+// TestCMOnSiw runs the tests of rdma_cm on the kernel with siw.
 func TestCMOnSiw(t *testing.T) {
 	vmtest.Need(t)
 	exe, err := os.Executable()
@@ -33,7 +33,7 @@ func TestCMOnSiw(t *testing.T) {
 		exe, "-test.run=^("+strings.Join(want, "|")+")$", "-test.v", "-test.timeout=5m")
 }
 
-// qpAttr asks what a QP needs for a state.
+// qpAttr returns the attributes that a QP needs for a state.
 func (c *libCM) qpAttr(id, state uint32) (resp abi.QPAttr) {
 	c.t.Helper()
 	c.must(abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: state}, &resp)
@@ -173,7 +173,7 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 	if path.NumPaths != 0 {
 		t.Errorf("%d paths", path.NumPaths)
 	}
-	// What is written shorter than the structs of today is what programs of older headers write.
+	// Structs in the length that programs compiled with older headers write.
 	short := abi.Append(nil, &abi.Connect{ID: id, ConnParam: param(cq, "")})[:280]
 	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMConnect, In: 280}),
 		short...)); err != nil {
@@ -191,7 +191,7 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 	s.destroy(req, 2)
 }
 
-// TestCMReject: a request is refused, and why is said.
+// TestCMReject: a request is refused, and the peer gets the reason.
 func TestCMReject(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	cq := client.queuePair()
@@ -219,7 +219,7 @@ func TestCMReject(t *testing.T) {
 	s.destroy(req, 0)
 	c.destroy(id, 3)
 
-	// A request that is destroyed is rejected, too.
+	// Destroying a request also rejects it.
 	id = c.resolve(2, at)
 	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(client.queuePair(), "")}, nil)
 	req, _ = s.request(1)
@@ -230,7 +230,7 @@ func TestCMReject(t *testing.T) {
 	s.destroy(l, 2)
 }
 
-// TestCMAcceptFails: what ACCEPT refuses is rejected.
+// TestCMAcceptFails: a request that ACCEPT refuses is rejected.
 func TestCMAcceptFails(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	sq := server.queuePair()
@@ -254,7 +254,7 @@ func TestCMAcceptFails(t *testing.T) {
 		s.destroy(req, 0)
 		c.destroy(id, 3)
 	}
-	// The QP can be used still.
+	// The QP is still usable.
 	id := c.resolve(2, at)
 	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(client.queuePair(), "")}, nil)
 	req, _ := s.request(1)
@@ -271,7 +271,7 @@ func TestCMRefused(t *testing.T) {
 	c.destroy(l, 0)
 	id := c.resolve(2, at)
 	connect := &abi.Connect{ID: id, ConnParam: param(qpn, "")}
-	if onSiw { // where TCP's connection is made within the call
+	if onSiw { // CONNECT makes the TCP connection within the call there
 		c.fails(syscall.ECONNREFUSED, abi.CMConnect, connect, nil)
 		c.fails(syscall.EINVAL, abi.CMDisconnect, &abi.Disconnect{ID: id}, nil)
 		return

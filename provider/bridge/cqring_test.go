@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// testRing is a CQ whose program does what the test says.
+// testRing is a CQ whose program is the test.
 type testRing struct {
 	t *testing.T
 	*cqRing
@@ -26,14 +26,14 @@ func (r *testRing) complete() {
 	}
 }
 
-// take has the program take a completion.
+// take takes a completion as the program would.
 func (r *testRing) take() {
 	atomic.StoreUint32(word(unsafe.Pointer(r.at(r.get))), 0)
 	r.get++
 }
 
-// TestTakenIsUpToDate: Taken returns the same number as long as the program takes nothing, however
-// much it has taken since the last call, and another one if it has taken anything.
+// TestTakenIsUpToDate: Taken returns the same number as long as the program takes nothing, and
+// another one once it has taken completions, no matter how many.
 func TestTakenIsUpToDate(t *testing.T) {
 	r := newTestRing(t, 2048)
 	for range 3000 {
@@ -51,8 +51,8 @@ func TestTakenIsUpToDate(t *testing.T) {
 	}
 }
 
-// TestTakenOfFullRing: more completions than the ring has have come since the last call, and an
-// element has one that was not taken in place of one that was.
+// TestTakenOfFullRing: more completions than fit into the ring have arrived since the last call, so
+// an untaken completion has replaced a taken one.
 func TestTakenOfFullRing(t *testing.T) {
 	r := newTestRing(t, 4)
 	for n := range uint32(20) {

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestHandleNumbers: a new object gets the lowest number that is free.
+// TestHandleNumbers: a new object gets the lowest free number.
 func TestHandleNumbers(t *testing.T) {
 	var h handles
 	for want := range uint32(100) {
@@ -28,8 +28,8 @@ func TestHandleNumbers(t *testing.T) {
 	}
 }
 
-// TestHandleCost: a number costs about the same beside many objects as beside few, also where the
-// lowest number is free again and again.
+// TestHandleCost: allocating a number takes about the same time with many objects as with few, even
+// if the lowest number is freed again and again.
 func TestHandleCost(t *testing.T) {
 	const few, many = 1 << 6, 1 << 18
 	cost := func(objects int) time.Duration {

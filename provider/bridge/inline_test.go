@@ -12,7 +12,7 @@ func inlineOf(e *abi.SiwSQE) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), abi.SiwMaxInline)
 }
 
-// TestElementSizes: the structs of package abi lie in memory as they are encoded, so that the
+// TestElementSizes: the structs of package abi have the same layout in memory as encoded, so the
 // queues can be arrays of them.
 func TestElementSizes(t *testing.T) {
 	for _, x := range []struct {

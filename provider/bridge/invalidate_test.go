@@ -6,7 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestPeerInvalidates: a peer ends the remote use of a region that it can access, and of no other.
+// TestPeerInvalidates: a peer can end the remote use of a region that it can access, and of no
+// other.
 func TestPeerInvalidates(t *testing.T) {
 	const localWrite, remoteRead = 1 << 0, 1 << 2
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows does what libibverbs and libsiw do in a program.
+// The code below does what libibverbs and libsiw do in a program.
 
 // libDevice is a device that the program has opened.
 type libDevice struct {
@@ -50,8 +50,8 @@ func (d *libDevice) write(b []byte) error {
 	return err
 }
 
-// command writes a command whose answer has the layouts of resp and driverResp; nil is none. The
-// request's first field is the address of the answer, if there is one.
+// command writes a command whose answer has the layouts of resp and driverResp; nil means none. If
+// there is an answer, the request's first field is its address.
 func (d *libDevice) command(number uint32, req, driver, resp, driverResp any) error {
 	d.t.Helper()
 	words := 0
@@ -65,7 +65,7 @@ func (d *libDevice) command(number uint32, req, driver, resp, driverResp any) er
 		room, addr = d.prog.alloc(n)
 		words = n / 4
 		for i := range room {
-			room[i] = 0xa5 // what is not written shows
+			room[i] = 0xa5 // shows what is not written
 		}
 	}
 	body := abi.Append(nil, req)
@@ -90,7 +90,7 @@ func (d *libDevice) command(number uint32, req, driver, resp, driverResp any) er
 	return nil
 }
 
-// must is command, which must succeed.
+// must writes a command that must succeed.
 func (d *libDevice) must(number uint32, req, driver, resp, driverResp any) {
 	d.t.Helper()
 	if err := d.command(number, req, driver, resp, driverResp); err != nil {
@@ -149,7 +149,7 @@ func (d *libDevice) channel() int {
 	return int(resp.FD)
 }
 
-// libCQ is a CQ as libsiw has it.
+// libCQ is a CQ in the form of libsiw.
 type libCQ struct {
 	d      *libDevice
 	handle uint32
@@ -188,7 +188,7 @@ func (c *libCQ) arm(flags uint32) {
 	atomic.StoreUint32(w, flags)
 }
 
-// libQP is a QP as libsiw has it.
+// libQP is a QP in the form of libsiw.
 type libQP struct {
 	d          *libDevice
 	handle     uint32
@@ -212,7 +212,7 @@ func (d *libDevice) createQP(req abi.CreateQP) *libQP {
 	return q
 }
 
-// postRecv posts a receive; false is a full queue.
+// postRecv posts a receive; it returns false if the queue is full.
 func (q *libQP) postRecv(id uint64, sges ...abi.SiwSGE) bool {
 	return postRQE(q.rq, q.nrq, &q.rput, id, sges...)
 }
@@ -234,8 +234,8 @@ func setHead(element unsafe.Pointer, h wqeHead) {
 	atomic.StoreUint32(word(element), *(*uint32)(unsafe.Pointer(&h)))
 }
 
-// postSend posts a work request as libsiw does, with a doorbell if the queue looks idle. ENOMEM is
-// a full queue.
+// postSend posts a work request as libsiw does, with a doorbell if the queue looks idle. It returns
+// ENOMEM if the queue is full.
 func (q *libQP) postSend(sqe abi.SiwSQE) error {
 	at := unsafe.Pointer(&q.sq[uintptr(q.sput%q.nsq)*sqeSize])
 	if loadHead(at).flags&abi.SiwWQEValid != 0 {
@@ -263,7 +263,7 @@ func (q *libQP) doorbell() error {
 	return err
 }
 
-// errno returns the errno of what Write returns.
+// errnoOf returns the errno in an error of Write.
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	errors.As(err, &e)

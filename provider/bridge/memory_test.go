@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestMemoryEndsWhileRegistered: memory that another thread maps anew while it is being registered
-// is not the region's when both calls have returned.
+// TestMemoryEndsWhileRegistered: if another thread remaps memory while it is being registered, the
+// memory does not belong to the region after both calls have returned.
 func TestMemoryEndsWhileRegistered(t *testing.T) {
 	b, prog := newBridge(t, nil)
 	d := openDevice(t, b, prog)

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestNetlink asks what libibverbs asks to find the device.
+// TestNetlink sends the requests with which libibverbs finds the device.
 func TestNetlink(t *testing.T) {
 	b, _ := newBridge(t, nil)
 	ask := func(command, flags uint16, attrs ...abi.NLAttribute) []abi.NLMessage {
@@ -60,7 +60,7 @@ func TestNetlink(t *testing.T) {
 	}
 }
 
-// TestNetlinkGarbled: what is no message has no answer, and does no harm.
+// TestNetlinkGarbled: bytes that are not a message get no answer and have no effect.
 func TestNetlinkGarbled(t *testing.T) {
 	b, _ := newBridge(t, nil)
 	whole := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
@@ -75,7 +75,7 @@ func TestNetlinkGarbled(t *testing.T) {
 	}
 }
 
-// TestSysfs compares what sysfs says with what the commands answer.
+// TestSysfs compares the files of sysfs with the answers of the commands.
 func TestSysfs(t *testing.T) {
 	b, prog := newBridge(t, nil)
 	d := openDevice(t, b, prog)
@@ -121,7 +121,7 @@ func TestSysfs(t *testing.T) {
 	if got := read("node_desc"); got != "Software iWARP stack" {
 		t.Errorf("the device's description is %q", got)
 	}
-	// siw has one MTU, that of the interface.
+	// siw has only one MTU, the interface's.
 	if port.MaxMTU != port.ActiveMTU {
 		t.Errorf("the port is %s", abi.Format(port))
 	}
@@ -129,14 +129,14 @@ func TestSysfs(t *testing.T) {
 		&port, nil)
 }
 
-// TestRate: what the kernel has in sysfs of a width and a speed.
+// TestRate: the kernel's text in sysfs for a width and a speed.
 func TestRate(t *testing.T) {
 	for _, x := range []struct {
 		width, speed uint8
 		want         string
 	}{
 		{0, 0, "2.5 Gb/sec (1X SDR)"},
-		{1, 3, "2.5 Gb/sec (1X SDR)"}, // 3 is no speed
+		{1, 3, "2.5 Gb/sec (1X SDR)"}, // 3 is not a speed
 		{2, 1, "10 Gb/sec (4X SDR)"},
 		{2, 32, "100 Gb/sec (4X EDR)"},
 		{1, 16, "14 Gb/sec (1X FDR)"},

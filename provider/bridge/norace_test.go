@@ -10,7 +10,7 @@ import (
 )
 
 // TestDoorbellAllocs: posting a Write and taking its completion allocates nothing. Under the race
-// detector everything does.
+// detector everything allocates.
 func TestDoorbellAllocs(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 64, 1), b.regMR(b.pd, 64, 3)

@@ -7,8 +7,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestOpeningWrite: the side that connects opens the stream with a Write, unless that is turned
-// off.
+// TestOpeningWrite: the connecting side opens the stream with a Write, unless that is turned off.
 func TestOpeningWrite(t *testing.T) {
 	for name, off := range map[string]bool{"on": false, "off": true} {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +27,7 @@ func TestOpeningWrite(t *testing.T) {
 			s.event(req, 3, cmEstablishedEvent)
 			c.event(id, 2, cmEstablishedEvent)
 			c.must(abi.CMDisconnect, &abi.Disconnect{ID: id}, nil)
-			s.event(req, 3, cmDisconnectedEvent) // after all that came
+			s.event(req, 3, cmDisconnectedEvent) // after everything that arrived
 			stats, err := server.b.queuePairByNumber(sq).qp.Stats()
 			if err != nil || (stats.Received.Write.Messages == 0) != off {
 				t.Errorf("%d Writes arrive, %v", stats.Received.Write.Messages, err)

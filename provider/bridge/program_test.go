@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testProgram is a program that a bridge serves: a mapping is its memory, and its descriptors are
+// testProgram is a program that a bridge serves. A mapping is its memory, and its descriptors are
 // in a table.
 type testProgram struct {
 	t   *testing.T
@@ -20,11 +20,11 @@ type testProgram struct {
 	mu    sync.Mutex
 	files map[int]File
 	owned map[int]bool
-	next  int  // bytes of mem that are in use
-	pins  int  // calls of Memory for regions without one of Release
-	full  bool // descriptors can't be adopted
+	next  int  // bytes of mem in use
+	pins  int  // calls of Memory without a call of Release
+	full  bool // descriptors cannot be adopted
 
-	registering func() // called when memory is to be registered, nil for nothing
+	registering func() // called before memory is registered; may be nil
 }
 
 // newProgram makes a program with some memory. When the test ends, all that the bridge owned must
@@ -146,8 +146,8 @@ func (p *testProgram) close(fd int) {
 	}
 }
 
-// pollIn waits so many milliseconds for something to read, also if a signal interrupts it, as those
-// of the Go runtime do.
+// pollIn waits ms milliseconds for something to read, even if signals interrupt it, as the Go
+// runtime's do.
 func pollIn(fd, ms int) bool {
 	for end := time.Now().Add(time.Duration(ms) * time.Millisecond); ; {
 		left := max(time.Until(end).Milliseconds(), 0)
@@ -158,8 +158,8 @@ func pollIn(fd, ms int) bool {
 	}
 }
 
-// epollWait waits for at most one event and returns how many there were, also if a signal
-// interrupts it: epoll_wait is not restarted after a signal's handler, whatever its flags
+// epollWait waits for at most one event and returns the number of events, even if a signal
+// interrupts it. epoll_wait is not restarted after a signal's handler, whatever its flags
 // (signal(7)).
 func epollWait(t *testing.T, epoll int, wait time.Duration) int {
 	t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// scribble writes what a faulty program might into a queue, for as long as stop is not set:
-// elements that change while they are read, with any counts, lengths and keys.
+// scribble writes what a faulty program might write into a queue until stop is set: elements that
+// change while they are read, with any counts, lengths and keys.
 func scribble(mem []byte, element uintptr, r *rand.Rand, keys []uint32, addrs []uint64,
 	stop *atomic.Bool) {
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(&mem[0])), len(mem)/4)
@@ -21,7 +21,7 @@ func scribble(mem []byte, element uintptr, r *rand.Rand, keys []uint32, addrs []
 		at := r.IntN(len(words))
 		var v uint32
 		switch in := at % per; {
-		case in == 2: // flags, and what is beside them
+		case in == 2: // flags and their neighbours
 			v = uint32(r.IntN(64)) | uint32(r.IntN(9))<<16 | uint32(r.IntN(11))<<24
 			if r.IntN(4) == 0 {
 				v = r.Uint32()
@@ -41,9 +41,9 @@ func scribble(mem []byte, element uintptr, r *rand.Rand, keys []uint32, addrs []
 	}
 }
 
-// TestGarbledQueues has programs write whatever into the queues that they share with the bridge,
-// while doorbells ring and messages come. Their connections end, and nothing else: what they have
-// registered is all that is read or written, and the device goes on.
+// TestGarbledQueues makes programs write garbage into the queues that they share with the bridge,
+// while doorbells ring and messages arrive. Only their connections end: nothing but their
+// registered memory is read or written, and the device continues.
 func TestGarbledQueues(t *testing.T) {
 	const rounds = 12
 	seed := uint64(time.Now().UnixNano())
@@ -53,7 +53,7 @@ func TestGarbledQueues(t *testing.T) {
 		am, bm := a.regMR(a.pd, 8192, 3), b.regMR(b.pd, 8192, 3)
 		guards := make([][]byte, 2)
 		for i, e := range []*libEnd{a, b} {
-			guards[i], _ = e.prog.alloc(4096) // after what is registered
+			guards[i], _ = e.prog.alloc(4096) // after the registered memory
 		}
 		connect(t, a, b)
 		var stop atomic.Bool
@@ -92,7 +92,7 @@ func TestGarbledQueues(t *testing.T) {
 				&abi.DestroyCQResp{}, nil)
 		}
 	}
-	// A device goes on.
+	// The device still works.
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	dst := b.regMR(b.pd, 64, 1)
 	b.qp.postRecv(1, dst.sge(0, 64))

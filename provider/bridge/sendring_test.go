@@ -12,12 +12,12 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestDoorbellOutOfStep: the state of a QP changes while its queue is posted. What was posted too
-// early or too late is not taken for a work request that can't be posted.
+// TestDoorbellOutOfStep: the state of a QP changes while its queue is posted. A request that was
+// posted too early or too late does not count as one that cannot be posted.
 func TestDoorbellOutOfStep(t *testing.T) {
 	const wrid = 7
 	for name, states := range map[string][]ibverbs.QPState{
-		// The state after each post that fails.
+		// The state after each failed post.
 		"connected meanwhile":             {ibverbs.QPRTS},
 		"this side leaves":                {ibverbs.QPSQD, ibverbs.QPSQD},
 		"this side leaves, and has left":  {ibverbs.QPErr},
@@ -56,8 +56,8 @@ func TestDoorbellOutOfStep(t *testing.T) {
 	}
 }
 
-// TestErrorFlushesQueue: what was posted without a connection is flushed when the QP is moved to
-// the error state.
+// TestErrorFlushesQueue: work that was posted without a connection is flushed when the QP is moved
+// to the error state.
 func TestErrorFlushesQueue(t *testing.T) {
 	e := newEnd(t, nil)
 	sqe := abi.SiwSQE{ID: 3, Opcode: abi.SiwSend, Flags: abi.SiwWQESignalled}
@@ -69,8 +69,8 @@ func TestErrorFlushesQueue(t *testing.T) {
 	e.wantWC("what was posted", 3, abi.SiwSend, abi.SiwWCWRFlushErr, -1)
 }
 
-// TestBadElementWaits: siw does not look at what is in the queue before the QP is connected. What
-// can't be posted ends the connection, and not the QP that has none yet.
+// TestBadElementWaits: siw does not read the queue before the QP is connected. A bad element ends
+// the connection, but not a QP that has none yet.
 func TestBadElementWaits(t *testing.T) {
 	const wrid = 5
 	var refused []uint64
@@ -91,8 +91,8 @@ func TestBadElementWaits(t *testing.T) {
 	}
 }
 
-// TestElementIsFreeFirst: an element is the program's again before the device has the work request,
-// whose completion another thread of the program may see at once, and post into that place.
+// TestElementIsFreeFirst: an element is freed before the device has the work request. Another
+// thread of the program may see the completion at once and post into that place.
 func TestElementIsFreeFirst(t *testing.T) {
 	r := &sendRing{size: 1, mem: &queueMemory{mem: make([]byte, sqeSize)},
 		state: func() ibverbs.QPState { return ibverbs.QPRTS },
@@ -105,7 +105,7 @@ func TestElementIsFreeFirst(t *testing.T) {
 			t.Error("the device has the work request, and its element is not free")
 		}
 		inline := unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), 5)
-		copy(inline, "other") // the program's next
+		copy(inline, "other") // the program's next request
 		if full {
 			full = false
 			return syscall.ENOMEM
@@ -117,14 +117,14 @@ func TestElementIsFreeFirst(t *testing.T) {
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), 5), "first")
 	setHead(unsafe.Pointer(e), wqeHead{flags: abi.SiwWQEValid | abi.SiwWQEInline, opcode: abi.SiwSend})
 	testkit.OK(t, r.doorbell())
-	testkit.OK(t, r.doorbell()) // what fullPause later does
+	testkit.OK(t, r.doorbell()) // as after fullPause
 	if posted != "first" {
 		t.Errorf("posted %q, want what the element had when it was taken", posted)
 	}
 }
 
 // TestDestroyedQueueIsOver: a doorbell that finds the QP closed, because the program destroys it at
-// the same time, completes nothing. The CQ may be that of other QPs, too.
+// the same time, completes nothing. Other QPs may use the same CQ.
 func TestDestroyedQueueIsOver(t *testing.T) {
 	r := &sendRing{size: 4, mem: &queueMemory{mem: make([]byte, 4*sqeSize)},
 		state: func() ibverbs.QPState { return ibverbs.QPErr },
@@ -135,7 +135,8 @@ func TestDestroyedQueueIsOver(t *testing.T) {
 	testkit.OK(t, r.doorbell())
 }
 
-// TestDestroyLeavesAnotherQP: the number of a QP that is being destroyed may be another's already.
+// TestDestroyLeavesAnotherQP: another QP may already have the number of a QP that is being
+// destroyed.
 func TestDestroyLeavesAnotherQP(t *testing.T) {
 	e := newEnd(t, nil)
 	q := testkit.Must(lookup[*queuePair](&e.prog.File(e.fd).(*uverbsFile).handles, e.qp.handle))(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// peerLeaves is a device whose QP has its connection ended by the peer after Query: the state that
-// Query returns is RTS, and the real one is not.
+// peerLeaves is a device on which the peer ends a QP's connection right after Query, so Query
+// returns RTS although the QP has left it.
 type peerLeaves struct{ provider.Provider }
 
 type peerLeavesDevice struct{ provider.Device }
@@ -45,8 +45,8 @@ func (q *peerLeavesQP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	return attr, init, err
 }
 
-// TestBothDisconnect: of two programs that disconnect at once neither is refused, as with siw. The
-// peer may end the connection between the look at the state and its change.
+// TestBothDisconnect: if two programs disconnect at once, neither gets an error, as with siw. The
+// peer may end the connection between the query of the state and its change.
 func TestBothDisconnect(t *testing.T) {
 	for _, to := range []ibverbs.QPState{ibverbs.QPSQD, ibverbs.QPSQE} {
 		vctx := testkit.Must(ibverbs.Open(peerLeaves{engine.New(nil)}, ""))(t)

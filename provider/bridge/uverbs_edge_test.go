@@ -28,12 +28,12 @@ func (d *libDevice) asyncEvent() (e abi.AsyncEvent) {
 	return e
 }
 
-// quiet reports whether a descriptor can't be read.
+// quiet reports whether a descriptor is not readable.
 func quiet(fd int) bool {
 	return !pollIn(fd, 0)
 }
 
-// libSRQ is an SRQ as libsiw has it.
+// libSRQ is an SRQ in the form of libsiw.
 type libSRQ struct {
 	handle, num, put uint32
 	rq               []byte
@@ -48,8 +48,8 @@ func (d *libDevice) createSRQ(req abi.CreateSRQ) *libSRQ {
 		uintptr(siw.NumRQE)*rqeSize)}
 }
 
-// TestSharedReceives: messages take receives from an SRQ, and the limit raises one event when fewer
-// are left.
+// TestSharedReceives: messages take receives from an SRQ, and one event is raised when fewer
+// receives than the limit are left.
 func TestSharedReceives(t *testing.T) {
 	a := newEnd(t, nil)
 	b := newEnd(t, nil)
@@ -130,7 +130,7 @@ func TestCompletionQueueFull(t *testing.T) {
 	}
 }
 
-// TestCompletionQueueLargest: a CQ may be as large as the device says, although its ring is then
+// TestCompletionQueueLargest: a CQ may have the device's maximum size, although its ring is then
 // larger.
 func TestCompletionQueueLargest(t *testing.T) {
 	e := newEnd(t, nil)
@@ -141,8 +141,8 @@ func TestCompletionQueueLargest(t *testing.T) {
 	}
 }
 
-// TestDoorbell: what is posted before there is a connection stays in the queue and goes out with
-// the connection; what can't be posted ends it.
+// TestDoorbell: work that is posted before the connection stays in the queue and is sent when the
+// QP is connected. A request that cannot be posted ends the connection.
 func TestDoorbell(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 64, 1), b.regMR(b.pd, 64, 1)
@@ -154,7 +154,7 @@ func TestDoorbell(t *testing.T) {
 		t.Errorf("a doorbell without a connection: %v, want ENOTCONN", err)
 	}
 	connect(t, a, b)
-	a.b.queuePairByNumber(a.qp.qpn).connected(true) // as rdma_cm does with ESTABLISHED
+	a.b.queuePairByNumber(a.qp.qpn).connected(true) // as rdma_cm calls it with ESTABLISHED
 	a.wantWC("what was posted before", 10, abi.SiwSend, abi.SiwWCSuccess, -1)
 	b.wantWC("its receive", 1, abi.SiwReceive, abi.SiwWCSuccess, 20)
 
@@ -173,10 +173,10 @@ func TestDoorbell(t *testing.T) {
 	b.wantWC("the receive that is left", 2, abi.SiwReceive, abi.SiwWCWRFlushErr, -1)
 }
 
-// TestSendQueueFull: a program that signals nothing may post more than the device has room for.
-// What has no place waits in the queue that the program maps.
+// TestSendQueueFull: a program that signals nothing may post more than fits into the device's
+// queue. The rest waits in the queue that the program maps.
 func TestSendQueueFull(t *testing.T) {
-	const writes, size = 60, 4 << 20 // which are posted in less time than they are sent
+	const writes, size = 60, 4 << 20 // posting them takes less time than sending them
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, size, 1), b.regMR(b.pd, size, 3)
 	connect(t, a, b)
@@ -204,7 +204,7 @@ func TestSendQueueFull(t *testing.T) {
 	}
 }
 
-// TestLargest makes the largest queues that the device says it has.
+// TestLargest makes queues of the device's maximum sizes.
 func TestLargest(t *testing.T) {
 	e := newEnd(t, nil)
 	var dev abi.QueryDeviceResp
@@ -224,8 +224,8 @@ func TestLargest(t *testing.T) {
 	e.must(abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: cq.handle}, nil, &abi.DestroyCQResp{}, nil)
 }
 
-// TestQueryDevice: programs know siw's library by its vendor id, and that it is not over siw by the
-// part id.
+// TestQueryDevice: the vendor id shows programs that the library is siw's, and the part id that the
+// driver is not.
 func TestQueryDevice(t *testing.T) {
 	e := newEnd(t, nil)
 	var resp abi.QueryDeviceResp
@@ -260,7 +260,8 @@ func TestQueryQueuePair(t *testing.T) {
 	}
 }
 
-// TestUverbsRefusals has the kernel's errno for what it refuses (uverbs_cmd.c, siw_verbs.c).
+// TestUverbsRefusals checks the errnos of refused commands against the kernel's (uverbs_cmd.c,
+// siw_verbs.c).
 func TestUverbsRefusals(t *testing.T) {
 	e := newEnd(t, nil)
 	_, addr := e.prog.alloc(4096)
@@ -350,15 +351,15 @@ func TestUverbsRefusals(t *testing.T) {
 	} {
 		e.wantErrno(x.what, x.want, x.number, x.req, x.driver, x.resp, x.driverResp)
 	}
-	// What leads nowhere is no error.
+	// A change without effect is not an error.
 	for _, state := range []ibverbs.QPState{ibverbs.QPInit, ibverbs.QPRTR} {
 		e.must(abi.UverbsModifyQP, modify(maskState,
 			func(m *abi.ModifyQP) { m.QPState = uint8(state) }), nil, nil, nil)
 	}
 }
 
-// FuzzUverbs writes what a program might: whatever it is, the answer is an errno of the kernel's or
-// success, and the bridge goes on.
+// FuzzUverbs writes arbitrary commands. The result is an errno of the kernel or success, and the
+// bridge continues.
 func FuzzUverbs(f *testing.F) {
 	for number := range abi.UverbsCommands {
 		f.Add(number, uint16(8), uint16(16), make([]byte, 24))

@@ -7,8 +7,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestLateEvents: an event that is under way when its object is destroyed is not sent after that.
-// The program would follow a pointer to what it has freed.
+// TestLateEvents: an event that is being raised while its object is destroyed is not sent
+// afterwards, because the program would follow a pointer to freed memory.
 func TestLateEvents(t *testing.T) {
 	e := newEnd(t, nil)
 	ch := e.channel()
@@ -37,7 +37,7 @@ func TestLateEvents(t *testing.T) {
 		qp.file.raise(ibverbs.EventSQDrained, qp.user, &qp.asyncFired)
 	}
 
-	// Those before are taken back, and are not reported.
+	// Earlier events are withdrawn and not reported.
 	late()
 	var gone abi.DestroyResp
 	var goneCQ abi.DestroyCQResp

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// A handled command names an object, in a request that handle makes.
+// A handled command names an object; handle makes its request.
 type handled struct {
 	number   uint32
 	destroys bool
@@ -18,8 +18,7 @@ type handled struct {
 	respSiw  any
 }
 
-// handledCommands are all commands that name an object, with the others that they name as they must
-// be.
+// handledCommands returns all commands that name an object; the other objects in them are valid.
 func (e *libEnd) handledCommands(srq uint32, mr *libMR) map[string]handled {
 	qp := abi.CreateQP{PDHandle: e.pd, SendCQHandle: e.cq.handle, RecvCQHandle: e.cq.handle,
 		MaxSendWR: 1, MaxRecvWR: 1, QPType: typeRC}
@@ -68,7 +67,7 @@ func (e *libEnd) handledCommands(srq uint32, mr *libMR) map[string]handled {
 	}
 }
 
-// objects counts what a device of the program has: objects, and descriptors.
+// objects counts the program's objects on a device, and its descriptors.
 func (d *libDevice) objects() (objects, descriptors int) {
 	h := &d.prog.File(d.fd).(*uverbsFile).handles
 	d.prog.mu.Lock()
@@ -76,7 +75,7 @@ func (d *libDevice) objects() (objects, descriptors int) {
 	return len(all[any](h)), len(d.prog.files) + len(d.prog.owned)
 }
 
-// TestHandles: commands that name an object which does not exist, one of another kind, or one of
+// TestHandles: commands with an object that does not exist, is of another kind, or belongs to
 // another descriptor (rdma_lookup_get_uobject).
 func TestHandles(t *testing.T) {
 	e := newEnd(t, nil)
@@ -111,7 +110,7 @@ func TestHandles(t *testing.T) {
 	if now, has := e.objects(); now != was || has != had {
 		t.Errorf("%d objects and %d descriptors, want %d and %d", now, has, was, had)
 	}
-	// While one thread destroys an object, another can't.
+	// While one thread destroys an object, another thread cannot.
 	h := &e.prog.File(e.fd).(*uverbsFile).handles
 	err := remove(h, srq.handle, func(s *sharedQueue) error {
 		e.wantErrno("an SRQ that is being destroyed", syscall.EBUSY, abi.UverbsDestroySRQ,
@@ -125,7 +124,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// names reports whether a command is about objects of a kind.
+// names reports whether a command names objects of a kind.
 func (x handled) names(kind string) bool {
 	switch r := x.request(77).(type) {
 	case *abi.DeallocPD, *abi.RegMR, *abi.CreateSRQ:
@@ -143,8 +142,8 @@ func (x handled) names(kind string) bool {
 	return kind == "SRQ"
 }
 
-// TestCutShort: each command with less than it has, with another length than its header says, and
-// with less room for the answer than it needs.
+// TestCutShort: each command cut short, with a length that differs from its header, and with too
+// little room for the answer.
 func TestCutShort(t *testing.T) {
 	e := newEnd(t, nil)
 	mr := e.regMR(e.pd, 4096, 1)
@@ -153,7 +152,7 @@ func TestCutShort(t *testing.T) {
 	was, had := e.objects()
 	for number, c := range abi.UverbsCommands {
 		if _, ok := uverbsCommands[number]; !ok && number != abi.UverbsPostSend {
-			continue // siw has none
+			continue // siw does not have it
 		}
 		size := 8 + abi.Size(c.Request)
 		room := 0
@@ -171,7 +170,7 @@ func TestCutShort(t *testing.T) {
 		}
 		for n := 8; n < size; n += 4 {
 			if number == abi.UverbsDestroyCQ && n == 16 {
-				continue // which rdma-core 18 writes
+				continue // rdma-core 18 writes this
 			}
 			try("cut short", syscall.ENOSPC, n, room, n)
 		}
@@ -200,7 +199,7 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: a command whose answer can't be written is EFAULT, and has made nothing.
+// TestNoAnswer: a command whose answer cannot be written returns EFAULT and makes nothing.
 func TestNoAnswer(t *testing.T) {
 	e := newEnd(t, nil)
 	mr := e.regMR(e.pd, 4096, 1)
@@ -246,7 +245,7 @@ func TestNoAnswer(t *testing.T) {
 	if now, has := e.objects(); now != was || has != had {
 		t.Errorf("%d objects and %d descriptors, want %d and %d", now, has, was, had)
 	}
-	// A destruction has happened, as with the kernel.
+	// The destruction still happens, as with the kernel.
 	try(e.fd, abi.UverbsDestroySRQ, &abi.DestroySRQ{SRQHandle: srq.handle}, nil, abi.DestroyResp{},
 		nil)
 	e.wantErrno("destroying it again", syscall.ENOENT, abi.UverbsDestroySRQ,

@@ -34,7 +34,7 @@ func newBridge(t *testing.T, opts *engine.Options) (*Bridge, *testProgram) {
 	return b, prog
 }
 
-// patience is how long a test waits for what must come.
+// patience limits how long a test waits for what must come.
 const patience = 2 * time.Minute
 
 // libEnd is one end of a connection: a program with a QP.
@@ -70,7 +70,7 @@ func newEnd(t *testing.T, srq *uint32) *libEnd {
 	return e
 }
 
-// connect connects two ends. The connection manager is the Go one.
+// connect connects two ends, with Go's connection manager.
 func connect(t *testing.T, a, b *libEnd) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -145,8 +145,8 @@ func (m *libMR) sge(off, n int) abi.SiwSGE {
 	return abi.SiwSGE{LAddr: m.addr + uint64(off), Length: uint32(n), LKey: m.LKey}
 }
 
-// TestQueues plays what libsiw does with the queues that it maps: a Send, a Write, a Read and
-// inline data arrive, and what was posted is flushed when the connection ends.
+// TestQueues does what libsiw does with the queues that it maps. A Send, a Write, a Read and inline
+// data arrive, and posted work is flushed when the connection ends.
 func TestQueues(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src := a.regMR(a.pd, 1<<16, 1)
@@ -161,7 +161,7 @@ func TestQueues(t *testing.T) {
 	}
 	connect(t, a, b)
 
-	// A Send is split between the SGEs of the receive.
+	// A Send is scattered to the SGEs of the receive.
 	send := abi.SiwSQE{ID: 1, Flags: abi.SiwWQESignalled, Opcode: abi.SiwSend, NumSGE: 2}
 	send.SGE[0], send.SGE[1] = src.sge(0, 1000), src.sge(1000, 2000)
 	if err := a.qp.postSend(send); err != nil {
@@ -173,7 +173,7 @@ func TestQueues(t *testing.T) {
 		t.Error("the Send has other bytes")
 	}
 
-	// Inline data lies in the element.
+	// Inline data is in the element.
 	inline := abi.SiwSQE{ID: 2, Flags: abi.SiwWQESignalled | abi.SiwWQEInline, Opcode: abi.SiwSend,
 		NumSGE: 1}
 	inline.SGE[0].Length = 80
@@ -217,8 +217,8 @@ func TestQueues(t *testing.T) {
 	a.wantWC("Send after the end", 1, abi.SiwSend, abi.SiwWCWRFlushErr, -1)
 }
 
-// TestCompletionEvents: a CQ that is armed gives one event, which the program reads from the
-// channel, and DESTROY_CQ says how many it has read.
+// TestCompletionEvents: an armed CQ raises one event, which the program reads from the channel, and
+// DESTROY_CQ returns the number of events read.
 func TestCompletionEvents(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 4096, 1), b.regMR(b.pd, 4096, 1)
@@ -253,7 +253,7 @@ func TestCompletionEvents(t *testing.T) {
 	event()
 	b.wantWC("first", 0, abi.SiwReceive, abi.SiwWCSuccess, 10)
 
-	// Not armed: no event. Armed for solicited ones: only such a Send gives one.
+	// Not armed: no event. Armed for solicited completions: only a solicited Send raises one.
 	send(0)
 	b.wantWC("second", 1, abi.SiwReceive, abi.SiwWCSuccess, 10)
 	b.cq.arm(abi.SiwNotifySolicited)
@@ -281,8 +281,8 @@ func TestCompletionEvents(t *testing.T) {
 	}
 }
 
-// TestObjectsInUse: what others need can't be destroyed, and handles are of one kind and one
-// device.
+// TestObjectsInUse: objects that others need cannot be destroyed, and a handle is valid for one
+// kind and one device only.
 func TestObjectsInUse(t *testing.T) {
 	e := newEnd(t, nil)
 	e.regMR(e.pd, 100, 1)
@@ -304,8 +304,8 @@ func TestObjectsInUse(t *testing.T) {
 		&abi.GetContextResp{}, &abi.SiwAllocCtxResp{})
 }
 
-// TestProgramsUse: the engine sees when a program takes completions and when it waits for some, and
-// a program that writes whatever into its queue has it look at no more than there is.
+// TestProgramsUse: the engine sees when a program takes completions and when it waits for some. If
+// the program writes garbage into its queue, the engine reads no more elements than the queue has.
 func TestProgramsUse(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 64, 0), b.regMR(b.pd, 64, 1)

@@ -23,7 +23,8 @@ func pages(t *testing.T, n, prot int) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
 
-// TestBadAddresses: memory that the program does not have is EFAULT, and the program goes on.
+// TestBadAddresses: accessing memory that the program does not have returns EFAULT, and the program
+// continues.
 func TestBadAddresses(t *testing.T) {
 	page := uint64(unix.Getpagesize())
 	none := pages(t, 2, unix.PROT_NONE)
@@ -71,7 +72,7 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
-// TestNoPlace: no place of the table of regions has memory that is not the program's, not even
+// TestNoPlace: no place in the table of regions has memory that is not the program's, not even
 // while its registration fails.
 func TestNoPlace(t *testing.T) {
 	p := &process{pid: os.Getpid()}
@@ -83,7 +84,7 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestTouch: without the advice of Linux 5.14 pages are made present as well, and stay as they are.
+// TestTouch: pages are made present and stay unchanged even without Linux 5.14's advice.
 func TestTouch(t *testing.T) {
 	page := uint64(unix.Getpagesize())
 	p := &process{pid: os.Getpid()}
@@ -118,14 +119,14 @@ func TestTouch(t *testing.T) {
 	}
 }
 
-// taker is a File that takes all.
+// taker is a File that accepts everything.
 type taker struct{ closed bool }
 
 func (*taker) Write(b []byte) (int, error) { return len(b), nil }
 func (f *taker) Close()                    { f.closed = true }
 
-// TestWrite: a command comes to the object that its descriptor stands for, without an allocation,
-// until it is closed.
+// TestWrite: a command reaches its descriptor's object without an allocation, until the descriptor
+// is closed.
 func TestWrite(t *testing.T) {
 	p := &process{pid: os.Getpid(), frames: func(addr uint64, _ int) bool { return addr != 0 }}
 	p.files.Store(&[]*openFile{nil})
@@ -155,7 +156,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// patience is how long a test waits for what has to happen.
+// patience limits how long a test waits for an event that must come.
 const patience = 2 * time.Minute
 
 // waiter is a File whose commands wait.
@@ -169,8 +170,9 @@ func (f *waiter) Write(b []byte) (int, error) {
 
 func (f *waiter) Close() { close(f.closed) }
 
-// TestCloseBesideACommand: close of a descriptor does not wait for another thread's command, as of
-// CONNECT to a peer that does not answer. The object ends with that command, as in the kernel.
+// TestCloseBesideACommand: closing a descriptor does not wait for another thread's command, for
+// example a CONNECT to a peer that does not answer. As in the kernel, the object ends with that
+// command.
 func TestCloseBesideACommand(t *testing.T) {
 	p := &process{pid: os.Getpid(), frames: func(uint64, int) bool { return true }}
 	p.files.Store(&[]*openFile{nil})

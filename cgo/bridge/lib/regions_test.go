@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRegions: the places of regions are used again, also of one that is registered twice, and
-// those for which there is no place do no harm.
+// TestRegions: the places of regions are reused, even for a region that is registered twice.
+// Regions without a place cause no error.
 func TestRegions(t *testing.T) {
 	var r regions
 	r.add(4096, 100)
@@ -18,7 +18,7 @@ func TestRegions(t *testing.T) {
 		t.Errorf("places of %v", got)
 	}
 	r.remove(4096, 100)
-	r.remove(4096, 200) // which is none
+	r.remove(4096, 200) // not a registered region
 	if got := placed(); !slices.Equal(got, []uint64{4096, 8192}) {
 		t.Errorf("one less: places of %v", got)
 	}

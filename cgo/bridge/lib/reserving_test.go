@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestReserving: what the engine and other threads do in the moment in which a program unmaps
-// memory of a region. The program has faults.c in itself, and stops it there.
+// TestReserving: what the engine and other threads do at the moment when a program unmaps memory of
+// a region. The program includes faults.c, and stops it there.
 func TestReserving(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "reserving")
 	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/reserving.c",

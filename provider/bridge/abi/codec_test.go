@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestDecodeShort: of a message that is cut short nothing is taken, unless the kernel takes what is
-// missing for zeros.
+// TestDecodeShort: nothing is decoded from a message that is cut short, unless the kernel takes the
+// missing bytes for zeros.
 func TestDecodeShort(t *testing.T) {
 	whole := abi.Append(nil, &abi.Listen{ID: 7, Backlog: 9})
 	for n := range whole {
@@ -33,7 +33,7 @@ func TestDecodeShort(t *testing.T) {
 	}
 }
 
-// TestFormat shows messages as strace would.
+// TestFormat: messages are formatted as strace would.
 func TestFormat(t *testing.T) {
 	c := abi.Connect{ID: 3}
 	c.ConnParam.QPNum, c.ConnParam.PrivateDataLen = 2, 2
@@ -53,7 +53,7 @@ func TestFormat(t *testing.T) {
 var littleEndian = abi.Append(nil, &abi.AllocPDResp{PDHandle: 1})[0] == 1
 
 // TestSockaddr compares addresses with bytes written by hand from struct sockaddr_in and
-// sockaddr_in6 of a little-endian machine.
+// sockaddr_in6 on a little-endian machine.
 func TestSockaddr(t *testing.T) {
 	for addr, octets := range map[string]string{
 		"192.0.2.1:7471":       "02001d2fc0000201",
@@ -93,8 +93,8 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever the bytes are, decoding takes as many as the layout has, and what is
-// encoded of the result decodes to the same.
+// FuzzDecode: whatever the bytes are, decoding uses as many as the layout has, and encoding the
+// result and decoding it again gives the same result.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("octets"))
 	f.Add(bytes.Repeat([]byte{0xff, 1}, 200))

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCommands: every message of the tables is compared with the kernel's headers, and a command
-// has an address for its answer where it has an answer.
+// has an address for its answer exactly if it has an answer.
 func TestCommands(t *testing.T) {
 	known := map[reflect.Type]bool{}
 	for _, layout := range layouts {
@@ -26,7 +26,7 @@ func TestCommands(t *testing.T) {
 				}
 			}
 			address := slices.ContainsFunc(abi.Fields(c.Request), func(f abi.Field) bool { return f.Name == "response" })
-			// The kernel's headers have an address for BIND_IP, and it answers nothing.
+			// The kernel's headers have an address for BIND_IP, although it has no answer.
 			if answers := c.Response != nil; table != "extended" && address != answers && c.Name != "bind_ip" {
 				t.Errorf("%s %d, %s: an answer: %v, an address for it: %v", table, number, c.Name, answers, address)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// layouts are the structs of the kernel's headers, and what they are here.
+// layouts maps the structs of the kernel's headers to this package's.
 var layouts = map[string]any{
 	"ib_uverbs_cmd_hdr":                  abi.UverbsHeader{},
 	"ib_uverbs_ex_cmd_hdr":               abi.UverbsExHeader{},
@@ -125,7 +125,7 @@ var layouts = map[string]any{
 	"nlmsghdr": abi.NLHeader{},
 }
 
-// constants are names of the headers, and their values here.
+// constants maps names of the headers to their values here.
 var constants = map[string]int64{
 	"IB_USER_VERBS_CMD_GET_CONTEXT":         abi.UverbsGetContext,
 	"IB_USER_VERBS_CMD_QUERY_DEVICE":        abi.UverbsQueryDevice,
@@ -276,8 +276,8 @@ var constants = map[string]int64{
 	"(long)sizeof(((struct rdma_ucm_event_resp*)0)->param)": abi.EventParamSize,
 }
 
-// TestLayouts has a C compiler say where every field of the kernel's structs is, and what its
-// constants are, and compares that with the layouts of this package.
+// TestLayouts compares this package's layouts and constants with the field offsets and constants
+// that a C compiler reports for the kernel's headers.
 func TestLayouts(t *testing.T) {
 	var program, want strings.Builder
 	program.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include <netinet/in.h>\n#include <sys/socket.h>\n" +
@@ -310,7 +310,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// compiled returns what a C program prints.
+// compiled returns the output of a C program.
 func compiled(t *testing.T, program string) string {
 	t.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
@@ -328,7 +328,7 @@ func compiled(t *testing.T, program string) string {
 	return string(testkit.Must(exec.Command(binary).Output())(t))
 }
 
-// TestEveryFieldHasAName: a field without one would be compared with nothing.
+// TestEveryFieldHasAName: a field without a name would not be compared.
 func TestEveryFieldHasAName(t *testing.T) {
 	for name, msg := range layouts {
 		v := reflect.TypeOf(msg)

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestNetlinkBytes has a request as libibverbs sends it for the file of a device, written out by
-// hand from linux/netlink.h: 16 bytes of header, and two attributes that begin at multiples of
+// TestNetlinkBytes decodes a request as libibverbs sends it for a device's file. It is written out
+// by hand from linux/netlink.h: 16 bytes of header, and two attributes that begin at multiples of
 // four.
 func TestNetlinkBytes(t *testing.T) {
 	if !bytes.Equal(abi.Append(nil, &abi.PostResp{BadWR: 1}), []byte{1, 0, 0, 0}) {
@@ -38,8 +38,8 @@ func TestNetlinkBytes(t *testing.T) {
 	}
 }
 
-// FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no bytes do
-// harm.
+// FuzzDecodeNL: encoding what was decoded and decoding it again gives the same result, and no input
+// causes a panic.
 func FuzzDecodeNL(f *testing.F) {
 	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
 		Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}}))

@@ -36,8 +36,8 @@ func recorded(t *testing.T) map[string]*recording.Recording {
 	return all
 }
 
-// TestRecorded decodes what programs wrote to siw, and what it answered, and encodes it again to
-// the same bytes. Every layout has all bytes: none is left after it, and none is missing, but in
+// TestRecorded decodes what programs wrote to siw and what siw answered, and encodes it again to
+// the same bytes. Every layout covers all bytes: none is left over and none is missing, except in
 // what refusals writes, which is too short and too long.
 func TestRecorded(t *testing.T) {
 	commands := map[string]int{}
@@ -77,7 +77,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestRecordedNetlink is TestRecorded for messages of netlink.
+// TestRecordedNetlink decodes and encodes recorded messages of netlink.
 func TestRecordedNetlink(t *testing.T) {
 	messages := 0
 	for name, rec := range recorded(t) {

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/recording"
 )
 
-// TestText writes entries and reads them again, and has a line that is written out by hand.
+// TestText writes entries and reads them again, and checks a line that is written out by hand.
 func TestText(t *testing.T) {
 	zeros := func(n int) []byte { return make([]byte, n) }
 	rec := &recording.Recording{Comments: []string{"Linux 6.1"}, Entries: []recording.Entry{
@@ -101,8 +101,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// session is a recording of a program that makes a PD, a CQ and an id, in another thread than the
-// first, with other handles and addresses each time.
+// session is a recording of a program that makes a PD, a CQ and an id, the last in another thread,
+// with different handles and addresses each time.
 func session(with uint32, thread int) *recording.Recording {
 	at := uint64(with) * 0x1000
 	answer := func(parts ...any) []byte {
@@ -147,9 +147,9 @@ func steps(t *testing.T, rec *recording.Recording) []recording.Step {
 	return s
 }
 
-// TestSteps: what differs from run to run is not in the steps.
+// TestSteps: steps do not contain what differs from run to run.
 func TestSteps(t *testing.T) {
-	a, b := steps(t, session(1, 100)), steps(t, session(7, -2)) // numbers that begin again
+	a, b := steps(t, session(1, 100)), steps(t, session(7, -2)) // thread numbers that wrap around
 	if diff := cmp.Diff(a, b); diff != "" {
 		t.Errorf("steps:\n%s", diff)
 	}
@@ -175,8 +175,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestCompare finds what differs: a value, an errno, a handle that is another object's, a command
-// that is missing, and one that is too many.
+// TestCompare finds a different value, a different errno, a handle of another object, a missing
+// command and an additional one.
 func TestCompare(t *testing.T) {
 	edit := func(change func(*recording.Recording)) []string {
 		rec := session(7, 3000)
@@ -220,7 +220,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestReadKnown reads known differences, whose lines have reasons.
+// TestReadKnown reads known differences; each line has a reason.
 func TestReadKnown(t *testing.T) {
 	known, err := recording.ReadKnown("# differences\n\n" +
 		"* uverbs.query_device answer.max_qp 1 2 siw is small\n" +
@@ -241,7 +241,7 @@ func TestReadKnown(t *testing.T) {
 	}
 }
 
-// FuzzSteps: whatever was recorded, there are steps or an error.
+// FuzzSteps: every recording gives steps or an error.
 func FuzzSteps(f *testing.F) {
 	for _, e := range session(1, 1).Entries {
 		f.Add(e.File, e.Request, e.Answer)
@@ -258,8 +258,8 @@ func FuzzSteps(f *testing.F) {
 	})
 }
 
-// TestEvents: DESTROY_ID reports the events that the program was given, of a listening id those of
-// requests, too. DISCONNECTED is no step.
+// TestEvents: DESTROY_ID reports the number of events that the program has received; for a
+// listening id it includes requests. DISCONNECTED is not a step.
 func TestEvents(t *testing.T) {
 	write := func(request []byte, answer any) recording.Entry {
 		return recording.Entry{Thread: 1, File: recording.CM, Op: recording.Write, Request: request,
@@ -279,9 +279,9 @@ func TestEvents(t *testing.T) {
 		event(0x10, 1, 4), // CONNECT_REQUEST
 		event(0x20, 1, 9), // ESTABLISHED
 		destroy(1, 2),
-		event(0x20, 1, 10), // DISCONNECTED, given before
+		event(0x20, 1, 10), // DISCONNECTED, received earlier
 		destroy(0, 1),
-		destroy(0, 1), // of an id that is not there: one too many
+		destroy(0, 1), // of an id that does not exist: one too many
 	}}
 	rec.Entries[6].Answer = abi.Append(nil, &abi.DestroyResp{EventsReported: 5})
 	var got []string

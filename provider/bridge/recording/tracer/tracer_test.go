@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/recording/tracer"
 )
 
-// asProgram, set in the environment of the test's binary, makes it the program that is recorded.
+// asProgram, set in the environment of the test's binary, makes the binary the recorded program.
 const asProgram = "GOVS_TEST_AS_TRACEE"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func start(t *testing.T, what string) *tracer.Tracee {
 	return tracee
 }
 
-// TestThreads records a program of several threads. What it does with other files is not recorded.
+// TestThreads records a program of several threads, without what it does with other files.
 // TestRecordSiw of the command has programs that use a device.
 func TestThreads(t *testing.T) {
 	rec, status, err := start(t, "threads").Wait()
@@ -69,7 +69,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// TestKill ends a program, and another one that it does not know of goes on.
+// TestKill ends a program; another program, which the tracer does not trace, continues.
 func TestKill(t *testing.T) {
 	other := exec.Command("cat")
 	in, err := other.StdinPipe()
@@ -95,7 +95,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStart: what can't be started is an error.
+// TestStart: a program that cannot be started is an error.
 func TestStart(t *testing.T) {
 	if _, err := tracer.Start(exec.Command("/no/such/program")); err == nil {
 		t.Error("a program that does not exist was started")
