@@ -2,7 +2,7 @@ package ddp
 
 import "testing"
 
-// BenchmarkHeader is a header written and read, of each kind.
+// BenchmarkHeader writes and reads a header of each kind.
 func BenchmarkHeader(b *testing.B) {
 	for name, h := range map[string]Header{
 		"tagged":   {Tagged: true, Last: true, STag: 7, TO: 0x2000},
@@ -21,7 +21,7 @@ func BenchmarkHeader(b *testing.B) {
 	}
 }
 
-// BenchmarkSegmenter cuts 1 MiB for an Ethernet.
+// BenchmarkSegmenter cuts 1 MiB into segments for Ethernet.
 func BenchmarkSegmenter(b *testing.B) {
 	const length, mulpdu = 1 << 20, 1440
 	b.ReportAllocs()

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// wire renders an error as the layer/type/code of its Terminate.
+// wire formats an error as the layer/type/code of its Terminate.
 func wire(err error) string {
 	if err == nil {
 		return "ok"
@@ -38,7 +38,7 @@ func TestCheckVersion(t *testing.T) {
 			t.Errorf("untagged DV %d: %s, want %s", dv, got, want[1])
 		}
 	}
-	// On a stream of the RDMA Consortium's version it is the other way round.
+	// On a stream of the RDMA Consortium's version only DV 0 is valid.
 	for dv, want := range map[uint8]string{0: "ok", 1: "1/2/06", 2: "1/2/06", 3: "1/2/06"} {
 		if got := wire(CheckVersion(&Header{Version: dv}, RDMACVersion)); got != want {
 			t.Errorf("DV %d where it is 0: %s, want %s", dv, got, want)
@@ -46,7 +46,7 @@ func TestCheckVersion(t *testing.T) {
 	}
 }
 
-// One thing wrong at a time, around a buffer of 4096 octets at TO 0x10000.
+// One fault at a time, around a buffer of 4096 octets at TO 0x10000.
 //
 //rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
 //rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
@@ -100,7 +100,7 @@ func TestCheckTagged(t *testing.T) {
 	}
 }
 
-// The bounds check agrees with arithmetic that has no bounds itself.
+// The bounds check agrees with arithmetic on big integers.
 func TestContainsAgreesWithBigIntegers(t *testing.T) {
 	edge := rapid.OneOf(
 		rapid.Uint64(), rapid.Uint64Range(0, 20),
@@ -123,7 +123,7 @@ func TestContainsAgreesWithBigIntegers(t *testing.T) {
 	})
 }
 
-// TestContainsEdges: regions at either end of the addresses, where a sum or a difference wraps.
+// TestContainsEdges: regions at either end of the address space, where a sum or a difference wraps.
 func TestContainsEdges(t *testing.T) {
 	const top = math.MaxUint64
 	for _, tt := range []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// vectors are DDP headers in hex beside what they mean. Those of siw 6.1.192 are
-// from a capture of rping.
+// vectors are DDP headers in hex and their meanings. Those of siw 6.1.192 are from a capture of
+// rping.
 var vectors = []struct {
 	name string
 	hex  string
@@ -73,7 +73,7 @@ func TestHeaderVectors(t *testing.T) {
 	}
 }
 
-// A segment may end with its header, but not within it.
+// A segment may end after its header, but not within it.
 //
 //rfc:5041 DDP-4.4-01 Every segment has a DDP header
 //rfc:5041 DDP-4.4-02 Segment without payload is legal
@@ -92,8 +92,8 @@ func TestParseEveryPrefix(t *testing.T) {
 	}
 }
 
-// While the octets of a ULPDU trickle in, the header is reported as soon as it
-// is complete and not before.
+// While the octets of a ULPDU arrive one by one, the header is returned as soon as it is complete
+// and not before.
 func TestParseHeaderTrickle(t *testing.T) {
 	for _, v := range vectors {
 		header := testkit.Unhex(t, v.hex)
@@ -112,7 +112,7 @@ func TestParseHeaderTrickle(t *testing.T) {
 	}
 }
 
-// What follows the ULPDU in a receive buffer is no part of it.
+// Octets after the ULPDU in a receive buffer are not a part of it.
 func TestParseHeaderIgnoresNextFrame(t *testing.T) {
 	octets := append(testkit.Unhex(t, vectors[2].hex), bytes.Repeat([]byte{0xa5}, 64)...)
 	for _, n := range []int{-1, 0, 1, 13, 14, 17} {
@@ -120,8 +120,7 @@ func TestParseHeaderIgnoresNextFrame(t *testing.T) {
 			t.Errorf("ULPDU of %d octets: header of %d, %v; want ErrShortSegment", n, used, err)
 		}
 	}
-	// A length that fits a tagged header only is known to be wrong once the T
-	// bit is there.
+	// A length that fits only a tagged header is known to be wrong once the T bit has arrived.
 	if _, used, err := ParseHeader(nil, 14); used != 0 || err != nil {
 		t.Errorf("no octets yet: %d, %v", used, err)
 	}
@@ -130,8 +129,8 @@ func TestParseHeaderIgnoresNextFrame(t *testing.T) {
 	}
 }
 
-// AppendTo writes every octet of its part of a buffer that holds rubbish, and no
-// other.
+// AppendTo overwrites every octet of its part of a buffer with arbitrary contents, and no other
+// octet.
 func TestAppendToOverwritesRubbish(t *testing.T) {
 	for _, v := range vectors {
 		buf := bytes.Repeat([]byte{0xa5}, 64)
@@ -185,7 +184,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 	})
 }
 
-// TestParseTagged: the shortcut for tagged headers returns what Parse returns.
+// TestParseTagged: ParseTagged returns what Parse returns for tagged headers.
 func TestParseTagged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := anyHeader(t)
@@ -226,8 +225,7 @@ func TestCodecAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever parses is written back octet for octet, and a streamed
-// parse agrees with a whole one.
+// FuzzParse: a parsed header is written back octet for octet, and ParseHeader agrees with Parse.
 func FuzzParse(f *testing.F) {
 	for _, v := range vectors {
 		octets := testkit.Unhex(f, v.hex)

@@ -18,7 +18,7 @@ func (s *script) segment(msn, mo uint32, last bool) Header {
 	return Header{Last: last, Version: 1, QN: s.q.QN(), MSN: msn, MO: mo}
 }
 
-// good sends a segment whose FPDU is good.
+// good sends a segment with a good FPDU.
 func (s *script) good(story string, msn, mo uint32, n int, last bool) {
 	s.t.Helper()
 	h := s.segment(msn, mo, last)
@@ -28,7 +28,7 @@ func (s *script) good(story string, msn, mo uint32, n int, last bool) {
 	s.q.Commit(last, n)
 }
 
-// bad sends a segment that must be refused with a code and leave no trace.
+// bad sends a segment that must be refused with a code and change nothing.
 func (s *script) bad(story, want string, h Header, n int) {
 	s.t.Helper()
 	before := s.q
@@ -99,8 +99,8 @@ func TestMessageLengthEndsAt32Bits(t *testing.T) {
 	s.good("2^32 - 1 octets are a message", 1, s.q.Offset(), left, true)
 }
 
-// FuzzUntaggedQueue: of random segments the queue takes exactly those that
-// continue it, and Check never moves it.
+// FuzzUntaggedQueue: the queue accepts exactly the random segments that continue it, and Check
+// never changes it.
 func FuzzUntaggedQueue(f *testing.F) {
 	f.Add(uint32(0), uint32(1), uint32(0), uint16(10), true)
 	f.Add(uint32(0), uint32(1), uint32(0), uint16(10), false)
@@ -120,7 +120,7 @@ func FuzzUntaggedQueue(f *testing.F) {
 	})
 }
 
-// A receiver that follows a segmenter sees every message whole.
+// A receiver of a segmenter's segments receives every message whole.
 func TestQueueFollowsSegmenter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.Uint32().Draw(t, "first MSN")
@@ -161,9 +161,8 @@ func TestChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestWholeAgreesWithCheck: with any bit or octet of the header changed, Whole takes a ULPDU
-// exactly
-// if Parse and Check find the next message of the queue in one segment.
+// TestWholeAgreesWithCheck: with any bit or octet of the header changed, Whole accepts a ULPDU
+// exactly if Parse and Check find the next message of the queue in one segment.
 //
 //rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
 //rfc:5041 DDP-7.1u1-01 Untagged: QN valid
@@ -193,7 +192,7 @@ func TestWholeAgreesWithCheck(t *testing.T) {
 			try(at, byte(change))
 		}
 	}
-	// Nothing changed, the reserved bits, and the octets that are RDMAP's.
+	// The unchanged header, the reserved bits, and RDMAP's octets.
 	if want := UntaggedHeaderLen + 15 + 5*255; taken != want {
 		t.Errorf("%d ULPDUs were taken, want %d", taken, want)
 	}

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// all cuts a whole message at one MULPDU.
+// all cuts a whole message with one MULPDU.
 func all(length uint32, tagged bool, mulpdu int) []Segment {
 	s := NewSegmenter(length, tagged)
 	var segs []Segment
@@ -70,8 +70,8 @@ func TestSegmentationEdges(t *testing.T) {
 	}
 }
 
-// A MULPDU with no room leaves the segmenter where it is: it is not done, and
-// goes on when there is room.
+// A MULPDU without room leaves the segmenter unchanged: it is not done, and continues when there is
+// room.
 func TestSegmenterWaitsForRoom(t *testing.T) {
 	s := NewSegmenter(100, false)
 	if seg, ok := s.Next(10); ok || s.Done() || s.Remaining() != 100 {
@@ -85,8 +85,8 @@ func TestSegmenterWaitsForRoom(t *testing.T) {
 	}
 }
 
-// Whatever the MULPDU does meanwhile, the segments are gapless, in order, no
-// larger than allowed, cover the message, and only the last has L set.
+// However the MULPDU changes, the segments are without gaps, in order, no larger than allowed,
+// cover the message, and only the last has L set.
 //
 //rfc:5041 DDP-3-01 A change of MULPDU re-segments nothing already posted
 //rfc:5041 DDP-4.1-04 L=1 on the last segment of each message

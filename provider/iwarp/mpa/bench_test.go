@@ -23,7 +23,7 @@ func BenchmarkCRC(b *testing.B) {
 	}
 }
 
-// What a transmitter pays that sends the ULPDU from where it lies.
+// The cost for a transmitter that sends the ULPDU in place.
 func BenchmarkHeaderTrailer(b *testing.B) {
 	for _, crc := range []bool{false, true} {
 		for _, n := range benchSizes {
@@ -65,8 +65,8 @@ func BenchmarkFramer(b *testing.B) {
 	}
 }
 
-// One interval's worth of FPDUs over and over, so that with Markers every position
-// comes up and the stream repeats.
+// FPDUs of one Marker interval in a loop, so that with Markers every position occurs and the stream
+// repeats.
 func BenchmarkReceiver(b *testing.B) {
 	for _, markers := range []bool{false, true} {
 		for _, n := range benchSizes {
@@ -100,8 +100,8 @@ func BenchmarkReceiver(b *testing.B) {
 	}
 }
 
-// What a connection pays for a start-up frame of revision 2: written by one end,
-// read by the other.
+// The cost of a start-up frame of revision 2 for a connection: one end writes it, the other reads
+// it.
 func BenchmarkStartup(b *testing.B) {
 	for _, n := range []int{0, 508} {
 		b.Run(fmt.Sprintf("private-data=%d", n), func(b *testing.B) {

@@ -1,8 +1,7 @@
 package mpa
 
-// SetPos moves the stream position, so that tests reach those that would take
-// gigabytes to get to.
+// SetPos sets the stream position, so that tests reach positions beyond gigabytes.
 func (f *Framer) SetPos(pos uint64) { f.pos = pos }
 
-// SetPos moves the stream position.
+// SetPos sets the stream position.
 func (r *Receiver) SetPos(pos uint64) { r.d.pos = pos }

@@ -70,14 +70,14 @@ func TestCRCFigures(t *testing.T) {
 			t.Errorf("SealFPDU % x, want % x", sealed[end:], wire[end:])
 		}
 	}
-	// Leaving the leading Marker out of figure 5 gives another CRC.
+	// Without the leading Marker, figure 5 has another CRC.
 	wire := testkit.Unhex(t, figure5)
 	wantError(t, mpa.CheckCRC(mpa.CRC(0, wire[4:48]), wire[48:]), mpa.ErrCRC)
 }
 
 //rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func TestCRCCheckValue(t *testing.T) {
-	// The check value of CRC-32C in the catalogue of CRC parameters.
+	// The check value of CRC-32C from the catalogue of CRC parameters.
 	if got := mpa.CRC(0, []byte("123456789")); got != 0xe3069283 {
 		t.Errorf("CRC32c of 123456789 is %#x", got)
 	}
@@ -122,7 +122,7 @@ func TestFPDULen(t *testing.T) {
 	}
 }
 
-// The parts of an FPDU put together as a transmitter without Markers does.
+// The parts of an FPDU combined as in a transmitter without Markers.
 //
 //rfc:5044 MPA-4.1-01 FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC
 //rfc:5044 MPA-4.1-04 Pad octets are zero on send
@@ -208,8 +208,8 @@ func TestMULPDU(t *testing.T) {
 	}
 }
 
-// The FPDU of a ULPDU of MULPDU octets fits a segment of EMSS octets wherever its
-// Markers fall, and without Markers nothing longer would.
+// The FPDU of a ULPDU of MULPDU octets fits into a segment of EMSS octets wherever its Markers are,
+// and without Markers nothing longer would.
 //
 //rfc:5044 MPA-4.5-04 ULPDUs as large as possible
 func TestMULPDUFits(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// fuzzedConfig makes from a number a configuration, and what an initiator offers with it or
-// a responder answers.
+// fuzzedConfig derives from a number a configuration, and what an initiator offers or a responder
+// answers with it.
 func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 	next := func(values uint64) int {
 		v := n % values
@@ -34,9 +34,9 @@ func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 	return c, offer
 }
 
-// FuzzStartup gives both roles, in every configuration, whatever a peer may send, in pieces.
-// Their results must not depend on the pieces. They must accept only what the RFCs permit,
-// and a peer must understand the frames with which they answer as they do.
+// FuzzStartup gives both roles, in every configuration, arbitrary octets in pieces. Their results
+// must not depend on the pieces. They must accept only what the RFCs permit, and a peer must
+// interpret their answers as they do.
 func FuzzStartup(f *testing.F) {
 	for _, v := range startupVectors {
 		f.Add(testkit.Unhex(f, v.hex), uint64(1), uint64(0))
@@ -67,10 +67,10 @@ func FuzzStartup(f *testing.F) {
 	})
 }
 
-// startupFrame is a start-up frame (RFC 5044 figure 12), parsed by takeFrame and not by
-// package mpa.
+// startupFrame is a start-up frame (RFC 5044 figure 12), parsed by takeFrame instead of package
+// mpa.
 type startupFrame struct {
-	known, whole bool // the key is right; all of it is there
+	known, whole bool // the key is right; the frame is complete
 	n            int
 	m, c, r, s   bool
 	rev          byte
@@ -99,8 +99,8 @@ func takeFrame(b []byte, key string) (f startupFrame) {
 	return f
 }
 
-// inPieces gives receive growing prefixes of b, and returns how many octets it needed to
-// decide.
+// inPieces calls receive with growing prefixes of b, and returns the number of octets after which
+// it decided.
 func inPieces(t *testing.T, b []byte, receive func([]byte) (int, error)) int {
 	t.Helper()
 	need := 1
@@ -122,7 +122,7 @@ func inPieces(t *testing.T, b []byte, receive func([]byte) (int, error)) int {
 	}
 }
 
-// startupError checks that start-up may end with err.
+// startupError checks that err is a permitted end of a start-up.
 func startupError(t *testing.T, err error) {
 	t.Helper()
 	var e *iwarp.Error
@@ -263,8 +263,8 @@ func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Of
 	fuzzFallback(t, i, offer, err)
 }
 
-// fuzzFallback checks the second attempt that an error may lead to (RFC 6581 section 10): it
-// is a plain Request of revision 1, and there is no third attempt.
+// fuzzFallback checks the second attempt that an error permits (RFC 6581 section 10): it is a plain
+// Request of revision 1, and there is no third attempt.
 func fuzzFallback(t *testing.T, i mpa.Initiator, offer mpa.Offer, cause error) {
 	first := takeFrame(i.AppendRequest(nil), "MPA ID Req Frame")
 	again, ok := i.Fallback(cause, time.Time{})
@@ -281,8 +281,8 @@ func fuzzFallback(t *testing.T, i mpa.Initiator, offer mpa.Offer, cause error) {
 	}
 }
 
-// fuzzExchange connects the initiator to a responder of another configuration, with octets of
-// the Request and of the Reply changed as the input says.
+// fuzzExchange connects the initiator to a responder with another configuration, and changes octets
+// of the Request and of the Reply according to the input.
 func fuzzExchange(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Offer, there uint64, changes []byte) {
 	otherCfg, want := fuzzedConfig(there)
 	r, err := mpa.NewResponder(otherCfg)
@@ -317,7 +317,7 @@ func fuzzExchange(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Offer
 		return
 	}
 	if changed {
-		return // the two may disagree, but each result is one that its role permits
+		return // the two may disagree, but each result is permitted for its role
 	}
 	if atI.CRC != atR.CRC || atI.MarkersTx != atR.MarkersRx || atI.MarkersRx != atR.MarkersTx || atI.RDMAC != atR.RDMAC ||
 		atI.Enhanced != atR.Enhanced || atI.PeerToPeer != atR.PeerToPeer || atI.PeerToPeer && atI.RTR&atR.RTR == 0 ||

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// FuzzParseFrame checks that what is parsed is written again to the octet, that
-// prefixes of it are short, and that both roles survive whatever comes.
+// FuzzParseFrame checks that a parsed frame is written back octet for octet, that its prefixes are
+// short, and that both roles handle any input.
 func FuzzParseFrame(f *testing.F) {
 	for _, v := range startupVectors {
 		f.Add(testkit.Unhex(f, v.hex))
@@ -101,7 +101,7 @@ func FuzzReceiver(f *testing.F) {
 	f.Add(testdata(f, "siw-rping-initiator.bin")[24:], false, false)
 	f.Fuzz(func(t *testing.T, stream []byte, markers, crc bool) {
 		if len(stream) > 1<<14 {
-			return // octet by octet, instrumented, a MiB takes longer than the fuzzer waits at its end
+			return // instrumented, a MiB octet by octet takes longer than the fuzzer waits at its end
 		}
 		before := bytes.Clone(stream)
 		whole, errWhole := receiveWhole(t, stream, markers, crc)
@@ -144,7 +144,7 @@ func receiveWhole(t *testing.T, stream []byte, markers, crc bool) (all [][]byte,
 	}
 }
 
-// receiveRuns is receiveWhole with runs where there are any.
+// receiveRuns receives the whole stream, with Run where possible.
 func receiveRuns(t *testing.T, stream []byte, markers, crc bool) (all [][]byte, err error) {
 	r := mpa.NewReceiver(markers, crc)
 	for {
@@ -192,8 +192,8 @@ func receiveGrowing(t *testing.T, stream []byte, markers, crc bool) (all [][]byt
 	return all, nil
 }
 
-// FuzzMarkers cuts octets into ULPDUs, sends them through a Framer, and takes them out
-// again with a Deframer fed in pieces.
+// FuzzMarkers cuts octets into ULPDUs, sends them through a Framer, and recovers them with a
+// Deframer that is fed in pieces.
 func FuzzMarkers(f *testing.F) {
 	f.Add(octets(3000), []byte{0, 1, 42, 255}, []byte{1})
 	f.Add(octets(600), []byte{126}, []byte{255, 1, 2, 3})

@@ -22,10 +22,9 @@ func testdata(t testing.TB, name string) []byte {
 
 const fill = 0xa5
 
-// guarded runs an append-style function on a buffer that has content in front and
-// more capacity than needed after it, all of it 0xa5, and returns what was appended
-// after checking that nothing else was written and nothing left unwritten by
-// accident: the run is repeated on a buffer of another filling.
+// guarded runs an append-style function on a buffer with content in front and excess capacity after
+// it, all of it 0xa5. It checks that nothing else was written and returns what was appended. It
+// repeats the run on a buffer with another filling to find octets that were left unwritten.
 func guarded(t testing.TB, want int, appendTo func([]byte) []byte) []byte {
 	t.Helper()
 	const front, behind = 9, 80
@@ -63,8 +62,8 @@ func wantError(t testing.TB, err error, want *iwarp.Error) {
 	}
 }
 
-// slowCRC is CRC32c by the bit, from the polynomial 0x1EDC6F41 and the conventions
-// of RFC 3720 section 12.1, to check the code against something it does not use.
+// slowCRC computes CRC32c bit by bit, from the polynomial 0x1EDC6F41 and the conventions of RFC
+// 3720 section 12.1, independently of the tested code.
 func slowCRC(p []byte) uint32 {
 	crc := ^uint32(0)
 	for _, b := range p {
@@ -80,8 +79,8 @@ func slowCRC(p []byte) uint32 {
 	return ^crc
 }
 
-// octets returns n octets that differ from their neighbours and from run to run of
-// 251, so that a shifted copy shows.
+// octets returns n octets that differ from their neighbours and repeat only after 251 octets, so
+// that tests notice a shifted copy.
 func octets(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -90,12 +89,12 @@ func octets(n int) []byte {
 	return b
 }
 
-// model lays out FPDUs octet by octet, as RFC 5044 section 4.3 words it. It is
-// what the Framer and the receivers are compared with.
+// model builds FPDUs octet by octet, following the words of RFC 5044 section 4.3. Tests compare the
+// Framer and the receivers with it.
 type model struct {
 	markers, crc bool
 	stream       []byte
-	starts       []int // of each FPDU in the stream, a leading Marker included
+	starts       []int // start of each FPDU in the stream, including a leading Marker
 }
 
 func (m *model) add(ulpdu []byte) {
@@ -138,7 +137,7 @@ func (m *model) fpdu(i int) []byte {
 	return m.stream[m.starts[i]:end]
 }
 
-// ulpdus drains a whole stream with a Receiver.
+// ulpdus reads a whole stream with a Receiver.
 func ulpdus(t testing.TB, stream []byte, markers, crc bool) [][]byte {
 	t.Helper()
 	r := mpa.NewReceiver(markers, crc)

@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// The Framer produces figure 5 as the first FPDU of a stream and, after a first of
-// 492 octets, figure 6 as the second.
+// The Framer produces figure 5 as the first FPDU of a stream and, after a first FPDU of 492 octets,
+// figure 6 as the second.
 //
 //rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
 //rfc:5044 MPA-4.2-02 Marker reserved field zero on send
@@ -66,7 +66,7 @@ func TestFramerFigure4(t *testing.T) {
 	}
 }
 
-// An FPDU that ends where a Marker is due leaves it to the next FPDU.
+// If an FPDU ends at the position of a Marker, the Marker belongs to the next FPDU.
 //
 //rfc:5044 MPA-4.3-05 FPDUPTR zero when the marker falls between FPDUs
 //rfc:5044 MPA-4.3-06 Between-FPDU marker belongs to the following FPDU for CRC
@@ -106,14 +106,14 @@ func TestMarkerBetweenPadAndCRC(t *testing.T) {
 	}
 }
 
-// slideSizes are ULPDU lengths for the FPDU that is slid over all slots: pads of
-// every length, none to many Markers inside.
+// slideSizes are ULPDU lengths for the FPDU that is put at every position: with every pad length,
+// and with none to many Markers.
 var slideSizes = []int{0, 1, 3, 16, 42, 480, 498, 499, 500, 501, 502, 503, 504, 505, 506, 507, 1000, 1442, 4095, mpa.MaxULPDU}
 
-// An FPDU is put at every place relative to a Marker that there is. Places are
-// multiples of four, so 128; but a Marker takes 0, and 4 can't be where an FPDU
-// begins because a Marker in front belongs to it. So an FPDU begins in 127 slots,
-// and its ULPDU_Length lies in the 127 slots other than the Marker's own.
+// An FPDU is put at every possible position relative to a Marker. Positions are multiples of four,
+// so there are 128. A Marker takes position 0, and an FPDU cannot begin at 4, because a Marker in
+// front belongs to it. So an FPDU begins in 127 slots, and its ULPDU_Length is in the 127 slots
+// other than the Marker's own.
 //
 //rfc:5044 MPA-4.3-02 Markers every 512 octets of TCP sequence space
 //rfc:5044 MPA-4.3-03 Marker positions count the octets of markers too
@@ -141,7 +141,7 @@ func TestMarkerSlide(t *testing.T) {
 	}
 }
 
-// checkLayout compares a Framer with the model and has the Receiver take it apart.
+// checkLayout compares a Framer with the model, and decodes the result with a Receiver.
 func checkLayout(t *testing.T, want *model, ulpdu ...[]byte) {
 	t.Helper()
 	f := mpa.NewFramer(want.markers, want.crc)
@@ -190,8 +190,8 @@ func TestFramerMatchesModel(t *testing.T) {
 	})
 }
 
-// Markers stay where they belong when the count of octets passes 2^32, where TCP
-// sequence numbers wrap, and when it wraps itself.
+// Markers stay at their positions when the count of octets passes 2^32, where TCP sequence numbers
+// wrap, and when the count itself wraps.
 //
 //rfc:5044 MPA-4.3-07 Marker arithmetic survives TCP sequence wrap
 func TestMarkerPositionWrap(t *testing.T) {

@@ -34,7 +34,7 @@ func newResponder(t testing.TB, cfg mpa.Config) mpa.Responder {
 	return r
 }
 
-// frame parses what one side appended, which has to be exactly one frame.
+// frame parses what one side appended, which must be exactly one frame.
 func frame(t testing.TB, wire []byte) mpa.Frame {
 	t.Helper()
 	f, n, err := mpa.ParseFrame(wire, mpa.KindAny)
@@ -54,7 +54,7 @@ func enhanced(t testing.TB, wire []byte) mpa.Enhanced {
 	return e
 }
 
-// judgeRequest has a Responder look at a raw Request.
+// judgeRequest makes a Responder judge a raw Request.
 func judgeRequest(t testing.TB, r mpa.Responder, f mpa.Frame) mpa.Request {
 	t.Helper()
 	wire := f.AppendTo(nil)
@@ -130,7 +130,7 @@ func TestInitiatorRequest(t *testing.T) {
 	}
 }
 
-// The octets of the Replies to given Requests.
+// The octets of the Replies to certain Requests.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:6581 MPA2-6-05 Reply to a Rev1 request is unenhanced
@@ -180,7 +180,7 @@ func TestResponderReply(t *testing.T) {
 	}
 }
 
-// The exchange that siw has with itself, with each side replaced in turn.
+// The exchange between two siws, with each side replaced in turn.
 func TestNegotiateSIW(t *testing.T) {
 	siwRequest, siwReply := testdata(t, "siw-rping-initiator.bin")[:24], testdata(t, "siw-rping-responder.bin")[:24]
 
@@ -202,14 +202,14 @@ func TestNegotiateSIW(t *testing.T) {
 		t.Errorf("Reply % x, siw's % x", got, siwReply)
 	}
 
-	// siw echoes the bits of a Request: C and the reserved ones come back.
+	// siw returns the bits of a Request, C and the reserved ones included.
 	echoed := reply(mpa.Enhanced{IRD: 128, ORD: 1})
 	echoed.Reserved = 0x8
 	i = newInitiator(t, mpa.Config{}, mpa.Offer{IRD: 1, ORD: 1})
 	if p, err := i.Judge(echoed); err != nil || !p.CRC || p.ORD != 1 || p.PeerIRD != 128 {
 		t.Errorf("echoed bits: %+v, error %v", p, err)
 	}
-	// A Request with M comes back as a reject without user data and with zeros.
+	// siw answers a Request with M with a reject that has no user data and zeros.
 	refused := reply(mpa.Enhanced{})
 	refused.Reject = true
 	i = newInitiator(t, mpa.Config{Markers: true}, mpa.Offer{})
@@ -263,7 +263,7 @@ func TestNegotiateMarkers(t *testing.T) {
 	}
 }
 
-// exchange runs a whole start-up that has to succeed.
+// exchange runs a whole start-up that must succeed.
 func exchange(t testing.TB, ci, cr mpa.Config, offer mpa.Offer, answer mpa.Answer) (atInitiator, atResponder mpa.Params) {
 	t.Helper()
 	i, r := newInitiator(t, ci, offer), newResponder(t, cr)
@@ -473,7 +473,7 @@ func TestInitiatorRTR(t *testing.T) {
 	}
 }
 
-// Whatever both sides want, an accepted start-up leaves them agreeing.
+// Whatever both sides want, they agree after an accepted start-up.
 func TestNegotiateAgrees(t *testing.T) {
 	config := func(rt *rapid.T, side string) mpa.Config {
 		return mpa.Config{
@@ -505,7 +505,7 @@ func TestNegotiateAgrees(t *testing.T) {
 		wire, pr := accept(t, q, answer)
 		pi, _, err := i.Receive(wire)
 		if offer.PeerToPeer && errors.Is(err, mpa.ErrNoRTR) {
-			return // nothing in common, or a Read that the responder has no IRD for
+			return // nothing in common, or the responder has no IRD for a Read
 		}
 		if err != nil {
 			rt.Fatalf("Reply: %v", err)

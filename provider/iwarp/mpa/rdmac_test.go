@@ -34,9 +34,9 @@ func flag(b bool) int {
 	return 0
 }
 
-// The connections of figures 15, 16 and 17, and of what an upgraded RDMAC RNIC says
-// for itself: it always has M=1. Markers are those that initiator and responder
-// receive. A cell that is not here closes.
+// The connections of figures 15, 16 and 17, and of an upgraded RDMAC RNIC, which always has M=1.
+// Markers are those that initiator and responder receive. A cell that is missing here closes the
+// connection.
 //
 //rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
 //rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
@@ -51,7 +51,7 @@ var appendixC = map[[2]rnic]string{
 	{nonPermissive1, nonPermissive0}: "V=1 M=1/0",
 	{nonPermissive1, nonPermissive1}: "V=1 M=1/1",
 
-	{rdmacRNIC, permissive0}: "V=0 M=1/1", // figure 16: the Reply has M=1, whatever is preferred
+	{rdmacRNIC, permissive0}: "V=0 M=1/1", // figure 16: the Reply has M=1, whatever the preference
 	{rdmacRNIC, permissive1}: "V=0 M=1/1",
 	{permissive0, rdmacRNIC}: "V=0 M=1/1",
 	{permissive1, rdmacRNIC}: "V=0 M=1/1",
@@ -78,8 +78,8 @@ var (
 	permissive1    = rnic{mpa.RDMACPermitted, true}
 )
 
-// TestRDMACMatrix plays every cell of the figures, with each policy for CRCs at both
-// ends, which must not matter where the version is 0.
+// TestRDMACMatrix tests every cell of the figures, with each policy for CRCs at both ends. For
+// version 0 the policies must have no influence.
 //
 //rfc:5044 RDMAC-C.1-03 Version identical in both directions
 //rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
@@ -103,7 +103,7 @@ func TestRDMACMatrix(t *testing.T) {
 	}
 }
 
-// outcome runs a start-up and says how it ended, as the figures do.
+// outcome runs a start-up and returns the result in the form of the figures.
 func outcome(t *testing.T, name string, i mpa.Initiator, r mpa.Responder) string {
 	t.Helper()
 	q, _, err := r.Receive(i.AppendRequest(nil))
@@ -179,7 +179,7 @@ func wantOctets(t *testing.T, what string, got []byte, want string) {
 	}
 }
 
-// Frames of revision 0 with one thing odd.
+// Frames of revision 0 with one peculiarity each.
 //
 //rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 //rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
@@ -226,9 +226,8 @@ func TestRDMACJudges(t *testing.T) {
 	wantError(t, err, mpa.ErrNotRDMAC)
 }
 
-// An enhanced Request that is answered in revision 0 is one that the peer did not
-// understand: the attempt is made again in revision 1, unless the connection has to be
-// peer-to-peer.
+// If an enhanced Request is answered in revision 0, the peer did not understand it. The attempt is
+// repeated in revision 1, unless the connection has to be peer-to-peer.
 //
 //rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func TestRDMACFallback(t *testing.T) {

@@ -31,9 +31,8 @@ func TestReceiverFigures(t *testing.T) {
 	}
 }
 
-// What siw sends is cut where its DDP and RDMAP headers say that messages end. The
-// lengths are those of rping: Sends of 34, Read Requests of 46, Writes and Read
-// Responses of 78 octets.
+// siw's stream is cut where the DDP and RDMAP headers say that messages end. The lengths are
+// rping's: Sends of 34, Read Requests of 46, Writes and Read Responses of 78 octets.
 func TestReceiverSIW(t *testing.T) {
 	const send, read, data = 34, 46, 78
 	round := func(lens ...int) (all []int) {
@@ -60,7 +59,7 @@ func TestReceiverSIW(t *testing.T) {
 	}
 }
 
-// With CRCs off the field may hold anything, with CRCs on it may not.
+// With CRCs off the field may have any value, with CRCs on it may not.
 //
 //rfc:5044 MPA-4.1-07 CRC content not checked when CRC is off
 //rfc:5044 MPA-4.4-08 Both C=0: stop checking at once
@@ -117,8 +116,8 @@ func TestReceiverIgnores(t *testing.T) {
 	}
 }
 
-// Each bit of an FPDU is covered: by the CRC, except that a larger length is first
-// of all a wait for octets that don't come.
+// The CRC covers each bit of an FPDU. A larger length is different, because the receiver then first
+// waits for octets that do not arrive.
 //
 //rfc:5044 MPA-3-06 ULPDU handed up only after validation, with its length
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
@@ -152,7 +151,7 @@ func TestReceiverBitFlips(t *testing.T) {
 	}
 }
 
-// FPDUPTR is verified in every Marker, when the CRC was right.
+// FPDUPTR is verified in every Marker after the CRC.
 //
 //rfc:5044 MPA-8-3-01 Detect marker/length disagreement (code 3)
 func TestReceiverWrongMarker(t *testing.T) {
@@ -177,7 +176,7 @@ func TestReceiverWrongMarker(t *testing.T) {
 	if !errors.Is(mpa.ErrMarker, &iwarp.Error{Layer: 2, EType: 0, Code: 3}) { //nolint:staticcheck // the sentinel is what is looked into
 		t.Errorf("%v is not 2/0/0x03", mpa.ErrMarker)
 	}
-	// With both wrong the CRC is what counts: code 3 presumes a valid CRC.
+	// If both are wrong, the error is the CRC's: code 3 requires a valid CRC.
 	m := model{markers: true, crc: true}
 	m.add(octets(10))
 	m.stream[2] ^= 0x80
@@ -186,7 +185,7 @@ func TestReceiverWrongMarker(t *testing.T) {
 	wantError(t, err, mpa.ErrCRC)
 }
 
-// After an error nothing more is delivered, however good.
+// After an error nothing more is delivered, even if it is good.
 //
 //rfc:5044 MPA-6-03 Boundary known only from a valid FPDU's length or a marker
 //rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
@@ -218,7 +217,7 @@ func TestReceiverStopsAfterError(t *testing.T) {
 	}
 }
 
-// Every prefix of an FPDU asks for more, and never for more than there will be.
+// Every prefix of an FPDU requests more octets, but never more than there will be.
 //
 //rfc:5044 MPA-5.2-01 Boundaries found from ULPDU_Length on a stream
 //rfc:5044 MPA-6-02 Whole FPDU present before forwarding
@@ -244,8 +243,8 @@ func TestReceiverPrefixes(t *testing.T) {
 	}
 }
 
-// Without Markers the ULPDU is lent from the caller's buffer; with Markers it lies in
-// the scratch buffer and the input stays as it was.
+// Without Markers the ULPDU is a part of the caller's buffer; with Markers it is in the scratch
+// buffer and the input is unchanged.
 func TestReceiverOwnership(t *testing.T) {
 	plain := model{crc: true}
 	plain.add(octets(9))
@@ -291,8 +290,8 @@ func TestReceiverLargest(t *testing.T) {
 	}
 }
 
-// Short FPDUs of one length are taken several at a time, up to what differs, is not
-// complete or is wrong; Next goes on from there and finds what is wrong.
+// Several short FPDUs of one length are received at a time, up to one that differs, is incomplete
+// or is wrong. Next continues from there and finds the fault.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 //rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
@@ -328,7 +327,7 @@ func TestReceiverRuns(t *testing.T) {
 	stream[40] ^= 1
 	take("without CRC nothing is verified", stream[:8*size], 8)
 	other := append(bytes.Clone(stream[:5*size]), stream[:5*size]...)
-	other[5*size+1]++ // another length, and the same of the FPDU
+	other[5*size+1]++ // another ULPDU length with the same FPDU length
 	take("up to another length", other, 5)
 	r = mpa.NewReceiver(true, true)
 	take("not with Markers", stream, 0)
@@ -340,7 +339,7 @@ func TestReceiverRuns(t *testing.T) {
 	}
 }
 
-// A run is sealed as its FPDUs are one by one.
+// Sealing a run gives the same result as sealing its FPDUs one by one.
 func TestSealFPDUs(t *testing.T) {
 	for _, size := range []int{8, 84, 88, 1032} {
 		for n := range 40 {
@@ -381,7 +380,7 @@ func deframe(stream []byte, markers, crc bool, piece func() int) (all [][]byte, 
 	return all, d.MidFPDU(), nil
 }
 
-// Where the stream is cut into pieces makes no difference.
+// The result does not depend on how the stream is cut into pieces.
 //
 //rfc:5044 MPA-4.3-14 Markers may split at any 4-octet boundary
 //rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
@@ -408,7 +407,7 @@ func TestDeframerPieces(t *testing.T) {
 	})
 }
 
-// The end of a stream is clean between FPDUs only; a Marker belongs to what follows.
+// The end of a stream is clean only between FPDUs; a Marker belongs to the following FPDU.
 func TestDeframerMidFPDU(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		m := model{markers: markers, crc: true}

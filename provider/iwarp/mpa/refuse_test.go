@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Each Request with exactly one thing wrong, or odd and to be tolerated (no error).
+// Requests with exactly one fault, or one peculiarity that is tolerated (no error).
 //
 //rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 //rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
@@ -71,7 +71,7 @@ func TestResponderJudges(t *testing.T) {
 	}
 }
 
-// Each Reply with exactly one thing wrong or odd.
+// Replies with exactly one fault or peculiarity.
 //
 //rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
 //rfc:5044 MPA-7.1.1-15 Receiver checks Rev
@@ -115,7 +115,7 @@ func TestInitiatorJudges(t *testing.T) {
 	}
 }
 
-// The error of a reject has what the responder's ULP said.
+// The error of a reject contains the private data of the responder's ULP.
 //
 //rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
@@ -182,8 +182,8 @@ func TestRejectUnenhanced(t *testing.T) {
 	}
 }
 
-// The initiator may not go on before the responder has answered. What follows a Reply is not part
-// of it: FPDUs after a good one, the ULP's octets after a rejecting one.
+// The initiator may not continue before the responder has answered. Octets after a Reply are not
+// part of it: they are FPDUs after a good Reply, and the ULP's octets after a rejecting one.
 //
 //rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
 //rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
@@ -212,7 +212,7 @@ func TestTrailingOctets(t *testing.T) {
 	}
 }
 
-// Every prefix of an exchange asks for more at both ends; no prefix is accepted.
+// Every prefix of an exchange requests more octets at both ends; no prefix is accepted.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 //rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
@@ -240,8 +240,8 @@ func TestNegotiatePrefixes(t *testing.T) {
 	wantError(t, err, mpa.ErrTwoInitiator)
 }
 
-// What fits into a frame depends on the enhanced connection data and on the limit that
-// was configured for peers with a smaller one.
+// The room in a frame depends on the enhanced connection data and on the limit that was configured
+// for peers with a smaller one.
 //
 //rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
 //rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced

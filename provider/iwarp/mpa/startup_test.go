@@ -69,7 +69,7 @@ func TestFrameVectors(t *testing.T) {
 	}
 }
 
-// The start-up frames that siw puts on the wire.
+// siw's start-up frames from the wire.
 func TestFrameSIW(t *testing.T) {
 	for _, v := range []struct {
 		file     string
@@ -102,7 +102,7 @@ func TestFrameSIW(t *testing.T) {
 	}
 }
 
-// Every prefix asks for more, and says for how much.
+// Every prefix requests more octets, and returns how many.
 //
 //rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func TestFramePrefixes(t *testing.T) {
@@ -124,7 +124,7 @@ func TestFramePrefixes(t *testing.T) {
 	}
 }
 
-// A wrong octet of the key is found as soon as it is there.
+// A wrong octet of the key is found as soon as it arrives.
 //
 //rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
 //rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
@@ -160,7 +160,7 @@ func TestFrameCrossedKey(t *testing.T) {
 	}
 }
 
-// PD_Length is judged when it is there, not when the private data is.
+// PD_Length is judged when it arrives, not when the private data does.
 //
 //rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
 //rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
@@ -189,7 +189,7 @@ func TestFramePDLength(t *testing.T) {
 	}
 }
 
-// The private data that ParseFrame lends can't be appended to over what follows it.
+// Appending to the private data from ParseFrame does not overwrite the octets after it.
 func TestFrameBorrows(t *testing.T) {
 	wire := mpa.Frame{Kind: mpa.KindRequest, Revision: 1, PrivateData: []byte("abc")}.AppendTo(nil)
 	wire = append(wire, fill)

@@ -7,8 +7,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// BenchmarkSend is what the protocol layers cost per Send of one segment: header
-// out, header in, checks, commit.
+// BenchmarkSend is the cost of the protocol layers per Send of one segment: header out, header in,
+// checks, commit.
 func BenchmarkSend(b *testing.B) {
 	r := NewReceiver(ReceiverConfig{})
 	buf := make([]byte, 0, ddp.MaxHeaderLen)
@@ -28,7 +28,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite is the same for an RDMA Write, with the check of its region.
+// BenchmarkWrite is the cost of an RDMA Write, including the check of its region.
 func BenchmarkWrite(b *testing.B) {
 	r := NewReceiver(ReceiverConfig{})
 	region := ddp.Region{Valid: true, Associated: true, Allowed: true, Base: 0x1000, Len: 1 << 20}
@@ -52,7 +52,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkReadRequest is the header of a Read Request, out and in.
+// BenchmarkReadRequest writes and reads the header of a Read Request.
 func BenchmarkReadRequest(b *testing.B) {
 	want := ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}
 	buf := make([]byte, 0, ReadRequestLen)
@@ -65,8 +65,8 @@ func BenchmarkReadRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkTerminate is the largest Terminate, out and in: it carries the headers
-// of the Read Request that it is about.
+// BenchmarkTerminate writes and reads the largest Terminate, which contains the headers of a Read
+// Request.
 func BenchmarkTerminate(b *testing.B) {
 	seg := ReadRequestHeader(ddp.FirstMSN)
 	read := ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}

@@ -77,7 +77,7 @@ func TestExtensionsOfAppendixA(t *testing.T) {
 	}
 }
 
-// The 28 reserved bits above the operation's four are kept apart from it.
+// The 28 reserved bits above the operation's four are encoded separately from the operation.
 //
 //rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
 func TestAtomicReservedBits(t *testing.T) {
@@ -92,7 +92,7 @@ func TestAtomicReservedBits(t *testing.T) {
 	}
 }
 
-// Each of the headers is all of its message's payload.
+// Each header is the whole payload of its message.
 //
 //rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
 //rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
@@ -189,7 +189,7 @@ func TestAtomicArithmetic(t *testing.T) {
 	})
 }
 
-// One thing wrong at a time, around a buffer of 64 octets at TO 0x10000.
+// One fault at a time, around a buffer of 64 octets at TO 0x10000.
 //
 //rfc:7306 EXT-5.2.1-04 Unsupported AOpcode surfaces an error
 //rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
@@ -232,14 +232,14 @@ func TestCheckAtomic(t *testing.T) {
 	}
 }
 
-// newExtended is newStream with the extensions of RFC 7306.
+// newExtended returns a stream with the extensions of RFC 7306.
 func newExtended(t *testing.T, ird, ord int) *stream {
 	s := newStream(t, ird, ord)
 	s.r.Init(ReceiverConfig{Inbound: s.in, Outstanding: s.out, Extensions: true})
 	return s
 }
 
-// Without the extensions their opcodes are reserved ones, and 12 to 15 always are.
+// Without the extensions their opcodes are reserved; 12 to 15 always are.
 //
 //rfc:7306 EXT-4.1-05 Opcodes 12-14 unassigned, 15 experimental rejected
 //rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
@@ -276,8 +276,8 @@ func TestExtensionsAreOff(t *testing.T) {
 	}
 }
 
-// Immediate Data takes its turn among the Sends, and is one segment of eight octets.
-// What is in the field for an STag to invalidate is ignored.
+// Immediate Data is in sequence with the Sends, and is one segment of eight octets. The field for
+// an STag to invalidate is ignored.
 //
 //rfc:7306 EXT-4.1-03 Invalidate STag zero on send, ignored on receive
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
@@ -305,8 +305,8 @@ func TestImmediateAmongSends(t *testing.T) {
 	}
 }
 
-// Immediate Data reports the Write before it, if that was the last thing that the peer
-// began: responses don't count.
+// Immediate Data reports the Write before it, if the Write was the peer's previous message;
+// responses do not count.
 func TestImmediateBehindWrites(t *testing.T) {
 	s := newExtended(t, 4, 1)
 	s.out.Push(OutstandingRead{SinkSTag: 5, Size: 4})
@@ -346,7 +346,7 @@ func TestImmediateBehindWrites(t *testing.T) {
 	write(3, true, false)
 	imm("inside of a Write", false, 0)
 
-	// What is placed without an Action counts as well.
+	// Payload that is placed without an Action counts too.
 	one, two := WriteHeader(1, 0, false), WriteHeader(1, 9, true)
 	s = newExtended(t, 0, 0)
 	msn = 1
@@ -459,7 +459,7 @@ func TestExtensionsAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzParseExtensions: whatever parses is written back octet for octet.
+// FuzzParseExtensions: a parsed header is written back octet for octet.
 func FuzzParseExtensions(f *testing.F) {
 	req := CmpSwap(1, 2, 3, 4, 5, 6, 7)
 	f.Add(req.AppendTo(nil))
@@ -484,9 +484,9 @@ func FuzzParseExtensions(f *testing.F) {
 	})
 }
 
-// FuzzExtendedReceiver feeds a receiver with extensions a stream of ULPDUs made of
-// the input: an octet of length, then so many octets. Whatever comes, nothing panics, an
-// uncommitted segment leaves no trace, and messages of the extensions obey the protocol.
+// FuzzExtendedReceiver feeds a receiver with extensions a stream of ULPDUs made from the input: an
+// octet of length, then that many octets. Nothing panics, an uncommitted segment changes nothing,
+// and messages of the extensions obey the protocol.
 func FuzzExtendedReceiver(f *testing.F) {
 	var seed []byte
 	for _, x := range []struct {

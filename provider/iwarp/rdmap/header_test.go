@@ -49,7 +49,7 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 	}
 }
 
-// TestHeadPut: what a Head puts before a segment is the header of that segment.
+// TestHeadPut: a Head puts the same header before a segment as the other functions return.
 //
 //rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 //rfc:5040 RDMAP-5.3-01 Send untagged

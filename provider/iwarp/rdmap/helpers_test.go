@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-// wire renders an error as the layer/type/code of its Terminate.
+// wire formats an error as the layer/type/code of its Terminate.
 func wire(err error) string {
 	if err == nil {
 		return "ok"

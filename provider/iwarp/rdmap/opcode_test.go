@@ -57,7 +57,7 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// Every octet is a control field and is written back as it was.
+// Every octet is a control field and is written back unchanged.
 //
 //rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 func TestControlOctet(t *testing.T) {

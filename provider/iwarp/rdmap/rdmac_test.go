@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// Headers of version 0 are those of version 1 with DV and RV 0: the figures of the
+// Headers of version 0 equal those of version 1 except that DV and RV are 0: the figures of the
 // RDMA Consortium's DDP 1.0 have the same fields in the same places.
 //
 //rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
@@ -35,7 +35,7 @@ func TestRDMACHeaders(t *testing.T) {
 	}
 }
 
-// rdmac is h in version 0.
+// rdmac returns h in version 0.
 func rdmac(h ddp.Header) ddp.Header { SetRDMAC(&h); return h }
 
 func newRDMAC(t *testing.T, ird, ord int) *stream {
@@ -44,8 +44,8 @@ func newRDMAC(t *testing.T, ird, ord int) *stream {
 	return s
 }
 
-// A stream of version 0 takes segments of version 0 and no others; one of version 1
-// the other way round. DV is looked at first, and the codes are the same.
+// A stream accepts only segments of its own version, 0 or 1. DV is checked first, and the codes are
+// the same for both.
 //
 //rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 //rfc:5044 RDMAC-C.1-03 Version identical in both directions
@@ -77,8 +77,8 @@ func TestVersionsAreNotMixed(t *testing.T) {
 	}
 }
 
-// A stream of version 0 goes on like any other, zero-length untagged messages
-// included, and has nothing of RFC 7306.
+// A stream of version 0 continues like any other, including zero-length untagged messages, and has
+// none of RFC 7306.
 func TestRDMACStream(t *testing.T) {
 	s := newRDMAC(t, 1, 1)
 	s.want("a Write", rdmac(WriteHeader(9, 100, true)), 50, Action{Kind: PlaceWrite, First: true})
@@ -93,8 +93,7 @@ func TestRDMACStream(t *testing.T) {
 	s.want("a Terminate", rdmac(TerminateHeader()), 4, Action{Kind: TakeTerminate, First: true})
 }
 
-// The short ways for what is common know version 1 only, and must not let it onto a
-// stream of version 0.
+// The fast paths support only version 1, and must not accept it on a stream of version 0.
 //
 //rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func TestRDMACTakesNoShortWay(t *testing.T) {

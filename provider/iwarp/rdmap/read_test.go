@@ -34,8 +34,8 @@ func TestReadRequestVector(t *testing.T) {
 	}
 }
 
-// Exactly 28 octets are a Read Request header: every prefix is refused, and so
-// is what has something after it.
+// A Read Request header has exactly 28 octets: every prefix is refused, and so are additional
+// octets.
 //
 //rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 func TestReadRequestLength(t *testing.T) {
@@ -87,7 +87,7 @@ func TestReadRequestAdvance(t *testing.T) {
 	}
 }
 
-// One thing wrong at a time, around a buffer of 4096 octets at TO 0x10000.
+// One fault at a time, around a buffer of 4096 octets at TO 0x10000.
 //
 //rfc:5040 RDMAP-5.2.1-08 Non-zero size: source STag/TO validated
 //rfc:5040 RDMAP-5.2.1-09 Zero size: STag/TO not validated
@@ -172,7 +172,7 @@ func TestReadChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzParseReadRequest: whatever parses is written back octet for octet.
+// FuzzParseReadRequest: a parsed header is written back octet for octet.
 func FuzzParseReadRequest(f *testing.F) {
 	f.Add(testkit.Unhex(f, siwReadRequest))
 	f.Add(make([]byte, ReadRequestLen))

@@ -6,10 +6,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// FuzzReceiver feeds a receiver a stream of ULPDUs made of the input: an octet of
-// length, then so many octets. The first bit of the length octet says whether
-// the FPDU's CRC is good. Whatever comes, nothing panics, an uncommitted segment
-// leaves no trace, and what is committed obeys the protocol.
+// FuzzReceiver feeds a receiver a stream of ULPDUs made from the input: an octet of length, then
+// that many octets. The first bit of the length octet says whether the FPDU's CRC is good. Nothing
+// panics, an uncommitted segment changes nothing, and committed segments obey the protocol.
 func FuzzReceiver(f *testing.F) {
 	var rping []byte
 	for _, p := range readFPDUs(f, "rping-siw-6.1.192.txt") {
@@ -119,8 +118,7 @@ func FuzzReceiver(f *testing.F) {
 	})
 }
 
-// appendFuzzed appends a ULPDU with a good CRC in the form that FuzzReceiver
-// reads.
+// appendFuzzed appends a ULPDU with a good CRC in FuzzReceiver's input format.
 func appendFuzzed(b, ulpdu []byte) []byte {
 	return append(append(b, byte(len(ulpdu)<<1)), ulpdu...)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// stream is a receiver to which a test plays the peer.
+// stream is a receiver whose peer is the test.
 type stream struct {
 	t   *testing.T
 	r   *Receiver
@@ -31,7 +31,7 @@ func (s *stream) begin(story string, h ddp.Header, n int) (Action, error) {
 	return a, err
 }
 
-// want plays a good segment: the action must be the given one, and is committed.
+// want sends a good segment: its action must be the given one, and is committed.
 func (s *stream) want(story string, h ddp.Header, n int, want Action) {
 	s.t.Helper()
 	a, err := s.begin(story, h, n)
@@ -49,8 +49,7 @@ func (s *stream) want(story string, h ddp.Header, n int, want Action) {
 	s.r.Commit(&a)
 }
 
-// refuse plays a bad segment: it must be refused with the code and leave no
-// trace, so that the story goes on as if it had not been.
+// refuse sends a bad segment, which must be refused with the code and change nothing.
 func (s *stream) refuse(story, code string, h ddp.Header, n int) {
 	s.t.Helper()
 	if a, err := s.begin(story, h, n); wire(err) != code || a != (Action{}) {
@@ -273,7 +272,7 @@ func TestEndDropsEverything(t *testing.T) {
 	}
 }
 
-// One field wrong at a time, in a segment of each kind that is good otherwise.
+// One wrong field at a time, in an otherwise good segment of each kind.
 //
 //rfc:5040 RDMAP-4.1-08 Rsv bits ignored on receive
 //rfc:5040 RDMAP-4.1-12 Reserved opcodes 8-15 rejected when extensions off
@@ -345,8 +344,7 @@ func TestOneWrongField(t *testing.T) {
 	}
 }
 
-// Of several errors in one segment the first of the documented order is
-// reported.
+// Of several errors in one segment the first in the documented order is returned.
 func TestOrderOfChecks(t *testing.T) {
 	s := newStream(t, 0, 0)
 	h := ddp.Header{Tagged: true, ULPCtl: 0x8f, QN: 9, MSN: 9, MO: 9}
@@ -379,8 +377,7 @@ func TestReceiverWrapsMSN(t *testing.T) {
 	s.want("the Read Request after it", ReadRequestHeader(0), 28, Action{Kind: TakeReadRequest, First: true})
 }
 
-// An FPDU whose CRC is wrong is not committed; the sender's next attempt, on a
-// new connection or in a test, meets the state from before.
+// An FPDU with a wrong CRC is not committed, so the next segment meets the previous state.
 func TestUncommittedSegmentLeavesNoTrace(t *testing.T) {
 	s := newStream(t, 1, 1)
 	s.out.Push(OutstandingRead{SinkSTag: 1, SinkTO: 0, Size: 10})
@@ -402,8 +399,7 @@ func TestUncommittedSegmentLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// Commit of an action that is not the current one is a fault of the engine, not
-// of the peer.
+// Committing an action that is not the current one is a bug of the engine, not a fault of the peer.
 func TestCommitTwicePanics(t *testing.T) {
 	s := newStream(t, 0, 0)
 	h := SendHeader(OpSend, 0, 1, 0, true)
@@ -468,8 +464,8 @@ func TestKindNames(t *testing.T) {
 	}
 }
 
-// TestShortPathsAgreeWithBegin: with any octet of the header changed, WholeSend and BeginWrite take
-// a ULPDU exactly if Begin has the same of it.
+// TestShortPathsAgreeWithBegin: with any octet of the header changed, WholeSend and BeginWrite
+// accept a ULPDU exactly if Begin returns the same for it.
 //
 //rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
 //rfc:5040 RDMAP-7.2-04 RV valid

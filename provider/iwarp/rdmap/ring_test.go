@@ -33,7 +33,7 @@ func TestReadQueuesAreBounded(t *testing.T) {
 //rfc:5040 RDMAP-5.2.1-05 ReadReqs processed in order
 func TestReadQueuesKeepOrder(t *testing.T) {
 	in, out := NewInboundReads(3), NewOutstandingReads(3)
-	// Free-running indexes may start anywhere, and pass 2^32.
+	// The indexes may start anywhere, and pass 2^32.
 	for _, i := range []*struct {
 		head, tail interface{ Store(uint32) }
 	}{{&in.ring.head, &in.ring.tail}, {&out.ring.head, &out.ring.tail}} {
@@ -52,7 +52,7 @@ func TestReadQueuesKeepOrder(t *testing.T) {
 			if in.Front().MSN != popped || out.Front().Cookie != uint64(popped) {
 				t.Fatalf("front is %d and %d, want %d", in.Front().MSN, out.Front().Cookie, popped)
 			}
-			in.Front().Done = 1 // the responder's to change, and gone with the element
+			in.Front().Done = 1 // changed by the responder, and removed with the element
 			if !in.Pop() || !out.Pop() {
 				t.Fatal("Pop of a queue with a front")
 			}
@@ -67,7 +67,7 @@ func TestReadQueuesKeepOrder(t *testing.T) {
 	}
 }
 
-// A popped place keeps nothing of what was in it.
+// A popped place keeps none of its contents.
 func TestPopClears(t *testing.T) {
 	in := NewInboundReads(1)
 	in.Push(InboundRead{MSN: 9, Done: 9})

@@ -39,9 +39,9 @@ func readFPDUs(t testing.TB, name string) []fpdu {
 	return fpdus
 }
 
-// A whole rping between two processes over siw, both directions at once: each
-// side's receiver takes what the other sent, Read Responses answer the Reads that
-// were on the wire, and every header is what this package would have sent.
+// A whole rping between two processes over siw, in both directions. Each side's receiver accepts
+// what the other sent, Read Responses answer the Reads on the wire, and every header equals the one
+// that this package would have sent.
 //
 //rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 //rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only

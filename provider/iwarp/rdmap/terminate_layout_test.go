@@ -46,10 +46,9 @@ func TestBothLayouts(t *testing.T) {
 	}
 }
 
-// What a live siw 6.1.192 answered to one bad frame each: control field and
-// length are as they came; the attached headers are built to match the frame that
-// caused the answer, with the peculiarities seen (a Read Request whose MSN has
-// become its size).
+// The answers of a live siw 6.1.192 to one bad frame each. Control field and length are siw's. The
+// attached headers are built to match the frame that caused the answer, with siw's peculiarities
+// (in a Read Request the MSN has been overwritten with the size).
 func TestTerminatesOfLiveSIW(t *testing.T) {
 	send := func(qn, msn, mo uint32) string {
 		h := SendHeader(OpSend, 0, msn, mo, true)
@@ -96,9 +95,8 @@ func TestTerminatesOfLiveSIW(t *testing.T) {
 	}
 }
 
-// Control fields with nothing attached, where layer, type, code and phase must
-// tell. The columns are the reading in an unknown phase, before this side's
-// first FPDU, and after it.
+// Control fields with nothing attached, so layer, type, code and phase must decide. The columns are
+// the reading in an unknown phase, before this side's first FPDU, and after it.
 func TestLayoutWithNothingAttached(t *testing.T) {
 	const rfc, siw, amb = LayoutRFC, LayoutSIW, LayoutAmbiguous
 	for _, tt := range []struct {
@@ -106,11 +104,11 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 		layout [3]Layout
 		want   [3]string
 	}{
-		// Equal nibbles read the same both ways.
+		// With equal nibbles both readings are the same.
 		{"00 ff", [3]Layout{amb, amb, amb}, [3]string{"0/0/ff", "0/0/ff", "0/0/ff"}},
 		{"11 04", [3]Layout{amb, amb, amb}, [3]string{"1/1/04", "1/1/04", "1/1/04"}},
 		{"22 01", [3]Layout{amb, amb, amb}, [3]string{"2/2/01", "2/2/01", "2/2/01"}},
-		// DDP untagged against an LLP type that does not exist.
+		// DDP untagged, or an LLP type that does not exist.
 		{"12 06", [3]Layout{rfc, rfc, rfc}, [3]string{"1/2/06", "1/2/06", "1/2/06"}},
 		{"21 06", [3]Layout{siw, siw, siw}, [3]string{"1/2/06", "1/2/06", "1/2/06"}},
 		// LLP codes that a remote operation error does not have.
@@ -123,7 +121,7 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 		// Remote operation codes that the LLP does not have.
 		{"02 09", [3]Layout{rfc, rfc, rfc}, [3]string{"0/2/09", "0/2/09", "0/2/09"}},
 		{"20 ff", [3]Layout{siw, siw, siw}, [3]string{"0/2/ff", "0/2/ff", "0/2/ff"}},
-		// Codes of both: start-up decides.
+		// Codes of both: the phase decides.
 		{"20 05", [3]Layout{amb, rfc, siw}, [3]string{"2/0/05", "2/0/05", "0/2/05"}},
 		{"20 06", [3]Layout{amb, rfc, siw}, [3]string{"2/0/06", "2/0/06", "0/2/06"}},
 		{"02 05", [3]Layout{amb, siw, rfc}, [3]string{"0/2/05", "2/0/05", "0/2/05"}},
@@ -132,7 +130,7 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 		// siw attaches a header to both of its readings of these.
 		{"10 00", [3]Layout{rfc, rfc, rfc}, [3]string{"1/0/00", "1/0/00", "1/0/00"}},
 		{"01 00", [3]Layout{rfc, rfc, rfc}, [3]string{"0/1/00", "0/1/00", "0/1/00"}},
-		// No specification has either reading.
+		// No specification defines either reading.
 		{"3f 77", [3]Layout{amb, amb, amb}, [3]string{"3/15/77", "3/15/77", "3/15/77"}},
 	} {
 		for i, phase := range []Phase{PhaseUnknown, PhaseBeforeFirstFPDU, PhaseAfterFirstFPDU} {
@@ -146,8 +144,8 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 	}
 }
 
-// Every error of the specifications, with and without headers, is understood in
-// either layout once FPDUs flow, if it is one that can come then.
+// Every error of the specifications, with and without headers, is recognised in either layout after
+// the first FPDU, if it can occur then.
 func TestDefinedErrorsSurviveEitherLayout(t *testing.T) {
 	h := SendHeader(OpSend, 0, 1, 0, true)
 	for _, e := range []*iwarp.Error{

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What is attached to which error: RFC 5040 figure 10, row by row, for an
-// untagged segment of 18 + 100 octets and a Read Request of 18 + 28.
+// The attachments of each error: RFC 5040 figure 10, row by row, for an untagged segment of 18 +
+// 100 octets and a Read Request of 18 + 28.
 //
 //rfc:5040 RDMAP-4.8-03 M,D,R bits per mapping table
 //rfc:5040 RDMAP-4.8-06 DDP Segment Length valid when M=1
@@ -36,7 +36,7 @@ func TestNewTerminateFollowsFigure10(t *testing.T) {
 		len  int
 		req  *ReadRequest
 		mdr  string
-		want string // the control field, length and length of the whole
+		want string // the control field, the segment length and the whole length
 		size int
 	}{
 		{"RDMAP local catastrophic", local, &send, 118, nil, "", "00 00 00 00", 4},
@@ -115,8 +115,7 @@ func TestTerminateVector(t *testing.T) {
 	}
 }
 
-// However a Terminate is cut short, what it announces is kept and what is there
-// is read.
+// However a Terminate is cut short, its announcements are kept and what was received is read.
 //
 //rfc:5040 RDMAP-4.8-15 Receiver tolerates a truncated Terminate
 func TestParseTerminateEveryPrefix(t *testing.T) {
@@ -166,14 +165,14 @@ func TestParseTerminateTagged(t *testing.T) {
 	}
 }
 
-// Unknown values are no error, and reserved bits do not matter.
+// Unknown values are not an error, and reserved bits are ignored.
 //
 //rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
 //rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
 func TestParseTerminateKeepsUnknownValues(t *testing.T) {
 	got, err := ParseTerminate(testkit.Unhex(t, "7c ee 1f ff"), PhaseAfterFirstFPDU)
-	// siw's bits M, D and R are among the RFC's reserved ones: with none of the
-	// RFC's set this is siw's layout.
+	// siw's bits M, D and R are reserved bits of the RFC. If none of the RFC's is set, this is
+	// siw's layout.
 	if err != nil || got.Layout != LayoutSIW || got.Layer != 0xc || got.EType != 0x7 || got.Code != 0xee {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -190,8 +189,8 @@ func TestParseTerminateKeepsUnknownValues(t *testing.T) {
 	}
 }
 
-// anyTerminate draws Terminates with every encodable bit. Parts that are not
-// announced are zero, as they are after a parse.
+// anyTerminate draws Terminates with every encodable bit. Parts that are not announced are zero, as
+// after a parse.
 func anyTerminate(t *rapid.T) Terminate {
 	term := Terminate{
 		Layer:    iwarp.Layer(rapid.Uint8Range(0, 15).Draw(t, "layer")),
@@ -243,7 +242,7 @@ func TestTerminateRoundTrip(t *testing.T) {
 		if (term.M || term.D || term.R) && got.Layout == LayoutSIW && got.Terminate != term {
 			t.Fatalf("%+v came back as %+v", term, got)
 		}
-		// siw never sets reserved bits, so its layout is then always seen.
+		// siw never sets reserved bits, so its layout is then always recognised.
 		if term.Reserved == 0 && (term.M || term.D || term.R) && got.Layout != LayoutSIW {
 			t.Fatalf("%+v was read as %v", term, got.Layout)
 		}
@@ -267,8 +266,8 @@ func TestTerminateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzParseTerminate: what was received whole is written back octet for octet in
-// the layout that was recognised.
+// FuzzParseTerminate: what was received whole is written back octet for octet in the recognised
+// layout.
 func FuzzParseTerminate(f *testing.F) {
 	f.Add(complete.AppendTo(nil), byte(0))
 	f.Add(complete.AppendSIW(nil), byte(1))

@@ -7,17 +7,17 @@ import (
 
 var benchSizes = []int{16, 64, 80, 256, 1460, 4096, 64 << 10, 1 << 20}
 
-// keep has the results, so that no call is left out.
+// keep holds the results, so that the compiler does not remove calls.
 var keep uint32
 
-// Every implementation that the CPU has, besides the exported function.
-// Messages do not wait for each other, as FPDUs don't, and lie 16 octets from
-// a 64-octet boundary, as payload after a header does.
+// Every implementation that the CPU supports, besides the exported function. Messages are
+// independent, like FPDUs, and begin 16 octets after a 64-octet boundary, like payload after a
+// header.
 func BenchmarkUpdate(b *testing.B) {
 	benchmark(b, func(f implementation, _, src []byte) { keep = f.update(0, src) })
 }
 
-// The same into another buffer; stdlib is copy and then hash/crc32, in pieces.
+// The same with a copy to another buffer; stdlib copies and then calls hash/crc32, piece by piece.
 func BenchmarkCopy(b *testing.B) {
 	benchmark(b, func(f implementation, dst, src []byte) { keep = f.copy(0, dst, src) })
 }
@@ -38,8 +38,8 @@ func benchmark(b *testing.B, one func(f implementation, dst, src []byte)) {
 	}
 }
 
-// What one FPDU of a small RDMA Write costs, whose header and payload are
-// apart: 16 octets, and after them the payload.
+// The cost of one FPDU of a small RDMA Write whose header and payload are separate: 16 octets, and
+// then the payload.
 func BenchmarkFPDU(b *testing.B) {
 	header, payload := make([]byte, 16), make([]byte, 64)
 	for _, f := range append(implementations(), implementation{"exported", Update, Copy}) {

@@ -23,8 +23,7 @@ type implementation struct {
 
 var fallback = implementation{stdlib.name(), updateStdlib, copyStdlib}
 
-// each runs test for every implementation that the CPU has, and for the
-// functions that others call.
+// each runs test for every implementation that the CPU supports, and for the exported functions.
 func each(t *testing.T, test func(t *testing.T, f implementation)) {
 	for _, f := range append(implementations(), implementation{"exported", Update, Copy}) {
 		t.Run(f.name, func(t *testing.T) { test(t, f) })
@@ -44,7 +43,7 @@ func octets(r *rand.ChaCha8, n int) []byte {
 // multiple of 64.
 func alignedTo64(p []byte) int { return int(-uintptr(unsafe.Pointer(&p[0])) & 63) }
 
-// source returns a generator with a seed of its own, which it prints.
+// source returns a generator with its own seed, which it prints.
 func source(t testing.TB) *rand.ChaCha8 {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -59,8 +58,7 @@ func reference(crc uint32, p []byte) uint32 {
 	return crc32.Update(crc, crc32.MakeTable(crc32.Castagnoli), p)
 }
 
-// The examples of RFC 3720 appendix B.4, where the CRC is written as it goes on
-// the wire, lowest octet first.
+// The examples of RFC 3720 appendix B.4, which prints the CRC in wire order, lowest octet first.
 //
 //rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func TestVectors(t *testing.T) {
@@ -99,7 +97,7 @@ func TestVectors(t *testing.T) {
 	})
 }
 
-// maxLen has each kernel go several times around its loop, and leave every
+// maxLen makes each kernel run its loop several times and have every possible tail.
 // possible tail.
 const maxLen = 4096
 
@@ -124,7 +122,7 @@ func TestEveryLengthAtEveryAlignment(t *testing.T) {
 	})
 }
 
-// Copy writes the octets of src and no other, wherever both lie.
+// Copy writes the octets of src and no others, at every alignment of both.
 func TestCopyEveryLengthAtEveryAlignment(t *testing.T) {
 	r := source(t)
 	const guard = 128
@@ -183,8 +181,8 @@ func TestLongMessages(t *testing.T) {
 	})
 }
 
-// TestLengthsOfFPDUs: lengths up to those of the longest FPDUs, for kernels that divide a message
-// in parts.
+// TestLengthsOfFPDUs: lengths up to the longest FPDUs, for kernels that divide a message into
+// parts.
 func TestLengthsOfFPDUs(t *testing.T) {
 	buf := octets(source(t), 68<<10)
 	each(t, func(t *testing.T, f implementation) {
@@ -202,7 +200,7 @@ func TestLengthsOfFPDUs(t *testing.T) {
 	})
 }
 
-// A message may be taken in pieces, by any of the two functions.
+// A message may be processed in pieces, by either function.
 func TestPieces(t *testing.T) {
 	r := source(t)
 	rnd := rand.New(r)
@@ -241,7 +239,7 @@ func TestCopyIntoTooLittle(t *testing.T) {
 			t.Error("dst was written")
 		}
 	}()
-	Copy(0, dst[:40], make([]byte, 41)) // the capacity would do
+	Copy(0, dst[:40], make([]byte, 41)) // the capacity would suffice
 }
 
 func TestNoAllocation(t *testing.T) {
@@ -266,7 +264,7 @@ func wantAllocs(t *testing.T, want, got float64) {
 	}
 }
 
-// The chosen kernel is the best of those that work here.
+// The chosen kernel is the best of those that work on this CPU.
 func TestKernel(t *testing.T) {
 	list := implementations()
 	best := stdlib.name()
@@ -279,7 +277,7 @@ func TestKernel(t *testing.T) {
 	t.Logf("kernel %s", Kernel())
 }
 
-// The build without assembly, and that for another architecture.
+// The build without assembly, and the build for another architecture.
 func TestOtherBuilds(t *testing.T) {
 	for _, c := range []struct {
 		env  string

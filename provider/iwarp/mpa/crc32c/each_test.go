@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// Whatever the number of blocks, their length and the gap between them: each has
-// the CRC that it has alone, and no octet of a gap is in any.
+// For any number of blocks, any length and any gap between them, each block has the same CRC as
+// alone, and octets of a gap have no influence.
 func TestEachIsUpdateOfEach(t *testing.T) {
 	r := source(t)
 	for _, gap := range []int{0, 1, 4, 61} {
 		for n := range 700 {
 			count := 1 + int(r.Uint64()%19)
 			p := octets(r, count*(n+gap))
-			p = p[:len(p)-gap] // there is none after the last
+			p = p[:len(p)-gap] // there is no gap after the last block
 			got := make([]uint32, count)
 			Each(got, p, n, n+gap)
 			for i := range got {
@@ -26,7 +26,7 @@ func TestEachIsUpdateOfEach(t *testing.T) {
 	Each(nil, nil, 80, 84)
 }
 
-// What is wrong with the caller's arithmetic must not become a read beyond p.
+// A wrong argument of the caller must not cause a read beyond p.
 func TestEachOutsideOfItsOctets(t *testing.T) {
 	for _, c := range []struct{ count, octets, n, stride int }{
 		{4, 4*84 - 5, 80, 84}, {8, 7*84 + 79, 80, 84}, {5, 4*84 + 79, 80, 84}, {1, 3, 4, 4},
@@ -43,7 +43,7 @@ func TestEachOutsideOfItsOctets(t *testing.T) {
 	}
 }
 
-// FPDUs of short messages, one after the other: together, and one at a time.
+// Consecutive FPDUs of short messages: together, and one at a time.
 func BenchmarkEach(b *testing.B) {
 	for _, n := range []int{16, 80, 144, 272} {
 		crcs := make([]uint32, 8)

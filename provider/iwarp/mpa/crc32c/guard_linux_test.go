@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fenced returns octets with a page on either side whose access is a fault.
+// fenced returns octets between two pages that fault when they are accessed.
 func fenced(t *testing.T, pages int) []byte {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -29,8 +29,8 @@ func fenced(t *testing.T, pages int) []byte {
 	return inner
 }
 
-// No octet outside the slices is read or written: it would end the test process
-// with a fault.
+// No octet outside the slices is read or written, because that would end the test process with a
+// fault.
 func TestFences(t *testing.T) {
 	r := source(t)
 	src, dst := fenced(t, 2), fenced(t, 2)

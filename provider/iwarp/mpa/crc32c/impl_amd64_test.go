@@ -4,7 +4,7 @@ package crc32c
 
 const assembly = true
 
-// implementations returns all that this CPU can run, not only the chosen one, which is the last.
+// implementations returns all implementations that this CPU supports; the last is the chosen one.
 func implementations() []implementation {
 	list := []implementation{fallback, {"stdlib, by jump", updateFallback, copyFallback}}
 	if has(avx2) {

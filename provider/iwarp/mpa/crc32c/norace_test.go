@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestCopyOfWhatChanges copies a source that is written meanwhile, as that of an
-// RDMA Read may be: whatever was copied, the CRC is that of it. That is a race, so
-// that the test is in builds without the detector only, which ci/test runs as well.
+// TestCopyOfWhatChanges copies a source that is being written, as may happen with an RDMA Read. The
+// CRC must be that of the copied octets. This is a race, so the test is only in builds without the
+// race detector, which ci/test also runs.
 func TestCopyOfWhatChanges(t *testing.T) {
 	src := make([]byte, 64<<10)
 	done := make(chan struct{})

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The files in the package are what the generator writes. The first line names the file
-// names it was called with.
+// The files in the package equal the generator's output. Their first line contains the file names
+// it was called with.
 func TestGenerated(t *testing.T) {
 	dir := t.TempDir()
 	const assembly, stubs = "fold_amd64.s", "fold_amd64.go"
@@ -46,7 +46,7 @@ func TestXPow(t *testing.T) {
 	if inverse := xPow(-1); inverse&1 == 0 || inverse>>1^castagnoli != 1<<31 {
 		t.Errorf("x^-1 is %#x", inverse)
 	}
-	// 32 more powers of x are what the CRC of four zero octets does to what came before.
+	// The CRC of four zero octets multiplies the previous CRC by x^32.
 	table := crc32.MakeTable(crc32.Castagnoli)
 	for n := range 300 {
 		if got, want := xPow(n+32), ^crc32.Update(^xPow(n), table, make([]byte, 4)); got != want {
