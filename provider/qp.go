@@ -9,7 +9,7 @@ type QPInitAttr struct {
 	Cap      QPCap
 	Type     QPType // the zero value means QPTypeRC
 	SQSigAll bool   // every send WR is signalled
-	Cookie   any    // qp_context: AsyncEvent hands it back
+	Cookie   any    // qp_context, which AsyncEvent returns
 }
 
 // QPCap holds a QP's sizes (struct ibv_qp_cap). A provider may grant more than
@@ -68,8 +68,8 @@ type QP interface {
 
 // EndHolder is a QP of a device that limits the duration of a connection's graceful end
 // (rdma_disconnect). When the limit is reached, data that the peer has not taken is lost. HoldEnd
-// tells the QP that a caller waits for that end: until release is called, the limit of sending
-// applies if it is longer.
+// reports that a caller waits for that end: until release is called, the limit of sending applies
+// if it is longer.
 type EndHolder interface {
 	HoldEnd() (release func())
 }

@@ -4,7 +4,7 @@ package provider
 type SRQInitAttr struct {
 	Attr   SRQAttr    // MaxWR and MaxSGE are minimums; Limit is ignored, as in C
 	Recvs  RecvSource // supplies the receives; nil for a queue that PostRecv fills
-	Cookie any        // srq_context: AsyncEvent hands it back through SRQ.Cookie
+	Cookie any        // srq_context, which AsyncEvent returns through SRQ.Cookie
 }
 
 // SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr).

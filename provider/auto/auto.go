@@ -8,8 +8,9 @@
 //
 // A listed device may not work: its port may be down, the process may lack the rights or the locked
 // memory for a queue, or the connection manager's module may not be loaded. So New tries each
-// device. A device is usable if it is an iWARP device with an active port, and New could make and
-// close a protection domain, a completion queue, a queue pair and a connection manager's id on it.
+// device. An iWARP device is usable if it has an active port and New could make the objects of a
+// connection on it: a protection domain, a completion queue, a queue pair and a connection
+// manager's id. New closes them again.
 package auto
 
 import (

@@ -26,7 +26,7 @@ type id struct {
 	mu         sync.Mutex
 	c          *rdmacm.ID // nil once destroyed
 	ch         *eventChannel
-	connecting *connectCall // nil if no Connect is under way
+	connecting *connectCall // nil unless a Connect is running
 	left       bool         // Disconnect was called on this end
 
 	// qp is the QP that the id connects or has connected: its own, or the one passed to Connect or
@@ -144,8 +144,8 @@ func millis(d time.Duration) int {
 	return int(min(ms, math.MaxInt32))
 }
 
-// addrs calls f with the id unless it is destroyed. It also does so during a Connect, which does
-// not change what f reads.
+// addrs calls f with the id unless it is destroyed. It need not wait for a running Connect, which
+// does not change what f reads.
 func (i *id) addrs(f func(c *rdmacm.ID)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -98,7 +98,7 @@ func wcOpcode(op provider.WROpcode) provider.WCOpcode {
 	return provider.WCSend
 }
 
-// addLate adds a completion after those that are in C.
+// addLate adds a completion after the completions in C.
 func (q *cq) addLate(l lateWC) {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()

@@ -107,7 +107,7 @@ func TestRecordingsEndWithTheRun(t *testing.T) {
 	}
 }
 
-// stubborn is a provider whose devices can't be closed at first.
+// stubborn is a provider whose devices cannot be closed at first.
 type stubborn struct{ provider.Provider }
 
 type stubbornDevice struct {

@@ -9,9 +9,9 @@ import (
 // Layout is a bit order of the Terminate control field.
 //
 // siw declares the field as C bit-fields. On a little-endian machine that puts EType in the high
-// nibble of the first octet and Layer in the low one, and M, D and R in the low bits of the third
-// octet, in reverse of RFC 5040 figure 8. Nothing in the message names the layout, so it is
-// inferred:
+// nibble of the first octet and Layer in the low one. M, D and R are in the low bits of the third
+// octet. Both are the reverse of RFC 5040 figure 8. Nothing in the message names the layout, so it
+// is inferred:
 //
 //   - If any of the RFC's M, D, R bits is set, it is the RFC's layout. Otherwise, if any of siw's
 //     is set, it is siw's.

@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Values of include/uapi/rdma/rdma_netlink.h. A message's type is the client
-// shifted left by ten bits, and the command.
+// Values of include/uapi/rdma/rdma_netlink.h. A message's type is the client, shifted left by ten
+// bits, plus the command.
 const (
 	clientNLDev = 5 // RDMA_NL_NLDEV
 
@@ -37,15 +37,14 @@ const (
 	attrDevProtocol   = 67 // string
 )
 
-// The payload of these messages is attributes and nothing else: there is no
-// header of the family's own.
+// The payload of these messages consists of attributes only; the family has no header of its own.
 
 func getRequest() netlink.Message {
 	return message(cmdGet, netlink.Dump)
 }
 
-// portGetRequest asks for all ports of a device. A dump, because the answer to
-// a request for one port comes with an acknowledgement after it.
+// portGetRequest asks for all ports of a device. It is a dump, because a request for one port gets
+// an additional acknowledgement after its answer.
 func portGetRequest(index uint32) netlink.Message {
 	return message(cmdPortGet, netlink.Dump, attr32(attrDevIndex, index))
 }
@@ -64,7 +63,7 @@ func delLinkRequest(index uint32) netlink.Message {
 func message(cmd netlink.HeaderType, flags netlink.HeaderFlags, attrs ...netlink.Attribute) netlink.Message {
 	data, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
-		// Only an attribute of 64 KiB fails, and misread lets none through.
+		// Only an attribute of 64 KiB fails, and misread refuses those.
 		panic("rdmalink: " + err.Error())
 	}
 	return netlink.Message{
@@ -77,7 +76,7 @@ func attr32(attr uint16, value uint32) netlink.Attribute {
 	return netlink.Attribute{Type: attr, Data: nlenc.Uint32Bytes(value)}
 }
 
-// attrString makes a string with the NUL at its end that NLA_NUL_STRING wants.
+// attrString makes a string with the NUL that NLA_NUL_STRING requires.
 func attrString(attr uint16, value string) netlink.Attribute {
 	return netlink.Attribute{Type: attr, Data: nlenc.Bytes(value)}
 }
@@ -130,8 +129,8 @@ func parsePort(b []byte) (Port, error) {
 	return port, err
 }
 
-// eachAttribute calls f at each attribute of b. It fails if b is not a list of
-// attributes, or if f read one as another size than it has.
+// eachAttribute calls f at each attribute of b. It fails if b is not a list of attributes, or if f
+// read an attribute with a wrong size.
 func eachAttribute(b []byte, f func(*netlink.AttributeDecoder)) error {
 	ad, err := netlink.NewAttributeDecoder(b)
 	if err != nil {

@@ -90,14 +90,14 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A reply cut short is refused, unless the cut is after an attribute and what
-// a link or port must have is before it.
+// A reply that is cut short is refused, unless the cut is between attributes and all required ones
+// are before it.
 func TestParsePrefixes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		wire  string
 		parse func([]byte) error
-		needs int // bytes until the last attribute that must be there
+		needs int // bytes up to the last required attribute
 	}{
 		{"link", wireGetReply, func(b []byte) error { _, err := parseLink(b); return err }, 20},
 		{"port", wirePortGetReply, func(b []byte) error { _, err := parsePort(b); return err }, 28},
@@ -113,8 +113,8 @@ func TestParsePrefixes(t *testing.T) {
 	}
 }
 
-// endsAttribute reports whether an attribute of b ends with byte n, its padding or part
-// of that included.
+// endsAttribute reports whether an attribute of b ends with byte n, with all, part or none of its
+// padding.
 func endsAttribute(b []byte, n int) bool {
 	for at := 0; at <= n; {
 		if at == n {
@@ -129,7 +129,7 @@ func endsAttribute(b []byte, n int) bool {
 	return false
 }
 
-// One attribute at a time has a size that is not its type's.
+// One attribute at a time has a size that does not fit its type.
 func TestParseWrongSize(t *testing.T) {
 	for _, attr := range []uint16{attrDevIndex, attrNodeGUID, attrDevNodeType} {
 		wrong := marshal(t, netlink.Attribute{Type: attr, Data: make([]byte, 3)})
@@ -145,7 +145,7 @@ func TestParseWrongSize(t *testing.T) {
 	}
 }
 
-// A newer kernel's attributes are passed over.
+// A newer kernel's attributes are skipped.
 func TestParseUnknownAttribute(t *testing.T) {
 	want, err := parseLink(testkit.Unhex(t, wireGetReply))
 	if err != nil {
@@ -158,7 +158,7 @@ func TestParseUnknownAttribute(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds the parsers what no kernel would send.
+// FuzzParse gives the parsers input that no kernel would send.
 func FuzzParse(f *testing.F) {
 	f.Add(testkit.Unhex(f, wireGetReply))
 	f.Add(testkit.Unhex(f, wirePortGetReply))

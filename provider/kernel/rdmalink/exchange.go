@@ -26,7 +26,7 @@ func list(conn *netlink.Conn) ([]Link, error) {
 		}
 		link.Ports, err = ports(conn, link)
 		if errors.Is(err, unix.EINVAL) {
-			continue // what PORT_GET says of a device that is gone by now
+			continue // PORT_GET's answer for a deleted device
 		}
 		if err != nil {
 			return nil, err
@@ -82,16 +82,16 @@ func del(conn *netlink.Conn, name string) error {
 	return callError(op, name, unix.ENODEV, "there is no RDMA link of this name")
 }
 
-// deviceNameMax is IB_DEVICE_NAME_MAX of the kernel. The buffers that nldev_newlink
-// copies the type and the interface's name to are of IFNAMSIZ.
+// deviceNameMax is IB_DEVICE_NAME_MAX of the kernel. nldev_newlink copies the type and the
+// interface's name to buffers of IFNAMSIZ bytes.
 const deviceNameMax = 64
 
-// misread returns what is wrong with a name that the kernel would receive as another name
-// or take for a pattern; empty if nothing is.
+// misread returns why the kernel would take a name for another name or for a pattern, or "" if it
+// would not.
 func misread(name, linkType, netdev string) string {
 	for _, arg := range []struct {
 		what, value string
-		limit       int // with the NUL at its end
+		limit       int // including the terminating NUL
 	}{
 		{"link's name", name, deviceNameMax},
 		{"link's type", linkType, unix.IFNAMSIZ},
@@ -109,8 +109,7 @@ func misread(name, linkType, netdev string) string {
 	return ""
 }
 
-// callError wraps the errno in err, and err itself if it has none, with what it
-// most likely means.
+// callError wraps the errno in err, or err itself if it has none, and adds hint.
 func callError(op, object string, err error, hint string) error {
 	if errno := provider.Errno(err); errno != 0 {
 		err = errno
@@ -121,7 +120,7 @@ func callError(op, object string, err error, hint string) error {
 	return &provider.Error{Op: op, Object: object, Err: err}
 }
 
-// dialHint says what keeps the socket from being opened.
+// dialHint returns the likely reason why the socket cannot be opened.
 func dialHint(err error) string {
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return "the kernel has no RDMA support loaded; modprobe ib_core"
@@ -129,7 +128,7 @@ func dialHint(err error) string {
 	return ""
 }
 
-// commandHint says why any command of the socket may be refused.
+// commandHint returns the likely reason why a command is refused.
 func commandHint(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -162,7 +161,7 @@ func deleteHint(err error) string {
 	return commandHint(err)
 }
 
-// moduleOf names the module that brings a link type.
+// moduleOf returns the name of the module for a link type.
 func moduleOf(linkType string) string {
 	if linkType == "rxe" {
 		return "rdma_rxe"

@@ -17,11 +17,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// kernel answers requests as a kernel with these links does. refuse, if not 0,
-// is its answer to commands that change something.
+// kernel answers requests as a kernel with these links does. If refuse is not 0, it is the answer
+// to commands that change something.
 type kernel struct {
 	links  map[uint32][]byte // replies to GET
-	ports  map[uint32][]byte // replies to PORT_GET; a link without is gone meanwhile
+	ports  map[uint32][]byte // replies to PORT_GET; a link without one has been deleted
 	refuse syscall.Errno
 	asked  []netlink.Message
 }
@@ -49,8 +49,7 @@ func (k *kernel) answer(requests []netlink.Message) ([]netlink.Message, error) {
 	}
 }
 
-// dump is the answer to a request with NLM_F_DUMP: its last message says whether all went
-// well.
+// dump returns the answer to a request with NLM_F_DUMP; its last message holds the overall result.
 func dump(request netlink.Header, errno syscall.Errno, replies ...[]byte) []netlink.Message {
 	header := request
 	header.Type, header.Flags = cmdGet, netlink.Multi // the type is GET for ports too
@@ -136,7 +135,7 @@ func TestDeleteAsksForTheIndex(t *testing.T) {
 	}
 }
 
-// Each refusal of the kernel keeps its errno and says what it means.
+// Errors keep the kernel's errno and explain it.
 func TestErrors(t *testing.T) {
 	addOne := func(conn *netlink.Conn) error { return add(conn, "siw1", "siw", "d0") }
 	delOne := func(conn *netlink.Conn) error { return del(conn, "siw0") }
@@ -178,7 +177,7 @@ func wantError(t *testing.T, name string, err error, errno syscall.Errno, says s
 	}
 }
 
-// Names that the kernel would cut off, or complete by itself, never get there.
+// Names that the kernel would cut off, or complete, never reach it.
 func TestNamesThatWouldBeMisread(t *testing.T) {
 	long := strings.Repeat("n", 64)
 	for _, c := range []struct{ name, linkType, netdev, says string }{

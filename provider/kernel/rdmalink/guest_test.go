@@ -19,8 +19,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestLinks adds, lists and deletes links in the kernel of the guest, of siw and of
-// rxe.
+// TestLinks adds, lists and deletes links of siw and of rxe in the guest's kernel.
 func TestLinks(t *testing.T) {
 	if !vmtest.Inside() {
 		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true, Last: true})
@@ -69,7 +68,7 @@ func TestLinks(t *testing.T) {
 	wantErrno(t, Delete("siw0"), unix.ENODEV)
 }
 
-// rxeLinks finds the link that the guest begins with, deletes it, and makes another.
+// rxeLinks finds the guest's initial link, deletes it, and makes another.
 func rxeLinks(t *testing.T) {
 	t.Helper()
 	want := func(name, netdev string) {
@@ -123,7 +122,7 @@ func wantErrno(t *testing.T, err error, errno syscall.Errno) {
 	t.Log(err)
 }
 
-// wantSiw0 compares the list with what sysfs and the network stack say.
+// wantSiw0 compares the list with sysfs and the network stack.
 func wantSiw0(t *testing.T) {
 	t.Helper()
 	links, err := List()
@@ -152,8 +151,8 @@ func wantSiw0(t *testing.T) {
 	}
 }
 
-// unprivileged calls f on a thread without capabilities. The thread ends with
-// it, so that nothing else runs there.
+// unprivileged calls f on a thread without capabilities. The thread ends with f, so nothing else
+// runs there.
 func unprivileged(t *testing.T, f func()) {
 	t.Helper()
 	onOwnThread(func() {
@@ -167,9 +166,8 @@ func unprivileged(t *testing.T, f func()) {
 	})
 }
 
-// fromAnotherNamespace looks at the links from a network namespace that d0 is
-// not in: the device is seen, because RDMA devices are shared, its interface is
-// not, and neither can a link be put on it.
+// fromAnotherNamespace lists the links from a network namespace without d0. The device is visible,
+// because RDMA devices are shared. Its interface is not visible, and no link can be made on it.
 func fromAnotherNamespace(t *testing.T) {
 	t.Helper()
 	onOwnThread(func() {
@@ -185,7 +183,7 @@ func fromAnotherNamespace(t *testing.T) {
 	})
 }
 
-// portsOfNoLink checks what List takes for a link that was deleted meanwhile.
+// portsOfNoLink checks the answer by which List recognises that a link has been deleted.
 func portsOfNoLink(t *testing.T) {
 	t.Helper()
 	conn, err := dial()
@@ -197,8 +195,8 @@ func portsOfNoLink(t *testing.T) {
 	wantErrno(t, err, unix.EINVAL)
 }
 
-// onOwnThread runs f on a thread of its own and waits. As f's goroutine stays
-// locked to the thread, the runtime ends the thread with it.
+// onOwnThread runs f on its own thread and waits. f's goroutine stays locked to the thread, so the
+// runtime ends the thread with it.
 func onOwnThread(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -1,20 +1,18 @@
 //go:build linux
 
-// Package rdmalink lists, adds and deletes RDMA links over netlink, as
-// iproute2's rdma(8) does: it needs neither that program nor cgo.
+// Package rdmalink lists, adds and deletes RDMA links over netlink, as iproute2's rdma(8) does. It
+// needs neither that program nor cgo.
 //
-// A link is an RDMA device of the kernel. Software devices such as siw are made
-// by Add on top of a network interface; the device then appears in libibverbs
-// under the link's name. The messages are those of include/uapi/rdma/
-// rdma_netlink.h, client RDMA_NL_NLDEV of family NETLINK_RDMA.
+// A link is an RDMA device of the kernel. Add makes software devices such as siw on top of a
+// network interface; the device then appears in libibverbs under the link's name. The messages are
+// defined in include/uapi/rdma/rdma_netlink.h, client RDMA_NL_NLDEV of family NETLINK_RDMA.
 //
-// All functions may be called concurrently. Each opens a socket of its own, in
-// the network namespace of the calling thread: that is where interface names
-// are looked up, and the only one whose interfaces List can name. A caller that
-// changes the namespace of its thread locks the goroutine to it
+// All functions may be called concurrently. Each opens a socket in the network namespace of the
+// calling thread. Interface names are looked up there, and List can only name interfaces of this
+// namespace. A caller that changes the namespace of its thread locks the goroutine to it
 // (runtime.LockOSThread).
 //
-// What fails is a *provider.Error that wraps the kernel's errno and says what
+// Errors are a *provider.Error that wraps the kernel's errno and gives its most likely cause.
 // it most likely means.
 package rdmalink
 
@@ -27,18 +25,17 @@ import (
 
 // Link is an RDMA device of the kernel.
 type Link struct {
-	// Index is the kernel's number of the device. It says nothing about the
-	// order in a list of libibverbs.
+	// Index is the kernel's number of the device. It is unrelated to the order in a list of
+	// libibverbs.
 	Index uint32
 
-	// Name is the device's name, such as siw0: what ibv_get_device_name gives.
+	// Name is the device's name, such as siw0, as from ibv_get_device_name.
 	Name string
 
-	// NodeGUID identifies the device: what ibv_get_device_guid gives, in host
-	// byte order.
+	// NodeGUID identifies the device, as from ibv_get_device_guid, in host byte order.
 	NodeGUID uint64
 
-	// NodeType is what the device is: provider.NodeRNIC for iWARP.
+	// NodeType is the kind of device: provider.NodeRNIC for iWARP.
 	NodeType provider.NodeType
 
 	// Protocol is "iw" (iWARP), "roce", "ib", "opa" or "usnic", and empty if the kernel
@@ -46,7 +43,7 @@ type Link struct {
 	// (siw, rxe).
 	Protocol string
 
-	// Ports of the device in the order of their numbers, from 1; siw has one.
+	// Ports are the device's ports in the order of their numbers, from 1; siw has one.
 	Ports []Port
 }
 
@@ -56,15 +53,13 @@ type Port struct {
 	State     provider.PortState
 	PhysState uint8 // 5 is LinkUp
 
-	// Netdev is the network interface under the port, and NetdevIndex its
-	// interface index. Empty and 0 if there is none, or if it is in another
-	// network namespace.
+	// Netdev is the network interface of the port, and NetdevIndex its interface index. They are
+	// empty and 0 if the port has no interface, or if it is in another network namespace.
 	Netdev      string
 	NetdevIndex uint32
 }
 
-// Netdev is the network interface of the first port that has one, empty if none
-// has.
+// Netdev returns the network interface of the first port that has one, or "" if none has.
 func (l Link) Netdev() string {
 	for _, port := range l.Ports {
 		if port.Netdev != "" {
@@ -74,10 +69,9 @@ func (l Link) Netdev() string {
 	return ""
 }
 
-// List returns the links of the system (rdma link show). It needs no privilege.
-// A system without RDMA devices has an empty list; a kernel that has no RDMA
-// support, or has not loaded it, gives EPROTONOSUPPORT. A link that is deleted
-// meanwhile is left out.
+// List returns the links of the system (rdma link show). It needs no privilege. A system without
+// RDMA devices has an empty list. If the kernel has no RDMA support, or has not loaded it, the
+// error is EPROTONOSUPPORT. List leaves out a link that is deleted during the call.
 func List() ([]Link, error) {
 	conn, err := dial()
 	if err != nil {
@@ -87,15 +81,14 @@ func List() ([]Link, error) {
 	return list(conn)
 }
 
-// Add makes a link called name, of type linkType ("siw" for soft iWARP, "rxe"
-// for soft RoCE), on the network interface netdev (rdma link add NAME type TYPE
-// netdev NETDEV). It needs CAP_NET_ADMIN in the initial user namespace. The
-// kernel loads the module of the type by itself if it is installed.
+// Add makes a link called name, of type linkType ("siw" for soft iWARP, "rxe" for soft RoCE), on
+// the network interface netdev (rdma link add NAME type TYPE netdev NETDEV). It needs CAP_NET_ADMIN
+// in the initial user namespace. The kernel loads the module of the type if it is installed.
 //
-// Errors: EEXIST if the interface has a link of this type already, ENFILE if
-// the name is taken, ENODEV if there is no such interface, EINVAL if the type
-// is not known or does not work on that kind of interface, EPERM. Names that
-// the kernel would misread are EINVAL without asking it.
+// The kernel returns EEXIST if the interface already has a link of this type, ENFILE if the name is
+// taken, and ENODEV if there is no such interface. It returns EINVAL if the type is unknown or does
+// not work on that kind of interface, and EPERM without the privilege. Add itself returns EINVAL
+// for names that the kernel would misread.
 func Add(name, linkType, netdev string) error {
 	conn, err := dial()
 	if err != nil {
@@ -108,10 +101,9 @@ func Add(name, linkType, netdev string) error {
 // Delete deletes the link called name (rdma link delete NAME). It needs
 // CAP_NET_ADMIN in the initial user namespace.
 //
-// With a siw link it waits for the end of every process that has opened the device, also
-// of those that have closed it since, because librdmacm keeps it open. A process that has
-// used package kernel must therefore not delete the link itself: it would wait for
-// itself, for ever.
+// Deleting a siw link waits until every process that has opened the device has ended. This includes
+// processes that have closed it, because librdmacm keeps it open. So a process that has used
+// package kernel must not delete the link: it would wait for itself, forever.
 //
 // Errors: ENODEV if there is no such link, EINVAL if the link was not made with
 // Add (a hardware device), EPERM.
@@ -128,7 +120,7 @@ func dial() (*netlink.Conn, error) {
 	return netlink.Dial(unix.NETLINK_RDMA, nil)
 }
 
-// hangUp closes conn. Nothing is in flight that closing could lose.
+// hangUp closes conn. No message is in flight that could be lost.
 func hangUp(conn *netlink.Conn) {
 	_ = conn.Close()
 }
