@@ -100,7 +100,7 @@ func (r *cmRequest) parseFor(msg any, answer int) error {
 }
 
 // parseGrown decodes a command that has grown. As the kernel does, it uses the length in the
-// header, which must be at least least bytes.
+// header, which must be least bytes or more.
 func (r *cmRequest) parseGrown(msg any, least int) error {
 	if r.size < least {
 		return syscall.EINVAL
