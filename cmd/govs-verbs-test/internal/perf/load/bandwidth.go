@@ -9,12 +9,11 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// LookEvery is the number of messages after which the clock is read: reading it costs as
-// much as posting a small message.
+// LookEvery returns the number of messages after which the clock is read, because reading it costs
+// as much as posting a small message.
 func LookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
 
-// begin starts a stretch of n messages on each lane, or with a limit of as many
-// as fit into it.
+// begin starts a stretch of n messages on each lane, or with a limit as many as fit into it.
 func (e *end) begin(n uint64, limit time.Duration) {
 	s := &e.spec
 	e.run = stretch{began: time.Now(), limit: limit, hist: e.run.hist}
@@ -30,10 +29,9 @@ func (e *end) begin(n uint64, limit time.Duration) {
 	}
 }
 
-// greet does an empty run on new connections. The accepting side may not send before it
-// has received something (RFC 5044 section 7.1.2). Some providers do not ensure this, and
-// then the end of the start-up and the first message could arrive together, which the
-// engine refuses.
+// greet does an empty run on new connections. The accepting side may not send before it has
+// received something (RFC 5044 section 7.1.2), which some providers do not ensure. Then the end of
+// the start-up and the first message could arrive together, and the engine would refuse them.
 func (e *end) greet(ctx context.Context) error {
 	if e.runs > 0 {
 		return nil
@@ -42,8 +40,8 @@ func (e *end) greet(ctx context.Context) error {
 	return e.stream(ctx)
 }
 
-// stream posts the messages of begin, answers those that come, and returns when both ends
-// have all messages.
+// stream posts the messages of begin, answers received ones, and returns when both ends have all
+// messages.
 func (e *end) stream(ctx context.Context) error {
 	for i := range e.lanes {
 		if err := e.feed(&e.lanes[i], i); err != nil {
@@ -70,7 +68,7 @@ func (e *end) stream(ctx context.Context) error {
 	return nil
 }
 
-// handle does what a completion asks for.
+// handle reacts to a completion.
 func (e *end) handle(wc *ibverbs.WC) error {
 	if err := e.check(wc); err != nil {
 		return err
@@ -90,7 +88,7 @@ func (e *end) handle(wc *ibverbs.WC) error {
 	return e.feed(l, int(uint32(wc.WRID)))
 }
 
-// received takes what the peer sent, and gives receives back.
+// received processes what the peer sent, and reposts receives.
 func (e *end) received(l *lane, octets int) error {
 	switch {
 	case octets == e.spec.Size && e.takes():
@@ -113,7 +111,7 @@ func (e *end) received(l *lane, octets int) error {
 	return because(l.qp, l.qp.PostRecv(l.recv...))
 }
 
-// sendNote posts a note. Its content is that of the beginning of a message, because it is
+// sendNote posts a note. It has the same content as the beginning of a message, because it is
 // received in the same memory.
 func (e *end) sendNote(l *lane, octets int) error {
 	l.note[0].SGList = l.note[0].SGList[:0]
@@ -124,7 +122,8 @@ func (e *end) sendNote(l *lane, octets int) error {
 	return because(l.qp, l.qp.PostSend(l.note...))
 }
 
-// feed posts on a lane what it has room for, and when there is no more, its end.
+// feed posts as much on a lane as there is room for. When no message is left, it posts the lane's
+// end.
 func (e *end) feed(l *lane, n int) error {
 	for l.posted < l.target {
 		count := min(uint64(len(l.list)), l.target-l.posted)
@@ -144,7 +143,7 @@ func (e *end) feed(l *lane, n int) error {
 		}
 		l.posted += count
 	}
-	// A client may be in its next run before the server has handled the end of this one:
+	// A client may have begun its next run before the server has handled the end of this one, so
 	// ends are counted.
 	ended := l.ends >= e.runs
 	if l.posted == l.done && l.endsSent < e.runs && (!e.server || ended) {
@@ -183,23 +182,23 @@ func (e *end) lookAtClock(ctx context.Context) error {
 	return nil
 }
 
-// peakWindow is the least time of which the peak is an average.
+// peakWindow is the shortest time over which the peak is an average.
 const peakWindow = 10 * time.Millisecond
 
-// peakDepths is of how many times as much as may be outstanding the peak is an average at least:
-// completions that have waited while others were posted are handled all at once.
+// peakDepths is the shortest stretch over which the peak is an average, in multiples of what may be
+// outstanding. It is more than one, because completions that have waited while others were posted
+// are handled all at once.
 const peakDepths = 4
 
 // A Peak finds the fastest stretch of a transfer. Its zero value is an empty transfer.
 type Peak struct {
-	Least  uint64 // bytes that a stretch has at least
+	Least  uint64 // shortest stretch, in bytes
 	from   time.Duration
 	octets int
 	best   float64
 }
 
-// Add says that so many more bytes have gone by now, which counts from the
-// transfer's beginning.
+// Add reports octets more bytes at time now, counted from the transfer's beginning.
 func (p *Peak) Add(now time.Duration, octets int) {
 	p.octets += octets
 	if d := now - p.from; d >= peakWindow && uint64(p.octets) >= p.Least {
@@ -208,5 +207,5 @@ func (p *Peak) Add(now time.Duration, octets int) {
 	}
 }
 
-// Best is in bytes per second, 0 if the transfer was too short.
+// Best returns the peak in bytes per second, or 0 if the transfer was too short.
 func (p *Peak) Best() float64 { return p.best }

@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// Client is the end that decides what is done. Its methods are for one goroutine.
+// Client is the end that chooses the runs. Its methods are for one goroutine.
 type Client struct {
 	vctx *ibverbs.Context
 	addr netip.AddrPort
@@ -65,7 +65,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, self 
 var errNotThat = errors.New("the peer answered with another message than this command expects: " +
 	"use the same version at both ends")
 
-// refusal adds to the error of Dial why the server refused, and what to do.
+// refusal adds to the error of Dial why the server refused, and a remedy.
 func refusal(err error) error {
 	var rejected *rdmacm.RejectedError
 	switch {
@@ -80,16 +80,16 @@ func refusal(err error) error {
 	return err
 }
 
-// Printable reports whether the private data of a refusal is a text that can be printed.
+// Printable reports whether the private data of a refusal is a printable text.
 func Printable(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// Peer describes the server.
+// Peer returns the server's description.
 func (c *Client) Peer() End { return c.peer.End }
 
-// Run does one run. Connections are kept for the next run if that differs in its length
-// only. After an error the client can only be closed.
+// Run does one run. It keeps the connections for the next run if only the length of the run
+// differs. After an error the client can only be closed.
 func (c *Client) Run(ctx context.Context, spec Spec) (Result, error) {
 	if err := spec.Complete(); err != nil {
 		return Result{}, err
@@ -115,7 +115,7 @@ func (c *Client) Run(ctx context.Context, spec Spec) (Result, error) {
 	return r, c.end.verify()
 }
 
-// why waits for a moment for the server's message about a run that failed.
+// why waits briefly for the server's message about a failed run.
 func (c *Client) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *Client) why(ctx context.Context, err error) error {
 	return err
 }
 
-// setUp agrees with the server on a run, and connects what it needs.
+// setUp agrees with the server on a run, and makes the connections for it.
 func (c *Client) setUp(ctx context.Context, spec Spec) (err error) {
 	o := order{Spec: spec, Seed: rand.Uint64()}
 	if o.New = c.end == nil || !sameConnections(c.end.spec, spec); o.New {
@@ -217,8 +217,8 @@ func (e *end) lead(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// part is one of the two stretches of a run. It returns how many messages we
-// posted, or round trips there were.
+// part does one of the two stretches of a run. It returns the number of messages that this end
+// posted, or of round trips.
 func (e *end) part(ctx context.Context, n uint64, limit time.Duration) (uint64, error) {
 	if e.spec.Op.Latency() {
 		return e.pings(ctx, n, limit)
@@ -229,7 +229,7 @@ func (e *end) part(ctx context.Context, n uint64, limit time.Duration) (uint64, 
 	return e.posted() - before, err
 }
 
-// posted is how many messages were posted on all lanes so far.
+// posted returns the number of messages posted on all lanes so far.
 func (e *end) posted() (n uint64) {
 	for i := range e.lanes {
 		n += e.lanes[i].posted

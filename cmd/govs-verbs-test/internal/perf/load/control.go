@@ -14,18 +14,17 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// The ends exchange messages over a connection of their own, in Sends of JSON: the client
-// asks, the server answers. While a run is under way neither sends a message, so that
-// only the run is polled for.
+// The ends exchange messages, as JSON in Sends, over a connection of their own: the client asks,
+// the server answers. Neither sends a message during a run, so an end polls only for the run.
 
 // message is a message of an end. One field is set.
 type message struct {
 	Hello *hello `json:",omitempty"` // both, first
 	Run   *order `json:",omitempty"` // client: the next run
-	Ready *ready `json:",omitempty"` // server: it can be connected to
-	Go    bool   `json:",omitempty"` // server: it is connected and in the run
+	Ready *ready `json:",omitempty"` // server: the client may connect to it
+	Go    bool   `json:",omitempty"` // server: it is connected and has begun the run
 	Done  *done  `json:",omitempty"` // server: the run is over
-	Error string `json:",omitempty"` // server: it can't go on
+	Error string `json:",omitempty"` // server: why it cannot continue
 }
 
 type hello struct {
@@ -35,8 +34,8 @@ type hello struct {
 
 type order struct {
 	Spec  Spec
-	Seed  uint64 // of the client's pattern; the server's is the complement
-	New   bool   // connections are to be made for it
+	Seed  uint64 // of the client's pattern; the server's seed is its complement
+	New   bool   // the run needs new connections
 	Table table
 }
 
@@ -44,10 +43,10 @@ type ready struct{ Table table }
 
 type done struct {
 	Ops   uint64 // by the server, if the run is bidirectional
-	Usage Usage  // of the whole run: a target of Writes can't count messages
+	Usage Usage  // of the whole run, because a target of Writes cannot count messages
 }
 
-// table says where the list of an end's regions is, for the peer to read.
+// table gives the address of the list of an end's regions, which the peer reads.
 type table struct {
 	Addr uint64
 	Len  uint64
@@ -55,16 +54,16 @@ type table struct {
 }
 
 const (
-	controlSize  = 4096 // bytes of a message at most
+	controlSize  = 4096 // maximum length of a message in bytes
 	controlDepth = 4
 )
 
-// settle is how long the client waits before its first message. Between its reply to the
-// connection request and the end of its accept call, siw does not read what comes in.
+// settle is how long the client waits before its first message. From siw's reply to the connection
+// request until its accept call returns, siw does not read what arrives.
 const settle = 100 * time.Millisecond
 
-// Private data of a connection request: what it is, and for data connections the
-// session and the number of the QP.
+// Private data of a connection request: its kind, and for data connections the session and the
+// number of the QP.
 const (
 	controlHello = "govs-perf/1 control"
 	dataHello    = "govs-perf/1 data"
@@ -89,10 +88,10 @@ type control struct {
 	conn *rdmacm.Conn
 	recv *ibverbs.MR // controlDepth slots
 	send *ibverbs.MR
-	next int // slot of the next message to come
+	next int // slot of the next message
 }
 
-// config has a connection over pd receive messages from the start.
+// config returns a configuration with which a connection over pd receives messages from the start.
 func (c *control) config(pd *ibverbs.PD, private string) (*rdmacm.ConnConfig, error) {
 	var err error
 	if c.recv, err = pd.AllocMR(controlDepth*controlSize, ibverbs.AccessLocalWrite); err != nil {
@@ -165,10 +164,10 @@ func (c *control) do(ctx context.Context, wr ibverbs.SendWR) error {
 	return because(c.conn.QP(), wc[0].Err())
 }
 
-// errLeft says that the peer has ended the connection in order.
+// errLeft reports that the peer has ended the connection in order.
 var errLeft = errors.New("the peer has left")
 
-// hear waits for a message. An Error in it is the error.
+// hear waits for a message. It returns an Error in the message as its error.
 func (c *control) hear(ctx context.Context) (message, error) {
 	var m message
 	var wc [1]ibverbs.WC
@@ -195,8 +194,8 @@ func (c *control) hear(ctx context.Context) (message, error) {
 	return m, nil
 }
 
-// because adds to an error why the connection ended, where the provider knows.
-// An orderly end is errLeft.
+// because adds the reason for the connection's end to an error, if the provider knows it. For an
+// orderly end it returns errLeft.
 func because(qp *ibverbs.QP, err error) error {
 	if err == nil {
 		return nil
@@ -218,7 +217,7 @@ func (c *control) readTable(ctx context.Context, pd *ibverbs.PD, t table, region
 	if t.Len != uint64(regions*ibverbs.RemoteRegionSize) {
 		return nil, fmt.Errorf("the peer lists its regions in %d bytes, %d have %d", t.Len, regions, regions*ibverbs.RemoteRegionSize)
 	}
-	// The sink of a Read has to be writable for the peer on iWARP.
+	// On iWARP the sink of a Read has to be writable for the peer.
 	mr, err := pd.AllocMR(int(t.Len), ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err

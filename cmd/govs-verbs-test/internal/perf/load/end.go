@@ -10,20 +10,20 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// Beside the workload's own messages the ends send each other notes, in Sends
-// whose length says what they are:
+// Besides the workload's own messages the ends send each other notes: Sends whose length identifies
+// them.
 //
-//   - the end, 0 bytes: "this was all from me on this connection", and from the
-//     server after the client's: "and I have all of yours";
-//   - a credit, of creditLen bytes: "I have posted another quarter of the
-//     window's receives". iWARP ends a connection whose Send finds none.
+//   - The end, 0 bytes, means that the sender has sent everything on this connection. If the server
+//     sends it after the client's end, it also means that the server has received everything.
+//   - A credit, of creditLen bytes, means that the sender has posted another quarter of the
+//     window's receives. It is needed because iWARP ends a connection whose Send finds no receive.
 const (
 	maxNote    = 2
-	notesDepth = 8  // notes that may be under way in one direction; 4 credits and an end are
+	notesDepth = 8  // outstanding notes in one direction; 4 credits and an end are possible
 	pingDepth  = 16 // receives posted for a ping-pong
 )
 
-// creditLen is how long a credit is: no message has this length.
+// creditLen returns the length of a credit in bytes; no message has this length.
 func creditLen(size int) int {
 	if size == 1 {
 		return 2
@@ -31,11 +31,10 @@ func creditLen(size int) int {
 	return 1
 }
 
-// window is how many Sends may be under way on a QP.
+// window returns the maximum number of Sends outstanding on a QP.
 func window(s *Spec) int { return max(2*s.TxDepth, 256) &^ 3 }
 
-// end is one end of the runs that differ only in their length. Its methods are
-// for one goroutine.
+// end is one end of runs that differ only in their length. Its methods are for one goroutine.
 type end struct {
 	spec   Spec
 	server bool
@@ -50,31 +49,31 @@ type end struct {
 	wc     [64]ibverbs.WC
 
 	run  stretch
-	runs uint64 // begun, the warm-up being one
+	runs uint64 // begun so far; the warm-up counts as one
 	seq  uint64 // write-lat: Writes each way, over all runs
 
 	waits uint64 // calls of wait
 }
 
-// lane is a QP with what is posted to it.
+// lane is a QP with the work that is posted to it.
 type lane struct {
 	qp    *ibverbs.QP
-	slot  int              // where its message is in memory
+	slot  int              // place of its message in memory
 	list  []ibverbs.SendWR // of the workload, the last one signalled
 	recvs []ibverbs.RecvWR // the receives of a credit, for messages
 	recv  []ibverbs.RecvWR // one receive
 	note  []ibverbs.SendWR // one note
 
 	posted, done uint64 // messages, over all runs
-	target       uint64 // for posted in this run
-	granted      uint64 // what posted may come to before the next credit
+	target       uint64 // for posted, in this run
+	granted      uint64 // limit of posted until the next credit
 	taken        uint64 // messages received, over all runs
 	answered     uint64 // of them, with a ping-pong
-	owed         int    // receives that have not been posted again
-	notes        int    // signalled work besides the lists, not complete
+	owed         int    // receives that have to be reposted
+	notes        int    // signalled work other than the lists that is not complete
 	ends         uint64 // notes of an end received
 	endsSent     uint64
-	over         bool // with this run
+	over         bool // this run is over on this lane
 }
 
 // sameConnections reports whether runs can use the same connections.
@@ -83,11 +82,11 @@ func sameConnections(a, b Spec) bool {
 	return a == b
 }
 
-// newEnd makes what an end needs besides connections.
+// newEnd makes the objects of an end other than connections.
 func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *end, err error) {
 	e := &end{spec: spec, server: server, lanes: make([]lane, spec.QPs)}
-	// For a target that is idle, the kernel does the work on the same CPU; the engine
-	// does it where a goroutine polls.
+	// For an idle target, the kernel does the work on the same CPU; the engine does it in a
+	// goroutine that polls.
 	idle := server && !e.posts() && !e.pingPong()
 	e.block = spec.Poll == Block || idle && vctx.Provider() == "kernel"
 	defer func() {
@@ -109,8 +108,8 @@ func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *e
 	return e, err
 }
 
-// inlineFits says what the EINVAL of the QP does not. If the device does not report its
-// limit, the QP decides.
+// inlineFits returns a clearer error than the QP's EINVAL. If the device does not report its limit,
+// the QP decides.
 func inlineFits(vctx *ibverbs.Context, octets int) error {
 	attr, err := vctx.Query()
 	if err != nil {
@@ -122,7 +121,7 @@ func inlineFits(vctx *ibverbs.Context, octets int) error {
 	return nil
 }
 
-// posts reports whether the end posts the workload's messages by itself.
+// posts reports whether the end posts the workload's messages unprompted.
 func (e *end) posts() bool { return !e.server || e.spec.Bidirectional }
 
 // pingPong reports whether the server answers each message with one.
@@ -144,7 +143,7 @@ func (e *end) sinks() bool {
 	return e.server || e.spec.Bidirectional
 }
 
-// capacity is what a QP has to have room for.
+// capacity returns the sizes that a QP needs.
 func (e *end) capacity() ibverbs.QPCap {
 	c := ibverbs.QPCap{MaxSendWR: notesDepth, MaxRecvWR: notesDepth, MaxSendSGE: e.spec.SGEs, MaxRecvSGE: 1}
 	if e.posts() {
@@ -162,8 +161,8 @@ func (e *end) capacity() ibverbs.QPCap {
 	return c
 }
 
-// config is for the connection of a QP. The depths are the initiator's; the accepting
-// side takes what it is offered.
+// config returns the configuration of a QP's connection. The depths are the initiator's; the
+// accepting side uses what it is offered.
 func (e *end) config(pd *ibverbs.PD, lane int) *rdmacm.ConnConfig {
 	depth := func(reads bool) int {
 		if reads {
@@ -183,7 +182,7 @@ func (e *end) config(pd *ibverbs.PD, lane int) *rdmacm.ConnConfig {
 	return cfg
 }
 
-// use makes qp that of a lane, and posts its first receives.
+// use makes qp the QP of a lane, and posts its first receives.
 func (e *end) use(n int, qp *ibverbs.QP) error {
 	l := &e.lanes[n]
 	*l = lane{qp: qp, slot: e.mem.slot(n), granted: uint64(window(&e.spec))}
@@ -209,16 +208,15 @@ func (e *end) use(n int, qp *ibverbs.QP) error {
 	return nil
 }
 
-// workID is the WRID of work on a lane that stands for so many messages; none is
-// for notes and receives.
+// workID returns the WRID of work on a lane that completes a number of messages; notes and receives
+// complete 0.
 func workID(lane int, messages uint64) uint64 { return messages<<32 | uint64(lane) }
 
 func (e *end) laneOf(wc *ibverbs.WC) (_ *lane, messages uint64) {
 	return &e.lanes[uint32(wc.WRID)], wc.WRID >> 32
 }
 
-// connected makes the work requests, now that there are all QPs and the peer's
-// regions are known.
+// connected makes the work requests, once all QPs exist and the peer's regions are known.
 func (e *end) connected() error {
 	locals := e.mem.srcs
 	if e.spec.Op == ReadBW || e.spec.Op == ReadLat {
@@ -271,7 +269,7 @@ func (e *end) makeList(n int) error {
 	return nil
 }
 
-// turn has work requests use the next regions.
+// turn makes work requests use the next regions.
 func (e *end) turn(l *lane, wrs []ibverbs.SendWR) {
 	n := uint64(len(e.locals))
 	for i := range wrs {
@@ -287,7 +285,7 @@ func (e *end) turn(l *lane, wrs []ibverbs.SendWR) {
 	}
 }
 
-// wait returns how many completions it put into e.wc, at least one.
+// wait waits for completions and returns how many it put into e.wc, at least one.
 func (e *end) wait(ctx context.Context) (int, error) {
 	// If the peer answers at once, neither PollWait nor the loop below ever checks the
 	// context.
@@ -317,7 +315,7 @@ func (e *end) check(wc *ibverbs.WC) error {
 	return because(l.qp, wc.Err())
 }
 
-// verify compares the sinks with what the peer sends.
+// verify compares the sinks with the peer's pattern.
 func (e *end) verify() error {
 	if !e.sinks() {
 		return nil
@@ -349,11 +347,11 @@ func (e *end) close() error {
 	return errors.Join(errs...)
 }
 
-// stretch is the state of the part of a run that is under way.
+// stretch is the state of the current part of a run.
 type stretch struct {
 	began    time.Time
-	limit    time.Duration // 0: none
-	over     int           // lanes
+	limit    time.Duration // 0 means none
+	over     int           // lanes that are done
 	peak     Peak
 	hist     *Histogram
 	unlooked int // messages since the clock was read

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Each power of two has histSub buckets, so that a value is known to one part
-// in histSub.
+// Each power of two has histSub buckets, so the relative error of a value is at most one in
+// histSub.
 const (
 	histBits = 8
 	histSub  = 1 << histBits
@@ -32,21 +32,21 @@ func (h *Histogram) Add(d time.Duration) {
 	h.counts[bucketOf(uint64(d))]++
 }
 
-// bucketOf counts values below histSub one by one, and those above by their
-// highest histBits+1 bits.
+// bucketOf returns the bucket of a value. Values below histSub have a bucket each; larger ones
+// share it by their highest histBits+1 bits.
 func bucketOf(v uint64) int {
 	shift := max(bits.Len64(v)-histBits-1, 0)
 	return shift*histSub + int(v>>shift)
 }
 
-// middleOf is the middle of a bucket's values.
+// middleOf returns the middle of a bucket's values.
 func middleOf(bucket int) time.Duration {
 	shift := max(bucket/histSub-1, 0)
 	low := uint64(bucket-shift*histSub) << shift
 	return time.Duration(low + 1<<shift/2)
 }
 
-// quantile returns the value below which a share of all is.
+// quantile returns the value below which a share of all durations lies.
 func (h *Histogram) quantile(share float64) time.Duration {
 	rank := uint64(share * float64(h.n))
 	var seen uint64
@@ -58,7 +58,7 @@ func (h *Histogram) quantile(share float64) time.Duration {
 	return h.max
 }
 
-// Latency sums the durations up, nil if there are none.
+// Latency summarises the durations, or returns nil if there are none.
 func (h *Histogram) Latency() *Latency {
 	if h.n == 0 {
 		return nil

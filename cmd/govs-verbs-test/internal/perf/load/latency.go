@@ -7,11 +7,11 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// pingSignal is how many messages of a ping-pong there are to a signalled one.
+// pingSignal: one in pingSignal messages of a ping-pong is signalled.
 const pingSignal = 8
 
-// pings does n round trips, or with a limit as many as fit into it, and returns
-// how many. Each is measured from the end of the one before.
+// pings does n round trips, or with a limit as many as fit into it, and returns their number. Each
+// is measured from the end of the previous one.
 func (e *end) pings(ctx context.Context, n uint64, limit time.Duration) (uint64, error) {
 	e.begin(0, 0)
 	var last time.Duration
@@ -64,8 +64,7 @@ func (e *end) ping(ctx context.Context, i uint64) error {
 	return e.catch(ctx, l)
 }
 
-// pongs answers the client's messages until its end. It returns how many there
-// were.
+// pongs answers the client's messages until its end. It returns the number of messages.
 func (e *end) pongs(ctx context.Context) (uint64, error) {
 	e.begin(0, 0)
 	l := &e.lanes[0]
@@ -91,8 +90,8 @@ func (e *end) pongs(ctx context.Context) (uint64, error) {
 	}
 }
 
-// throw posts one message, and then the receives that are due; this end has posted enough
-// of them before, so the peer need not wait. Few messages are signalled, because the
+// throw posts one message, and then the receives that have to be reposted. Enough receives are
+// posted already, so the peer need not wait for them. Few messages are signalled, because the
 // answer to a message shows that it is done.
 func (e *end) throw(l *lane, i uint64) error {
 	wr := &l.list[0]
@@ -103,7 +102,7 @@ func (e *end) throw(l *lane, i uint64) error {
 		l.notes++
 	}
 	if e.spec.Op == WriteLat {
-		// The Write before this has been answered, so its source is free.
+		// The previous Write has been answered, so its source is free.
 		e.mem.src.Bytes()[e.spec.Size-1] = turnOctet(e.seq)
 	}
 	if err := l.qp.PostSend(l.list...); err != nil {
@@ -117,7 +116,7 @@ func (e *end) throw(l *lane, i uint64) error {
 	return nil
 }
 
-// catch waits for a message, or the peer's end.
+// catch waits for a message, or for the peer's end.
 func (e *end) catch(ctx context.Context, l *lane) error {
 	for l.taken == l.answered && l.ends < e.runs {
 		if err := e.waitAndHandle(ctx); err != nil {
@@ -128,8 +127,8 @@ func (e *end) catch(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// watch waits until the peer's Write is there, or the peer's end. It polls for
-// completions even if it needs none, because the engine moves data while it is polled.
+// watch waits until the peer's Write has arrived, or the peer's end. It polls for completions even
+// if it needs none, because the engine transmits and receives while it is polled.
 func (e *end) watch(ctx context.Context, l *lane) error {
 	octet := &e.mem.dst.Bytes()[e.spec.Size-1]
 	want := turnOctet(e.seq)
@@ -150,8 +149,8 @@ func (e *end) watch(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// turnOctet is the last byte of the n-th Write, from 1 on: never 0, which is
-// what a cleared sink has, and never that of the one before.
+// turnOctet returns the last byte of the n-th Write, from 1 on. It is never 0, the value in a
+// cleared sink, and never that byte of the previous Write.
 func turnOctet(n uint64) byte { return byte((n-1)%255) + 1 }
 
 // waitAndHandle waits for completions.

@@ -7,25 +7,25 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// sharedMemory is how much memory QPs share before they use one after the other:
-// several small messages don't fall on the same cache line, many large ones don't
-// exceed the cache.
+// sharedMemory is the amount of memory, in bytes, up to which QPs use different slots; beyond it
+// they share them. So several small messages are not on the same cache line, and many large ones do
+// not exceed the cache.
 const sharedMemory = 1 << 20
 
-// memory is what an end sends from and receives into. Each of the two is an array
-// of slots of one message, and is registered as often as Spec.MRs says.
+// memory is the source and the sink of an end. Each of the two is an array of slots of one message,
+// and is registered as often as Spec.MRs says.
 type memory struct {
 	size, stride int
 	slots        int
 
 	src, dst   *ibverbs.MR // own the memory
 	srcs, dsts []*ibverbs.MR
-	list       *ibverbs.MR // of the regions that the peer is to use
+	list       *ibverbs.MR // list of the regions for the peer
 	seed       uint64      // of the pattern in src
 }
 
-// messageStride is from one slot to the next: messages begin on cache lines. A
-// note may be longer than a message.
+// messageStride returns the distance between slots: messages begin on cache lines. A note may be
+// longer than a message.
 func messageStride(size int) int { return (max(size, maxNote) + 63) &^ 63 }
 
 func slotsOf(s *Spec) int { return min(s.QPs, max(1, sharedMemory/messageStride(s.Size))) }
@@ -112,12 +112,12 @@ func closeMR(mr *ibverbs.MR, owners ...*ibverbs.MR) error {
 	return mr.Close()
 }
 
-// table says where the list of regions is.
+// table returns the place of the list of regions.
 func (m *memory) table() table {
 	return table{Addr: m.list.Addr(), Len: m.list.Len(), RKey: m.list.RKey()}
 }
 
-// slot is the byte at which the message of a QP begins.
+// slot returns the offset of a lane's message.
 func (m *memory) slot(lane int) int { return lane % m.slots * m.stride }
 
 // prepare fills the sources and clears the sinks.

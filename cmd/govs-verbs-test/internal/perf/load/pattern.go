@@ -16,8 +16,8 @@ func fillPattern(b []byte, seed uint64) {
 	}
 }
 
-// hasPattern returns the offset of the first byte that is not what fillPattern
-// puts there, -1 if there is none.
+// hasPattern returns the offset of the first byte that differs from fillPattern's, or -1 if none
+// does.
 func hasPattern(b []byte, seed uint64) int {
 	x := seed
 	var want [8]byte
@@ -33,8 +33,8 @@ func hasPattern(b []byte, seed uint64) int {
 	return -1
 }
 
-// mix is SplitMix64's step: a bijection, so that no two positions of less than
-// 2^64 have the same eight bytes.
+// mix is SplitMix64's step. It is a bijection, so no two positions below 2^64 have the same eight
+// bytes.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// patience is how long a client waits to be served, and a data connection to be taken by
-// its session.
+// patience is how long a client waits to be served, and a data connection to be accepted by its
+// session.
 const patience = 3 * time.Second
 
 // Server serves clients, one after another.
@@ -27,7 +27,7 @@ type Server struct {
 	lanes   chan *rdmacm.Request // data connections of the session
 
 	mu      sync.Mutex
-	session uint64 // 0: none
+	session uint64 // 0 if there is none
 }
 
 // Listen makes a server at addr, whose port may be 0. self describes this end to clients.
@@ -40,16 +40,15 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, sel
 	return &Server{vctx: vctx, l: l, self: self, clients: make(chan *rdmacm.Request), lanes: make(chan *rdmacm.Request)}, nil
 }
 
-// Addr returns the address that the server listens at.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() netip.AddrPort { return s.l.Addr() }
 
 // Close ends listening. Call it after Serve.
 func (s *Server) Close() error { return s.l.Close() }
 
-// Serve serves n clients one after another, each until it closes; with n == 0 it goes on
-// until ctx ends. A client that connects while another one is served is rejected, with
-// the reason. The error is ctx.Err(), or that of the listener, or those of the clients
-// that did not end in order.
+// Serve serves n clients one after another, each until it closes; with n == 0 it continues until
+// ctx ends. A client that connects while another one is served is rejected, with the reason. The
+// error is ctx.Err(), or the listener's, or the joined errors of clients that did not end in order.
 func (s *Server) Serve(ctx context.Context, n int) error {
 	routing, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -59,7 +58,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 		for {
 			req, err := s.l.Accept(routing)
 			switch {
-			case err == nil: // also when routing has ended meanwhile: route closes the request then
+			case err == nil: // even if routing has ended: route then closes the request
 				wg.Go(func() { s.route(routing, req) })
 			case errors.Is(err, os.ErrClosed) || routing.Err() != nil:
 				cancel(err)
@@ -82,7 +81,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	return errors.Join(errs...)
 }
 
-// route passes a connection request to the session that it is for, or to Serve.
+// route passes a connection request to its session, or to Serve.
 func (s *Server) route(ctx context.Context, req *rdmacm.Request) {
 	to, refusal := s.clients, busyText
 	if string(req.PrivateData()) != controlHello {
@@ -117,7 +116,7 @@ func (s *Server) ended() {
 	s.mu.Unlock()
 }
 
-// session is a client that is served.
+// session serves one client.
 type session struct {
 	s   *Server
 	pd  *ibverbs.PD
@@ -165,8 +164,8 @@ func (s *Server) serve(ctx context.Context, req *rdmacm.Request) (err error) {
 	}
 }
 
-// excuse sends the client the reason why the server ends the session. The client may have
-// gone.
+// excuse sends the client the reason why the server ends the session. The client may already have
+// left.
 func (x *session) excuse(err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -174,7 +173,7 @@ func (x *session) excuse(err error) {
 	_ = x.ctl.tell(ctx, message{Error: text[:min(len(text), controlSize/8)]})
 }
 
-// do is the server's part of a run.
+// do does the server's part of a run.
 func (x *session) do(ctx context.Context, o *order) error {
 	if err := o.Spec.Complete(); err != nil {
 		return err
@@ -226,7 +225,7 @@ func (x *session) setUp(ctx context.Context, o *order) (err error) {
 	return x.accept(ctx)
 }
 
-// accept takes the client's data connections, in whatever order they come.
+// accept accepts the client's data connections, in any order.
 func (x *session) accept(ctx context.Context) error {
 	e := x.end
 	for range e.lanes {
@@ -276,7 +275,7 @@ func (e *end) follow(ctx context.Context) (*done, error) {
 	return d, nil
 }
 
-// respond is the server's side of a stretch. It returns how many messages we
+// respond does the server's part of a stretch. It returns the number of messages that the server
 // posted.
 func (e *end) respond(ctx context.Context, n uint64, limit time.Duration) (uint64, error) {
 	if e.pingPong() {

@@ -1,21 +1,21 @@
-// Package load puts a workload on a connection between two ends: RDMA Writes,
-// RDMA Reads or Sends for bandwidth, or one at a time for latency. The client
-// decides what is done; the server learns it from the client and needs no
-// options of its own but those of its device.
+// Package load measures workloads on a connection between two ends: RDMA Writes, RDMA Reads or
+// Sends for bandwidth, or one at a time for latency. The client chooses the run; the server gets it
+// from the client and needs no options other than those of its device.
 //
-// An end is one goroutine: it posts, polls and does nothing else. Nothing is
-// allocated between the first and the last operation that count.
+// An end is one goroutine, which only posts and polls. Nothing is allocated between the first and
+// the last operation that count.
 //
 // # What is measured
 //
-// Bandwidth counts from the first post until the peer has said that it has
-// everything: the last byte is placed, not just taken by a socket. Latency is
-// the round trip as the client sees it, never half of it.
+// Bandwidth counts from the first post until the peer has confirmed that it has everything: the
+// last byte is placed, and not only accepted by a socket. Latency is the client's round trip, never
+// half of it.
 //
-// All QPs of an end use the same memory as long as that is at most 1 MiB or one
-// message, so that it is the stack that is measured and not the cache.
+// All QPs of an end use the same memory if it is at most 1 MiB or one message, so that the run
+// measures the stack instead of the cache.
 //
-// Sinks are cleared before and compared with the pattern of the sources after
+// Sinks are cleared before each run, and compared with the pattern of the sources after it, at both
+// ends and outside of the measured time. A run whose data arrives changed is an error.
 // each run, at both ends and outside of the time that counts: a run whose data
 // didn't come through is an error.
 package load
@@ -28,8 +28,7 @@ import (
 	"time"
 )
 
-// Op is a workload. The names are those of perftest's programs: write-bw is
-// ib_write_bw.
+// Op is a workload, named after perftest's programs: write-bw is ib_write_bw.
 type Op string
 
 // The workloads over RDMA.
@@ -42,13 +41,13 @@ const (
 	SendLat  Op = "send-lat"
 )
 
-// Ops are all of them.
+// Ops returns all workloads over RDMA.
 func Ops() []Op { return []Op{WriteBW, WriteLat, ReadBW, ReadLat, SendBW, SendLat} }
 
-// Latency reports whether the workload is one for latency.
+// Latency reports whether the workload measures latency.
 func (op Op) Latency() bool { return strings.HasSuffix(string(op), "-lat") }
 
-// Poll says how an end waits for completions.
+// Poll is how an end waits for completions.
 type Poll string
 
 // The ways to wait.
@@ -57,24 +56,24 @@ const (
 	Block Poll = "block" // it sleeps on the completion channel
 )
 
-// Spec is a run. The zero value of a field that has a default means that.
+// Spec describes a run. Zero means the default for fields that have one.
 type Spec struct {
 	Op   Op
 	Size int // bytes of a message, at least 1
 
-	// How long: so many operations, of each QP and direction, or so much time.
-	// One of the two is 0.
+	// The length of a run: a number of operations for each QP and direction, or a time. One of the
+	// two is 0.
 	Iters    int           `json:",omitempty"`
 	Duration time.Duration `json:",omitempty"`
-	Warmup   int           `json:",omitempty"` // operations of each QP before those that count; default 16 MiB of them, 4 to 1000; negative: none
+	Warmup   int           `json:",omitempty"` // operations of each QP before the measured ones; default 16 MiB of them, 4 to 1000; negative: none
 
 	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
 	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default depthOf, for latency 1
 	PostList      int  `json:",omitempty"` // WRs in one post, the last one signalled; default a quarter of TxDepth, at most 64
 	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
-	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
+	MRs           int  `json:",omitempty"` // regions that an end's messages use in turn, default 1
 	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD, 1 to 128), default 16
-	Inline        int  `json:",omitempty"` // messages of up to so many bytes are posted inline; default 0
+	Inline        int  `json:",omitempty"` // messages of up to this many bytes are posted inline; default 0
 	Bidirectional bool `json:",omitempty"` // bandwidth: the server sends to the client, too
 	Poll          Poll `json:",omitempty"` // of both ends, default Spin
 }
@@ -89,11 +88,11 @@ const (
 	MaxOutstanding = 128
 )
 
-// depthOf is how many operations are outstanding on each of n QPs by default. All of them are
+// depthOf returns the default number of outstanding operations on each of n QPs. All of them are
 // posted before the clock is read for the first time.
 func depthOf(n int) int { return max(4, min(128, 1024/max(n, 1))) }
 
-// Complete sets defaults, and returns an error about a Spec that is impossible.
+// Complete sets defaults, and returns an error for an impossible Spec.
 func (s *Spec) Complete() error {
 	lat := s.Op.Latency()
 	setDefault(&s.QPs, 1)
@@ -154,31 +153,31 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Result is the result of a run, for both directions if it has two.
+// Result is the result of a run, the sum of both directions if it has two.
 type Result struct {
 	Ops     uint64        // messages; for latency, round trips
 	Octets  uint64        // of payload
 	Elapsed time.Duration // the client's
 
-	Peak float64  `json:",omitempty"` // bandwidth: bytes per second in the fastest 10 ms, 0 if it was shorter
+	Peak float64  `json:",omitempty"` // bandwidth: bytes per second in the fastest 10 ms, 0 if the run was shorter
 	Lat  *Latency `json:",omitempty"` // latency: of the round trip
 
 	Client, Server Usage
 }
 
-// Usage is what a run costs the process of one end.
+// Usage is what a run cost the process of one end.
 type Usage struct {
 	AllocsPerOp float64       // objects allocated, by all goroutines
 	User, Sys   time.Duration // CPU time
 }
 
-// CPU is the time that the process had a CPU.
+// CPU returns the process's CPU time.
 func (u Usage) CPU() time.Duration { return u.User + u.Sys }
 
-// CPUPerGiB is the CPU time of both ends for 2^30 bytes of payload, 0 if there were none.
+// CPUPerGiB returns the CPU time of both ends per 2^30 bytes of payload, or 0 if there was none.
 func (r Result) CPUPerGiB() time.Duration { return r.cpuPer(float64(r.Octets) / (1 << 30)) }
 
-// CPUPerOp is the CPU time of both ends for a message, or a round trip; 0 if there was none.
+// CPUPerOp returns the CPU time of both ends per message or round trip, or 0 if there was none.
 func (r Result) CPUPerOp() time.Duration { return r.cpuPer(float64(r.Ops)) }
 
 func (r Result) cpuPer(n float64) time.Duration {
@@ -188,10 +187,10 @@ func (r Result) cpuPer(n float64) time.Duration {
 	return time.Duration(float64(r.Client.CPU()+r.Server.CPU()) / n)
 }
 
-// GBps is the bandwidth in 10^9 bytes per second.
+// GBps returns the bandwidth in 10^9 bytes per second.
 func (r Result) GBps() float64 { return r.perSecond(r.Octets) / 1e9 }
 
-// Mops is how many million messages went through per second.
+// Mops returns the rate in million messages per second.
 func (r Result) Mops() float64 { return r.perSecond(r.Ops) / 1e6 }
 
 func (r Result) perSecond(n uint64) float64 {
@@ -207,15 +206,15 @@ type Latency struct {
 	Min, Median, P99, P999, Max, Mean time.Duration
 }
 
-// An End describes one end as far as figures depend on it; the ends exchange it. All of
-// it is for the reader, except that Provider is used.
+// An End describes one end, as far as results depend on it; the ends exchange it. Only Provider is
+// used; the other fields are for the reader.
 type End struct {
 	Provider string // engine, kernel, tcp
 	Device   string `json:",omitempty"`
-	CRC      string `json:",omitempty"` // on, off: what this end asks for
-	BusyWait string `json:",omitempty"` // engine, blocking: how long it looks before it sleeps, such as 50us
-	Cong     string `json:",omitempty"` // TCP_CONGESTION; empty for the system's
-	CPU      string // where it is pinned to, such as "0"; empty if it is not
+	CRC      string `json:",omitempty"` // on, off: the setting of this end
+	BusyWait string `json:",omitempty"` // engine, blocking: how long it polls before it sleeps, such as 50us
+	Cong     string `json:",omitempty"` // TCP_CONGESTION; empty for the system's default
+	CPU      string // the CPU that it is pinned to, such as "0"; empty if it is not pinned
 	Procs    int    // GOMAXPROCS
 	Kernel   string // uname -r
 	Go       string

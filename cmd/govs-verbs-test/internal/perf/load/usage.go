@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Meter measures what a stretch of a run costs the process.
+// A Meter measures the cost of a stretch of a run for the process.
 type Meter struct {
 	began     time.Time
 	mallocs   uint64
 	user, sys time.Duration
 }
 
-// StartMeter begins a stretch. It stops the world for a moment.
+// StartMeter begins a stretch. It stops the world briefly.
 func StartMeter() Meter {
 	var m Meter
 	m.mallocs = mallocs()
@@ -23,8 +23,7 @@ func StartMeter() Meter {
 	return m
 }
 
-// Stop ends the stretch, in which there were so many operations. The time
-// is up to the call of Stop.
+// Stop ends the stretch, which had ops operations. The time ends when Stop is called.
 func (m Meter) Stop(ops uint64) (time.Duration, Usage) {
 	elapsed := time.Since(m.began)
 	user, sys := cpuTime()
@@ -44,7 +43,7 @@ func mallocs() uint64 {
 func cpuTime() (user, sys time.Duration) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0, 0 // can't be: the arguments are right
+		return 0, 0 // impossible, because the arguments are valid
 	}
 	return time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano())
 }

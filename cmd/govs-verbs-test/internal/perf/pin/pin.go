@@ -1,4 +1,4 @@
-// Package pin keeps processes on CPUs.
+// Package pin pins processes to CPUs.
 package pin
 
 import (
@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Self pins every thread of this process to one CPU, and so those to come. It
-// does not change GOMAXPROCS.
+// Self pins every thread of this process to one CPU, and therefore later ones too. It does not
+// change GOMAXPROCS.
 func Self(cpu int) error {
 	set, err := only(cpu)
 	if err != nil {
 		return err
 	}
-	// A thread that is not pinned yet may start another: the list is read until it holds none
-	// that is new.
+	// A thread that is not pinned yet may start another, so the list is read until it contains no
+	// new one.
 	done := make(map[int]bool)
 	for {
 		tids, err := threads()
@@ -41,8 +41,8 @@ func Self(cpu int) error {
 	}
 }
 
-// CPUs are the CPUs that the calling thread may run on, and so may this process, unless
-// Self or another program has changed that; in ascending order.
+// CPUs returns the CPUs on which the calling thread may run, in ascending order. They are also the
+// process's, unless Self or another program has changed that.
 func CPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -57,7 +57,7 @@ func CPUs() ([]int, error) {
 	return list, nil
 }
 
-// only is the set of one CPU.
+// only returns the set of one CPU.
 func only(cpu int) (*unix.CPUSet, error) {
 	var set unix.CPUSet
 	if cpu < 0 || cpu >= len(set)*strconv.IntSize {

@@ -1,7 +1,9 @@
-// Package rawtcp is what package load is compared with: the same without RDMA, over TCP as fast as
-// Go can do it. Each message is one write; the receiver reads into one buffer. Of a load.Spec it
-// uses Size, Iters or Duration, Warmup, QPs (so many connections) and Poll. Ends that spin make
-// system calls of which Go's scheduler is not notified; the others use a net.Conn. A client has a
+// Package rawtcp is the baseline for package load: the same without RDMA, over TCP as fast as Go
+// can do it. Each message is one write; the receiver reads into one buffer. It uses Size, Iters or
+// Duration, Warmup, QPs (the number of connections) and Poll of a load.Spec. Ends that spin make
+// system calls without notifying Go's scheduler; the others use a net.Conn. A client has a
+// connection for control, and each run has its own data connections, whose end shows that
+// everything has arrived.
 // connection for control, and each run has others, whose end shows that everything has come.
 package rawtcp
 
@@ -31,7 +33,8 @@ const (
 	Lat load.Op = "tcp-lat"
 )
 
-// Complete puts the defaults in and says what is impossible, as for the most similar workload.
+// Complete sets the defaults and returns an error for an impossible Spec, as for the most similar
+// workload.
 func Complete(s *load.Spec) error {
 	op := s.Op
 	like, ok := map[load.Op]load.Op{BW: load.WriteBW, Lat: load.SendLat}[op]
@@ -49,7 +52,8 @@ type Network struct {
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
-// TCP is the network of TCP. cong is the sockets' TCP_CONGESTION, empty for the system's.
+// TCP returns the network of TCP. cong is the sockets' TCP_CONGESTION, empty for the system's
+// default.
 func TCP(cong string) Network {
 	set := func(_, _ string, c syscall.RawConn) (err error) { // accepted sockets inherit it
 		if cong == "" {
@@ -75,25 +79,26 @@ func TCP(cong string) Network {
 	}
 }
 
-// patience is how long a peer may take to answer when it has nothing else to do, and greeting how
-// long a connection may take to say what it is for. It is less because other connections wait for
+// patience is how long a peer may take to answer when it has nothing else to do. greeting is how
+// long a connection may take to send its purpose; it is shorter because other connections wait for
 // that.
 const (
 	patience = 10 * time.Second
 	greeting = patience / 4
 )
 
-// A connection begins with what it is for in eight bytes: control, or the session of a run.
+// control begins a control connection. The first eight bytes of a connection are its purpose:
+// control, or the session of a run.
 const control = uint64(0)
 
-// answer is what a server says of a run: what its connections begin with, then that the warm-up
-// has come, and at the end what has.
+// answer is a server's message about a run: first the session for its connections, then that the
+// warm-up has arrived, and at the end the result.
 type answer struct {
 	Session, Bytes uint64
 	Usage          load.Usage
 }
 
-// reader reads the messages of a peer, of which each is a line.
+// reader reads a peer's messages, each of which is a line.
 type reader struct{ lines *bufio.Scanner }
 
 func newReader(c net.Conn) reader {
@@ -112,12 +117,12 @@ func (r reader) Decode(message any) error {
 
 type deadliner interface{ SetDeadline(time.Time) error }
 
-// until has what c does end with ctx, as long as stop is not called.
+// until makes the calls on c end with ctx, until stop is called.
 func until(ctx context.Context, c deadliner) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// Client is the end that decides what is done. Its methods are for one goroutine.
+// Client is the end that chooses the runs. Its methods are for one goroutine.
 type Client struct {
 	addr    netip.AddrPort
 	network Network
@@ -173,8 +178,8 @@ func (c *Client) Run(ctx context.Context, s load.Spec) (r load.Result, err error
 	return r, err
 }
 
-// Server serves clients, one after another. One that comes while another is served waits, or is
-// closed when that one begins a run.
+// Server serves clients, one after another. A client that connects while another is served waits,
+// or is closed when the other begins a run.
 type Server struct{ l net.Listener }
 
 // Listen makes a server at addr, whose port may be 0.
@@ -186,13 +191,13 @@ func Listen(ctx context.Context, addr netip.AddrPort, n Network) (*Server, error
 	return &Server{l}, nil
 }
 
-// Addr returns the address that the server listens at.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() netip.AddrPort { return s.l.Addr().(*net.TCPAddr).AddrPort() }
 
 // Close ends listening. Call it after Serve.
 func (s *Server) Close() error { return s.l.Close() }
 
-// Serve serves n clients, each until it closes; with n == 0 it goes on until ctx ends.
+// Serve serves n clients, each until it closes; with n == 0 it continues until ctx ends.
 func (s *Server) Serve(ctx context.Context, n int) error {
 	defer until(ctx, s.l.(deadliner))()
 	var errs []error
@@ -220,13 +225,13 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 		} else if err != nil {
 			return err
 		}
-		session := rand.Uint64() | 1 // not control
+		session := rand.Uint64() | 1 // never control
 		if err := errors.Join(Complete(&spec), answers.Encode(answer{Session: session})); err != nil {
 			return err
 		}
-		// The client may be gone, and other clients wait.
+		// The client may have left, and other clients wait.
 		limit := func(when time.Time) error {
-			return errors.Join(s.l.(deadliner).SetDeadline(when), ctx.Err()) // the end of ctx sets one, too
+			return errors.Join(s.l.(deadliner).SetDeadline(when), ctx.Err()) // the end of ctx also sets a deadline
 		}
 		accept := func() (net.Conn, error) {
 			if err := limit(time.Now().Add(patience)); err != nil {
@@ -242,7 +247,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 	}
 }
 
-// accept takes the next connection that begins with session, and closes others.
+// accept returns the next connection that begins with session, and closes others.
 func (s *Server) accept(session uint64) (net.Conn, error) {
 	for {
 		c, err := s.l.Accept()

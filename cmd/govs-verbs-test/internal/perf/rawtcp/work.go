@@ -19,7 +19,8 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// A stream is a connection for data. One that spins may move less, or nothing, without an error.
+// A stream is a data connection. A spinning one may transfer fewer bytes, or none, without an
+// error.
 type stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -56,10 +57,10 @@ func withStreams(ctx context.Context, s load.Spec, connect func() (net.Conn, err
 	return do(all)
 }
 
-// spinning is a socket that Go's netpoller does not know.
+// spinning is a socket outside of Go's netpoller.
 type spinning int
 
-// newSpinning takes the socket of c, which is closed.
+// newSpinning takes the socket of c, and closes c.
 func newSpinning(c *net.TCPConn) (s spinning, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -76,7 +77,7 @@ func newSpinning(c *net.TCPConn) (s spinning, err error) {
 func (s spinning) CloseWrite() error { return unix.Shutdown(int(s), unix.SHUT_WR) }
 func (s spinning) Close() error      { return unix.Close(int(s)) }
 
-// SetDeadline ends the connection: it is for until.
+// SetDeadline ends the connection; until calls it.
 func (s spinning) SetDeadline(time.Time) error { return unix.Shutdown(int(s), unix.SHUT_RDWR) }
 
 func (s spinning) Read(b []byte) (int, error) {
@@ -92,7 +93,7 @@ func (s spinning) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write writes what the socket takes, which may be nothing.
+// Write writes as many bytes as the socket accepts, perhaps none.
 func (s spinning) Write(b []byte) (int, error) {
 	n, e := s.call(unix.SYS_WRITE, b)
 	switch e {
@@ -104,8 +105,8 @@ func (s spinning) Write(b []byte) (int, error) {
 	return 0, e
 }
 
-// call does not notify the scheduler: it does not wait, and notifying costs as much as a small
-// write.
+// call makes a system call without notifying the scheduler: the call does not wait, and notifying
+// costs as much as a small write.
 func (s spinning) call(number uintptr, b []byte) (int, syscall.Errno) {
 	at := unsafe.Pointer(unsafe.SliceData(b))
 	n, _, e := syscall.RawSyscall(number, uintptr(s), uintptr(at), uintptr(len(b)))
@@ -113,8 +114,8 @@ func (s spinning) call(number uintptr, b []byte) (int, syscall.Errno) {
 }
 
 // lead does the client's part of a run. The server answers when it has all connections, on each of
-// them when it has the warm-up, and at the end. Without the answers on each, 64 connections had
-// 0.75 of the bandwidth.
+// them when it has received the warm-up, and at the end. Without the answers on each connection, 64
+// connections had 0.75 of the bandwidth.
 func lead(all []stream, s load.Spec, answers reader) (r load.Result, err error) {
 	message, hist := make([]byte, s.Size), new(load.Histogram)
 	part := func(n uint64, limit time.Duration) (uint64, error) {
@@ -157,8 +158,9 @@ func lead(all []stream, s load.Spec, answers reader) (r load.Result, err error) 
 }
 
 // headStart is how long the server does not read, at the beginning of the warm-up. Linux makes a
-// receive buffer longer only if data waits in it (tcp_rcv_space_adjust). Where the reader is always
-// first it stays short for 100 ms or more, and a blocking end had 0.6 of the bandwidth meanwhile.
+// receive buffer longer only if data waits in it (tcp_rcv_space_adjust). If the reader is always
+// faster, the buffer stays short for 100 ms or more, during which a blocking end had 0.6 of the
+// bandwidth.
 const headStart = 2 * time.Millisecond
 
 // follow does the server's part of a run.
@@ -189,8 +191,8 @@ func follow(all []stream, s load.Spec, answers *json.Encoder) error {
 	return answers.Encode(answer{Bytes: n, Usage: usage})
 }
 
-// each calls do for all streams where calls don't wait, otherwise for each on a goroutine of its
-// own. It returns the sum.
+// each calls do once for all streams if calls do not wait, otherwise for each stream on its own
+// goroutine. It returns the sum.
 func each(s load.Spec, all []stream, do func([]stream) (uint64, error)) (sum uint64, err error) {
 	if s.Poll == load.Spin || len(all) == 1 {
 		return do(all)
@@ -210,14 +212,14 @@ func each(s load.Spec, all []stream, do func([]stream) (uint64, error)) (sum uin
 }
 
 // send writes n messages to each stream, or as many as fit into the time and at least one, each
-// with one call if the socket takes it. Where they are sent back it waits for each. It returns how
-// many there were.
+// with one call if the socket accepts it. With back it waits for each message to be sent back. It
+// returns the number of messages.
 func send(streams []stream, message []byte, n uint64, limit time.Duration, back bool,
 	hist *load.Histogram,
 ) (all uint64, err error) {
 	began, look := time.Now(), uint64(load.LookEvery(len(message)))
 	var last time.Duration
-	var buf []byte // only where it is used: a collection of garbage would stop the loop
+	var buf []byte // allocated only if used, because a garbage collection would stop the loop
 	if back {
 		buf = make([]byte, len(message))
 	}
@@ -254,15 +256,15 @@ func send(streams []stream, message []byte, n uint64, limit time.Duration, back 
 				last, next = time.Since(began), all+look
 			}
 			if limit > 0 && last >= limit {
-				n = 1 // what is under way is the last
+				n = 1 // the current message is the last
 			}
 		}
 	}
 	return all, nil
 }
 
-// receive reads from each stream until its end, or as many bytes, and sends messages back if that
-// is asked for. It returns how many bytes came.
+// receive reads from each stream until its end, or up to most bytes, and with back sends messages
+// back. It returns the number of bytes received.
 func receive(streams []stream, size int, most uint64, back bool) (all uint64, err error) {
 	room := 256 << 10
 	if back {

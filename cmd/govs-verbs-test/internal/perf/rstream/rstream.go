@@ -1,11 +1,12 @@
-// Package rstream exchanges over a stream what rstream of rdma-core does, so that either end may be
-// that program.
+// Package rstream exchanges the same bytes over a stream as rdma-core's rstream, so either end may
+// be that program.
 //
-// A test is a number of iterations. In each, the end that has connected sends so many transfers of
-// one size, and then the other end sends as many back. Each end has to know the test: nothing about
-// it is exchanged. Before each test 16 bytes go each way, outside of the time that counts.
+// A test is a number of iterations. In each, the end that has connected sends a number of transfers
+// of one size, and then the other end sends as many back. Both ends have to know the test, because
+// they do not exchange it. Before each test 16 bytes go each way, outside of the measured time.
 //
-// All bytes that an end sends count up from 0, modulo 256, through all tests and connections. That
+// All bytes that an end sends count up from 0, modulo 256, through all tests and connections, as
+// rstream -T v sends and expects them. Without -T v rstream sends whatever its memory contains.
 // is what rstream -T v sends and expects; without it rstream sends whatever its memory has.
 package rstream
 
@@ -21,10 +22,10 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// A Test is what both ends agree on.
+// A Test holds the parameters on which both ends agree.
 type Test struct {
 	Size       int // bytes of a transfer
-	Transfers  int // that follow each other in one direction
+	Transfers  int // consecutive ones in one direction
 	Iterations int
 }
 
@@ -34,24 +35,24 @@ const (
 	MaxCount = 1 << 30 // of Transfers and Iterations
 )
 
-// The Test of rstream's options -S, -C and -I where only some are given.
+// The Test of rstream's options -S, -C and -I if only some are given.
 const (
 	DefaultSize       = 1000
 	DefaultTransfers  = 1000
 	DefaultIterations = 1
 )
 
-// syncSize is how many bytes go each way before a test.
+// syncSize is the number of bytes that go each way before a test.
 const syncSize = 16
 
 // Latency reports whether each iteration is a round trip.
 func (t Test) Latency() bool { return t.Transfers == 1 }
 
-// sizes are those that rstream tests if none is given. With -S all it tests those between them,
-// too: each power of two, and half as much again.
+// sizes are the sizes that rstream tests by default. With -S all it also tests sizes between them:
+// each power of two, and one and a half times each.
 var sizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 
-// Sizes returns the sizes of a run without -S, or with all of one with -S all.
+// Sizes returns the sizes of a run without -S, or with all set the sizes of -S all.
 func Sizes(all bool) []int {
 	if !all {
 		return sizes
@@ -63,7 +64,7 @@ func Sizes(all bool) []int {
 	return list
 }
 
-// often is how many round trips, or transfers, a size is tested with.
+// often returns the number of round trips, or transfers, for a size.
 func often(size int) int {
 	for _, class := range []struct{ below, count int }{
 		{1 << 10, 100_000}, {64 << 10, 10_000}, {1 << 20, 1000},
@@ -75,11 +76,11 @@ func often(size int) int {
 	return 100
 }
 
-// LatencyOf is the test of round trips of a size. The first connection of a run without -S, -C and
-// -I has one for each size.
+// LatencyOf returns the test of round trips of a size. The first connection of a run without -S, -C
+// and -I has one for each size.
 func LatencyOf(size int) Test { return Test{Size: size, Transfers: 1, Iterations: often(size)} }
 
-// BandwidthOf is the test of one direction after the other, which the second connection has.
+// BandwidthOf returns the test of one direction after the other, for the second connection.
 func BandwidthOf(size int) Test { return Test{Size: size, Transfers: often(size), Iterations: 1} }
 
 // Conn is a stream.
@@ -91,8 +92,8 @@ type Conn interface {
 // End is one end of a run. Its zero value is the end that connected, and does not verify.
 type End struct {
 	Accepted bool          // this end has accepted the connections
-	Verify   bool          // compare what comes with the pattern
-	Patience time.Duration // how long nothing may move; 0: for ever
+	Verify   bool          // compare what arrives with the pattern
+	Patience time.Duration // how long no byte may arrive or leave; 0 means forever
 
 	moved    atomic.Uint64 // bytes of both directions
 	sent     byte          // the next byte of the pattern to send
@@ -101,14 +102,14 @@ type End struct {
 	buf      []byte
 }
 
-// ErrEnded says that the peer ended the connection before the test was over.
+// ErrEnded reports that the peer ended the connection before the test was over.
 var ErrEnded = errors.New("the peer ended the connection in the middle of a test")
 
-// ErrQuiet says that nothing moved for End.Patience.
+// ErrQuiet reports that no byte arrived or left for End.Patience.
 var ErrQuiet = errors.New("nothing was exchanged")
 
-// Run does one test over c. The result counts both directions: Ops are all transfers, but for a
-// test of latency round trips. After an error c can only be closed.
+// Run does one test over c. The result counts both directions. Ops is the number of transfers, or
+// of round trips for a test of latency. After an error c can only be closed.
 func (e *End) Run(ctx context.Context, c Conn, t Test) (load.Result, error) {
 	for _, l := range []struct {
 		what       string
@@ -177,7 +178,7 @@ func (e *End) run(c Conn, t Test) (r load.Result, err error) {
 	return r, nil
 }
 
-// grow has room for transfers of n bytes.
+// grow makes room for transfers of n bytes.
 func (e *End) grow(n int) {
 	if len(e.buf) >= n {
 		return
@@ -212,7 +213,7 @@ func (e *End) receive(c Conn, n int) error {
 	return nil
 }
 
-// differs says which byte is not that of the pattern.
+// differs returns an error that names the first byte that differs from the pattern.
 func (e *End) differs(got []byte) error {
 	for i, b := range got {
 		if want := e.received + byte(i); b != want {
@@ -223,8 +224,8 @@ func (e *End) differs(got []byte) error {
 	return nil
 }
 
-// watch ends what c does with ctx, and when nothing moves. The function that it returns ends that,
-// and returns why c was ended, or nil.
+// watch ends the calls on c when ctx ends, or when nothing is transferred for Patience. stop ends
+// this, and returns why c was ended, or nil.
 func (e *End) watch(ctx context.Context, c Conn) (stop func() error) {
 	over := make(chan struct{})
 	ended := make(chan error, 1)
@@ -248,7 +249,7 @@ func (e *End) watch(ctx context.Context, c Conn) (stop func() error) {
 				}
 				ended <- fmt.Errorf("%w for %v", ErrQuiet, e.Patience)
 			}
-			_ = c.SetDeadline(time.Unix(1, 0)) // has what waits return
+			_ = c.SetDeadline(time.Unix(1, 0)) // makes waiting calls return
 			return
 		}
 	}()
