@@ -177,7 +177,7 @@ func (f *cmFile) settle() {
 	}
 }
 
-// drop removes and returns the events that which selects. cmState.mu is held.
+// drop removes and returns the events for which the function returns true. cmState.mu is held.
 func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	kept := f.events[:0]
 	for _, v := range f.events {

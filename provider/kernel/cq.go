@@ -32,10 +32,10 @@ type cq struct {
 	pollMu  sync.Mutex
 	c       *ibv.CQ // nil once destroyed; guarded by pollMu
 	batch   *ibv.WCBatch
-	logs    map[uint32]*qp // the logs of siw's QPs, by QP number
+	logs    map[uint32]*qp // siw's QPs, by number
 	drained []provider.WC  // completions that have been taken out of C
 	late    []lateWC       // completions that were never in C
-	armed   bool           // drained and late completions raise an event
+	armed   bool           // by ReqNotify, for drained and late completions
 
 	// Destroying the CQ waits in C until every fetched event is acknowledged. So Close first
 	// acknowledges all outstanding events, and later events are acknowledged at once.
