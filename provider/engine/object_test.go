@@ -86,8 +86,8 @@ func TestRegObjectArguments(t *testing.T) {
 		cause  string
 	}{
 		{"nothing", nil, 1, 0, syscall.EINVAL, "the object is nil"},
-		{"no octets", o, 0, 0, syscall.EINVAL, "1 to 2^63-1 octets"},
-		{"more than an int64", o, 1 << 63, 0, syscall.EINVAL, "1 to 2^63-1 octets"},
+		{"no octets", o, 0, 0, syscall.EINVAL, "1 to 2^63-1 bytes"},
+		{"more than an int64", o, 1 << 63, 0, syscall.EINVAL, "1 to 2^63-1 bytes"},
 		{"remote write without local write", o, 1, provider.AccessRemoteWrite, syscall.EINVAL,
 			"AccessRemoteWrite needs AccessLocalWrite"},
 		{"atomic", o, 1, provider.AccessLocalWrite | provider.AccessRemoteAtomic, syscall.EINVAL,
