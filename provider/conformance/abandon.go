@@ -22,7 +22,7 @@ const mostAbandoned = 3
 // starts, and the devices' that it opens, inherit it.
 const runLabel = "conformance run"
 
-// grace is Grace for a run with a time limit.
+// grace returns how long a run with this time limit may go on after its time is up.
 func (cfg *Config) grace(limit time.Duration) time.Duration {
 	if cfg.Grace > 0 {
 		return cfg.Grace
@@ -30,8 +30,8 @@ func (cfg *Config) grace(limit time.Duration) time.Duration {
 	return time.Minute + limit
 }
 
-// runWithin is run for the run called name. It reports false if the run still goes on when grace
-// has passed since the end of t's context.
+// runWithin runs body and the cleanups as the run called name. It reports false if they have not
+// ended when grace has passed since the end of t's context.
 func (t *T) runWithin(body func(), name string, grace time.Duration) bool {
 	t.labels = pprof.WithLabels(context.Background(), pprof.Labels(runLabel, name))
 	ended := make(chan struct{})
@@ -72,7 +72,7 @@ func (t *T) abandon(name string) (o *Outcome, where string) {
 	return &taken, standsAt(stacks)
 }
 
-// A stack is that of goroutines which are at the same place.
+// A stack is the calls of goroutines that are at the same place.
 type stack struct {
 	count  string // how many
 	frames []frame
@@ -125,8 +125,8 @@ func (s *stack) lines() []string {
 	return lines
 }
 
-// standsAt says where the goroutine that runs the body or a cleanup is: its innermost calls, those
-// of the runtime, locks and network poller left out.
+// standsAt returns the innermost calls of the goroutine that runs the body or a cleanup. It leaves
+// out calls of the runtime, of locks and of the network poller.
 func standsAt(stacks []stack) string {
 	for _, s := range stacks {
 		var calls []string

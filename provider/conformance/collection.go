@@ -15,14 +15,15 @@ type Part struct {
 // Join makes one collection of parts, for instance of runs of the engine alone on one machine and
 // runs with the kernel on another. Its captures have their absolute names.
 //
-// Parts that can't be compared are an error: those of another version of the program or seed,
-// with the same run, or, if they have other providers than the reference, of another kernel or
-// variant of siw. The kernel of runs of the reference alone does not count.
+// Join returns an error for parts that can't be compared. Their versions of the program and seeds
+// have to be the same, and no run may be in two of them. Parts that have other providers than the
+// reference need the same kernel and the same variant of siw, too. For a part that has runs of the
+// reference alone the kernel does not matter.
 func Join(reference string, parts ...Part) (*Collection, error) {
 	if len(parts) == 0 {
 		return nil, fmt.Errorf("no collection to join")
 	}
-	main := parts[0] // whose conditions are those of all
+	main := parts[0] // its conditions become the collection's
 	if i := slices.IndexFunc(parts, func(p Part) bool { return p.others(reference) }); i >= 0 {
 		main = parts[i]
 	}

@@ -24,7 +24,7 @@ type ProfileEntry struct {
 	Key string
 
 	Reason  string // why, in one or two sentences
-	Kernels string // the kernel versions it was seen on, or read in the source of
+	Kernels string // kernel versions on which it was seen, or found in the source
 
 	// Fixed names the first release of each series of kernels that is free of
 	// it: "6.1.178", "6.12.96". Nil means that none is known to be.
@@ -57,7 +57,7 @@ func (e *ProfileEntry) applies(slug string, p Pairing, c *Collection) bool {
 // concerns reports whether the entry is about the provider that a pairing names.
 func (e *ProfileEntry) concerns(name string, c *Collection) bool {
 	if stack, is := OnTarget(name); is {
-		return stack == e.Provider // which version or variant it is, nobody knows
+		return stack == e.Provider // its version and variant are not known
 	}
 	provider, far := OnPeer(name)
 	siw, kernel := c.Siw, c.KernelVersion
@@ -68,8 +68,8 @@ func (e *ProfileEntry) concerns(name string, c *Collection) bool {
 		e.age(kernel) != after
 }
 
-// open reports whether it is not known for a provider of the pairing, whom the entry is about,
-// if the divergence has ended.
+// open reports whether the pairing has a provider that the entry is about, and for which it is not
+// known whether the divergence has ended.
 func (e *ProfileEntry) open(p Pairing, c *Collection) bool {
 	for _, name := range []string{p.Initiator, p.Responder} {
 		if stack, is := OnTarget(name); is && stack == e.Provider {
@@ -116,7 +116,7 @@ const (
 	unknown
 )
 
-// ParseKernel takes a kernel's release apart, "6.1.178"; ok is false if it is none.
+// ParseKernel parses a kernel's release, such as "6.1.178"; ok is false if s is not one.
 func ParseKernel(s string) (v [3]int, ok bool) {
 	parts := strings.Split(s, ".")
 	if len(parts) != len(v) {
@@ -142,8 +142,8 @@ const (
 )
 
 // covers reports whether the entry explains a divergence of a run that it
-// applies to. What the suite needs to see anything, as a run that ends, no pattern
-// explains, only the key itself.
+// applies to. Some checks guard the suite itself, such as the check that the run
+// ends by itself. No pattern explains their failure; Key has to be the exact key.
 func (e *ProfileEntry) covers(key string) bool {
 	switch strings.TrimPrefix(key, "check:") {
 	case checkPanics, checkEnds, checkChecks, checkWritten, checkReadable:

@@ -27,7 +27,7 @@ type Judge struct {
 	// of a verbs run, or the provider opposite the raw peer.
 	Reference string
 
-	// Witness has another program decode captures, and returns its decoding of each. It
+	// Witness makes another program decode captures, and returns its decoding of each. It
 	// may be nil.
 	Witness func(ctx context.Context, exhibits []Exhibit) []Witness
 
@@ -95,9 +95,9 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	return r, nil
 }
 
-// examineAll examines the outcomes of a collection, as many at a time as there
-// are CPUs. The order does not matter, for each works on its own outcome, which
-// is a copy: the collection stays as it was.
+// examineAll examines the outcomes of a collection, as many at a time as there are
+// CPUs. The order does not matter, because each works on a copy of its own outcome:
+// the collection stays as it was.
 func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error) {
 	for i := range c.Outcomes {
 		if slug := c.Outcomes[i].Scenario; j.Suite.Find(slug) == nil {
@@ -124,8 +124,8 @@ func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error)
 	return runs, ctx.Err()
 }
 
-// hearWitness has the witness decode all captures that package wire could read. Starting
-// it may take long, so it is started once.
+// hearWitness makes the witness decode all captures that package wire could read. It starts the
+// witness once, because starting it may take long.
 func (j *Judge) hearWitness(ctx context.Context, runs []judged) {
 	if j.Witness == nil {
 		return
@@ -174,13 +174,12 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	return run
 }
 
-// mostFrames is how many frames of a connection are judged. Runs have some hundreds; what a stack
-// that sends without end makes of hundreds of runs would not fit into memory.
+// mostFrames is how many frames of a connection are judged. A run has some hundreds. A stack that
+// sends without end would otherwise produce more than fits into memory over hundreds of runs.
 const mostFrames = mostLines
 
 // bound leaves the first mostFrames frames of each connection, and reports whether there were more.
-// Those that are left have copies of their octets, so that they don't keep the whole stream, which
-// has megabytes.
+// It copies the octets of these frames, because slices of the stream would keep all its megabytes.
 func bound(trace *wire.Trace) (more bool) {
 	for _, c := range trace.Conns {
 		if n := len(c.Frames) - mostFrames; n > 0 {
@@ -195,8 +194,8 @@ func bound(trace *wire.Trace) (more bool) {
 	return more
 }
 
-// checkWire has the scenario's Wire function check the capture of a run, and returns the outcome
-// with what it checked. A function that does not end is abandoned, as a run is.
+// checkWire runs the scenario's Wire function on the capture of a run, and returns the outcome with
+// the checks and observations that it made. A function that does not end is abandoned, as a run is.
 func (j *Judge) checkWire(ctx context.Context, sc *Scenario, o *Outcome, trace *wire.Trace) *Outcome {
 	if j.stuck.Load() >= mostAbandoned {
 		o.Setup = fmt.Sprintf("not judged: %d checks of other captures did not end, and may keep the "+
@@ -279,9 +278,10 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 	return res
 }
 
-// lacking is the verdict of a run that ended because a provider lacks something. What has failed
-// in it counts all the same: before that, or when its devices were closed. And the reference
-// provider may lack nothing, because a scenario that it can't run is compared with nothing.
+// lacking returns the verdict of a run that ended because a provider lacks something. A check that
+// failed still makes it FAIL, whether before that or when the run's devices were closed. The
+// reference provider may lack nothing, because otherwise the other runs of the scenario have
+// nothing to be compared with.
 func (j *Judge) lacking(o *Outcome, found []Divergence) (v Verdict, why string) {
 	switch {
 	case len(found) > 0:
@@ -302,10 +302,10 @@ func (j *Judge) alone(p Pairing) bool {
 	return true
 }
 
-// withoutRightful removes differences that are allowed: all that depend on timing, where
-// the scenario says that everything does; what the raw peer sends, because it follows its
-// script as far as the provider lets it; and whether CRC is asked for, which is each
-// provider's own default. The scenario mpa/crc-default is about that.
+// withoutRightful removes differences that are allowed. If the scenario says that everything
+// depends on timing, it removes all. It always removes differences in what the raw peer sends,
+// because the peer follows its script only as far as the provider lets it. It also removes whether
+// CRC is asked for, because each provider has its own default (see mpa/crc-default).
 func withoutRightful(sc *Scenario, rows []wire.Row) []wire.Row {
 	for i := range rows {
 		rows[i].Differences = slices.DeleteFunc(rows[i].Differences, func(d wire.Difference) bool {
@@ -345,7 +345,7 @@ func divergences(run, ref *judged) []Divergence {
 	return out
 }
 
-// messages are those of a trace, with their fields.
+// messages returns the messages of a trace, with their fields.
 func messages(trace *wire.Trace) []Message {
 	decoded := trace.Decode()
 	out := make([]Message, 0, len(decoded))
@@ -458,7 +458,7 @@ func unionKeys(a, b []Observation) []string {
 	return keys
 }
 
-// replay is the command that runs just this run again.
+// replay returns the command that repeats just this run.
 func replay(c *Collection, o *Outcome) string {
 	cmd := fmt.Sprintf("govs-verbs-test run --only %s --seed %d", o.Scenario, c.Seed)
 	if o.Pairing.atTarget() {

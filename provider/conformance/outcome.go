@@ -72,8 +72,8 @@ type Collection struct {
 	Started time.Time `json:"started"`
 	Version string    `json:"version"` // of govs
 	Kernel  string    `json:"kernel"`  // uname -r where it ran
-	// KernelVersion is the release of the sources that this kernel was built of,
-	// "6.1.176", which a distribution's uname -r does not have.
+	// KernelVersion is the release of the sources that this kernel was built from,
+	// such as "6.1.176". A distribution's uname -r does not have it.
 	KernelVersion string    `json:"kernel_version,omitempty"`
 	CPUs          int       `json:"cpus"`
 	Siw           string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
@@ -85,7 +85,7 @@ type Collection struct {
 	Outcomes      []Outcome `json:"outcomes"`
 }
 
-// PeerHost is the other host of a run between two: what the agent there says.
+// PeerHost describes the other host of a run between two, as the agent there reported it.
 type PeerHost struct {
 	Address       string `json:"address"` // of the agent
 	Version       string `json:"version"` // of govs
@@ -94,8 +94,8 @@ type PeerHost struct {
 	Siw           string `json:"siw,omitempty"`
 	CPUs          int    `json:"cpus"`
 
-	// ClockAhead is by how much its clock was ahead of this host's when the run began, and
-	// ClockWithin by how much that may be wrong, both in nanoseconds.
+	// ClockAhead is how far its clock was ahead of this host's when the run began, and
+	// ClockWithin is the largest error of ClockAhead. Both are in nanoseconds.
 	ClockAhead  int64 `json:"clock_ahead_ns"`
 	ClockWithin int64 `json:"clock_within_ns"`
 }

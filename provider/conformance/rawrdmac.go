@@ -13,7 +13,7 @@ func RDMACFrame(kind mpa.Kind, private []byte) mpa.Frame {
 }
 
 // connectRDMAC connects in revision 0. A provider that begins with an enhanced Request
-// gets an answer that has it try revision 1.
+// gets an answer that makes it try revision 1.
 func (r *RawRun) connectRDMAC(cfg *SideConfig) {
 	if r.Role == RoleInitiator {
 		r.Dial()
@@ -55,7 +55,8 @@ func (r *RawRun) sameVersion(h *ddp.Header) {
 // opened as the scenario's options say.
 func (r *RawRun) NeedsOptions(what string) { r.needsOptions(what, r.DUT) }
 
-// NeedsOptions is RawRun.NeedsOptions for both sides.
+// NeedsOptions ends the run, as one that is not supported, if either side is not
+// opened as the scenario's options say.
 func (r *VerbsRun) NeedsOptions(what string) { r.needsOptions(what, r.Initiator, r.Responder) }
 
 func (t *T) needsOptions(what string, sides ...*Endpoint) {

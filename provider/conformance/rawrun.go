@@ -57,15 +57,15 @@ type RawConnect struct {
 	// IRD and ORD are the peer's. 0 means 4, negative 0.
 	IRD, ORD int
 
-	// RDMAC has the peer be one of the RDMA Consortium's version, which the provider
+	// RDMAC makes the peer speak the RDMA Consortium's version, which the provider
 	// has to be opened for (NeedsOptions).
 	RDMAC bool
 }
 
-// HasProgram reports whether the script says what the provider's program does. That of a [Target]
-// does what it was written for, and nothing is known of it but what comes over the network: the
-// methods that have the program accept do nothing then, and what they check of it is left out. The
-// others are not for scenarios that run against targets.
+// HasProgram reports whether the script says what the provider's program does. The program of a
+// [Target] does what it was written for, and shows only what comes over the network. With a target,
+// the methods that make the program accept do nothing, and leave out their checks of it. The other
+// methods for programs are not for scenarios that run against targets.
 func (r *RawRun) HasProgram() bool { return r.DUT != nil }
 
 func (c *RawConnect) depths() (ird, ord uint16) {
@@ -78,8 +78,8 @@ func (c *RawConnect) depths() (ird, ord uint16) {
 	return value(c.IRD), value(c.ORD)
 }
 
-// Connect makes a connection with start-up frames in which nothing is wrong. CRCs
-// are on afterwards, unless neither side asked for them.
+// Connect makes a connection with valid start-up frames. CRCs are on afterwards, unless
+// neither side asked for them.
 func (r *RawRun) Connect(c *RawConnect) {
 	if c == nil {
 		c = &RawConnect{}
@@ -103,8 +103,8 @@ func (r *RawRun) Connect(c *RawConnect) {
 	r.Peer.CRC = !c.NoCRC || theirs.CRC
 }
 
-// Dial has the provider listen on the run's address, unless it does already, and
-// the peer make a TCP connection to it.
+// Dial makes the provider listen on the run's address, unless it does already. Then
+// the peer makes a TCP connection to it.
 func (r *RawRun) Dial() {
 	if r.listener == nil && r.HasProgram() {
 		r.Listen(r.Addr)
@@ -127,7 +127,7 @@ func (r *RawRun) adoptPeer(p *rawpeer.Peer) {
 func (r *RawRun) Start(f mpa.Frame) { r.Send(f.AppendTo(nil)) }
 
 // Send sends octets as they are, in one write. If it can't, because the provider has
-// reset the connection, it only logs that: the provider's answer says more.
+// reset the connection, it only logs the error: the provider's answer says more.
 func (r *RawRun) Send(octets []byte) {
 	if err := r.Peer.Send(octets); err != nil {
 		r.Log("the peer could not send %d octets: %v", len(octets), err)
@@ -146,7 +146,7 @@ func (r *RawRun) SendFPDU(fpdus ...rawpeer.FPDU) {
 	r.Send(octets)
 }
 
-// SendMany sends FPDUs some dozens to a write: dissectors have a limit on how many
+// SendMany sends FPDUs some dozens to a write, because dissectors limit how many
 // they find in one packet.
 func (r *RawRun) SendMany(fpdus []rawpeer.FPDU) {
 	for chunk := range slices.Chunk(fpdus, 64) {
@@ -160,16 +160,16 @@ const (
 	Soon = 150 * time.Millisecond
 
 	// Answers is how long the provider may take to answer what has arrived. It is
-	// short, since some answers are known not to come.
+	// short, because some answers are known not to come.
 	Answers = 300 * time.Millisecond
 
-	// GivesUp is how long a peer that says nothing must be waited for at most: siw's
+	// GivesUp is how long a provider may take to give up on a silent peer. siw's
 	// limits are 5 s and 10 s, which can't be changed and are not scaled.
 	GivesUp = 15 * time.Second
 )
 
-// patience is how long to wait for something that must happen within d. After something
-// else did not happen, waits are short.
+// patience returns how long to wait for something that must happen within d. Once
+// something did not happen in time, waits are short.
 func (r *RawRun) patience(d time.Duration) time.Duration {
 	if r.late {
 		d = min(d, Soon)
@@ -192,9 +192,9 @@ func (r *RawRun) WantReply(what string) mpa.Frame {
 	return f
 }
 
-// acceptTime is how long the program of a target may need from its Reply to the end of its call of
-// accept, before scaling. siw does not look at an FPDU that comes in between before another one
-// does (kernel-notes/siw-first-fpdu.md). With other providers the script waits for that end.
+// acceptTime is how long the program of a target may need from its Reply until its call of accept
+// returns, before scaling. If an FPDU comes before that, siw does not look at it until another one
+// comes (kernel-notes/siw-first-fpdu.md). With other providers the script waits for the return.
 const acceptTime = 20 * time.Millisecond
 
 // WantReject waits for a Reply that rejects.
@@ -243,7 +243,7 @@ func (r *RawRun) WantFPDU(what string, op rdmap.Opcode) *rawpeer.Segment {
 	return seg
 }
 
-// phase is how a Terminate that comes now is to be read.
+// phase returns the phase in which a Terminate that comes now was sent.
 func (r *RawRun) phase() rdmap.Phase {
 	if r.spoke {
 		return rdmap.PhaseAfterFirstFPDU
@@ -262,8 +262,8 @@ func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerm
 	return r.terminate(seg, err, what, codes)
 }
 
-// WantTerminateAmid is WantTerminate with any number of FPDUs of an opcode before
-// it: what the provider had begun to send.
+// WantTerminateAmid waits for a Terminate, as WantTerminate does, after any number of
+// FPDUs of an opcode, which the provider had begun to send.
 func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string) *rdmap.ReceivedTerminate {
 	for {
 		seg, err := r.Peer.ReadFPDU(r.patience(Answers))
@@ -332,7 +332,7 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) string {
 	return ending(err)
 }
 
-// WantClose has the peer close its direction of a connection without errors, and checks
+// WantClose makes the peer close its direction of a connection without errors, and checks
 // that the provider closes its own with a FIN, and that the program gets the event.
 //
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
@@ -370,7 +370,7 @@ func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...st
 	r.WantEnd("the connection ends", wait)
 }
 
-// WantOver has the peer close its direction, too, and checks that the program gets the
+// WantOver makes the peer close its direction, too, and checks that the program gets the
 // event of the end. It observes which asynchronous events came.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error

@@ -17,8 +17,8 @@ import (
 // What follows is the start-up as the program of the provider under test sees
 // it, opposite the raw peer.
 
-// Listen has the provider listen on addr. Dial does it by itself; this is for
-// other addresses than the run's.
+// Listen makes the provider listen on addr. Dial does so for the run's address; Listen is
+// for other addresses.
 func (r *RawRun) Listen(addr netip.AddrPort) {
 	l, err := rdmacm.Listen(r.Context(), r.DUT.Context, addr, nil)
 	r.NoError(err, "the provider can listen")
@@ -80,7 +80,7 @@ func (r *RawRun) WantNoRequest(what string) {
 	r.Check(errors.Is(err, context.DeadlineExceeded), what, "waiting for one: %v", err)
 }
 
-// Accept has the program accept the request.
+// Accept makes the program accept the request.
 func (r *RawRun) Accept(cfg *SideConfig) {
 	if !r.HasProgram() {
 		return
@@ -88,7 +88,7 @@ func (r *RawRun) Accept(cfg *SideConfig) {
 	r.AcceptRequest(r.WantRequest("the request reaches the program"), cfg)
 }
 
-// AcceptRequest is Accept for a request that the program has got.
+// AcceptRequest makes the program accept a request that it has got already.
 func (r *RawRun) AcceptRequest(req *rdmacm.Request, cfg *SideConfig) {
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
 	conn, err := req.Accept(r.Context(), s.config(cfg))
@@ -104,7 +104,7 @@ type dialled struct {
 	err  error
 }
 
-// WantDial has the peer listen and the program connect to it, and waits for the
+// WantDial makes the peer listen and the program connect to it, and waits for the
 // provider's Request. WantConnected or WantConnectError then wait for the result of the
 // call.
 //
@@ -117,7 +117,7 @@ func (r *RawRun) WantDial(what string, cfg *SideConfig) mpa.Frame {
 	return f
 }
 
-// DialPeer is WantDial without reading the Request.
+// DialPeer makes the peer listen and the program connect to it. It does not read the Request.
 func (r *RawRun) DialPeer(cfg *SideConfig) {
 	l, err := rawpeer.Listen(r.Addr, r.Tap)
 	r.NoError(err, "the peer can listen")
@@ -155,13 +155,12 @@ func (r *RawRun) Redial() (mpa.Frame, bool) {
 	return f, true
 }
 
-// Answer sends a Reply to a Request that WantDial has returned, as GoodReply makes
-// it.
+// Answer sends the Reply that GoodReply makes of reply for a Request of WantDial.
 func (r *RawRun) Answer(request, reply mpa.Frame) { r.Start(r.GoodReply(request, reply)) }
 
-// GoodReply makes a Reply fit a Request. If that asks for a peer-to-peer
-// connection, so does the Reply, with the first of the messages that are offered
-// to open it.
+// GoodReply makes a Reply fit a Request. If the Request asks for a peer-to-peer
+// connection, so does the Reply, and chooses the first of the offered messages to
+// open it.
 func (r *RawRun) GoodReply(request, reply mpa.Frame) mpa.Frame {
 	asked, _, err := request.SplitPrivateData()
 	r.opening = err == nil && asked.A
@@ -176,8 +175,8 @@ func (r *RawRun) GoodReply(request, reply mpa.Frame) mpa.Frame {
 	return reply
 }
 
-// begin has the program connect or accept in the background; dialResult waits for the result. When
-// the run ends before that, the call is ended, and a connection that nobody has taken is closed.
+// begin makes the program connect or accept in the background; dialResult waits for the result. If
+// the run ends first, begin ends the call, and closes a connection that nobody has taken.
 func (r *RawRun) begin(s *Side, call func(context.Context) error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	result, over := make(chan dialled, 1), make(chan struct{})
@@ -192,7 +191,7 @@ func (r *RawRun) begin(s *Side, call func(context.Context) error) {
 	go func() {
 		defer close(over)
 		d := dialled{side: s, err: errors.New("the program did not get as far as connecting")}
-		defer func() { result <- d }() // also when what it prepares ends the run
+		defer func() { result <- d }() // even if Before ends the run
 		d.err = call(ctx)
 	}()
 }
@@ -298,14 +297,15 @@ func connectResult(err error) string {
 	return "another error"
 }
 
-// AcceptLater has the program accept the request, and does not wait until that has
-// succeeded: with peer-to-peer connections it takes the peer's first FPDU. WantAccepted
-// or Connected then wait for the result.
+// AcceptLater makes the program accept the request, and does not wait until that has
+// succeeded, because a peer-to-peer connection is accepted only with the peer's first
+// FPDU. WantAccepted or Connected then wait for the result.
 func (r *RawRun) AcceptLater(cfg *SideConfig) {
 	r.AnswerLater(r.WantRequest("the request reaches the program"), cfg)
 }
 
-// AnswerLater is AcceptLater for a request that the program has got.
+// AnswerLater begins to accept a request that the program has got already. WantAccepted
+// or Connected then wait for the result.
 func (r *RawRun) AnswerLater(req *rdmacm.Request, cfg *SideConfig) {
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
 	side := s.config(cfg)

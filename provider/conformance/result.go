@@ -130,7 +130,7 @@ type Unshown struct {
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Witness is the decoding of the capture by tshark, a program of others.
+// Witness is the decoding of the capture by tshark, a program that is independent of govs.
 type Witness struct {
 	Asked  bool   `json:"asked"`
 	Agrees bool   `json:"agrees"`
@@ -158,7 +158,7 @@ type Coverage struct {
 // State is the state of a requirement for one provider.
 type State string
 
-// The states, in the order in which the worse hides the better.
+// The states. If runs of a requirement differ, the later state here counts.
 const (
 	Shown    State = "shown"     // every run that was tried passed
 	Excepted State = "exception" // the profile explains what a run found

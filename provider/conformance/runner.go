@@ -30,7 +30,7 @@ type Endpoint struct {
 	Memory Memory
 }
 
-// Memory keeps what a program registers with a device on another host the same as the copies that
+// Memory synchronizes what a program registers with a device on another host and the copies that
 // the device uses.
 type Memory interface {
 	Push() error   // what the program has changed goes to the copies
@@ -63,11 +63,11 @@ type Config struct {
 	Open     map[string]Opener // by provider name
 	Seed     uint64
 
-	// Scale stretches every time limit; zero means 1. Under emulation 10 is apt.
+	// Scale stretches every time limit; zero means 1. Under emulation use 10.
 	Scale float64
 
-	// Grace is how long a run may go on after its time is up, for its cleanups: then it is
-	// abandoned. It is not scaled. Zero means a minute and the run's time limit once more.
+	// Grace is how long a run may go on after its time is up, for its cleanups; then it is
+	// abandoned. It is not scaled. Zero means a minute plus the run's time limit.
 	Grace time.Duration
 
 	// FirstPort is the first TCP port to listen on; each run takes the next.
@@ -78,28 +78,29 @@ type Config struct {
 	Capture Capturer
 	Dir     string // where capture files go
 
-	// CaptureToPeer, if not nil, is used in place of Capture for runs with the other host: their
-	// packets are on another interface.
+	// CaptureToPeer, if not nil, is used instead of Capture for runs with the other host, because
+	// their packets are on another interface.
 	CaptureToPeer Capturer
 
-	// CaptureAtPeer, if not nil, records runs with the other host there as well. That it can't is
-	// a line in the run's log: the judge looks at Capture's files.
+	// CaptureAtPeer, if not nil, records runs with the other host there as well. If it fails, the
+	// run's log says so, and the run goes on: the judge looks at Capture's files.
 	CaptureAtPeer Capturer
 
 	// With names providers: runs in which not all of them take part are left out.
 	With []string
 
-	// LeaveOut, if not nil, returns why a scenario is not run over a pairing, and "" if it is. The
-	// outcome of one that is not says so in Unsupported.
+	// LeaveOut, if not nil, returns why a scenario is not run over a pairing, and "" if it is run.
+	// The outcome of a scenario that is not run has the reason in Unsupported.
 	LeaveOut func(slug string, p Pairing) string
 
-	// Target, if not nil, is the side that raw scenarios are played to, in place of a provider that
-	// is opened. Verbs scenarios are left out, and one run follows another: all have its port.
-	// After one that does not reach it no other begins; after one that failed the target has to
-	// answer a Request first ([Target.Probe]), or the next says that it does not.
+	// Target, if not nil, is the side that raw scenarios are played to, instead of a provider that
+	// is opened. Verbs scenarios are left out. Runs follow one another, because all have its port.
+	// After a run that does not reach the target no other begins. After a run that failed, the
+	// target has to answer a Request first ([Target.Probe]), or the next outcome says that it
+	// does not.
 	Target *Target
 
-	// Tap, if not nil, sees what the raw peer sends and receives.
+	// Tap, if not nil, gets what the raw peer sends and receives.
 	Tap transport.Tap
 
 	// Lost, if not nil, is closed when the other host can't be reached any more, and Why then
@@ -224,7 +225,7 @@ func (cfg *Config) Planned() (map[string]int, error) {
 	return runs, nil
 }
 
-// runner has the outcomes of jobs, some of which run at the same time.
+// runner holds the outcomes of jobs, some of which run at the same time.
 type runner struct {
 	*Config
 	mu        sync.Mutex
@@ -282,9 +283,9 @@ func (r *runner) run(ctx context.Context, j job) {
 	}
 }
 
-// silenced returns why a scenario can't be tried because the target no longer answers after the
-// one before it, "" if it does, or if nothing went wrong there. Otherwise every scenario that is
-// left would wait in vain, and fail.
+// silenced returns why a scenario can't be tried because the target has not answered since the
+// scenario before it failed. It returns "" if the target answers, or if nothing went wrong. Without
+// it every scenario that is left would wait in vain, and fail.
 func (r *runner) silenced(ctx context.Context, sc *Scenario) string {
 	r.mu.Lock()
 	after := r.doubt
@@ -299,7 +300,7 @@ func (r *runner) silenced(ctx context.Context, sc *Scenario) string {
 	return ""
 }
 
-// newOutcome is the outcome of a run that begins.
+// newOutcome returns the outcome of a run that begins.
 func newOutcome(seed uint64, sc *Scenario, p Pairing, port uint16) *Outcome {
 	return &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(seed, sc.Slug),
 		Started: time.Now().UTC(), Port: port}
@@ -357,7 +358,7 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 		t = &T{ctx: ctx, scale: cfg.Scale, outcome: o, started: run.started}
 		more = fmt.Sprintf(", and %v after that it was in %s", grace, where)
 	}
-	if err := cfg.lost(); err != nil { // what was checked says only that
+	if err := cfg.lost(); err != nil { // the failed checks follow from that
 		o.Setup, ctx = err.Error(), context.WithoutCancel(ctx)
 	}
 	if ended && !t.tried && sc.Wire == nil && o.Setup == "" && o.Unsupported == "" {
@@ -379,7 +380,7 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 	return o, ended
 }
 
-// capturer returns what records the packets of a pairing's runs; nil if nothing does.
+// capturer returns what records the packets of a pairing's runs, nil if they are not recorded.
 func (cfg *Config) capturer(p Pairing) Capturer {
 	if cfg.CaptureToPeer != nil && p.far() {
 		return cfg.CaptureToPeer
@@ -387,9 +388,9 @@ func (cfg *Config) capturer(p Pairing) Capturer {
 	return cfg.Capture
 }
 
-// captureAtPeer begins to record a run on the other host, if it takes part. stop ends that beside
-// what the caller does; the channel has the name of the file, empty without one. The T of stop is
-// another one if the run was abandoned.
+// captureAtPeer begins to record a run on the other host, if it takes part. stop ends the recording
+// in the background; the channel then has the name of the file, empty if there is none. stop gets
+// another T than t if the run was abandoned.
 func (cfg *Config) captureAtPeer(t *T, p Pairing, port uint16) (stop func(*T) <-chan string) {
 	var running Capture
 	if cfg.CaptureAtPeer != nil && p.far() {
@@ -466,8 +467,8 @@ func (cfg *Config) open(t *T, sc *Scenario, name string, more ...string) *Endpoi
 	return ep
 }
 
-// pushingTap is a tap of the raw peer: before that sends, a device on another host has what the
-// program has put into its memory.
+// pushingTap is a tap of the raw peer. Before the peer sends, it copies what the program has put
+// into its memory to a device on another host.
 type pushingTap struct {
 	t    *T
 	mem  Memory

@@ -39,11 +39,11 @@ type Pairing struct {
 	Responder string `json:"responder"`
 }
 
-// AtPeer follows the name of a provider that is on the other host of a run between two.
+// AtPeer is the suffix of a provider's name in a pairing if it is on the other host of a run.
 const AtPeer = "@peer"
 
-// OnPeer reports whether a name of a pairing is that of a provider on the other host, and returns
-// the provider's.
+// OnPeer reports whether a name of a pairing is a provider on the other host, and returns that
+// provider's name.
 func OnPeer(name string) (provider string, far bool) { return strings.CutSuffix(name, AtPeer) }
 
 // String returns "initiator->responder".
@@ -84,7 +84,7 @@ type Scenario struct {
 	// Timeout bounds one run, before Config.Scale; zero means 10 s.
 	Timeout time.Duration
 
-	// OnlyByName, if not empty, is the reason why it runs only when a pattern
+	// OnlyByName, if not empty, says why the scenario runs only when a pattern
 	// without wildcards names it: it is known to crash a kernel.
 	OnlyByName string
 
@@ -103,8 +103,8 @@ type Scenario struct {
 	// the wires of two runs are not compared.
 	Concurrent bool
 
-	// Idle says that a run waits for seconds, for a time limit of siw's for one, and does little
-	// else. Such runs are under way beside others, which their waits would only delay.
+	// Idle says that a run does little but wait for seconds, for instance for a time limit of
+	// siw's. Such runs are under way beside others, because their waits would only delay those.
 	Idle bool
 
 	// Verbs runs between two providers.
@@ -114,8 +114,8 @@ type Scenario struct {
 	Raw     func(*RawRun)
 	RawRole Role
 
-	// Needs is what Raw needs of the side that it is played to. Verbs scenarios have none: both
-	// sides of them are programs of the suite.
+	// Needs is what Raw needs of the side that it is played to. It is empty for verbs scenarios,
+	// because both their sides are programs of the suite.
 	Needs Needs
 
 	// Wire checks the decoded capture of a run, after it. It may be nil.
@@ -153,9 +153,9 @@ func (s *Scenario) timeout() time.Duration {
 	return s.Timeout
 }
 
-// pairings returns which of the wanted pairings the scenario runs on: all of
-// them for verbs scenarios, and for raw ones each provider that stands in any of
-// them, once, opposite the raw peer.
+// pairings returns which of the wanted pairings the scenario runs on. A verbs
+// scenario runs on all of them. A raw scenario runs once for each provider in
+// them, opposite the raw peer.
 func (s *Scenario) pairings(wanted []Pairing) []Pairing {
 	if s.Raw == nil {
 		return wanted

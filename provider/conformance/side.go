@@ -31,8 +31,8 @@ type Side struct {
 	over atomic.Bool // the connection has ended: nothing is placed any more
 }
 
-// SideConfig says how a side connects. Nil and zero values mean defaults: what
-// rdmacm.ConnConfig makes of its zero value, with room for the scenarios' work.
+// SideConfig says how a side connects. Nil and zero values mean the defaults of
+// rdmacm.ConnConfig, with enough room for the scenarios' work.
 type SideConfig struct {
 	rdmacm.ConnConfig
 
@@ -56,7 +56,7 @@ func (r *VerbsRun) Listen(ep *Endpoint) *rdmacm.Listener {
 	return l
 }
 
-// ConnectTo is Connect with a listener that is there.
+// ConnectTo connects the two sides by way of a listener that exists already.
 func (r *VerbsRun) ConnectTo(l *rdmacm.Listener, initiator, responder *SideConfig) (i, p *Side) {
 	i = &Side{T: r.T, Role: RoleInitiator, EP: r.Initiator}
 	p = &Side{T: r.T, Role: RoleResponder, EP: r.Responder}
@@ -64,11 +64,11 @@ func (r *VerbsRun) ConnectTo(l *rdmacm.Listener, initiator, responder *SideConfi
 	icfg := i.config(initiator)
 	ctx, giveUp := context.WithCancel(r.Context())
 	var dialling sync.WaitGroup
-	defer dialling.Wait() // also when the run ends here: what is cleaned up then must not be in use
+	defer dialling.Wait() // even if the run ends here: cleanups must not close what Dial uses
 	defer giveUp()
 	dialling.Go(func() {
 		err := errors.New("the program did not get as far as connecting")
-		defer func() { // also when what it prepares ends the run
+		defer func() { // even if Before ends the run
 			if err != nil {
 				giveUp()
 			}
@@ -101,7 +101,7 @@ func (s *Side) config(c *SideConfig) *rdmacm.ConnConfig {
 		c = &SideConfig{}
 	}
 	cfg := c.ConnConfig
-	cfg.NoOpeningWrite = true // what is sent is the scenario's
+	cfg.NoOpeningWrite = true // only the scenario sends
 	prepare := cfg.Prepare
 	cfg.Prepare = func(ctx context.Context, conn *rdmacm.Conn, param *rdmacm.ConnParam) error {
 		s.Conn, s.PD, s.QP = conn, conn.PD(), conn.QP()
@@ -121,8 +121,8 @@ func (s *Side) config(c *SideConfig) *rdmacm.ConnConfig {
 }
 
 // adopt takes a connection over. Cleanups run last first: the connection ends,
-// then the memory that Before registered goes, and then, by the cleanup that
-// config left, the PD that the memory was in.
+// then the memory that Before registered is deregistered. Last, the cleanup that
+// config left closes the PD that the memory was in.
 func (s *Side) adopt() {
 	s.PD, s.QP = s.Conn.PD(), s.Conn.QP()
 	s.Cleanup(func() { _ = s.Conn.Close() })
@@ -149,14 +149,14 @@ func (s *Side) Buffer(name string, n int, access ibverbs.Access) *Buffer {
 	return s.BufferIn(s.PD, name, n, access)
 }
 
-// BufferIn is Buffer with another PD.
+// BufferIn registers n octets, all 0x5a, with another PD than the connection's.
 func (s *Side) BufferIn(pd *ibverbs.PD, name string, n int, access ibverbs.Access) *Buffer {
 	b, err := s.BufferBy(name, n, func(data []byte) (*ibverbs.MR, error) { return pd.RegMR(data, access) })
 	s.NoError(err, string(s.Role)+" can register "+name)
 	return b
 }
 
-// BufferBy is Buffer with memory that reg registers, and reg's error.
+// BufferBy makes a Buffer of n octets that reg registers. The error is reg's.
 func (s *Side) BufferBy(name string, n int, reg func([]byte) (*ibverbs.MR, error)) (*Buffer, error) {
 	b := &Buffer{side: s, name: name, all: bytes.Repeat([]byte{canary}, n+2*pageBytes)}
 	b.Data = b.all[pageBytes : pageBytes+n : pageBytes+n]
@@ -199,13 +199,13 @@ func (b *Buffer) SGE(off, n int) ibverbs.SGE {
 	return ibverbs.SGE{Addr: b.MR.Addr() + uint64(off), Length: uint32(n), LKey: b.MR.LKey()}
 }
 
-// All is the list of one SGE that names the whole buffer.
+// All returns a list of one SGE, which names the whole buffer.
 func (b *Buffer) All() []ibverbs.SGE { return []ibverbs.SGE{b.SGE(0, len(b.Data))} }
 
 // Untouched checks that the buffer still holds what it was made with.
 func (b *Buffer) Untouched(what string) { b.UntouchedFrom(0, what) }
 
-// UntouchedFrom is Untouched for the octets from off on.
+// UntouchedFrom checks that the buffer, from off on, still holds what it was made with.
 func (b *Buffer) UntouchedFrom(off int, what string) {
 	if !b.settled(what) {
 		return
@@ -222,7 +222,7 @@ func (b *Buffer) UntouchedFrom(off int, what string) {
 // Holds checks that the buffer holds octets, from its start.
 func (b *Buffer) Holds(octets []byte, what string) { b.HoldsAt(0, octets, what) }
 
-// HoldsAt is Holds for octets from off on.
+// HoldsAt checks that the buffer holds octets from off on.
 func (b *Buffer) HoldsAt(off int, octets []byte, what string) {
 	if !b.settled(what) {
 		return
@@ -240,8 +240,9 @@ func (b *Buffer) HoldsAt(off int, octets []byte, what string) {
 	}
 }
 
-// settled reports whether all octets for the buffer have been placed, or can't be placed
-// any more. Reading it before would be a data race with the provider, so the check fails.
+// settled reports whether no octet can be placed in the buffer any more, because all have been
+// placed or the connection has ended. Reading the buffer before that would be a data race with the
+// provider, so the check fails.
 func (b *Buffer) settled(what string) bool {
 	if !b.side.unsettled.Load() || b.side.over.Load() {
 		return b.fetched(what)
@@ -250,8 +251,8 @@ func (b *Buffer) settled(what string) bool {
 	return false
 }
 
-// fetched has the buffer be as a device on another host has left its copy, and reports whether it
-// could.
+// fetched updates the buffer from the copy of a device on another host, if there is one, and
+// reports whether that succeeded.
 func (b *Buffer) fetched(what string) bool {
 	if m := b.side.EP.Memory; m != nil {
 		if err := m.Pull(); err != nil {
@@ -278,7 +279,7 @@ func (s *Side) SendWCs(n int) []ibverbs.WC {
 	return s.completions(s.Conn.SendCQ(), n, "send")
 }
 
-// RecvWCs is SendWCs for the receive queue.
+// RecvWCs waits for n completions of the receive queue, as SendWCs does for the send queue.
 func (s *Side) RecvWCs(n int) []ibverbs.WC {
 	return s.completions(s.Conn.RecvCQ(), n, "receive")
 }
@@ -301,14 +302,14 @@ func (s *Side) NoWC(cq *ibverbs.CQ, d time.Duration, what string) {
 	s.Check(true, what)
 }
 
-// RecvWCsPolled is RecvWCs for a CQ that the scenario has armed: it only polls,
-// since to sleep on the channel would arm the CQ anew.
+// RecvWCsPolled waits for n completions of a receive CQ that the scenario has armed. It
+// only polls, because sleeping on the channel would arm the CQ anew.
 func (s *Side) RecvWCsPolled(n int) []ibverbs.WC {
 	wcs, err := s.poll(s.Conn.RecvCQ(), n)
 	return s.arrived(wcs, err, n, "receive")
 }
 
-// SendWCsPolled is RecvWCsPolled for the send queue.
+// SendWCsPolled waits for n completions of the send queue by polling, as RecvWCsPolled does.
 func (s *Side) SendWCsPolled(n int) []ibverbs.WC {
 	wcs, err := s.poll(s.Conn.SendCQ(), n)
 	return s.arrived(wcs, err, n, "send")
@@ -331,7 +332,7 @@ func (s *Side) poll(cq *ibverbs.CQ, n int) ([]ibverbs.WC, error) {
 	return wcs[:got], err
 }
 
-// Quietly waits for n completions of a queue, as SendWCs does, and records nothing,
+// Quietly waits for n completions of a queue, as SendWCs does, but records nothing,
 // because their order or their number depends on timing.
 func (s *Side) Quietly(cq *ibverbs.CQ, n int) []ibverbs.WC {
 	out, err := s.wait(cq, n)

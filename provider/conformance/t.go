@@ -31,7 +31,7 @@ type T struct {
 	outcome   *Outcome
 	cleanups  []func()
 	started   time.Time
-	tried     bool // the body has checked something, the cleanups, which always do, left out
+	tried     bool // the body has checked something; checks of cleanups don't count
 	abandoned bool // outcome is the runner's
 }
 
@@ -73,7 +73,7 @@ func (t *T) Check(ok bool, what string, detail ...any) bool {
 	return ok
 }
 
-// Require is Check, and ends the run if the expectation did not hold.
+// Require records an expectation, as Check does, and ends the run if it did not hold.
 func (t *T) Require(ok bool, what string, detail ...any) {
 	if !t.Check(ok, what, detail...) {
 		runtime.Goexit()
@@ -123,7 +123,7 @@ func (t *T) Log(format string, args ...any) {
 	t.outcome.Log = append(t.outcome.Log, fmt.Sprintf("%8.3f ms  ", float64(time.Since(t.started).Microseconds())/1000)+fmt.Sprintf(format, args...))
 }
 
-// Cleanup has f called when the run has ended, last first.
+// Cleanup makes the run call f when it has ended. The last f is called first.
 func (t *T) Cleanup(f func()) {
 	t.lock()
 	t.cleanups = append(t.cleanups, f)

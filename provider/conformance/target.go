@@ -35,7 +35,7 @@ const (
 // offers are what a target can have, in the order in which each includes those before it.
 var offers = []Needs{NeedsListener, NeedsAccept, NeedsReceive}
 
-// missing returns what a target that offers so much lacks for a scenario, "" if it lacks nothing.
+// missing returns what a scenario needs and a target with these offers lacks, "" if nothing.
 func (n Needs) missing(offered Needs) string {
 	if at := slices.Index(offers, n); at >= 0 && at <= slices.Index(offers, offered) {
 		return ""
@@ -72,15 +72,15 @@ type Target struct {
 	Offers Needs // NeedsListener, NeedsAccept or NeedsReceive
 }
 
-// TargetName is the name of a target about whose stack nothing is known, and AtTarget follows the
-// name of the provider that is its stack.
+// TargetName is the name of a target whose stack is not known. If the stack is a provider's, the
+// name is the provider's with the suffix AtTarget.
 const (
 	TargetName = "target"
 	AtTarget   = "@target"
 )
 
-// OnTarget reports whether a name of a pairing is that of a target, and returns the provider that
-// is its stack, "" if that is not known.
+// OnTarget reports whether a name of a pairing is a target, and returns the provider that is its
+// stack, "" if that is not known.
 func OnTarget(name string) (stack string, is bool) {
 	if name == TargetName {
 		return "", true
@@ -99,7 +99,7 @@ func (p Pairing) atTarget() bool {
 	return i || r
 }
 
-// lacks returns why a scenario is not run against the target, "" if it is.
+// lacks returns why a scenario is not run against the target, "" if it is run.
 func (t *Target) lacks(sc *Scenario) string {
 	missing := sc.Needs.missing(t.Offers)
 	if missing == "" {

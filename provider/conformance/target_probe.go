@@ -16,9 +16,9 @@ import (
 const probeTime = 5 * time.Second
 
 // Probe connects to the target as a client does, and leaves. The error says that nothing there
-// speaks iWARP, or that its program does not accept what it is said to accept: every scenario would
-// fail, and none would say why. What else is wrong with the answer is for the scenarios. When ctx
-// ends before the answer, the error is that of ctx.
+// speaks iWARP, or that its program does not accept what it is said to accept. Otherwise every
+// scenario would fail, and none would say why. Probe checks nothing else in the answer; scenarios
+// do. When ctx ends before the answer, the error is the context's.
 func (t *Target) Probe(ctx context.Context, scale float64) error {
 	wait := time.Duration(float64(probeTime) * scale)
 	dialCtx, cancel := context.WithTimeout(ctx, wait)

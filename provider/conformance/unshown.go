@@ -23,7 +23,7 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 }
 
 // Shown reports in how many runs of a judged collection the entry could show, and in how many it
-// does. Of runs against a target neither is known.
+// does. It counts no runs against a target, because neither is known of them.
 func (e *ProfileEntry) Shown(c *Collection, r *Report) (could, does int) {
 	about := e.runs(c, r.Results)
 	for _, res := range about {
@@ -48,7 +48,7 @@ func (e *ProfileEntry) runs(c *Collection, results []Result) []*Result {
 	return about
 }
 
-// unasked reports whether the entry is about the witness, and that was not asked about the result.
+// unasked reports whether the entry is about the witness, which was not asked about the result.
 func (e *ProfileEntry) unasked(res *Result) bool {
 	return strings.HasPrefix(e.Key, "witness:") && !res.Witness.Asked
 }
@@ -58,8 +58,8 @@ func (e *ProfileEntry) showsIn(res *Result) bool {
 	return slices.ContainsFunc(res.Divergences, func(d Divergence) bool { return e.covers(d.Key) })
 }
 
-// knownIn reports whether the result has a check or an observation that could be the entry's. The
-// wire has no list of what could differ.
+// knownIn reports whether the result has a check or an observation that the entry's key matches.
+// Other keys always count, because there is no list of what could differ on the wire.
 func (e *ProfileEntry) knownIn(res *Result) bool {
 	if !strings.HasPrefix(e.Key, "check:") && !strings.HasPrefix(e.Key, "observe:") {
 		return true
