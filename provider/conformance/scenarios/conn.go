@@ -54,8 +54,8 @@ func connections() []*conformance.Scenario {
 			Slug: "conn/many-at-once", Level: conformance.Must,
 			Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
 			Verbs: manyAtOnce, Wire: legal, Concurrent: true,
-			// The last of them waits until the others have been accepted: verb by verb, with an
-			// agent.
+			// The last connection waits until the others have been accepted. With an agent,
+			// each verb of these takes a round trip.
 			Options: []string{"startup=60s"},
 		},
 	}
@@ -141,8 +141,8 @@ func reject(r *conformance.VerbsRun) {
 	conformance.Equal(r.T, rej.Status, peerRefused, "the status is that of a peer's program")
 }
 
-// peerRefused is the status of a rejection by the peer's program, which
-// rdma_is_consumer_reject asks for.
+// peerRefused is the status of a rejection by the peer's program. rdma_is_consumer_reject
+// looks for it.
 const peerRefused = -int(syscall.ECONNREFUSED)
 
 func noListener(r *conformance.VerbsRun) {
@@ -183,13 +183,13 @@ func disconnect(r *conformance.VerbsRun, who conformance.Role) {
 	}
 }
 
-// responderFirst has the initiator's program wait for the responder's.
+// responderFirst makes the initiator's program wait for a message of the responder's program.
 //
 // siw as the responder crashes its kernel if the initiator's first FPDU comes before siw
-// expects it, or is of another kind than siw wants. So this is not tried with the engine
-// as initiator; the raw scenarios mpa/peer-to-peer-* wait long enough before they send.
+// expects it, or is of another kind than siw wants. So responderFirst is not tried with the
+// engine as initiator; the raw scenarios mpa/peer-to-peer-* wait long enough before they send.
 func responderFirst(r *conformance.VerbsRun, rtr string) {
-	if rtr == "send" { // which siw never begins with
+	if rtr == "send" { // siw never begins with a Send
 		r.NeedsOptions("connection that is opened with a Send")
 	}
 	if !r.Initiator.Fixed && r.Responder.Name == "kernel" {
@@ -259,8 +259,8 @@ func readDepths(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// depthsAgreed checks RFC 6581 section 9.1: the reply grants what the request
-// asked for, and asks for no more than it granted.
+// depthsAgreed checks RFC 6581 section 9.1: the reply grants what the request asked
+// for, and asks for no more than the responder granted.
 func depthsAgreed(w *conformance.WireRun) {
 	conn := only(w)
 	w.Require(conn.Request != nil && conn.Reply != nil, "both start-up frames are on the wire")
@@ -309,8 +309,8 @@ func manyAtOnce(r *conformance.VerbsRun) {
 	l := r.Listen(r.Responder)
 	ctx, giveUp := context.WithCancel(r.Context())
 	var calls sync.WaitGroup
-	// However the run ends, no call is under way after it, and the connections are
-	// closed: those that were adopted have cleanups of their own, which run then.
+	// However the run ends, this cleanup leaves no call under way. Adopted connections
+	// have cleanups of their own, which close them then.
 	r.Cleanup(func() {
 		giveUp()
 		calls.Wait()

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// extensions are about RFC 7306: Immediate Data and atomic operations, with both ends
-// supporting them and with one.
+// extensions are about RFC 7306: Immediate Data and atomic operations. Both ends support
+// them, or only one does.
 func extensions() []*conformance.Scenario {
 	both := []string{"extensions=on"}
 	out := []*conformance.Scenario{
@@ -66,7 +66,7 @@ func extensions() []*conformance.Scenario {
 	return out
 }
 
-// needsExtensions ends the run where a side has none of RFC 7306: its device says so.
+// needsExtensions ends the run if a side's device reports that it lacks RFC 7306.
 func needsExtensions(r *conformance.VerbsRun, sides ...*conformance.Endpoint) {
 	for _, ep := range sides {
 		attr, err := ep.Context.Query()
@@ -170,7 +170,7 @@ func (st *atomicStage) set(k int, value uint64) {
 	st.p.NoError(st.words.MR.Store(8*k, value), "the responder can set a word")
 }
 
-// do has the initiator change word 1, and checks what was there and what is now.
+// do makes the initiator change word 1, and checks its old and its new value.
 func (st *atomicStage) do(what string, change func(*ibverbs.SendWR), before, after uint64) {
 	st.posted++
 	wr := atomic(st.posted, ibverbs.WRAtomicFetchAdd, st.sink, st.words, 1)

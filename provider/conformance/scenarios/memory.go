@@ -81,7 +81,7 @@ func chosen(r *conformance.VerbsRun, iova uint64) {
 	addressed(r, iova, func(pd *ibverbs.PD, b []byte) (*ibverbs.MR, error) { return pd.RegMRIova(b, iova, everyRight) })
 }
 
-// addressed has the peer write to, read from and receive from a region of the responder
+// addressed makes the peer write to, read from and receive from a region of the responder
 // at iova, and then reach across one of its ends.
 func addressed(r *conformance.VerbsRun, iova uint64, reg func(*ibverbs.PD, []byte) (*ibverbs.MR, error)) {
 	var in *conformance.Buffer
@@ -116,13 +116,13 @@ func addressed(r *conformance.VerbsRun, iova uint64, reg func(*ibverbs.PD, []byt
 	untouchedBut(b, memoryOff, windowLen)
 }
 
-// untouchedBut checks that a buffer is as it was made but for n octets from off on.
+// untouchedBut checks that a buffer is as it was made, except for n octets from off on.
 func untouchedBut(b *conformance.Buffer, off, n int) {
 	b.Holds([]byte(strings.Repeat("\x5a", off)), "nothing in front of it is touched")
 	b.UntouchedFrom(off+n, "nor after it")
 }
 
-// rereg has a region registered anew, and returns its key from before.
+// rereg registers a region anew, and returns the key that it had before.
 func rereg(r *conformance.VerbsRun, mr *ibverbs.MR, flags ibverbs.ReregFlags, pd *ibverbs.PD, buf []byte, access ibverbs.Access) uint32 {
 	old := mr.RKey()
 	lacks(r, mr.Rereg(flags, pd, buf, access), "re-registration")

@@ -14,7 +14,7 @@ import (
 )
 
 // objects are about making and closing objects of a device, without a connection or
-// before there is one. Scenarios that need one side only use the initiator's.
+// before it is made. Scenarios that need only one side use the initiator's.
 func objects() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
@@ -70,7 +70,7 @@ func objects() []*conformance.Scenario {
 	}
 }
 
-// closing has the run close objects at its end, last first, which must succeed.
+// closing makes the run close objects at its end, last first. Closing must succeed.
 func closing(r *conformance.VerbsRun, what string, objects ...io.Closer) {
 	r.Cleanup(func() {
 		for k := len(objects) - 1; k >= 0; k-- {
@@ -83,7 +83,7 @@ func closing(r *conformance.VerbsRun, what string, objects ...io.Closer) {
 	})
 }
 
-// bench has the objects that a QP needs.
+// bench holds the objects that a QP needs.
 type bench struct {
 	ctx *ibverbs.Context
 	pd  *ibverbs.PD
@@ -213,7 +213,7 @@ func manyMRs(r *conformance.VerbsRun) {
 	var open []io.Closer
 	var err error
 	for k := range count {
-		// Every other one is of the same memory as the one before.
+		// Every second one has the same memory as the one before it.
 		off := k / 2 * 64
 		var mr *ibverbs.MR
 		if mr, err = b.pd.RegMR(memory[off:off+100], remoteRead); err != nil {

@@ -15,14 +15,14 @@ import (
 )
 
 // products are about combinations: of rights, operations, states, faults. Each scenario tries all
-// of its combinations in one run, because a run costs more than a case. What has to come of a
-// case is decided by a rule, a function that says which sections of the RFCs and of libibverbs'
-// manual it is made of; the provider is not asked. A rule is one check, and its detail names the
-// cases in which it was broken.
+// of its combinations in one run, because a run costs more than a case. A rule decides what has to
+// happen in a case: a function that follows from the sections of the RFCs and of libibverbs' manual
+// that it names. The provider is not asked. Each rule is one check, whose detail names the cases in
+// which it was broken.
 //
-// A case that ends its connection has one of its own, and the others share one. Where two
-// cases are the same but for something that can't matter, such as the rights of what is only read
-// by its owner, they take turns in the cases that end a connection.
+// A case that ends its connection has one of its own, and the others share one. If two cases differ
+// only in something that can't matter, they take turns in the cases that end a connection. An
+// example is the rights of memory that only its owner reads.
 func products() []*conformance.Scenario {
 	return slices.Concat(rightsProducts(), faultProducts(), windowProducts(), queueProducts())
 }
@@ -69,7 +69,7 @@ func (t *tally) report() {
 }
 
 // A ground has what the cases of a run share: a PD for each side, in which they register memory,
-// and a connection for those that do not end it.
+// and a connection for the cases that do not end it.
 type ground struct {
 	*tally
 	listener     *rdmacm.Listener
@@ -95,8 +95,8 @@ func newGround(r *conformance.VerbsRun) *ground {
 	return g
 }
 
-// connected returns the connection that there is, or makes one, on which a Write of no octets has
-// been posted, so that the responder may answer and no case has the first FPDU.
+// connected returns the open connection, or makes one. On a new one it posts a Write of no octets,
+// so that the responder may send and no case has the first FPDU.
 func (g *ground) connected() (i, p *conformance.Side) {
 	if g.i == nil {
 		cfg := func(pd *ibverbs.PD) *conformance.SideConfig {
@@ -122,8 +122,8 @@ func (g *ground) part() {
 	g.i, g.p = nil, nil
 }
 
-// completion waits for the next completion of a queue that is not of a hello. It is nil if there is
-// none in time.
+// completion waits for the next completion of a queue, except for those of the Write that connected
+// posts. It returns nil if none comes in time.
 func (g *ground) completion(cq *ibverbs.CQ, wait time.Duration) *ibverbs.WC {
 	ctx, cancel := context.WithTimeout(g.r.Context(), g.r.Scaled(wait))
 	defer cancel()
@@ -138,14 +138,14 @@ func (g *ground) completion(cq *ibverbs.CQ, wait time.Duration) *ibverbs.WC {
 	}
 }
 
-// ends waits for the event of the end at both sides.
+// ends waits until both sides have the event of the connection's end.
 func (g *ground) ends() bool {
 	ctx, cancel := context.WithTimeout(g.r.Context(), g.r.Scaled(2*time.Second))
 	defer cancel()
 	return g.i.Conn.Wait(ctx) == nil && g.p.Conn.Wait(ctx) == nil
 }
 
-// status is a completion's, or that there was none.
+// status returns the text of a completion's status, or says that there was none.
 func status(wc *ibverbs.WC) string {
 	if wc == nil {
 		return "no completion"
@@ -155,10 +155,10 @@ func status(wc *ibverbs.WC) string {
 
 func succeeded(wc *ibverbs.WC) bool { return wc != nil && wc.Status == ibverbs.WCSuccess }
 
-// memory is one region of a list, or two.
+// memoryList is a list of one or two regions.
 type memoryList []*conformance.Buffer
 
-// sges names n octets of each, from the start.
+// sges returns an SGE for the first n octets of each region.
 func (m memoryList) sges(n int) []ibverbs.SGE {
 	var out []ibverbs.SGE
 	for _, b := range m {
@@ -167,7 +167,7 @@ func (m memoryList) sges(n int) []ibverbs.SGE {
 	return out
 }
 
-// data is what the first n octets of each hold, one after the other.
+// data returns the first n octets of each region, one after the other.
 func (m memoryList) data(n int) []byte {
 	var out []byte
 	for _, b := range m {
@@ -176,7 +176,7 @@ func (m memoryList) data(n int) []byte {
 	return out
 }
 
-// blank has them hold what Untouched expects.
+// blank fills the regions with what Untouched expects.
 func (m memoryList) blank() {
 	for _, b := range m {
 		for k := range b.Data {
@@ -185,14 +185,14 @@ func (m memoryList) blank() {
 	}
 }
 
-// blankAt is blank for n octets of the first from off on.
+// blankAt writes what Untouched expects to n octets of the first region, from off on.
 func (m memoryList) blankAt(off, n int) {
 	for k := range n {
 		m[0].Data[off+k] = 0x5a
 	}
 }
 
-// isBlank reports whether they do.
+// isBlank reports whether all regions hold what blank writes.
 func (m memoryList) isBlank() bool {
 	for _, b := range m {
 		if len(bytes.Trim(b.Data, "\x5a")) > 0 {

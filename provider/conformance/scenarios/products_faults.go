@@ -12,8 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// faultProducts have two things wrong in one request, and requests to a peer whose queue pair has
-// left RTS.
+// faultProducts are requests with two faults, and requests to a peer whose queue pair has left RTS.
 func faultProducts() []*conformance.Scenario {
 	two := func(slug, title string, options []string, requirements []string,
 		ops ...ibverbs.WROpcode) *conformance.Scenario {
@@ -65,7 +64,7 @@ const (
 	recvRight  fault = "a receive whose region may not be written"
 )
 
-// localFaults are those that the initiator finds.
+// localFaults are the faults that the initiator finds.
 var localFaults = []fault{noLKey, localBeyond, noLocalWrite}
 
 // codes are the Terminates with which the peer may report a fault: RFC 5041 section 7.2 for a Send
@@ -106,11 +105,11 @@ func (c twoFault) String() string {
 
 func (c twoFault) has(f fault) bool { return c.of[0] == f || c.of[1] == f }
 
-// local reports whether the initiator finds one of them, and so sends nothing.
+// local reports whether the initiator finds one of the faults, and so sends nothing.
 func (c twoFault) local() bool { return slices.ContainsFunc(localFaults, c.has) }
 
-// codes are the Terminates that are right: of either fault, but if the key names nothing there is
-// no region in which anything else could be wrong.
+// codes are the Terminates that are right: those of either fault. But if the key names nothing,
+// there is no region in which anything else could be wrong, so only the key's are.
 func (c twoFault) codes() []string {
 	switch {
 	case c.local():
@@ -148,8 +147,8 @@ func twoFaults(ops []ibverbs.WROpcode) []twoFault {
 	return out
 }
 
-// canBe reports whether a request can have both: of a key that names nothing, neither PD nor right
-// exists, and nothing is wrong with a receive that is not there.
+// canBe reports whether a request can have both faults. A key that names nothing has neither a PD
+// nor rights that could be wrong, and without a receive nothing can be wrong with it.
 func (c twoFault) canBe() bool {
 	switch {
 	case c.has(noRKey):
@@ -273,7 +272,7 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 	g.report()
 }
 
-// toldOne checks the connections of tryTwoFaults, one for each case.
+// toldOne checks the connections of tryTwoFaults, of which each case has one.
 func toldOne(w *conformance.WireRun, cases []twoFault) {
 	const (
 		names  = "the Terminate names one of the faults that the peer can find"
@@ -314,7 +313,7 @@ func toldOne(w *conformance.WireRun, cases []twoFault) {
 type leaving struct {
 	name string
 	do   func(p *conformance.Side) error
-	soft bool // in good order: what is under way is still taken
+	soft bool // in good order: the peer still takes what is under way
 }
 
 func leavings() []leaving {
@@ -338,9 +337,8 @@ func leavings() []leaving {
 	}
 }
 
-// toPeer is an operation to a peer in that state: posted as soon as the peer has changed it, or
-// after the
-// connection's end.
+// toPeer is an operation to a peer in that state. It is posted as soon as the peer has changed its
+// state, or after the connection's end.
 type toPeer struct {
 	op    ibverbs.WROpcode
 	state string
@@ -355,9 +353,9 @@ func (c toPeer) String() string {
 	return fmt.Sprintf("%s to %s, %s", c.op, c.state, when)
 }
 
-// peerStates. A queue pair takes part in a connection in RTS and, until the end, in SQD: RFC 5040
-// section 6.2, ibv_modify_qp(3). So in the other states nothing is placed, read or delivered; and
-// after the end all work is flushed.
+// peerStates shows what a queue pair outside of RTS does with a peer's requests. It takes part in a
+// connection in RTS and, until the end, in SQD: RFC 5040 section 6.2, ibv_modify_qp(3). So in the
+// other states nothing is placed, read or delivered, and after the end all work is flushed.
 func peerStates(r *conformance.VerbsRun) {
 	const (
 		moved   = "the peer's queue pair leaves RTS"
@@ -418,7 +416,7 @@ func peerStates(r *conformance.VerbsRun) {
 	g.report()
 }
 
-// settle has a Send answered by one, so that both sides are in RTS and have nothing under way.
+// settle exchanges a Send each way, so that both sides are in RTS and have nothing under way.
 func (g *ground) settle() {
 	g.p.PostRecv(ibverbs.RecvWR{WRID: 6})
 	g.i.PostRecv(ibverbs.RecvWR{WRID: 6})

@@ -33,7 +33,7 @@ func queueProducts() []*conformance.Scenario {
 type longReceive struct {
 	excess int
 	list   int // 0: one entry. 1, 2: two, of which this one is too long
-	fits   int // octets of the message: all are within the regions
+	fits   int // octets of a message that lies within the regions
 }
 
 func (c longReceive) String() string {
@@ -41,8 +41,8 @@ func (c longReceive) String() string {
 	return fmt.Sprintf("%s too long by %d octets, a message of %d", list, c.excess, c.fits)
 }
 
-// receiveBeyondRegion. ibv_post_recv(3) says nothing about such a receive. Whatever comes of it, a
-// message is delivered whole or not at all.
+// receiveBeyondRegion posts receives that are longer than their regions. ibv_post_recv(3) says
+// nothing about them. Whatever happens, a message is delivered whole or not at all.
 func receiveBeyondRegion(r *conformance.VerbsRun) {
 	const (
 		whole  = "what is delivered is whole"
@@ -68,7 +68,7 @@ func receiveBeyondRegion(r *conformance.VerbsRun) {
 						sges[k].Length += uint32(excess)
 					}
 				}
-				if list == 1 { // the message ends where the region does, at most, and never in the second entry
+				if list == 1 { // the message ends in the first entry, at its region's end at most
 					sges[1].Length = transferSize
 				}
 				if err := p.QP.PostRecv(ibverbs.RecvWR{WRID: 7, SGList: sges}); err != nil {

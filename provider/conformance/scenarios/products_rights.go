@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// rightsProducts have the rights of the source, those of the sink, the operation, and which entry
-// of a list of one or two has them.
+// rightsProducts combine the rights of the source, the rights of the sink, the operation, and which
+// entry of a list of one or two has these rights.
 func rightsProducts() []*conformance.Scenario {
 	const limit = 30 * time.Second
 	product := func(op, title string, requirements []string,
@@ -68,8 +68,8 @@ func (a rights) String() string {
 
 func (a rights) has(right ibverbs.Access) bool { return ibverbs.Access(a)&right != 0 }
 
-// regionRights are all that a region can be registered with: those of remote writing and of
-// atomics need that of local writing.
+// regionRights are all that a region can be registered with: remote writing and atomics need the
+// right of local writing.
 func regionRights(atomics bool) []rights {
 	out := []rights{0, rights(ibverbs.AccessRemoteRead)}
 	for _, also := range []ibverbs.Access{0, ibverbs.AccessRemoteRead, ibverbs.AccessRemoteWrite,
@@ -82,8 +82,7 @@ func regionRights(atomics bool) []rights {
 	return out
 }
 
-// transfer is one case: what the region at the initiator's side and that at the responder's may
-// be used for.
+// transfer is one case: the rights of the initiator's region and of the responder's region.
 type transfer struct {
 	op           ibverbs.WROpcode
 	ours, theirs rights
@@ -95,14 +94,14 @@ func (c transfer) String() string {
 	return fmt.Sprintf("%s, initiator's %s, responder's %s%s", c.op, c.ours, c.theirs, list)
 }
 
-// fault is what forbids the transfer, "" if nothing does, and whose memory it is.
+// fault returns what forbids the transfer, "" if nothing does, and whose memory that is.
 //
 //	Send   the receive's regions: ibv_reg_mr(3), IBV_ACCESS_LOCAL_WRITE
 //	Write  the region named: RFC 5041 section 7.1, tagged check 2
 //	Read   the region named: RFC 5040 section 7.2; the sink's regions: ibv_reg_mr(3)
 //	atomic the region named: RFC 7306 section 8.2; the sink's regions: ibv_reg_mr(3)
 //
-// What a side only reads of its own memory needs no right.
+// A side needs no right to read its own memory.
 func (c transfer) fault() (rule string, atInitiator bool) {
 	const sink = "that has no right of local writing is not written by its owner"
 	switch {
@@ -154,7 +153,7 @@ func rightsProduct(r *conformance.VerbsRun, ops []ibverbs.WROpcode) {
 				lists[0], lists[1] = append(memoryList{full}, lists[0]...), append(memoryList{theirFull},
 					lists[1]...)
 			}
-			if op != ibverbs.WRSend { // of which the peer's memory is named by one key
+			if op != ibverbs.WRSend { // one key names the peer's memory
 				lists[1] = memoryList{theirs[c.theirs]}
 			}
 			g.try(c, lists[0], lists[1])
@@ -172,8 +171,8 @@ func regionsWith(s *conformance.Side, sets []rights) map[rights]*conformance.Buf
 	return out
 }
 
-// transfers are the cases of an operation: all that are allowed, and of the others those that
-// differ in what forbids them.
+// transfers are the cases of an operation: all that are allowed, and one for each way in which the
+// others are forbidden.
 func transfers(op ibverbs.WROpcode, sets []rights, turn *int) []transfer {
 	lists := 3
 	if (transfer{op: op}).isAtomic() {
@@ -187,7 +186,7 @@ func transfers(op ibverbs.WROpcode, sets []rights, turn *int) []transfer {
 				c := transfer{op, a, b, list}
 				rule, atInitiator := c.fault()
 				if rule != "" {
-					key := c // without the side whose rights don't matter
+					key := c // leaves out the side whose rights don't matter
 					if atInitiator {
 						key.theirs = 0
 					} else {
@@ -219,7 +218,7 @@ func (c transfer) isAtomic() bool {
 	return c.op == ibverbs.WRAtomicFetchAdd || c.op == ibverbs.WRAtomicCmpAndSwp
 }
 
-// work is the operation of a case, from or to ours, to or from theirs; n octets of each entry.
+// work returns the operation of a case between ours and theirs, with n octets of each entry.
 func (c transfer) work(ours, theirs memoryList, n int) ibverbs.SendWR {
 	wr := ibverbs.SendWR{WRID: 1, Opcode: c.op, Flags: ibverbs.SendSignaled, SGList: ours.sges(n)}
 	if c.op != ibverbs.WRSend {
@@ -250,7 +249,7 @@ func (g *ground) try(c transfer, ours, theirs memoryList) {
 		p.PostRecv(ibverbs.RecvWR{WRID: 7, SGList: theirs.sges(n)})
 	}
 	wr := c.work(ours, theirs, n)
-	wr.CompareAdd = binary.NativeEndian.Uint64(before) // which is what is there: it swaps
+	wr.CompareAdd = binary.NativeEndian.Uint64(before) // equals the word, so that it swaps
 	wr.Swap = ^wr.CompareAdd
 	i.PostSend(wr)
 	if rule == "" {
@@ -299,8 +298,8 @@ func (g *ground) allowed(c transfer, source, sink memoryList, before []byte, n i
 	}
 }
 
-// octets are what a case moves of its source, whose regions hold before: n of each entry of a list,
-// or as many of the one region that the peer names.
+// octets are the octets that a case moves from its source, whose regions hold before: n of each
+// entry of a list, or as many of the one region that the peer names.
 func (c transfer) octets(before []byte, n int) []byte {
 	switch {
 	case c.list == 0:
@@ -338,14 +337,14 @@ func (g *ground) refused(c transfer, rule string, atInitiator bool, source, sink
 		rwc := g.completion(p.Conn.RecvCQ(), 500*time.Millisecond)
 		g.keeps(rwc != nil && !succeeded(rwc), fails, c, "the receive: %s", status(rwc))
 	}
-	if c.list > 0 && len(sink) > 1 { // of the other entry, which may be written, a part may have come
+	if c.list > 0 && len(sink) > 1 { // part may have come for the other entry, which may be written
 		sink = sink[c.list-1 : c.list]
 	}
 	g.keeps(sink.isBlank() && bytes.Equal(before, source.data(regionSize)), rule, c,
 		"octets have changed")
 }
 
-// firstDifference is the index of the first octet in which a and b, of the same length, differ.
+// firstDifference returns the index of the first octet in which a and b, of equal length, differ.
 func firstDifference(a, b []byte) int {
 	for k := range a {
 		if a[k] != b[k] {

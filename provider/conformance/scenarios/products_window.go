@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// windowProducts have the type of a window, its rights and those of its region, and the operation;
-// and changes of a window at any time while the peer reads through it.
+// windowProducts combine the type of a window, its rights, the rights of its region, and the
+// operation. They also change windows at any time while the peer reads through them.
 func windowProducts() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
@@ -50,15 +50,16 @@ func (c windowCase) String() string {
 		c.window, may, c.region)
 }
 
-// mayBind: ibv_bind_mw(3) has the region need IBV_ACCESS_MW_BIND, and IBV_ACCESS_LOCAL_WRITE if
-// the window is to let the peer write or do atomic operations.
+// mayBind reports whether the region has the rights that ibv_bind_mw(3) asks for:
+// IBV_ACCESS_MW_BIND, and IBV_ACCESS_LOCAL_WRITE if the window is to let the peer write or do
+// atomic operations.
 func (c windowCase) mayBind() bool {
 	return c.binds && (!c.window.has(ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteAtomic) ||
 		c.region.has(ibverbs.AccessLocalWrite))
 }
 
-// mayUse: a window's own rights count, and not those of its region (RFC 5041 section 7.1, tagged
-// check 2; RFC 5040 section 7.2; RFC 7306 section 8.2).
+// mayUse reports whether the window's own rights allow the operation. Its region's rights don't
+// matter (RFC 5041 section 7.1, tagged check 2; RFC 5040 section 7.2; RFC 7306 section 8.2).
 func (c windowCase) mayUse() bool {
 	switch c.op {
 	case ibverbs.WRRDMAWrite:
@@ -69,8 +70,8 @@ func (c windowCase) mayUse() bool {
 	return c.window.has(ibverbs.AccessRemoteAtomic)
 }
 
-// windowCases are all of them, but that a bind which is refused is tried once for each window, and
-// with a region that must not have windows once for the region.
+// windowCases are all combinations, with two exceptions. A bind that is refused is tried once for
+// each window. Each region that must not have windows is tried once.
 func windowCases(atomics bool) []windowCase {
 	ops := []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead}
 	windows := []rights{rights(ibverbs.AccessRemoteWrite), rights(ibverbs.AccessRemoteRead),
@@ -193,7 +194,7 @@ func (g *ground) useWindow(c windowCase, key uint32, b, ours *conformance.Buffer
 }
 
 // done reports whether the operation has changed what it should, and nothing else. before and mine
-// are the octets of the region and of the initiator's from before it.
+// are what the region and the initiator's buffer held before it.
 func (c windowCase) done(b, ours *conformance.Buffer, before, mine []byte) bool {
 	region, sink := bytes.Clone(before), bytes.Clone(mine)
 	switch c.op {
@@ -231,7 +232,7 @@ func (g *ground) bindTo(mw *ibverbs.MW, b *conformance.Buffer, off int,
 type windowChange struct {
 	name string
 	do   func(g *ground, mw *ibverbs.MW, other *conformance.Buffer) bool
-	ends bool // Reads by the key from before fail then
+	ends bool // Reads with the old key fail after the change
 }
 
 func windowChanges() []windowChange {
@@ -249,7 +250,7 @@ func windowChanges() []windowChange {
 	return []windowChange{
 		{"left as it is", func(*ground, *ibverbs.MW, *conformance.Buffer) bool { return true }, false},
 		{"bound anew to another region", func(g *ground, mw *ibverbs.MW, other *conformance.Buffer) bool {
-			if mw.Type() == ibverbs.MWType2 && !unbind(g, mw) { // which is bound once
+			if mw.Type() == ibverbs.MWType2 && !unbind(g, mw) { // a window of type 2 is bound only once
 				return false
 			}
 			return g.changed(g.bindTo(mw, other, windowOff, windowBoth))
@@ -265,13 +266,13 @@ func windowChanges() []windowChange {
 	}
 }
 
-// changed reports whether work on a window was done. If the connection has ended by then because of
-// what the peer did by the old key, it is flushed, and the window is out of use as well.
+// changed reports whether work on a window was done, or flushed. It is flushed if a Read by the old
+// key has ended the connection first; then the window can't be used either.
 func (g *ground) changed(wc *ibverbs.WC) bool {
 	return wc != nil && (wc.Status == ibverbs.WCSuccess || wc.Status == ibverbs.WCWRFlushErr)
 }
 
-// readsThrough is a case: the change is made when so many Reads are complete.
+// readsThrough is a case: the change is made after this number of Reads has completed.
 type readsThrough struct {
 	typ    ibverbs.MWType
 	change string
@@ -319,7 +320,7 @@ func windowUnderReads(r *conformance.VerbsRun) {
 	g.report()
 }
 
-// windowReads are the Reads of a case, by the key from before the change.
+// windowReads are the Reads of a case, with the key that the window had before the change.
 type windowReads struct {
 	*ground
 	c             readsThrough
@@ -367,7 +368,7 @@ func (s *windowReads) run(change windowChange, mw *ibverbs.MW, second *conforman
 		}
 	}
 	s.keeps(change.do(s.ground, mw, second), made, s.c, "it is not")
-	for k := 0; k < readsUnder && alive; k++ { // some of them may have been before it
+	for k := 0; k < readsUnder && alive; k++ { // some may have been answered before the change
 		alive = s.next()
 	}
 	if !change.ends {

@@ -19,8 +19,8 @@ func protection() []*conformance.Scenario {
 		op := []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead}[which]
 		for _, c := range []struct {
 			slug, title string
-			reqs        string    // of the Write, and of the Read
-			reasons     [2]string // in the Terminate: of the Write, and of the Read
+			reqs        string    // for the Write and the Read
+			reasons     [2]string // in the Terminate, for the Write and the Read
 			spoil       func(*protectionCase)
 		}{
 			{"bad-key", "with a key that names nothing", "DDP-7.1t1-01 RDMAP-7.2-07", [2]string{"1/1/0x00", "0/1/0x00"}, func(c *protectionCase) { c.wr.RKey ^= 0x5a5a5a00 }},
@@ -136,7 +136,7 @@ func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectio
 	}
 }
 
-// flushes is refused with a receive posted at the side that refuses.
+// flushes is refused, with a receive posted at the side that refuses.
 func flushes(r *conformance.VerbsRun, op ibverbs.WROpcode) {
 	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
 		s.PostRecv(recv(9, s.Buffer("the receive buffer", 8, local)))
@@ -203,9 +203,8 @@ func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
 	dst.Untouched("nothing arrived")
 }
 
-// faultLast has work that is good, more of it than a socket takes, and after it what post adds.
-// All
-// that is good arrives, in order, before the end.
+// faultLast posts good work, more than a socket takes, and after it what post adds. All of the good
+// work arrives, in order, before the end.
 func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ibverbs.SendWR)) {
 	const size = 1 << 22
 	var in *conformance.Buffer
@@ -245,7 +244,7 @@ func receiveTooSmall(r *conformance.VerbsRun) {
 	}})
 	src := i.Buffer("the source", 64, local).Fill(r.Seed)
 	i.PostSend(send(1, src))
-	i.Quietly(i.Conn.SendCQ(), 1) // done when TCP has it, or flushed: whichever comes first
+	i.Quietly(i.Conn.SendCQ(), 1) // done when TCP has it, or flushed
 	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCLocLenErr, "the receive completes with a length error")
 	i.WaitEnd()
 	p.WaitEnd()

@@ -66,10 +66,10 @@ func granted(s *conformance.Side) ibverbs.QPCap {
 }
 
 func sendQueueFull(r *conformance.VerbsRun) {
-	// One Read at a time keeps the queue busy longer than posting takes. On a busy machine the
-	// program may lose its CPU between two calls of ibv_post_send, of which a long list needs
-	// several, while Reads complete: the list has many more requests than those, and the CQ has
-	// room for all.
+	// One Read at a time keeps the queue busy longer than posting takes. A long list needs several
+	// calls of ibv_post_send, and on a busy machine the program may lose its CPU between two of
+	// them while Reads complete. So the list has many more requests than can complete then, and the
+	// CQ has room for all.
 	const size, more = 1 << 20, 128
 	cfg := smallQueues()
 	cfg.InitiatorDepth = 1
@@ -163,8 +163,8 @@ func flushInOrder(r *conformance.VerbsRun) {
 		for k := range n {
 			r.Check(wcs[k].WRID == first+uint64(k), fmt.Sprintf("%s %d completes in its turn", what, k+1), "WR %d", wcs[k].WRID)
 		}
-		// How many Reads were done before the end depends on timing; the last
-		// can't have been.
+		// How many Reads were done before the end depends on timing, but the last
+		// can't have been done.
 		if n == count {
 			conformance.Equal(r.T, wcs[count-1].Status, ibverbs.WCWRFlushErr, "the last of the "+what+" is flushed")
 		}
@@ -218,7 +218,7 @@ func partialPost(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// eventsTogether has the completions of two connections come up in four CQs of one channel, while
+// eventsTogether makes the completions of two connections arrive in four CQs of one channel, while
 // PollWait of a fifth reads the channel's events.
 func eventsTogether(r *conformance.VerbsRun) {
 	const rounds = 3
@@ -267,7 +267,7 @@ func eventsTogether(r *conformance.VerbsRun) {
 			p.PostSend(ibverbs.SendWR{WRID: k, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
 			p.WantWC(p.SendWCsPolled(1), 0, k, ibverbs.WCSuccess, "a Write of no octets completes")
 		}
-		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that they have been read
+		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that PollWait has read them
 		seen := make(map[*ibverbs.CQ]int)
 		for range cqs {
 			ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(anEvent))

@@ -30,19 +30,18 @@ const (
 	rawPart     = 16
 )
 
-// rawStage is a provider with memory of every kind and two receives, opposite
-// the raw peer. Of a target it has nothing but the connection: its buffers are nil,
-// messages to them name an STag that names nothing there, and nothing is checked of
-// its memory and completions.
+// rawStage is a provider with memory of every kind and two receives, opposite the raw
+// peer. With a target it has only the connection: its buffers are nil, messages to them
+// have an STag that names nothing there, and its memory and completions are not checked.
 type rawStage struct {
 	r    *conformance.RawRun
 	side *conformance.Side
 
 	recv    [2]*conformance.Buffer // posted as WR 1 and 2
-	window  *conformance.Buffer    // the peer may write
-	source  *conformance.Buffer    // the peer may read; not all the same
-	private *conformance.Buffer    // the peer may nothing
-	foreign *conformance.Buffer    // of another PD; the peer of that may everything
+	window  *conformance.Buffer    // the peer may write to it
+	source  *conformance.Buffer    // the peer may read it; its octets differ
+	private *conformance.Buffer    // the peer has no right to it
+	foreign *conformance.Buffer    // of another PD, whose peer has all rights
 
 	wrote bool // the script has written to the window
 	sent  bool // the script has sent to the receives
@@ -115,7 +114,7 @@ func (st *rawStage) write(b *conformance.Buffer, off, n int) rawpeer.FPDU {
 	return rawpeer.WriteMessage(stag, to, st.payload(n))
 }
 
-// at returns how the peer names an offset of a buffer.
+// at returns the STag and the tagged offset by which the peer names an offset of a buffer.
 func (st *rawStage) at(b *conformance.Buffer, off int) (stag uint32, to uint64) {
 	if st.side == nil {
 		return st.unknown(), uint64(off)
@@ -155,8 +154,8 @@ func (st *rawStage) untouched() {
 	st.foreign.Untouched("nothing is placed in the other PD's region")
 }
 
-// flushed checks that the receives that are posted, the last n, complete, none
-// of them with success. How the first does is observed.
+// flushed checks that the receives that are posted, the last n, complete without
+// success. It observes how the first completes.
 func (st *rawStage) flushed(n int) {
 	if st.side == nil {
 		return
@@ -180,8 +179,7 @@ func (st *rawStage) leave() {
 	st.r.WantClose()
 }
 
-// A rawFault is an FPDU with one thing wrong, or a few of which one is, and what
-// has to come back.
+// A rawFault is one FPDU or a few with one thing wrong in them, and what has to come back.
 type rawFault struct {
 	slug, title  string
 	requirements []string
@@ -192,13 +190,13 @@ type rawFault struct {
 	fpdus func(*rawStage) []rawpeer.FPDU
 	want  []string // Terminates that the RFCs allow, layer/type/code
 
-	// hello sends a zero-length Write before, so that the fault is not in the first FPDU.
+	// hello sends a zero-length Write first, so that the fault is not in the first FPDU.
 	hello bool
 	sent  bool // what goes before the fault is placed in the receive buffer, lawfully
-	wrote bool // the same for the window
+	wrote bool // the same, in the window
 }
 
-// one is for faults of a single FPDU.
+// one makes the frames of a fault that is a single FPDU.
 func one(f func(*rawStage) rawpeer.FPDU) func(*rawStage) []rawpeer.FPDU {
 	return func(st *rawStage) []rawpeer.FPDU { return []rawpeer.FPDU{f(st)} }
 }
@@ -226,7 +224,7 @@ func (f rawFault) play(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// faults makes scenarios of a table.
+// faults makes the scenarios of a table of faults.
 func faults(table []rawFault) []*conformance.Scenario {
 	var out []*conformance.Scenario
 	for _, f := range table {
@@ -235,8 +233,8 @@ func faults(table []rawFault) []*conformance.Scenario {
 	return out
 }
 
-// A rawStory is a scenario of the raw peer as initiator, given by a function. It needs a program
-// that does what it says, unless needing says otherwise.
+// rawStory makes a scenario that a function plays, with the raw peer as initiator. It needs a
+// program that does what the function says, unless needing says otherwise.
 func rawStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	return &conformance.Scenario{
 		Slug: slug, Title: title, Requirements: requirements, Level: conformance.Must,
@@ -244,7 +242,7 @@ func rawStory(slug, title string, requirements []string, play func(*conformance.
 	}
 }
 
-// needing is a scenario that needs no more of the other side than that.
+// needing makes s a scenario that needs no more of the other side than needs.
 func needing(needs conformance.Needs, s *conformance.Scenario) *conformance.Scenario {
 	s.Needs = needs
 	return s
@@ -258,7 +256,7 @@ func control(f rawpeer.FPDU, change func(*rdmap.Control)) rawpeer.FPDU {
 	return f
 }
 
-// cut makes two segments of an FPDU, the first of n octets of payload.
+// cut splits an FPDU into two segments, the first with n octets of payload.
 func cut(f rawpeer.FPDU, n int) []rawpeer.FPDU {
 	first, second := f, f
 	first.Header.Last = false

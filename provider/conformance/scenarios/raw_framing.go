@@ -12,8 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawFraming is about FPDUs: their length field, pad, CRC, and how TCP cuts
-// them.
+// rawFraming is about FPDUs: their length field, pad, CRC, and where TCP cuts them.
 func rawFraming() []*conformance.Scenario {
 	out := faults(crcFaults())
 	for _, n := range []int{0, 1, 13, 17} {
@@ -128,8 +127,7 @@ func crcOff(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// crcByResponder has a provider that does not ask for CRCs connect to a peer that
-// does.
+// crcByResponder makes a provider that does not ask for CRCs connect to a peer that does.
 func crcByResponder(r *conformance.RawRun) {
 	f := r.WantDial("the provider connects", nil)
 	r.Answer(f, rawpeer.Reply(true, 4, 4, nil))
@@ -205,8 +203,8 @@ func octetByOctet(r *conformance.RawRun) {
 	arrives(st, rawRecvSize)
 }
 
-// splitAnywhere sends one FPDU after the other, each split one octet further
-// than the one before.
+// splitAnywhere sends FPDUs one after another, each split one octet further than the
+// one before.
 func splitAnywhere(r *conformance.RawRun) {
 	probe := rawpeer.WriteMessage(0, 0, pattern(rawPart, 1))
 	count := len(probe.Octets(true)) - 1
@@ -263,7 +261,7 @@ func cutOff(r *conformance.RawRun, end func(*rawpeer.Peer) error) {
 	st.side.WaitEnd()
 	r.ObserveEvents()
 	st.flushed(len(st.recv))
-	st.sent = true // octets that have arrived may be placed or not
+	st.sent = true // what has arrived may have been placed
 	st.untouched()
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawInitiates are about options of a provider that connects: to begin with a message
-// that lets the responder send, and to try again with revision 1.
+// rawInitiates are about options of a provider that connects: it begins with a message
+// that lets the responder send, or tries again with revision 1.
 func rawInitiates() []*conformance.Scenario {
 	var out []*conformance.Scenario
 	for _, o := range []struct {

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawLater are faults in the header of a message that follows one in which nothing is wrong,
-// in the same TCP segment. A receiver may have a shorter path for such a message, and other
-// scenarios have their faults in the first FPDU.
+// rawLater are faults in the header of a message that follows a right one in the same TCP segment.
+// A receiver may have a shorter path for such a message, and other scenarios have their faults in
+// the first FPDU.
 func rawLater() []*conformance.Scenario {
 	story := func(slug, title string, requirements []string,
 		play func(*conformance.RawRun)) *conformance.Scenario {
@@ -47,8 +47,8 @@ func versionFaults(dv string) []headerFault {
 	return out
 }
 
-// laterFault connects, has a right message and after it a wrong one sent in one write, and checks
-// that the second is refused. spoil is what is wrong with it.
+// laterFault connects, sends a right message and a wrong one in one write, and checks that the
+// second is refused. spoil is what is wrong with it.
 func laterFault(r *conformance.RawRun, c headerFault, right func(*rawStage) rawpeer.FPDU,
 	wrong func(*rawStage) rawpeer.FPDU) *rawStage {
 	st := stage(r, nil)
@@ -78,7 +78,7 @@ func laterSend(r *conformance.RawRun) {
 		return c
 	}
 	for _, c := range append(versionFaults("1/2/0x06"),
-		// Octets and halves of the fields, for comparisons that leave some of them out.
+		// Octets and halves of the fields, for receivers that compare only some of them.
 		queue(1), queue(0x100), queue(0x1_0000), queue(0x100_0000), queue(0x8000_0000),
 		offset(1), offset(0x100), offset(0x1_0000), offset(0x8000_0000),
 		number(1), number(3), number(0x102), number(0x1_0002), number(0x8000_0002),

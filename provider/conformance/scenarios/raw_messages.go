@@ -44,8 +44,7 @@ func rawMessages() []*conformance.Scenario {
 	)
 }
 
-// wrongControl makes scenarios of a wrong RDMAP control field in a Send and in a
-// Write.
+// wrongControl makes scenarios with a wrong RDMAP control field, each in a Send or a Write.
 func wrongControl(name, words string, value int, requirement, code string, change func(*rdmap.Control)) []*conformance.Scenario {
 	fault := rawFault{requirements: []string{requirement, "RDMAP-7.2-02"}, want: []string{code}}
 	send, write := fault, fault
@@ -78,7 +77,7 @@ func described(r *conformance.RawRun, t *rdmap.ReceivedTerminate, f rawpeer.FPDU
 func terminateLayout(r *conformance.RawRun) {
 	st := stage(r, nil)
 	f := sendAt(st, 8)
-	f.Header.Reserved = 5 // to be shown too
+	f.Header.Reserved = 5 // the Terminate has to show it, too
 	r.SendFPDU(f)
 	t := r.WantRefused("the Terminate names the fault", "1/2/0x04")
 	described(r, t, f)
@@ -121,8 +120,8 @@ func twoErrors(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// localFault observes what siw sends when its own work request is wrong: the last row of
-// the table of Terminates. RFC 5040 figure 9 leaves the code open.
+// localFault observes what siw sends when its own work request is wrong. That is the last
+// row of the table of Terminates, for which RFC 5040 figure 9 leaves the code open.
 func localFault(r *conformance.RawRun) {
 	st := stage(r, nil)
 	st.alive("the connection works", 1, 1)

@@ -13,11 +13,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawQuestions are scenarios for questions that siw's source does not answer, besides
-// rdmap/read-no-right, rdmap/local-fault and rdmap/invalidate-unknown.
+// rawQuestions answer questions that siw's source leaves open. So do rdmap/read-no-right,
+// rdmap/local-fault and rdmap/invalidate-unknown.
 func rawQuestions() []*conformance.Scenario {
 	var out []*conformance.Scenario
-	// Above 251 octets siw may get PD_Length wrong: the sum goes through one octet.
+	// Above 251 octets siw may get PD_Length wrong, because it adds in one octet.
 	for _, n := range []int{251, 252, 255} {
 		out = append(out,
 			responderStory(fmt.Sprintf("mpa/private-data-sent-%d", n),
@@ -102,8 +102,8 @@ func private(r *conformance.RawRun, name string, kind mpa.Kind, want []byte) {
 	r.Check(err == nil && string(got) == string(want), name+" has the program's private data", "%d octets, %v", len(got), err)
 }
 
-// peerToPeerStory opens a peer-to-peer connection that offers some ready-to-
-// receive messages, and sends one.
+// peerToPeerStory opens a peer-to-peer connection that offers some ready-to-receive
+// messages, and sends one.
 func peerToPeerStory(name string, offer mpa.Enhanced, message func() rawpeer.FPDU) *conformance.Scenario {
 	return rawStory("mpa/peer-to-peer-"+name,
 		"a peer-to-peer connection opened with a zero-length "+name+" works, and the responder may send from then on",
@@ -123,9 +123,9 @@ func peerToPeer(r *conformance.RawRun, offer mpa.Enhanced, message rawpeer.FPDU)
 		s.PostRecv(recv(1, note), recv(2, note))
 	}})
 	reply := r.WantReply("the request is accepted")
-	// The message goes out before anything is checked: a run that ended here would
-	// be mpa/peer-to-peer-closed-early. It does not go out at once: siw loses an
-	// FPDU that comes right after its reply, and waits for another.
+	// The message goes out before anything is checked, because a run that ended here
+	// would be mpa/peer-to-peer-closed-early. It does not go out at once, because siw
+	// loses an FPDU that comes right after its reply, and waits for another.
 	r.Peer.CRC = true
 	time.Sleep(r.Scaled(10 * time.Millisecond))
 	r.SendFPDU(message)
@@ -156,7 +156,7 @@ func peerToPeerClosed(r *conformance.RawRun) {
 	r.WantReply("the request is accepted")
 	_ = r.Peer.CloseWrite()
 	r.WantEnd("the provider closes its side when the peer has")
-	if r.Connected() { // nothing says when an accept has succeeded
+	if r.Connected() { // the wire does not show when an accept succeeds
 		r.Side.WaitEnd()
 	}
 	nextIsServed(r)
@@ -238,9 +238,9 @@ func concurrent(s *conformance.Scenario) *conformance.Scenario {
 	return s
 }
 
-// sendsBeforeEnd has the peer close both directions after two Sends, while the program does not
+// sendsBeforeEnd makes the peer close both directions after two Sends, while the program does not
 // look. TCP answers what the program posts by a reset, so that writing fails before the Sends are
-// read. That the connection has ended is known early, and must not be reported for them.
+// read. The provider knows early that the connection has ended, but must deliver the Sends.
 func sendsBeforeEnd(r *conformance.RawRun) {
 	st := stage(r, nil)
 	st.sent = true
@@ -248,7 +248,7 @@ func sendsBeforeEnd(r *conformance.RawRun) {
 	r.SendFPDU(st.send(1, rawPart), st.send(2, rawRecvSize))
 	r.NoError(r.Peer.Close(), "the peer can close")
 	for k := range uint64(3) {
-		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that TCP's answer is there
+		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that TCP's reset has arrived
 		if err := st.side.QP.PostSend(send(20+k, long)); err != nil {
 			r.Log("posting: %v", err)
 			break
@@ -294,9 +294,8 @@ func solicitedEvent(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// dataPending has the octets after the fault arrive before the provider closes:
-// TCP answers a close with unread data by a reset, and a reset may overtake the
-// Terminate.
+// dataPending makes the octets after the fault arrive before the provider closes. TCP
+// answers a close with unread data by a reset, which may overtake the Terminate.
 func dataPending(r *conformance.RawRun) {
 	st := stage(r, nil)
 	bad := st.write(st.window, 0, rawPart)

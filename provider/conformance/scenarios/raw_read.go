@@ -171,8 +171,8 @@ func readFaults() []rawFault {
 	}
 }
 
-// response collects the segments of a Read Response to the sink of rawStage.read
-// and checks each.
+// response collects the segments of a Read Response to the sink of rawStage.read, and
+// checks each.
 func response(r *conformance.RawRun, what string) []byte {
 	var octets []byte
 	for {
@@ -222,8 +222,8 @@ func readInOrder(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// readBeyondIRD asks for more than the sockets can hold before it reads any of
-// it, so that the requests really are outstanding.
+// readBeyondIRD asks for more than the sockets can hold before it reads any of it, so that
+// the requests really are outstanding.
 func readBeyondIRD(r *conformance.RawRun) {
 	const size, count, ird = 1 << 20, 24, 2
 	st := stage(r, &conformance.RawConnect{ORD: ird})

@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Two faults of siw with which a peer can crash the kernel that connects to it.
+// Two faults of siw by which a peer can crash the kernel that connects to it.
 const (
 	crashLongReply  = "siw's kernel stops with an Oops at a Reply with more private data than siw takes"
 	crashShortReply = "siw reads connection data that an enhanced Reply does not have, which may stop its kernel"
@@ -59,8 +59,8 @@ func rawReplies() []*conformance.Scenario {
 	)
 }
 
-// A badReply is what a peer sends instead of a good Reply. The program's connect
-// has to fail, and the connection to end.
+// A badReply is what a peer sends instead of a good Reply. The program's connect has to
+// fail, and the connection has to end.
 type badReply struct {
 	slug, title  string
 	requirements []string
@@ -76,7 +76,7 @@ type badReply struct {
 	terminates []string
 }
 
-// replyFrame is a good Reply, changed.
+// replyFrame returns a good Reply after change has changed it.
 func replyFrame(change func(*mpa.Frame)) func() []byte {
 	return func() []byte {
 		f := rawpeer.Reply(true, 4, 4, nil)
@@ -85,7 +85,7 @@ func replyFrame(change func(*mpa.Frame)) func() []byte {
 	}
 }
 
-// replyOctets is a good Reply, its octets changed.
+// replyOctets returns a good Reply after change has changed its octets.
 func replyOctets(change func([]byte) []byte) func() []byte {
 	return func() []byte { return change(rawpeer.Reply(true, 4, 4, []byte("private")).AppendTo(nil)) }
 }
@@ -203,7 +203,7 @@ func (b badReply) play(r *conformance.RawRun) {
 		r.Send(octets)
 	}
 	if b.then != nil {
-		time.Sleep(r.Scaled(5 * time.Millisecond)) // so that it is not seen together with the octets
+		time.Sleep(r.Scaled(5 * time.Millisecond)) // so that the provider sees the octets first
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
 	wait := conformance.Answers
@@ -270,9 +270,10 @@ func replyPieces(r *conformance.RawRun) {
 	finish(r)
 }
 
-// replyData plays a responder that does not wait for the initiator's first FPDU, against rule 4 of
-// RFC 5044 section 7.1.2. By rule 3 an initiator takes what follows a good Reply for FPDUs; rule 4
-// protects one that can't yet, which may end the connection. It may not go on without the message.
+// replyData plays a responder that, against rule 4 of RFC 5044 section 7.1.2, does not wait for the
+// initiator's first FPDU. By rule 3 an initiator takes what follows a good Reply for FPDUs. Rule 4
+// protects an initiator that can't do so yet: it may end the connection, but not go on without the
+// message.
 func replyData(r *conformance.RawRun) {
 	var note *conformance.Buffer
 	private := []byte("private")

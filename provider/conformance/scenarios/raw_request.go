@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// quick has the engine end the connection of a silent peer after a second. siw has the
+// quick makes the engine end the connection of a silent peer after a second. siw has the
 // time limits that it was built with.
 var quick = []string{"startup=1s"}
 
@@ -87,7 +87,7 @@ type badRequest struct {
 	mayReply bool
 }
 
-// requestFrame is a good Request, changed.
+// requestFrame returns a good Request after change has changed it.
 func requestFrame(change func(*mpa.Frame)) func() []byte {
 	return func() []byte {
 		f := rawpeer.Request(true, 4, 4, nil)
@@ -96,7 +96,7 @@ func requestFrame(change func(*mpa.Frame)) func() []byte {
 	}
 }
 
-// requestOctets is a good Request, its octets changed.
+// requestOctets returns a good Request after change has changed its octets.
 func requestOctets(change func([]byte) []byte) func() []byte {
 	return func() []byte { return change(rawpeer.Request(true, 4, 4, []byte("private")).AppendTo(nil)) }
 }
@@ -207,9 +207,9 @@ func (b badRequest) play(r *conformance.RawRun) {
 		if err := r.Peer.WaitAccepted(r.Scaled(conformance.Answers)); err != nil {
 			r.Log("the provider has not accepted the connection: %v", err)
 		}
-		pause := 5 * time.Millisecond // so that it is not seen together with the octets
+		pause := 5 * time.Millisecond // so that the provider sees the octets first
 		if !r.HasProgram() {
-			pause = 50 * time.Millisecond // on another host nothing shows what has been accepted
+			pause = 50 * time.Millisecond // no way to see what another host has accepted
 		}
 		time.Sleep(r.Scaled(pause))
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
@@ -226,8 +226,8 @@ func (b badRequest) play(r *conformance.RawRun) {
 	nextIsServed(r)
 }
 
-// mayRefuse takes a Reply that names the revision which would have been understood, if
-// one comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
+// mayRefuse takes a Reply that names the revision that the provider understands, if one
+// comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func mayRefuse(r *conformance.RawRun, wait time.Duration) {
@@ -238,13 +238,13 @@ func mayRefuse(r *conformance.RawRun, wait time.Duration) {
 	}
 	r.Observe("refusal", "revision %d, R %v", f.Revision, f.Reject)
 	if !f.Reject && !r.HasProgram() {
-		return // the target's program has accepted: that the connection does not end says so
+		return // the connection does not end, so the target's program has accepted
 	}
 	r.Check(f.Reject && f.Revision == 1, "a Reply to revision 0 rejects, in revision 1", "revision %d, R %v", f.Revision, f.Reject)
 }
 
-// nextIsServed checks that the listener still works, and that the program hears of the next
-// peer first: a request that should not have reached it may be late on a loaded machine.
+// nextIsServed checks that the listener still works, and that the program gets the next peer's
+// request first. A request that should not have reached it may be late on a loaded machine.
 //
 // What the program of a target says to the next peer is its own affair, as long as it says
 // something.
@@ -264,8 +264,8 @@ func nextIsServed(r *conformance.RawRun) {
 	r.WantReply("the next peer is served")
 }
 
-// greet connects with a Request of the script's, and returns the Reply. It checks that the program
-// gets its private data, if that is not nil.
+// greet connects with a Request of the script's, and returns the Reply. If private data is given,
+// it checks that the program gets it.
 func greet(r *conformance.RawRun, f mpa.Frame, private []byte) mpa.Frame {
 	r.Dial()
 	r.Start(f)
@@ -278,12 +278,12 @@ func greet(r *conformance.RawRun, f mpa.Frame, private []byte) mpa.Frame {
 		r.AcceptRequest(req, nil)
 		return r.WantReply("it is accepted")
 	}
-	return r.WantReply("the request reaches the program") // which accepts, as the Reply shows
+	return r.WantReply("the request reaches the program") // the Reply shows that the program accepts
 }
 
-// works shows that a connection works, with a Write that has no octets and the
-// provider's Send after it. A target, which sends nothing by itself, has to take the
-// Write and close as if there were nothing wrong.
+// works shows that a connection works, with a Write that has no octets and the provider's
+// Send after it. A target sends nothing by itself, so it only has to take the Write and
+// close as if there were nothing wrong.
 func works(r *conformance.RawRun, reply mpa.Frame) {
 	r.Peer.CRC = r.Peer.CRC || reply.CRC
 	r.SendFPDU(rawpeer.WriteMessage(0, 0, nil))
@@ -403,8 +403,8 @@ func requestMarkers(r *conformance.RawRun) {
 	marked(r)
 }
 
-// marked has the program send, and checks that what comes has Markers. The raw
-// peer does not decode them.
+// marked makes the program send, and checks that what comes has Markers. The raw peer
+// does not decode them.
 func marked(r *conformance.RawRun) {
 	src := r.Side.Buffer("the source", 3000, local).Fill(r.Seed)
 	r.Side.PostSend(send(9, src))
@@ -439,9 +439,9 @@ func rejectForm(r *conformance.RawRun) {
 	r.Check(len(rest) == 0, "nothing is after the Reply", "% x", rest)
 }
 
-// dataBeforeReply sends an FPDU before the Reply, which no initiator may, when the program has the
-// Request: it then finds what an initiator finds whose first FPDU comes while a responder that has
-// sent its Reply is still making the connection ready for it.
+// dataBeforeReply sends an FPDU before the Reply, which no initiator may do, when the program has
+// the Request. The provider is then in the same state as a responder that has sent its Reply and is
+// still making the connection ready, when the initiator's first FPDU comes.
 func dataBeforeReply() *conformance.Scenario {
 	s := rawStory("mpa/request-data-before-reply", "an FPDU that comes before the Reply, when the program has the "+
 		"Request, is taken, or ends the connection", []string{"MPA-7.1.2-2-05"}, func(r *conformance.RawRun) {

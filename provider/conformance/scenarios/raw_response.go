@@ -49,15 +49,15 @@ func rawResponses() []*conformance.Scenario {
 	)
 }
 
-// responderStory is rawStory with the peer as responder.
+// responderStory makes a scenario that play plays, with the peer as responder.
 func responderStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	s := rawStory(slug, title, requirements, play)
 	s.RawRole = conformance.RoleResponder
 	return needing(conformance.NeedsConnect, s)
 }
 
-// asking connects, has the program post a Read of rawSize octets as WR 1, and
-// waits for its request.
+// asking connects, makes the program post a Read of rawSize octets as WR 1, and waits
+// for its request.
 func asking(r *conformance.RawRun) *responseStage {
 	r.Connect(nil)
 	st := &responseStage{r: r, side: r.Side}
@@ -169,7 +169,7 @@ func (w wrongResponse) play(r *conformance.RawRun) {
 }
 
 // failed checks that none of n Reads completes with success, and that no octet outside of
-// what was asked for is placed.
+// the requested ones is placed.
 func (st *responseStage) failed(n int) {
 	for _, wc := range st.side.SendWCs(n) {
 		st.r.Check(wc.Status != ibverbs.WCSuccess, "the Read does not complete with success", "WR %d did", wc.WRID)

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 )
 
-// RFC 5041 section 7.2 has no code for an STag whose buffer does not grant the
-// right: stacks take the invalid STag, that of another stream, or RDMAP's own.
+// RFC 5041 section 7.2 has no code for an STag whose buffer does not grant the right. Stacks
+// take the code for an invalid STag, the code for an STag of another stream, or RDMAP's own.
 var noRight = []string{"1/1/0x00", "1/1/0x02", "0/1/0x02"}
 
 // rawTagged are RDMA Writes to what the peer may not write to, and Writes in
@@ -171,7 +171,7 @@ func placed(st *rawStage, n int) {
 
 func writeFalling(r *conformance.RawRun) {
 	st := stage(r, nil)
-	st.wrote = true // as far as the provider accepts it
+	st.wrote = true // if the provider accepts it
 	halves := cut(st.write(st.window, 0, 2*rawPart), rawPart)
 	halves[0], halves[1] = halves[1], halves[0]
 	halves[0].Header.Last, halves[1].Header.Last = false, true
@@ -222,8 +222,8 @@ func writeDeregistered(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// dropAfterError puts the fault and what is right after it into one TCP segment: all of
-// it has arrived before the provider answers.
+// dropAfterError puts the fault and what is right after it into one TCP segment, so that
+// all of it has arrived before the provider answers.
 func dropAfterError(r *conformance.RawRun) {
 	st := stage(r, nil)
 	bad := st.write(st.window, 0, rawPart)

@@ -99,8 +99,8 @@ func terminateOnSendQueue(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// peerTerminatesShort leaves open whether so short a Terminate is one, or a fault to
-// report like any other.
+// peerTerminatesShort leaves open whether so short a Terminate counts as one, or is a
+// fault to report like any other.
 func peerTerminatesShort(r *conformance.RawRun) {
 	st := stage(r, nil)
 	f := rawpeer.TerminateMessage(complaint(st))
@@ -121,10 +121,9 @@ func terminatedThenMore(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// rawInvalidates are Sends with Invalidate of what the peer may not invalidate.
-// RFC 5040 figure 9 has the code for it, 9, under two error types, and does not
-// say which is for what. Of an STag that belongs to another stream there is a
-// code that says so.
+// rawInvalidates are Sends with Invalidate of an STag that the peer may not invalidate.
+// RFC 5040 figure 9 has the code for it, 9, under two error types, and does not say when
+// to use which. It has another code for an STag that belongs to another stream.
 func rawInvalidates() []*conformance.Scenario {
 	cannot := []string{"0/2/0x09", "0/1/0x09"}
 	fault := func(slug, title, requirement string, stag func(*rawStage) uint32, also ...string) *conformance.Scenario {

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawUntagged are Sends with something wrong in DDP's untagged header, and Sends
-// in which only the cut into segments is unusual.
+// rawUntagged are Sends with something wrong in DDP's untagged header, and Sends that are
+// only cut into segments in an unusual way.
 func rawUntagged() []*conformance.Scenario {
 	out := faults(untaggedFaults())
 	for _, version := range []uint8{0, 2, 3} {
@@ -151,7 +151,7 @@ func sendAt(st *rawStage, mo uint32) rawpeer.FPDU {
 	return f
 }
 
-// secondSegment is a Send in two segments, the second changed.
+// secondSegment is a Send in two segments, of which change changes the second.
 func secondSegment(st *rawStage, change func(*rawpeer.FPDU)) []rawpeer.FPDU {
 	fpdus := cut(st.send(1, 2*rawPart), rawPart)
 	change(&fpdus[1])

@@ -124,7 +124,7 @@ func rdmacWorks(r *conformance.RawRun) {
 	r.WantClose()
 }
 
-// say has the program send, and receives the message.
+// say makes the program send a message, and receives it.
 func (st *rawStage) say(msn uint32) {
 	st.side.PostSend(send(9, st.source))
 	seg := st.r.WantFPDU("a Send of the provider comes", rdmap.OpSend)
@@ -167,7 +167,7 @@ func rdmacFaults() []rawFault {
 	}
 }
 
-// playRDMAC is play on a connection of version 0.
+// playRDMAC plays a fault on a connection of version 0.
 func (f rawFault) playRDMAC(r *conformance.RawRun) {
 	r.NeedsOptions(rdmacOption)
 	st := stage(r, &conformance.RawConnect{RDMAC: true})

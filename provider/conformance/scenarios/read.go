@@ -56,8 +56,7 @@ func readDepth(r *conformance.VerbsRun, depth int) {
 	end(i, p)
 }
 
-// outstanding checks how many Read Requests stood open at once, as seen in the
-// order of the packets.
+// outstanding checks how many Read Requests were open at once, in the order of the packets.
 func outstanding(w *conformance.WireRun, depth int) {
 	conn := only(w)
 	open, most := 0, 0
@@ -95,13 +94,13 @@ func readBothWays(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// shortAcrossPages are Reads of n octets, before of them at the end of a page. siw answers those
-// of up to 32 with other octets, unless the page's end is in their middle.
+// shortAcrossPages are Reads of n octets, of which the first before are at the end of a page. siw
+// answers Reads of up to 32 octets with other octets, unless the page's end is in their middle.
 var shortAcrossPages = []struct{ n, before int }{
 	{19, 13}, {32, 31}, {2, 1}, {32, 16}, {19, 19}, {33, 13}, {64, 13},
 }
 
-// shortAcross is what one of them is to show.
+// shortAcross returns the text of the check of one of them.
 func shortAcross(n, before int) string {
 	return fmt.Sprintf("a Read of %d octets, %d of them before the page's end, brings the right ones", n, before)
 }

@@ -57,9 +57,8 @@ const (
 	remoteRead  = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
 )
 
-// patient has the engine wait for a peer's end for as long as a loaded machine may need.
-// It is for scenarios in which the end has to be orderly, and something else may come
-// before it.
+// patient makes the engine wait for a peer's end as long as a loaded machine may need. It is
+// for scenarios in which the end has to be orderly, and something else may come before it.
 var patient = []string{"close=30s"}
 
 // send is a signalled Send of a whole buffer.
@@ -88,7 +87,7 @@ func recv(wrid uint64, b *conformance.Buffer) ibverbs.RecvWR {
 	return ibverbs.RecvWR{WRID: wrid, SGList: b.All()}
 }
 
-// octets is a number of octets in words, for use inside a title.
+// octets returns a number of octets in words, for use inside a title.
 func octets(n int) string {
 	if n == 1 {
 		return "1 octet"
@@ -96,15 +95,15 @@ func octets(n int) string {
 	return fmt.Sprintf("%d octets", n)
 }
 
-// end has the initiator end the connection, and checks that both sides get the event.
+// end makes the initiator end the connection, and checks that both sides get the event.
 func end(i, p *conformance.Side) {
 	i.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
 	i.WaitEnd()
 	p.WaitEnd()
 }
 
-// asyncEvent waits for the next asynchronous event of a side's device: long enough for
-// one that is due, and only a moment for one that is not.
+// asyncEvent waits for the next asynchronous event of a side's device: long if due says that there
+// has to be one, and only a moment otherwise.
 func asyncEvent(r *conformance.VerbsRun, ep *conformance.Endpoint, due bool) (ibverbs.AsyncEvent, error) {
 	wait := 20 * time.Millisecond
 	if due {

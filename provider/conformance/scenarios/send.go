@@ -57,8 +57,8 @@ func sends() []*conformance.Scenario {
 	}
 }
 
-// How long an event of a completion channel is waited for, and watched for, that
-// belongs to a completion which has come.
+// How long the event of a completion that has come is waited for, and how long is watched for
+// an event that must not come.
 const (
 	anEvent = 300 * time.Millisecond
 	noEvent = 50 * time.Millisecond
@@ -72,7 +72,7 @@ type bell struct {
 
 func newBell(t *conformance.T, ep *conformance.Endpoint) bell { return newBellOf(t, ep, 16) }
 
-// newBellOf is newBell with room for n completions.
+// newBellOf makes a bell whose CQ has room for n completions.
 func newBellOf(t *conformance.T, ep *conformance.Endpoint, n int) bell {
 	ch, err := ep.Context.CreateCompChannel()
 	t.NoError(err, "a completion channel can be made")
@@ -201,8 +201,7 @@ func sendInline(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// thirds cuts a buffer into three SGEs of uneven length, last piece first if
-// reversed.
+// thirds cuts a buffer at two offsets into three SGEs.
 func thirds(b *conformance.Buffer, cut1, cut2 int) []ibverbs.SGE {
 	return []ibverbs.SGE{b.SGE(0, cut1), b.SGE(cut1, cut2-cut1), b.SGE(cut2, len(b.Data)-cut2)}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// sizeClasses are message sizes around what fits one FPDU. On lo the MSS lets an
-// FPDU have almost 64 KiB.
+// sizeClasses are message sizes around what fits one FPDU. The MSS of lo allows FPDUs of
+// almost 64 KiB.
 var sizeClasses = []struct {
 	name   string
 	octets int
@@ -102,8 +102,8 @@ func writeOf(r *conformance.VerbsRun, n int) {
 	}
 	i.PostSend(wr)
 	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Write completes")
-	// A Write's completion says only that TCP has it. A Read after it is
-	// answered after it was placed, with what it placed (RFC 5040 section 5.5).
+	// A Write's completion says only that TCP has it. A Read after it is answered with
+	// what the Write placed (RFC 5040 section 5.5).
 	back := i.Buffer("the copy that is read back", max(n, 1), remoteWrite)
 	i.PostSend(read(2, back, dst))
 	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "a Read after the Write completes")

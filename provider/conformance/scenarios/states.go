@@ -73,7 +73,7 @@ func states() []*conformance.Scenario {
 // qpStates are the states that a program can name.
 var qpStates = []ibverbs.QPState{ibverbs.QPReset, ibverbs.QPInit, ibverbs.QPRTR, ibverbs.QPRTS, ibverbs.QPSQD, ibverbs.QPSQE, ibverbs.QPErr}
 
-// beforeRTS are those that a QP has before it is connected.
+// beforeRTS are the states that a QP has before it is connected.
 var beforeRTS = qpStates[:3]
 
 // stateChange is a change of a QP's state.
@@ -85,9 +85,8 @@ func (c stateChange) refused() string {
 	return fmt.Sprintf("%s to %s is refused with EINVAL", c.from, c.to)
 }
 
-// unconnected says for each state in which a QP without a connection can be how it gets
-// there from RESET, and which changes from there are allowed. Only the connection manager
-// makes a QP RTS.
+// unconnected lists the states in which a QP without a connection can be, how it gets there from
+// RESET, and which changes from there are allowed. Only the connection manager makes a QP RTS.
 var unconnected = []struct {
 	from ibverbs.QPState
 	path []ibverbs.QPState
@@ -103,12 +102,12 @@ func toState(qp *ibverbs.QP, s ibverbs.QPState) error {
 	return qp.Modify(ibverbs.QPAttr{State: s}, ibverbs.QPAttrState)
 }
 
-// statesTold is the check of the states that queries return.
+// statesTold is the text of the check of the states that queries return.
 const statesTold = "a query always reports the state as the change left it"
 
 func statesUnconnected(r *conformance.VerbsRun) {
 	b := newBench(r)
-	wrong := "" // the first state that was
+	wrong := "" // the first wrong state
 	for _, c := range unconnected {
 		for k, to := range qpStates {
 			change, now := stateChange{c.from, to}, c.from
@@ -222,7 +221,7 @@ const (
 	noReturn   = "there is no way back to RTS: EINVAL"
 )
 
-// wantDrained waits for the event.
+// wantDrained waits for the event that says that the send queue is drained.
 func wantDrained(r *conformance.VerbsRun, i *conformance.Side) {
 	ev, err := asyncEvent(r, r.Initiator, true)
 	if err != nil {
@@ -232,7 +231,7 @@ func wantDrained(r *conformance.VerbsRun, i *conformance.Side) {
 	r.Check(ev.Type == ibverbs.EventSQDrained && ev.QP == i.QP, sqdTold, "%s", ev)
 }
 
-// eventless looks for events for a while.
+// eventless checks for a while that no event comes.
 func eventless(r *conformance.VerbsRun, what string) {
 	ev, err := asyncEvent(r, r.Initiator, false)
 	r.Check(errors.Is(err, context.DeadlineExceeded), what, "%s", ev)
@@ -284,8 +283,8 @@ func sqdDrains(r *conformance.VerbsRun) {
 	p.WaitEnd()
 }
 
-// sqdIdle connects, has a Send and a Read done so that nothing is left in the send queue,
-// and moves the initiator to SQD.
+// sqdIdle connects, completes a Send and a Read so that nothing is left in the send queue, and
+// moves the initiator to SQD.
 func sqdIdle(r *conformance.VerbsRun, notify bool) (i, p *conformance.Side) {
 	before := func(s *conformance.Side) { s.PostRecv(ibverbs.RecvWR{WRID: 7}, ibverbs.RecvWR{WRID: 8}) }
 	i, p = r.Connect(&conformance.SideConfig{Before: before}, &conformance.SideConfig{Before: before})
@@ -299,7 +298,7 @@ func sqdIdle(r *conformance.VerbsRun, notify bool) (i, p *conformance.Side) {
 	return i, p
 }
 
-// sqdEnded checks how it ends with SQD.
+// sqdEnded checks how a connection ends when a side goes to SQD.
 func sqdEnded(i, p *conformance.Side) {
 	i.WaitEnd()
 	p.WaitEnd()
@@ -326,7 +325,7 @@ func sqdQuiet(r *conformance.VerbsRun) {
 	eventless(r, "no event comes")
 }
 
-// stateEnds has the responder end the connection by a change of state.
+// stateEnds makes the responder end the connection by a change of state.
 func stateEnds(r *conformance.VerbsRun, to ibverbs.QPState) {
 	before := func(s *conformance.Side) { s.PostRecv(ibverbs.RecvWR{WRID: 7}, ibverbs.RecvWR{WRID: 8}) }
 	i, p := r.Connect(&conformance.SideConfig{Before: before}, &conformance.SideConfig{Before: before})
@@ -344,7 +343,7 @@ func stateEnds(r *conformance.VerbsRun, to ibverbs.QPState) {
 	p.WantWC(p.SendWCs(1), 0, 3, ibverbs.WCWRFlushErr, "a Send that is posted then is flushed")
 }
 
-// inGoodOrder is orderly without a Terminate.
+// inGoodOrder checks that a connection ended with FINs and without a Terminate.
 func inGoodOrder(w *conformance.WireRun) {
 	conn := only(w)
 	for k := range conn.Frames {

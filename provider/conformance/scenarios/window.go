@@ -10,7 +10,7 @@ import (
 )
 
 // windows are about memory windows of the responder, and regions that work requests
-// register: what the peer may do with them, and that it is over when they are taken back.
+// register: what the peer may do with them, and that access ends when they are taken back.
 // A responder without them, such as siw, is recognised by the errors of its verbs.
 func windows() []*conformance.Scenario {
 	return []*conformance.Scenario{
@@ -104,7 +104,7 @@ func bind(p *conformance.Side, mw *ibverbs.MW, b *conformance.Buffer) {
 	p.WantWC(p.SendWCs(1), 0, 50, ibverbs.WCSuccess, "the bind completes")
 }
 
-// through writes to what a key names, and reads it again, so that the Write is there.
+// through writes to what a key names, and reads it back, so that the Write has been placed.
 func through(i *conformance.Side, seed, key, at uint64) (written []byte) {
 	src, back := i.Buffer("the source", windowLen, local).Fill(seed), i.Buffer("the sink", windowLen, remoteWrite)
 	i.PostSend(

@@ -10,5 +10,5 @@ func isFPDU(f *wire.Frame, name string) bool {
 	return f.Kind == wire.KindFPDU && f.Opcode().String() == name
 }
 
-// isLast is isFPDU for the last segment of a message.
+// isLast reports whether a frame is the last segment of a message with this opcode.
 func isLast(f *wire.Frame, name string) bool { return isFPDU(f, name) && f.Header.Last }
