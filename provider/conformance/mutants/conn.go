@@ -25,7 +25,7 @@ type wireFault struct {
 	// deaf hides the end of a direction from the engine unless the peer's start-up frame has come.
 	deaf bool
 
-	pieces   bool // what a read cuts off of a frame is lost
+	pieces   bool // if a read ends inside a frame, the part that it read is lost
 	crowd    bool // what comes after a frame in the same read is lost
 	endFirst bool // what the engine has not read when the peer's direction ends is lost
 
@@ -119,7 +119,7 @@ func (c *conn) Writev(bufs [][]byte) (int, error) {
 	return total, nil
 }
 
-// flush sends what is on its way, as far as the socket takes it. tx.mu is held.
+// flush sends as much of tx.out as the socket takes. tx.mu is held.
 func (c *conn) flush() {
 	t := &c.tx
 	for len(t.out) > 0 && t.end == nil {
@@ -144,15 +144,15 @@ func (c *conn) flush() {
 	}
 }
 
-// resume goes on where flush had to stop.
+// resume continues where flush had to stop.
 func (c *conn) resume() {
 	c.tx.mu.Lock()
 	defer c.tx.mu.Unlock()
 	c.flush()
 }
 
-// CloseWrite implements transport.Conn. What never became a whole frame goes out
-// before.
+// CloseWrite implements transport.Conn. It sends the octets that never became a whole frame
+// before the FIN.
 func (c *conn) CloseWrite() error {
 	t := &c.tx
 	t.mu.Lock()
@@ -208,12 +208,12 @@ func (c *conn) Readv(bufs [][]byte) (int, error) {
 	return total, nil
 }
 
-// endWait is how long a conn with endFirst waits for the end of the peer's direction
-// before the engine gets what has arrived.
+// endWait is how long a conn with endFirst waits for the end of the peer's direction before
+// the engine gets what has arrived.
 const endWait = 10 * time.Millisecond
 
-// readOn reads for endWait, and appends to octets. If the end comes in this time, it
-// returns that alone: what came before the end is lost. rx.mu is held.
+// readOn reads for endWait, and appends to octets. If the end comes in this time, it returns only
+// the end: what came before it is lost. rx.mu is held.
 func (c *conn) readOn(octets []byte) ([]byte, error) {
 	more := make([]byte, 64<<10)
 	for start := time.Now(); time.Since(start) < endWait; {
@@ -256,8 +256,8 @@ func (c *conn) arrived(octets []byte, err error) {
 	}
 }
 
-// frames takes whole frames from in, has them changed, and appends them to out; with
-// first, only one.
+// frames takes whole frames from in, applies the fault to them, and appends them to out. If first
+// is set, it takes only one.
 func (c *conn) frames(h *half, change func(*frame) [][]byte, first bool) {
 	c.faultMu.Lock()
 	defer c.faultMu.Unlock()
@@ -297,9 +297,9 @@ func (c *conn) marked(h *half) bool {
 	return c.shared.txMarked
 }
 
-// learn records what a start-up frame means for the FPDUs from the engine's point of
-// view: for frames going out that is the frame that it wrote, for frames coming in the
-// one that it gets. faultMu is held.
+// learn records what a start-up frame means for the FPDUs, as the engine sees it. Of a frame going
+// out it takes the one that the engine wrote, and of a frame coming in the one that the engine
+// gets. faultMu is held.
 func (c *conn) learn(h *half, crc bool, given [][]byte) {
 	if h == &c.tx {
 		c.shared.crc = c.shared.crc || crc
@@ -315,8 +315,8 @@ func (c *conn) learn(h *half, crc bool, given [][]byte) {
 	}
 }
 
-// speaksRDMAC reports whether a Reply turns Markers on in both directions, whatever the
-// Request says.
+// speaksRDMAC reports whether a Reply turns Markers on in both directions, regardless of the
+// Request.
 func speaksRDMAC(f mpa.Frame) bool { return f.Kind == mpa.KindReply && f.Revision == 0 && f.Markers }
 
 // Close implements transport.Conn.

@@ -14,7 +14,7 @@ type frame struct {
 	octets []byte
 
 	startup bool
-	reply   bool      // of a start-up frame: where a Reply belongs
+	reply   bool      // a start-up frame in the place of a Reply
 	good    bool      // start, or header, can be read
 	start   mpa.Frame // of a start-up frame
 
@@ -33,7 +33,7 @@ func (c *conn) next(h *half) (*frame, int) {
 		}
 		n := mpa.FrameHeaderLen + int(binary.BigEndian.Uint16(h.in[mpa.FrameHeaderLen-2:]))
 		if n > mpa.MaxFrameLen {
-			n = len(h.in) // no start-up frame: all there is, for the engine to judge
+			n = len(h.in) // no start-up frame: the engine gets all there is
 		}
 		if len(h.in) < n {
 			return nil, 0
@@ -69,8 +69,7 @@ func parseStartup(octets []byte, reply bool) (mpa.Frame, bool) {
 	return f, err == nil
 }
 
-// rebuilt is the frame as its start, or its header and payload, say now, with the
-// right CRC.
+// rebuilt returns the frame that start, or header and payload, now describe, with the right CRC.
 func (f *frame) rebuilt() [][]byte {
 	if f.startup {
 		return [][]byte{f.start.AppendTo(nil)}
@@ -78,7 +77,7 @@ func (f *frame) rebuilt() [][]byte {
 	return [][]byte{fpdu(f.header, f.payload, f.crc)}
 }
 
-// same is the frame as it came.
+// same returns the frame unchanged.
 func (f *frame) same() [][]byte { return [][]byte{f.octets} }
 
 // setControl changes the RDMAP control field.
@@ -127,7 +126,7 @@ func empty(f *frame) bool { return anyFPDU(f) && len(f.payload) == 0 }
 // filled chooses FPDUs with payload.
 func filled(f *frame) bool { return anyFPDU(f) && len(f.payload) > 0 }
 
-// edit changes what is chosen. The CRC is repaired.
+// edit changes the chosen frames, and repairs their CRCs.
 func edit(p pick, change func(*frame)) func(*frame) [][]byte {
 	return func(f *frame) [][]byte {
 		if !p(f) {
@@ -138,7 +137,7 @@ func edit(p pick, change func(*frame)) func(*frame) [][]byte {
 	}
 }
 
-// drop drops what is chosen.
+// drop drops the chosen frames.
 func drop(p pick) func(*frame) [][]byte {
 	return func(f *frame) [][]byte {
 		if p(f) {
@@ -148,7 +147,7 @@ func drop(p pick) func(*frame) [][]byte {
 	}
 }
 
-// editStart changes start-up frames of both kinds that can be read.
+// editStart changes the start-up frames that can be read.
 func editStart(change func(reply bool, f *mpa.Frame)) func(*frame) [][]byte {
 	return func(f *frame) [][]byte {
 		if !f.startup || !f.good {
@@ -159,7 +158,7 @@ func editStart(change func(reply bool, f *mpa.Frame)) func(*frame) [][]byte {
 	}
 }
 
-// editRequest and editReply change one of the two.
+// editRequest changes Requests, and editReply changes Replies.
 func editRequest(change func(*mpa.Frame)) func(*frame) [][]byte {
 	return editStart(func(reply bool, f *mpa.Frame) {
 		if !reply {
@@ -186,7 +185,7 @@ func editDepths(f *mpa.Frame, change func(*mpa.Enhanced)) {
 	f.PrivateData = append(e.AppendTo(nil), private...)
 }
 
-// out and in are faults without state.
+// out and in make faults without state from a change.
 func out(change func(*frame) [][]byte) func(*conn) wireFault {
 	return func(*conn) wireFault { return wireFault{out: change} }
 }

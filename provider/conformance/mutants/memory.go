@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// memoryMutants don't protect memory as they should.
+// memoryMutants do not protect memory as they should.
 func memoryMutants() []*Mutant {
 	const everything = provider.AccessLocalWrite | provider.AccessRemoteRead | provider.AccessRemoteWrite | provider.AccessRemoteInvalidate | provider.AccessMWBind
 	const margin = 64
@@ -141,10 +141,9 @@ func memoryMutants() []*Mutant {
 // is reports whether the frame is an FPDU of an opcode.
 func (f *frame) is(o rdmap.Opcode) bool { return op(o)(f) }
 
-// named calls with what a frame of the peer names of our memory, if anything:
-// the target of a Write, the source of a Read, the region that a Send
-// invalidates; of the last the length counts as one octet. The STag may be
-// changed.
+// named calls with for what a frame of the peer names of our memory, if anything: the target of a
+// Write, the source of a Read, or the region that a Send invalidates, whose length counts as one
+// octet. The function may change the STag.
 func named(f *frame, with func(stag *uint32, to, length uint64)) {
 	switch {
 	case f.is(rdmap.OpWrite):

@@ -13,7 +13,7 @@ import (
 // networkFault changes how streams are made. Each may be nil.
 type networkFault struct {
 	bind   func(local netip.AddrPort) error
-	dialed func(err error) error // what a Dial that failed says
+	dialed func(err error) error // replaces the error of a failed Dial
 	accept func() (keep bool)    // called for each stream that a listener has accepted
 }
 
@@ -139,10 +139,9 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// poller has the network's own poller watch the network's own streams. It also reports
-// what a conn holds back: octets that have arrived and that the engine has not read,
-// which the socket no longer reports, and octets that the engine has written and the
-// socket has not taken.
+// poller makes the network's own poller watch the network's own streams. It also reports what a
+// conn holds back: octets that have arrived and that the engine has not read, which the socket no
+// longer reports, and octets that the engine has written and the socket has not taken.
 type poller struct {
 	transport.Poller
 
@@ -257,7 +256,7 @@ func (p *poller) Poll() int { return p.Poller.Poll() + p.late() }
 // Serve implements transport.Poller.
 func (p *poller) Serve() int { return p.Poller.Serve() + p.late() }
 
-// late serves what was held back, and returns for how many streams.
+// late serves the streams that hold octets back, and returns how many these are.
 func (p *poller) late() (n int) {
 	for _, w := range p.heldBack() {
 		w.h.Ready(true, false)
@@ -274,7 +273,7 @@ func (p *poller) Wait(ctx context.Context) error {
 	return p.Poller.Wait(ctx)
 }
 
-// heldBack returns the streams with something for a handler that wants to read.
+// heldBack returns the streams that hold back octets from a handler that wants to read.
 func (p *poller) heldBack() []*watch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,8 +297,8 @@ func (p *poller) Close() error {
 	return p.Poller.Close()
 }
 
-// Ready implements transport.Handler. It is called for room in the socket that
-// only the conn waited for, too.
+// Ready implements transport.Handler. The network's poller also calls it for room in the socket
+// that only the conn waited for.
 func (w *watch) Ready(readable, writable bool) {
 	if writable {
 		w.c.resume()
@@ -316,7 +315,7 @@ func (w *watch) Ready(readable, writable bool) {
 	}
 }
 
-// flush says whether the conn waits for room in the socket.
+// flush records whether the conn waits for room in the socket.
 func (w *watch) flush(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

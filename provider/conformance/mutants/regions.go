@@ -110,7 +110,7 @@ func (p *brokenPD) RegMRIova(buf []byte, iova uint64, access provider.Access) (p
 	return p.enter(mr, buf), nil
 }
 
-// enter puts a brokenMR in front of a region of the engine's.
+// enter wraps a region of the engine's in a brokenMR.
 func (p *brokenPD) enter(mr provider.MR, buf []byte) *brokenMR {
 	b := &brokenMR{MR: mr, pd: p, buf: buf}
 	p.dev.world.add(b)

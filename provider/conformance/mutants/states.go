@@ -21,8 +21,7 @@ func stateMutants() []*Mutant {
 			}}
 		}
 	}
-	// tells has SQD report that the queue is drained, or not, whatever the program asked
-	// for.
+	// tells makes SQD report that the queue is drained, or not, whatever the program asked for.
 	tells := func(notify bool) func(*world) *verbsFault {
 		return func(*world) *verbsFault {
 			return &verbsFault{modify: func(attr *provider.QPAttr, mask *provider.QPAttrMask, do func() error) error {

@@ -10,25 +10,25 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// verbsFault changes what goes through the calls of the verbs. Each may be zero.
-// Functions may be called concurrently.
+// verbsFault changes what goes through the calls of the verbs. Each field may be zero. Functions
+// may be called concurrently.
 type verbsFault struct {
 	query    func(*provider.DeviceAttr)
 	createCQ func(*provider.CQInitAttr) error // may change it, or refuse
 	createQP func(*provider.QPInitAttr) error // the same
 	regMR    func() error
-	clings   bool              // PDs and CQs close at the second attempt only
-	failed   func(error) error // what a QP's failed call says
+	clings   bool              // PDs and CQs close only at the second attempt
+	failed   func(error) error // replaces the error of a QP's failed call
 
 	access  func(provider.Access) provider.Access
-	margin  int  // octets before and after it that belong to every region
-	early   int  // octets before it, besides those of margin, that belong to every region
-	keepMRs bool // regions that were deregistered stay until their PD goes
+	margin  int  // octets before and after every region that belong to it
+	early   int  // more octets before every region that belong to it
+	keepMRs bool // deregistered regions stay until their PD closes
 	onePD   bool // every PD is the same
 
 	poll     func(q *brokenCQ, wc []provider.WC) int // returns how many are left
 	notify   func(solicitedOnly bool) bool
-	unheard  func() bool                 // an event of a completion channel that is lost
+	unheard  func() bool                 // reports whether an event of a completion channel is lost
 	postSend func(wrs []provider.SendWR) // may change them: they are copies
 	postRecv func(wrs []provider.RecvWR) // as postSend
 	posted   func(n, all int, err error) (int, error)
@@ -36,12 +36,12 @@ type verbsFault struct {
 	bind          func(*provider.MWBindInfo) // may change it
 	windowsForAll bool                       // a region stands for every window of type 2
 
-	// What is done instead of a call; do does it with attr and mask as they then are.
+	// These replace a call; do makes the call with attr and mask as they then are.
 	modify func(attr *provider.QPAttr, mask *provider.QPAttrMask, do func() error) error
 	iova   func(p *brokenPD, buf []byte, iova uint64, access provider.Access) (provider.MR, error)
 	rereg  func(m *brokenMR, change provider.ReregFlags, pd provider.PD, buf []byte, access provider.Access) (provider.MR, error)
 
-	srqPost   func(wrs []provider.RecvWR) []provider.RecvWR // what is posted instead of them
+	srqPost   func(wrs []provider.RecvWR) []provider.RecvWR // returns what is posted instead
 	srqModify func(*provider.SRQAttr)                       // may change it
 
 	event func(e *provider.CMEvent) (deliver bool)
@@ -71,8 +71,8 @@ func (p *brokenProvider) Open(name string) (provider.Device, error) {
 	}, nil
 }
 
-// brokenDevice has the broken object around each of the engine's objects, for calls that
-// return one.
+// brokenDevice finds the broken object around each of the engine's objects, for calls that return
+// one.
 type brokenDevice struct {
 	provider.Device
 	fault   *verbsFault
@@ -84,7 +84,7 @@ type brokenDevice struct {
 	qps map[provider.QP]*brokenQP
 	ids map[provider.ID]*brokenID
 	pd  provider.PD // with onePD
-	pds int         // how many brokenPDs stand in front of it
+	pds int         // how many brokenPDs wrap it
 }
 
 // Query implements provider.Device.
@@ -177,7 +177,7 @@ func (d *brokenDevice) AsyncEvent(ctx context.Context) (provider.AsyncEvent, err
 	return e, err
 }
 
-// cq returns what stands in front of an engine's CQ.
+// cq returns the brokenCQ of an engine's CQ.
 func (d *brokenDevice) cq(cq provider.CQ) provider.CQ {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,7 +187,7 @@ func (d *brokenDevice) cq(cq provider.CQ) provider.CQ {
 	return cq
 }
 
-// qp returns what stands in front of an engine's QP.
+// qp returns the brokenQP of an engine's QP.
 func (d *brokenDevice) qp(qp provider.QP) provider.QP {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -281,7 +281,7 @@ func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error
 	return p.enter(mr, buf), nil
 }
 
-// keep has mr stay until the PD goes.
+// keep keeps mr until the PD closes.
 func (p *brokenPD) keep(mr provider.MR) {
 	p.dev.mu.Lock()
 	defer p.dev.mu.Unlock()
@@ -293,7 +293,7 @@ func (p *brokenPD) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	return p.dev.createQP(init, p.PD.CreateQP)
 }
 
-// createQP has a QP made, and puts a brokenQP in front of it.
+// createQP makes a QP with create, and wraps it in a brokenQP.
 func (d *brokenDevice) createQP(init provider.QPInitAttr, create func(provider.QPInitAttr) (provider.QP, error)) (provider.QP, error) {
 	if f := d.fault.createQP; f != nil {
 		if err := f(&init); err != nil {
@@ -311,7 +311,7 @@ func (d *brokenDevice) createQP(init provider.QPInitAttr, create func(provider.Q
 	return b, nil
 }
 
-// own puts the engine's own CQs and SRQ where the broken ones are.
+// own replaces the broken CQs and the broken SRQ by the engine's own.
 func own(init provider.QPInitAttr) provider.QPInitAttr {
 	for _, cq := range []*provider.CQ{&init.SendCQ, &init.RecvCQ} {
 		if b, ok := (*cq).(*brokenCQ); ok {

@@ -20,7 +20,7 @@ func (c *brokenEvents) CreateID(cookie any) (provider.ID, error) {
 	return c.dev.id(id), nil
 }
 
-// id returns the one brokenID that stands in front of an id.
+// id returns the one brokenID that wraps an id.
 func (d *brokenDevice) id(id provider.ID) provider.ID {
 	if id == nil {
 		return nil
@@ -62,7 +62,7 @@ func (i *brokenID) CreateQP(pd provider.PD, init provider.QPInitAttr) (provider.
 	return i.dev.createQP(init, func(init provider.QPInitAttr) (provider.QP, error) { return i.ID.CreateQP(pd, init) })
 }
 
-// param puts the engine's own QP where a brokenQP is, and the fault to it.
+// param replaces a brokenQP by the engine's own QP, and applies the fault.
 func (i *brokenID) param(p provider.ConnParam) provider.ConnParam {
 	if b, ok := p.QP.(*brokenQP); ok {
 		p.QP = b.QP

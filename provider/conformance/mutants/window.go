@@ -36,7 +36,7 @@ func windowMutants() []*Mutant {
 			Name: "window-never-unbound", What: "binds a window again where it is to unbind it",
 			CaughtBy: []string{"window/type-1"},
 			verbs: func(*world) *verbsFault {
-				var last provider.MWBindInfo // the scenarios bind one after the other
+				var last provider.MWBindInfo // the scenarios bind one window at a time
 				return &verbsFault{bind: func(info *provider.MWBindInfo) {
 					if info.Length > 0 {
 						last = *info
@@ -88,8 +88,8 @@ func windowMutants() []*Mutant {
 	}
 }
 
-// windows replace windows of type 2, for a fault that opens them to all: each is a region
-// with the same octets, addresses and rights.
+// windows replaces windows of type 2 by regions, for a fault that opens windows to all QPs. Each
+// region has the same octets, addresses and rights as its window.
 type windows struct {
 	memory map[uint32]memory // by lkey
 	stands map[uint32]stand  // by the window's key
@@ -101,14 +101,14 @@ type stand struct {
 	qp  *brokenQP
 }
 
-// memory is that of a region.
+// memory is what a region was registered with.
 type memory struct {
 	pd   *brokenPD
 	buf  []byte
 	base uint64
 }
 
-// lend notes the memory of a region that windows may be bound to.
+// lend records the memory of a region to which windows may be bound.
 func (w *world) lend(mr provider.MR, pd *brokenPD, buf []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,8 +118,8 @@ func (w *world) lend(mr provider.MR, pd *brokenPD, buf []byte) {
 	w.windows.memory[mr.LKey()] = memory{pd, buf, mr.Addr()}
 }
 
-// follow has regions stand for the windows that wrs, which are posted, bind, until others
-// invalidate them. No peer uses a window before its bind is done.
+// follow registers regions that stand for the windows that wrs bind, and forgets the regions of
+// windows that wrs invalidate. wrs are posted. No peer uses a window before its bind is done.
 func (w *world) follow(q *brokenQP, wrs []provider.SendWR) {
 	for k := range wrs {
 		wr := &wrs[k]
@@ -146,7 +146,7 @@ func (w *world) follow(q *brokenQP, wrs []provider.SendWR) {
 	}
 }
 
-// instead is the key of what stands for the window, the window's own if nothing does.
+// instead returns the key of the region that stands for the window, or else the window's own key.
 func (w *world) instead(stag uint32) uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,14 +156,14 @@ func (w *world) instead(stag uint32) uint32 {
 	return stag
 }
 
-// shut ends what stands for the window.
+// shut forgets the region that stands for the window.
 func (w *world) shut(stag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.windows.stands, stag)
 }
 
-// parted ends what stands for the windows of q.
+// parted forgets the regions that stand for the windows of q.
 func (w *world) parted(q *brokenQP) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,7 +201,7 @@ func (q *brokenQP) BindMW(w provider.MW, wrid uint64, flags provider.SendFlags, 
 	return q.QP.BindMW(w, wrid, flags, info)
 }
 
-// boundBy has f change what the binds among wrs, which are copies, are to.
+// boundBy applies f to the binds among wrs, which are copies.
 func boundBy(wrs []provider.SendWR, f func(*provider.MWBindInfo)) {
 	for k := range wrs {
 		if b := wrs[k].Bind; b != nil {
