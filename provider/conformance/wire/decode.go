@@ -161,8 +161,7 @@ func merge(out, in []Frame) []Frame {
 	return append(append(all, out...), in...)
 }
 
-// segment decodes an FPDU from which the Markers were taken; octets is the same
-// with them.
+// segment decodes an FPDU without Markers; octets is the same FPDU with them.
 func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 	field := octets[len(octets)-mpa.CRCLen:]
 	f.CRC = binary.LittleEndian.Uint32(field)
@@ -192,7 +191,7 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 	switch {
 	case ctl.Version != version:
 		f.note(rdmap.ErrVersion)
-	case !ctl.Opcode.Defined() && !ctl.Opcode.Extension(): // nothing on the wire says whether both ends have RFC 7306
+	case !ctl.Opcode.Defined() && !ctl.Opcode.Extension(): // the wire does not show whether both ends have RFC 7306
 		f.note(rdmap.ErrReservedOpcode)
 	case ctl.Opcode.Tagged() != h.Tagged:
 		f.note(rdmap.ErrBufferModel)
@@ -226,8 +225,8 @@ func parsed[V any](into **V, parse func([]byte) (V, error), payload []byte) erro
 	return err
 }
 
-// terminates decodes the Terminates of a connection, for which it has to be
-// known what came before them.
+// terminates decodes the Terminates of a connection, which needs to know what was sent
+// before them.
 func (c *Conn) terminates() {
 	var sent [2]bool // an FPDU in the direction
 	for i := range c.Frames {

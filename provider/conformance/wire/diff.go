@@ -28,9 +28,9 @@ func Diff(reference, got *Trace) []Difference {
 	return out
 }
 
-// Align is Diff with all messages, also those that are the same. Rows come in the
-// order in which got has them; what only the reference has stands after what
-// came before it in its direction.
+// Align compares all messages, and returns rows also for those that are the same. Rows come in the
+// order in which got has them. What only the reference has stands after what came before it in its
+// direction.
 func Align(reference, got *Trace) []Row {
 	var out []Row
 	refLines, gotLines := reference.ladderStarts(), got.ladderStarts()
@@ -77,8 +77,7 @@ func (c *Conn) summary() string {
 	return s
 }
 
-// pair is a connection of the reference and the one it corresponds to; -1 is
-// none.
+// pair is a connection of the reference and the corresponding one; -1 means that there is none.
 type pair struct{ ref, got int }
 
 // pairConns finds which connections correspond. Those with the same messages belong
@@ -151,8 +150,8 @@ func alignConns(ref, got *Conn, refLine, gotLine int) []Row {
 	return append(append(rows, out...), in...)
 }
 
-// firstLine is where the first row stands in got; a row that is not in it goes
-// before whatever else there is.
+// firstLine returns the line of the first row in got. A row that is not in got goes before
+// whatever else there is.
 func firstLine(rows []Row) int {
 	if len(rows[0].Got) == 0 {
 		return -1

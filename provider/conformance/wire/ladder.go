@@ -28,7 +28,7 @@ func (t *Trace) Ladder() []string {
 	return lines
 }
 
-// heading is what stands before the ladder of the i-th connection.
+// heading returns the lines before the ladder of the i-th connection.
 func (t *Trace) heading(i int) []string {
 	if len(t.Conns) == 1 {
 		return nil
@@ -40,8 +40,7 @@ func (t *Trace) heading(i int) []string {
 	return []string{"", line}
 }
 
-// ladderStarts returns the number of the line that each connection's first frame
-// has in Ladder.
+// ladderStarts returns, for each connection, the number of its first frame's line in Ladder.
 func (t *Trace) ladderStarts() []int {
 	starts := make([]int, 0, len(t.Conns))
 	line := 0
@@ -166,7 +165,7 @@ func (f *Frame) describeSegment() string {
 	return fmt.Sprintf("%s%s QN %d MSN %d MO %d length %d%s", op, last, h.QN, h.MSN, h.MO, len(f.Payload), inv)
 }
 
-// describeAtomic has the names of RFC 7306 figure 4.
+// describeAtomic describes an atomic operation with the names of RFC 7306 figure 4.
 func describeAtomic(r *rdmap.AtomicRequest) string {
 	s := fmt.Sprintf("%s id %#x STag %#08x TO %#x", r.Op, r.ID, r.STag, r.TO)
 	switch r.Op {

@@ -10,19 +10,18 @@ import (
 )
 
 // Live decodes packets while they come. It prints what Trace.Ladder prints, a line for each frame
-// as soon as the frame is complete. The lines of several connections alternate: "connection 2: A ->
-// B" stands before lines that are of another connection than the line before.
+// as soon as the frame is complete. Lines of several connections alternate. Where the connection
+// changes, a line such as "connection 2: A -> B" comes first.
 //
-// What one direction can't decode is held until the connection has ended, because a packet that is
-// late, or sent again, may complete it. Live is not safe for concurrent use.
+// Live holds what it can't decode of a direction until the connection has ended, because a packet
+// that is late, or sent again, may complete it. Live is not safe for concurrent use.
 type Live struct {
 	// All prints connections that are not iWARP, too. The MPA start-up frames decide that.
 	All bool
 
 	// Limit is how many bytes of all connections are kept: their payload, and 128 for each packet
-	// that should have some. All that a connection has brought is decoded again with its new
-	// packets. Where there is more than Limit, the connection with the most is not decoded any
-	// further. 0 means 64 MiB.
+	// that should have some. New packets make Live decode their whole connection again. Beyond
+	// Limit, the connection of which the most is kept is not decoded any further. 0 means 64 MiB.
 	Limit int
 
 	assembly *assembly
@@ -62,7 +61,7 @@ func (l *Live) Packet(data []byte, at time.Time) {
 		return
 	}
 	s := l.assembly.add(t, at)
-	l.assembly.streams = nil // conns has those that are not over
+	l.assembly.streams = nil // conns has the streams that are not over
 	if s == nil || s.over {
 		return
 	}
@@ -104,7 +103,7 @@ func (l *Live) Lines() []string {
 	return lines
 }
 
-// End returns the lines that are held, of all connections, and forgets these.
+// End returns the lines that are held of all connections, and forgets the connections.
 func (l *Live) End() []string {
 	lines := l.Lines()
 	byStart := func(x, y *liveConn) int { return x.stream.start.Compare(y.stream.start) }
@@ -114,8 +113,8 @@ func (l *Live) End() []string {
 	return lines
 }
 
-// decode returns the lines of c that were not printed. end says that no packet will be used, and
-// notes are lines about that.
+// decode returns the lines of c that were not printed before. end says that no more packets will be
+// used, and notes are lines about that.
 func (l *Live) decode(c *liveConn, end bool, notes ...string) []string {
 	conn := c.stream.decode()
 	over := end || c.stream.ended()
@@ -146,8 +145,8 @@ func (l *Live) decode(c *liveConn, end bool, notes ...string) []string {
 	return append([]string{heading}, lines...)
 }
 
-// lines returns those of frames that were not printed. In each direction, what can't be decoded and
-// all after it is held unless the connection is over.
+// lines returns the lines of frames that were not printed before. In each direction it holds what
+// can't be decoded, and all after it, unless the connection is over.
 func (c *liveConn) lines(conn *Conn, over bool) (lines []string) {
 	var seen [2]int
 	var held [2]bool
@@ -165,8 +164,8 @@ func (c *liveConn) lines(conn *Conn, over bool) (lines []string) {
 	return lines
 }
 
-// ended reports whether nothing of a connection is missing that was decoded and has ended: by a
-// reset, or by FINs of both sides.
+// ended reports whether the decoded connection has ended and is complete: there is a reset, or
+// both sides have sent a FIN and nothing before it is missing.
 func (s *stream) ended() bool {
 	fins := 0
 	for i := range s.halves {

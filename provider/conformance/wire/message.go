@@ -125,7 +125,7 @@ func (c *Conn) End(dir Direction) string {
 	return how
 }
 
-// end is the message that says so.
+// end returns the message that says how a direction ended.
 func (c *Conn) end(dir Direction) Message {
 	m := Message{Kind: "end"}
 	for i := range c.Frames {
@@ -137,14 +137,14 @@ func (c *Conn) end(dir Direction) Message {
 	return m
 }
 
-// flow is what may have one unfinished message at a time.
+// flow is a sequence of segments that has at most one unfinished message at a time.
 type flow struct {
 	opcode rdmap.Opcode
 	tagged bool
 	qn     uint32
 }
 
-// open is a message of which not all segments have been seen.
+// open is a message whose segments have not all been seen.
 type open struct {
 	at     int    // index in the result
 	length uint64 // octets so far
@@ -154,8 +154,8 @@ type open struct {
 	unlike bool // a segment had another header
 }
 
-// alike reports whether a segment's header is one of the message: where the segment lies and
-// whether it is the last may differ.
+// alike reports whether a segment's header fits the message. Only where the segment lies, and
+// whether it is the last, may differ.
 func (o *open) alike(h ddp.Header) bool {
 	h.TO, h.MO, h.Last = o.header.TO, o.header.MO, o.header.Last
 	return h == o.header
@@ -237,10 +237,10 @@ func bit(b bool) string {
 	return "0"
 }
 
-// normaliser names the STags that one direction of a connection mentions, in the order in
-// which that direction first does and apart for each owner, and takes tagged offsets
-// relative to the first with each. It does not depend on the order of frames of the two
-// directions.
+// normaliser names the STags that one direction of a connection mentions, in the order in which
+// they first come, and separately for each owner. It makes tagged offsets relative to the first
+// offset with the same STag. The result does not depend on how the frames of the two directions
+// interleave.
 type normaliser struct {
 	conn  *Conn
 	dir   Direction
@@ -267,8 +267,7 @@ func newNormaliser(c *Conn, dir Direction) *normaliser {
 	return n
 }
 
-// theirs and ours are the tag of an STag of the direction's receiver and of its
-// sender.
+// theirs returns the tag of an STag of the direction's receiver, and ours of its sender.
 func (n *normaliser) theirs(stag uint32) tag { return tag{n.dir == ToResponder, stag} }
 func (n *normaliser) ours(stag uint32) tag   { return tag{n.dir == ToInitiator, stag} }
 
@@ -303,8 +302,8 @@ func (n *normaliser) offset(t tag, to uint64) string {
 	return fmt.Sprintf("%+d", int64(to-base))
 }
 
-// first makes the message that a segment begins. Fields that go over all
-// segments are filled in by fpdu.
+// first makes the message that a segment begins. fpdu adds the fields that depend on all
+// segments.
 func (n *normaliser) first(f *Frame) Message {
 	h, op := &f.Header, f.Opcode()
 	m := Message{Kind: kindOf(op)}
@@ -350,7 +349,7 @@ func (n *normaliser) first(f *Frame) Message {
 	case f.Atomic != nil:
 		n.atomic(&m, h, f.Atomic)
 		return m
-	case f.Original != nil: // whose identifier the requester chooses
+	case f.Original != nil: // the requester chooses its identifier
 		m.add("QN", h.QN)
 		m.add("MSN", h.MSN)
 		m.add("MO", h.MO)
@@ -392,8 +391,8 @@ func (n *normaliser) atomic(m *Message, h *ddp.Header, r *rdmap.AtomicRequest) {
 	}
 }
 
-// response relates a Read Response to the request that it answers, which is the
-// next one in order, or else to another one that its STag is of.
+// response relates a Read Response to the request that it answers. That is the next one in order,
+// or else another one that has its STag.
 func (n *normaliser) response(m *Message, h *ddp.Header) {
 	next := n.answered
 	n.answered++
@@ -413,9 +412,8 @@ func (n *normaliser) response(m *Message, h *ddp.Header) {
 	m.add("TO", n.offset(n.theirs(h.STag), h.TO))
 }
 
-// reserved is what the field has that is for the STag to invalidate, in a message
-// that invalidates nothing: the name of an STag that the direction mentions
-// elsewhere, or else the number.
+// reserved returns the value, in a message that invalidates nothing, of the field for the STag to
+// invalidate. It is the name of an STag that the direction mentions elsewhere, or else the number.
 func (n *normaliser) reserved(value uint32) string {
 	for _, f := range n.conn.FPDUs(n.dir) {
 		if f.Header.Tagged && f.Header.STag == value {
@@ -425,9 +423,9 @@ func (n *normaliser) reserved(value uint32) string {
 	return fmt.Sprintf("%#08x", value)
 }
 
-// withoutTags is the payload of a segment without what may differ by right, which is in
-// the payload only of a Read or Atomic Request that could not be decoded: its STags and
-// tagged offsets are left out, as far as they are there.
+// withoutTags returns the payload of a segment without what may differ between runs. Only the
+// payload of a Read or Atomic Request that could not be decoded has such fields: STags and tagged
+// offsets. They are cleared as far as the payload has them.
 func withoutTags(f *Frame) []byte {
 	if f.Opcode() == rdmap.OpAtomicRequest && !f.Header.Tagged && f.Atomic == nil {
 		const id, data = 4, 20 // RFC 7306 figure 4: identifier, STag, TO
@@ -465,8 +463,8 @@ func (n *normaliser) terminate(m *Message, t *rdmap.ReceivedTerminate) {
 	}
 }
 
-// mentioned says whether the tagged header that a Terminate returns is one that
-// the other side sent: its STag and TO can't be compared as they are.
+// mentioned says whether the other side sent the tagged header that a Terminate returns. The
+// header's STag and TO can't be compared as they are.
 func (n *normaliser) mentioned(h *ddp.Header) string {
 	for _, f := range n.conn.FPDUs(1 - n.dir) {
 		if f.Header.Tagged && f.Header.STag == h.STag && f.Header.TO == h.TO {

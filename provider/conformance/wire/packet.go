@@ -47,7 +47,7 @@ const (
 // linkNames are the link types that are known here, for messages.
 const linkNames = "Ethernet, raw IP, IPv4, IPv6, Linux cooked (SLL, SLL2) and BSD loopback (NULL, LOOP)"
 
-// parsePacket takes a packet of a link type apart.
+// parsePacket parses a packet of a link type.
 func parsePacket(data []byte, link layers.LinkType) (tcpSegment, packetKind) {
 	switch link {
 	case layers.LinkTypeEthernet:
@@ -216,7 +216,7 @@ func (s *skipped) count(k packetKind, link layers.LinkType) {
 	}
 }
 
-// notes is what a Trace says about them.
+// notes returns the lines that a Trace has about them.
 func (s *skipped) notes() []string {
 	var out []string
 	if s.fragments > 0 {

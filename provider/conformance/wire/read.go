@@ -34,7 +34,7 @@ func ReadFile(name string, port uint16) (*Trace, error) {
 	return t, nil
 }
 
-// Read is ReadFile on a stream.
+// Read decodes a stream with a capture, as ReadFile decodes a file.
 func Read(r io.Reader, port uint16) (*Trace, error) {
 	src, err := newSource(r)
 	if err != nil {

@@ -24,8 +24,8 @@ func newAssembly(port uint16) *assembly {
 	return &assembly{port: port, current: make(map[[2]netip.AddrPort]*stream)}
 }
 
-// add takes a segment, and returns the stream that it belongs to, nil if that is not wanted. The
-// segment's payload has to stay as it is.
+// add takes a segment and returns the stream that it belongs to, or nil if that stream is not
+// wanted. The segment's payload must not change afterwards.
 func (a *assembly) add(t tcpSegment, at time.Time) *stream {
 	if a.port != 0 && t.src.Port() != a.port && t.dst.Port() != a.port {
 		return nil
@@ -62,7 +62,7 @@ func (a *assembly) open(t tcpSegment, at time.Time) *stream {
 type stream struct {
 	client, server netip.AddrPort
 	known          bool // a SYN says who the client is
-	over           bool // of a Live, which does not want any more
+	over           bool // a Live does not take more packets of it
 	start          time.Time
 	halves         [2]half // 0 from the client
 }
@@ -169,8 +169,8 @@ func (h *half) ended(kind Kind, at time.Time) {
 	h.end = append(h.end, Frame{Kind: kind, Time: at})
 }
 
-// assemble puts the pieces together, up to the first octet that is missing. A Live does so with
-// each new packet.
+// assemble puts the pieces together, up to the first octet that is missing. A Live calls it
+// again for each new packet.
 func (h *half) assemble() {
 	h.octets, h.times, h.lack, h.note = nil, nil, "", ""
 	slices.SortStableFunc(h.pieces, func(x, y piece) int { return cmp.Compare(x.at, y.at) })
@@ -226,8 +226,8 @@ func (h *half) behind(i int, from int64) int64 {
 	return end - from
 }
 
-// covered reports whether a later piece has the octet at pos: another copy of a
-// packet that was cut short.
+// covered reports whether a later piece has the octet at pos, because the packet was cut
+// short and another copy of it was not.
 func (h *half) covered(from int, pos int64) bool {
 	for _, p := range h.pieces[from:] {
 		if p.at <= pos && p.at+int64(len(p.octets)) > pos {
@@ -237,8 +237,8 @@ func (h *half) covered(from int, pos int64) bool {
 	return false
 }
 
-// compare notes a retransmission whose octets differ from those that came
-// first. A keep-alive's one octet in front of what comes next may be anything.
+// compare notes a retransmission whose octets differ from those that came first. It ignores one
+// repeated octet, because the octet of a keep-alive may be anything.
 func (h *half) compare(p piece, origin, pos int64) {
 	from, to := max(p.at, origin), min(p.at+int64(len(p.octets)), pos)
 	if to-from <= 1 || h.note != "" {
@@ -249,9 +249,9 @@ func (h *half) compare(p piece, origin, pos int64) {
 	}
 }
 
-// sentUpTo returns how far the FIN and the other side's acknowledgements, which
-// count the FIN as an octet, say that octets were sent. One octet more than was
-// seen may also be a FIN that was not.
+// sentUpTo returns the position up to which octets were sent, according to the FIN or the other
+// side's acknowledgements, which count the FIN as an octet. If one octet more than was seen is
+// acknowledged, it may also be a FIN that the capture lacks.
 func (h *half) sentUpTo(pos int64) int64 {
 	if h.finAt != nil {
 		return *h.finAt
@@ -276,7 +276,7 @@ func (h *half) find(end uint64) int {
 	return min(i, len(h.times)-1)
 }
 
-// packet returns the packet that brought the first of n octets at offset at.
+// packet returns the packet that brought the first of the n octets at offset at.
 func (h *half) packet(at uint64, n int) Packet {
 	i := h.find(at + 1)
 	var from uint64

@@ -55,7 +55,7 @@ func (c *Capture) Dial(client, server netip.AddrPort) *Conn {
 	return c.DialISN(client, server, [2]uint32{1000, 0xfffffff0}) // one of them wraps soon
 }
 
-// DialISN is Dial with initial sequence numbers, the client's first.
+// DialISN begins a connection with initial sequence numbers, the client's first.
 func (c *Capture) DialISN(client, server netip.AddrPort, isn [2]uint32) *Conn {
 	return &Conn{capture: c, ends: [2]netip.AddrPort{client, server}, isn: isn}
 }

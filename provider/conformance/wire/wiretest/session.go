@@ -28,7 +28,8 @@ func (c *Conn) Start(request, reply mpa.Frame) *Session {
 	return c.StartAs(request, request, reply)
 }
 
-// StartAs is Start with a Request that does not match the framing that follows.
+// StartAs exchanges start-up frames, of which sent is the Request on the wire. The framing that
+// follows is that of request, which may differ from it.
 func (c *Conn) StartAs(sent, request, reply mpa.Frame) *Session {
 	c.Send(wire.ToResponder, sent.AppendTo(nil))
 	c.Send(wire.ToInitiator, reply.AppendTo(nil))
