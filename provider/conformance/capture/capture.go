@@ -40,7 +40,7 @@ func (s *size) add(n int) error {
 	return nil
 }
 
-// end says that the recording holds nothing any more.
+// end records that the recording holds nothing any more.
 func (s *size) end() {
 	s.all.Add(-s.own)
 	s.own = 0

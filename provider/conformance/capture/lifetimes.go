@@ -23,7 +23,7 @@ type lifetimes struct {
 // connection is both its addresses, the lesser first.
 type connection [2]netip.AddrPort
 
-// see takes a packet into account: an Ethernet frame as portFilter lets pass.
+// see takes a packet into account: an Ethernet frame that portFilter lets pass.
 func (e *lifetimes) see(frame []byte) {
 	from, to, flags, ok := segmentOf(frame)
 	if !ok {

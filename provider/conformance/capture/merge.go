@@ -15,18 +15,17 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// A Part is one capture of those that Merge puts into one file.
+// A Part is one of the captures that Merge puts into one file.
 type Part struct {
 	File      string // pcapng, as Stop writes it: one interface
 	Interface string // what its interface is to be called
 	Comment   string // what its interface is to say; may be empty
 }
 
-// Merge writes the packets of all parts to one pcapng file, each part as an
-// interface of its own, in order of time. The packets of one part stay in their
-// order, which is that of their arrival, also where their times, taken on several
-// CPUs, say otherwise. The parts stay. The file called name is there whole or not
-// at all.
+// Merge writes the packets of all parts to one pcapng file, each part as an interface
+// of its own, in order of time. The packets of one part stay in the order in which they
+// arrived, even where their times, taken on several CPUs, say otherwise. The parts'
+// files stay. The file called name is either written completely or not at all.
 func Merge(name, comment string, parts ...Part) error {
 	if len(parts) == 0 {
 		return errors.New("no captures to merge")

@@ -16,9 +16,9 @@ import (
 )
 
 // Tap captures at the sockets of the engine and of the raw peer, without any privilege.
-// Their octets are put into made-up TCP packets: sequence numbers count from one, nothing
-// is lost or sent twice, and each write is a packet. Octets whose writing failed may be
-// among them. The kernel provider's sockets can't be captured this way.
+// It puts their octets into made-up TCP packets: sequence numbers count from one, nothing
+// is lost or sent twice, and each write is a packet. The capture may have octets whose
+// writing failed. The kernel provider's sockets can't be captured this way.
 //
 // It is the transport.Tap for all that takes part in a run. Recordings that are under way at the
 // same time have different ports.
@@ -105,9 +105,9 @@ type connKey struct {
 	number               int
 }
 
-// numbered finds out which connection each record belongs to: the ends of a
-// connection have numbers that rise, so that the n-th end of one kind between two
-// ports and the n-th of the other belong together.
+// numbered finds the connection that each record belongs to. The numbers of connections' ends
+// rise, so the n-th end that dialed and the n-th that accepted belong together, if they have the
+// same two ports.
 type numbered map[connKey][2][]uint64
 
 func (n numbered) key(r *transport.TapRecord) connKey {
@@ -127,8 +127,8 @@ func (n numbered) key(r *transport.TapRecord) connKey {
 	return k
 }
 
-// synthesise makes packets of records. Where both ends of a connection were
-// seen, what each sent counts; where only one was, also what it received.
+// synthesise makes packets of records. If both ends of a connection were seen, it takes what each
+// sent. If only one was, it also takes what that end received.
 func synthesise(records []transport.TapRecord) []packet {
 	slices.SortStableFunc(records, func(a, b transport.TapRecord) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 	keys := make([]connKey, len(records))

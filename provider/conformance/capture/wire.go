@@ -22,10 +22,10 @@ import (
 // messages of the suite.
 const rcvbufBytes = 64 << 20
 
-// For how long no packet must have come until a run's packets are complete: if all
-// connections have ended, only an ACK or an RST can follow; if they have not, a FIN that
-// a kernel sends later, or again if it may have been lost; and if it is not known whether
-// they have. The first retransmissions of TCP come after 200 and 400 ms.
+// How long no packet must have come until a run's packets are complete. If all connections have
+// ended, only an ACK or an RST can follow. If they have not, a kernel may send a FIN later, or, if
+// the network loses packets, send it again. The last time is for when it is not known whether they
+// have ended. TCP sends its first retransmissions after 200 and 400 ms.
 const (
 	quietEnded = 3 * time.Millisecond
 	quietOpen  = 150 * time.Millisecond
@@ -180,7 +180,7 @@ func (w *Wire) prepare(fd int, ifc *net.Interface, port uint16) error {
 	return nil
 }
 
-// networkOrder makes of v what has v's octets in network order.
+// networkOrder returns the number whose bytes in memory are v in network order.
 func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
@@ -212,8 +212,8 @@ type wireCapture struct {
 	ends lifetimes
 }
 
-// loop receives until the deadline that Stop sets. After an error it closes the socket, for which
-// the kernel would keep packets that nobody reads.
+// loop receives until the deadline that Stop sets. After an error it closes the socket, because the
+// kernel would keep packets for it that nobody reads.
 func (c *wireCapture) loop() {
 	defer close(c.done)
 	for c.err == nil {
@@ -317,8 +317,8 @@ func (c *wireCapture) Stop(name string) error {
 	return writeOne(name, c.name, "", layers.LinkTypeEthernet, c.packets)
 }
 
-// awaitQuiet returns when no packet has come for as long as state says since the time
-// that it says, or after the limit.
+// awaitQuiet returns when no packet has come for the time quiet since last, as state says, or when
+// the limit has passed.
 func awaitQuiet(limit time.Duration, state func() (last time.Time, quiet time.Duration)) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if last, quiet := state(); time.Since(last) >= quiet {
@@ -336,8 +336,8 @@ func (c *wireCapture) queued() bool {
 	return n > 0
 }
 
-// drain takes what is queued, up to as much as can have been when it was called,
-// and returns how many packets did not fit the queue.
+// drain takes the packets that are queued, except for those that came after it was called. It
+// returns how many packets did not fit the queue.
 func (c *wireCapture) drain() (dropped uint32, err error) {
 	ctlErr := c.raw.Control(func(fd uintptr) {
 		until := time.Now()
