@@ -13,13 +13,13 @@ import (
 // stateListen is what /proc/net/tcp has for sockets that listen.
 const stateListen = "0A"
 
-// WaitAccepted waits until the program that listens on the peer's remote port has
-// accepted all connections that were made to it, and returns an error if that has not
-// happened within the given time. It works where the listener is on the same machine, and
-// in the same network namespace.
+// WaitAccepted waits until the program that listens on the peer's remote port has accepted
+// all connections that were made to it. It returns an error if that does not happen within
+// the given time. The listener has to be on the same machine, and in the same network
+// namespace.
 //
-// Programs see a connection that ends before it was accepted differently from one that
-// ends afterwards, and nothing on the wire shows which case it is.
+// Scripts call it because a connection that ends before it was accepted looks different to
+// a program from one that ends afterwards, and nothing on the wire shows which case it is.
 func (p *Peer) WaitAccepted(wait time.Duration) error {
 	port := p.record.Remote.Port()
 	until := time.Now().Add(wait)
@@ -57,8 +57,8 @@ func acceptQueue(port uint16) (int, error) {
 	return total, nil
 }
 
-// readAcceptQueue reads /proc/net/tcp. Of a socket that listens the length of its
-// receive queue is that of its queue of connections.
+// readAcceptQueue reads /proc/net/tcp. The receive queue of a listening socket is its
+// queue of connections.
 func readAcceptQueue(r io.Reader, port uint16) (int, error) {
 	total := 0
 	lines := bufio.NewScanner(r)

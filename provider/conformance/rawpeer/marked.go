@@ -21,12 +21,12 @@ type marking struct {
 }
 
 // Mark turns Markers on in both directions. Call it after the start-up, when CRC is set,
-// and before the first FPDU. Of FPDU only Header and Payload count from then on.
+// and before the first FPDU. From then on only Header and Payload of an FPDU are used.
 func (p *Peer) Mark() {
 	p.marking = &marking{framer: mpa.NewFramer(true, p.CRC), deframer: mpa.NewDeframer(true, false)}
 }
 
-// Frame returns an FPDU as it goes on the wire next.
+// Frame returns an FPDU as it goes on the wire next, with Markers if Mark was called.
 func (p *Peer) Frame(f FPDU) ([]byte, error) {
 	if p.marking == nil {
 		return f.Octets(p.CRC), nil
@@ -34,7 +34,7 @@ func (p *Peer) Frame(f FPDU) ([]byte, error) {
 	return p.marking.framer.AppendFPDU(nil, f.Header.AppendTo(nil), f.Payload)
 }
 
-// readMarked is ReadFPDU of a stream with Markers.
+// readMarked reads one FPDU from a stream with Markers.
 func (p *Peer) readMarked(wait time.Duration) (*Segment, error) {
 	m := p.marking
 	for {

@@ -24,7 +24,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// connNumbers numbers taps' ends; the engine's count from one.
+// connNumbers numbers the ends that taps see; the engine's numbers count from one.
 var connNumbers atomic.Uint64
 
 func init() { connNumbers.Store(1 << 32) }
@@ -33,13 +33,13 @@ func init() { connNumbers.Store(1 << 32) }
 type Peer struct {
 	conn   *net.TCPConn
 	tap    transport.Tap
-	record transport.TapRecord // with what is the same in each
+	record transport.TapRecord // with the fields that are the same in each record
 
 	// CRC says whether FPDUs are sent with CRCs. The script sets it after
 	// start-up.
 	CRC bool
 
-	// Over, if not nil, is closed when nobody wants the answers any more: waits end then with
+	// Over, if not nil, is closed when the answers are not wanted any more. Waits then end with
 	// ErrSilence.
 	Over <-chan struct{}
 
@@ -179,11 +179,11 @@ func (p *Peer) Close() error {
 var ErrSilence = errors.New("nothing came")
 
 // MostReceived is how many octets are read of a connection, 3 MiB. Scripts wait for 1 MiB at most,
-// where siw has an answer of 2 MiB (kernel-notes/siw-zero-length-read.md). A stack that sends
+// but siw may then answer with 2 MiB (kernel-notes/siw-zero-length-read.md). A stack that sends
 // without end must not fill the memory of this program.
 const MostReceived = 3 << 20
 
-// ErrTooMuch says that more than MostReceived octets came. The others are not read.
+// ErrTooMuch says that more than MostReceived octets came. The rest is not read.
 var ErrTooMuch = fmt.Errorf("more than %d octets came", MostReceived)
 
 // isOver reports whether Over is closed.
@@ -196,22 +196,22 @@ func (p *Peer) isOver() bool {
 	}
 }
 
-// tick is the largest part of a wait that one unsuccessful read counts for.
+// tick is the most that one unsuccessful read takes off a wait.
 const tick = 10 * time.Millisecond
 
 // fill reads once, waits for at most what is left, and subtracts from that the time that
 // it took. It returns ErrSilence when nothing came or earlier reads have used up the wait,
 // io.EOF or ECONNRESET when the direction has ended, and ErrTooMuch after MostReceived octets.
 //
-// Time in which this program did not run counts little: on a machine that is busy with
-// other work, the program that has to answer does not run either. So a wait is many short
+// Time in which this program did not run counts little, because on a machine that is busy with
+// other work the program that has to answer does not run either. So a wait is many short
 // waits, each of which counts for at most its planned length.
 func (p *Peer) fill(left *time.Duration) error {
 	if p.inEnd != nil {
 		return p.inEnd
 	}
 	if *left < 0 || p.isOver() {
-		return ErrSilence // octets come one by one, and perhaps without end
+		return ErrSilence // octets come one by one, perhaps forever
 	}
 	buf := make([]byte, 1<<17)
 	n, err := 0, error(nil)
@@ -248,8 +248,8 @@ func (p *Peer) fill(left *time.Duration) error {
 	return p.inEnd
 }
 
-// Poll takes in what has come and keeps it for later. The error is how the peer's
-// direction has ended, nil while it has not.
+// Poll takes in what has come and keeps it for later. The error says how the peer's direction
+// has ended; it is nil while the direction has not ended.
 func (p *Peer) Poll() error {
 	for range mostPolls {
 		wait := time.Millisecond
@@ -266,9 +266,9 @@ func (p *Peer) Poll() error {
 // mostPolls is how many reads one Poll makes at most.
 const mostPolls = 1000
 
-// ReadFrame reads a start-up frame, for at most wait. Its private data is the
-// caller's. The error is ErrSilence, io.EOF, ECONNRESET or ErrTooMuch, with what came of a frame
-// before, or about what came if that is no such frame.
+// ReadFrame reads a start-up frame, for at most wait. Its private data is the caller's.
+// The error is ErrSilence, io.EOF, ECONNRESET or ErrTooMuch, with the part of a frame that
+// came before it, or says that what came is no such frame.
 func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
 	for {
 		f, n, err := mpa.ParseFrame(p.in, kind)
@@ -297,7 +297,7 @@ type Segment struct {
 	CRC     uint32 // its CRC field
 }
 
-// CRCRight reports whether the CRC field is that of the FPDU's octets.
+// CRCRight reports whether the CRC field fits the FPDU's octets.
 func (s *Segment) CRCRight() bool {
 	n := len(s.Octets) - mpa.CRCLen
 	return mpa.CheckCRC(mpa.CRC(0, s.Octets[:n]), s.Octets[n:]) == nil
