@@ -55,8 +55,8 @@ type receive struct {
 	frames int // segments
 }
 
-// region is memory of the provider's program. Tagged offsets are those of the capture: the region
-// is registered at the address that it had there.
+// region is memory of the provider's program. It is registered at the address that it had in the
+// capture, so tagged offsets stay as they are.
 type region struct {
 	stag   uint32 // in the capture
 	from   uint64 // tagged offset of its first octet
@@ -69,7 +69,7 @@ type region struct {
 	known []bool // octets whose first value is decided
 }
 
-// maxRegion bounds a region: more is a capture that makes no sense.
+// maxRegion bounds a region: a capture that needs more makes no sense.
 const maxRegion = 256 << 20
 
 var errMarkers = errors.New("markers in one direction only are not replayed")
@@ -121,8 +121,8 @@ func (p *plan) possible() error {
 	return nil
 }
 
-// refusedFrames returns the peer's FPDUs that the provider did not take: the one that its Terminate
-// is about, and those after it.
+// refusedFrames returns the peer's FPDUs that the provider did not take: the FPDU that its
+// Terminate is about, and all after it.
 func (p *plan) refusedFrames() map[*wire.Frame]rdmap.Terminate {
 	sent := p.conn.FPDUs(p.peers)
 	p.objected = slices.ContainsFunc(sent, func(f *wire.Frame) bool { return f.Terminate != nil })
@@ -140,8 +140,8 @@ func (p *plan) refusedFrames() map[*wire.Frame]rdmap.Terminate {
 	return nil
 }
 
-// fault finds which of the FPDUs a Terminate is about: the first whose header it has, or else the
-// last before it. What a peer has sent to an STag before it invalidated that is not meant.
+// fault finds the FPDU that a Terminate is about: the first whose header it returns, or else the
+// last before it. It passes over what the peer sent to an STag before the peer invalidated it.
 func (p *plan) fault(sent []*wire.Frame, terminate *wire.Frame) int {
 	t := terminate.Terminate
 	match, last := -1, 0
@@ -188,8 +188,8 @@ type access struct {
 	right  ibverbs.Access
 }
 
-// findRegions finds the memory that the capture shows. An access that was refused is of use too:
-// the region is made so that it is refused for the same reason.
+// findRegions finds the memory that the capture shows. It uses refused accesses as well, and makes
+// their regions so that they are refused again for the same reason.
 func (p *plan) findRegions(refused map[*wire.Frame]rdmap.Terminate) error {
 	for i := range p.conn.Frames {
 		f := &p.conn.Frames[i]
@@ -254,7 +254,7 @@ func (p *plan) accessOf(f *wire.Frame) (access, bool) {
 	case f.Dir == p.peers && f.Header.Tagged && f.Opcode() == rdmap.OpWrite:
 		return access{f.Header.STag, f.Header.TO, len(f.Payload), ibverbs.AccessRemoteWrite}, true
 	case f.Dir != p.peers && f.Read != nil:
-		// The answer goes there, which on iWARP needs the right of remote writing.
+		// The response is placed there, for which iWARP needs the right of remote writing.
 		return access{f.Read.SinkSTag, f.Read.SinkTO, int(f.Read.Size),
 			ibverbs.AccessReadSink}, true
 	case f.Dir == p.peers && f.Opcode().Invalidates():

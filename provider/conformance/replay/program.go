@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// program is what uses the provider: it does what the capture's program has done.
+// program uses the provider as the capture's program did.
 type program struct {
 	listener *rdmacm.Listener
 	conn     *rdmacm.Conn
@@ -27,9 +27,9 @@ type program struct {
 
 	memory map[*region]*ibverbs.MR
 	out    *ibverbs.MR   // where Sends and Writes come from, one after another
-	in     []*ibverbs.MR // of each receive
+	in     []*ibverbs.MR // one for each receive
 
-	polled []ibverbs.WC // completions of send work that were found on the way
+	polled []ibverbs.WC // completions of send work that poll has taken
 
 	posted int // send work
 	sent   int // octets of out
@@ -65,8 +65,8 @@ func (p *program) connect(s *session, peer netip.AddrPort) {
 	}()
 }
 
-// again closes what was prepared for another connection: Dial makes one anew if it has to try
-// another local port.
+// again closes what was prepared for another connection, because Dial makes a new one if it has
+// to try another local port.
 func (p *program) again(c *rdmacm.Conn) {
 	for _, o := range slices.Backward(p.opened) {
 		_ = o.Close()
@@ -77,7 +77,8 @@ func (p *program) again(c *rdmacm.Conn) {
 	p.conn, p.opened, p.in = c, nil, nil
 }
 
-// close closes what the program has opened: the connection last, as the memory is in its PD.
+// close closes what the program has opened. The connection comes last, because its PD has the
+// memory.
 func (p *program) close() {
 	if p.over != nil {
 		<-p.over
@@ -202,7 +203,7 @@ func (p *program) post(s *session, m *message) error {
 			wr.Flags |= ibverbs.SendSolicited
 		}
 	default:
-		return nil // the provider sends it by itself
+		return nil // the provider sends it without a work request
 	}
 	if wr.Opcode != ibverbs.WRRDMARead {
 		copy(p.out.Bytes()[p.sent:], m.octets)

@@ -13,8 +13,8 @@
 //   - CRCs, as the STags are covered by them. A wrong CRC stays wrong.
 //
 // Start-up frames of the peer and all payload go out octet for octet, private data included. What a
-// program sends about its memory in private data or messages is not looked at: nothing in a replay
-// acts on it.
+// program sends about its memory in private data or messages is not looked at, because nothing in a
+// replay acts on it.
 //
 // # Limitations
 //
@@ -42,7 +42,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// Config says what is replayed, and to whom.
+// Config says what is replayed, and to which provider.
 type Config struct {
 	Conn *wire.Conn
 	Play conformance.Role // the side of the capture that the scripted peer plays
@@ -119,7 +119,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return s.compared(record)
 }
 
-// options are those of the provider, as the capture's side had them.
+// options returns the provider's options, as the capture's side had them.
 func (p *plan) options() []string {
 	own := p.conn.Reply
 	if p.peers == wire.ToInitiator {
@@ -172,7 +172,7 @@ func withoutEnds(rows []wire.Row) []wire.Row {
 	return rows
 }
 
-// listen has the responder listen, and returns where.
+// listen makes the responder listen, and returns its address.
 func (s *session) listen() (netip.AddrPort, error) {
 	at := netip.AddrPortFrom(s.ep.Addr, 0)
 	if s.peers == wire.ToInitiator {

@@ -119,7 +119,7 @@ func (s *session) startUp(at netip.AddrPort) bool {
 	return false
 }
 
-// steps goes through the events, and reports whether it came to their end.
+// steps plays the events, and reports whether it came to their end.
 func (s *session) steps() bool {
 	for i := range s.events {
 		if err := s.step(&s.events[i]); err != nil {
@@ -142,7 +142,7 @@ func (s *session) step(e *event) error {
 	return s.wantEnd()
 }
 
-// play has the peer send a frame.
+// play makes the peer send a frame.
 func (s *session) play(f *wire.Frame) error {
 	switch f.Kind {
 	case wire.KindFIN:
@@ -164,8 +164,8 @@ func (s *session) play(f *wire.Frame) error {
 	return nil
 }
 
-// rewritten is an FPDU of the capture with the provider's STags, and a CRC that is right or wrong
-// as in the capture.
+// rewritten returns an FPDU of the capture with the provider's STags. Its CRC is right or wrong, as
+// in the capture.
 func (s *session) rewritten(f *wire.Frame) rawpeer.FPDU {
 	out := rawpeer.FPDU{Header: f.Header, Payload: f.Payload, NoDDP: f.HeaderCut}
 	switch {
@@ -188,7 +188,7 @@ func (s *session) rewritten(f *wire.Frame) rawpeer.FPDU {
 	return out
 }
 
-// tag is the provider's STag for one of the capture. What names none of its regions stays.
+// tag returns the provider's STag for one of the capture. An STag of no region stays as it is.
 func (s *session) tag(stag uint32) uint32 {
 	if own, ok := s.tags[stag]; ok {
 		return own
@@ -213,7 +213,7 @@ func (s *session) join() error {
 	}
 }
 
-// set has the program change its memory, after what the peer wrote before has been placed.
+// set makes the program change its memory, after what the peer wrote before has been placed.
 func (s *session) set(c *change) error {
 	if err := s.join(); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (s *session) set(c *change) error {
 	return s.program.poll()
 }
 
-// want has the program post what makes a message, and waits for it.
+// want makes the program post what sends a message, and waits for the message.
 func (s *session) want(m *message) error {
 	if s.opens { // the provider opens the stream by itself
 		s.opens = false
@@ -265,8 +265,8 @@ func (s *session) want(m *message) error {
 	}
 }
 
-// wantEnd waits for the end of what the provider sends, which the program asks for unless the peer
-// or an error has ended the connection.
+// wantEnd waits for the end of what the provider sends. The program asks for the end, unless the
+// peer or an error has ended the connection already.
 func (s *session) wantEnd() error {
 	if err := s.join(); err != nil {
 		return err

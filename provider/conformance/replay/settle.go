@@ -8,7 +8,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// settle waits until the program has everything, and compares it with what the capture's has had.
+// settle waits until the program has everything, and compares it with what the capture's program
+// had.
 func (s *session) settle() {
 	if err := s.join(); err != nil {
 		s.stopped("%v", err)
@@ -53,7 +54,7 @@ func (s *session) problem(format string, args ...any) {
 	s.result.Problems = append(s.result.Problems, fmt.Sprintf(format, args...))
 }
 
-// completions waits for n completions of a queue, and has each that is good looked at.
+// completions waits for n completions of a queue, and calls look for each good one.
 func (s *session) completions(cq *ibverbs.CQ, n int, what string, look func(*ibverbs.WC)) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Wait)
 	defer cancel()

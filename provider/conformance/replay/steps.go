@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// flow is what may have one unfinished message at a time.
+// flow is a sequence of segments that has at most one unfinished message at a time.
 type flow struct {
 	opcode rdmap.Opcode
 	qn     uint32
@@ -32,8 +32,8 @@ type stepper struct {
 	asked   int      // Read Requests of the peer so far that were answered
 }
 
-// steps makes the events of the capture's frames. Those of the peer stand where it sent them, and
-// each message of the provider where its last segment is: the peer can't have depended on less.
+// steps makes the events of the capture's frames, in their order. A message of the provider stands
+// where its last segment is, because the peer can't have depended on less of it.
 func (p *plan) steps(refused map[*wire.Frame]rdmap.Terminate) error {
 	s := &stepper{plan: p, refused: refused, begun: make(map[flow]*message),
 		sends: make(map[flow]*receive)}
@@ -93,7 +93,7 @@ func (s *stepper) takes(f *wire.Frame) {
 	case f.Read != nil && s.asked < len(s.answers):
 		answer := s.answers[s.asked]
 		s.asked++
-		// A Read of no octets may be of a place that is in no region.
+		// A Read of no octets may name a place outside of all regions.
 		if r := s.find(f.Read.SourceSTag); r != nil && len(answer) <= int(f.Read.Size) &&
 			r.has(f.Read.SourceTO, len(answer)) {
 			s.mustHold(r, int(f.Read.SourceTO-r.from), answer)
@@ -127,8 +127,8 @@ func (r *region) has(to uint64, n int) bool {
 	return to >= r.from && to <= r.to && uint64(n) <= r.to-to
 }
 
-// mustHold sees that the program's memory has octets now: from the beginning where nothing was
-// known of it, or by a change of the program.
+// mustHold makes the program's memory have octets now. They are there from the beginning where
+// nothing else is known of the memory; elsewhere the program changes it.
 func (s *stepper) mustHold(r *region, at int, octets []byte) {
 	for i, o := range octets {
 		if !r.known[at+i] {
