@@ -55,8 +55,8 @@ func compare(ours *wire.Trace, theirs []*conn) string {
 	return ""
 }
 
-// claimsRequest reports whether tshark should, or with a PD_Length that is too
-// large may, see the Request of a connection.
+// claimsRequest reports whether tshark should see the Request of a connection. If its PD_Length is
+// too large, tshark may see it.
 func claimsRequest(c *wire.Conn) bool {
 	for i := range c.Frames {
 		f := &c.Frames[i]
@@ -69,8 +69,8 @@ func claimsRequest(c *wire.Conn) bool {
 
 func visibleStartup(f *wire.Frame) bool { return f.Packet.Offset == 0 && f.Packet.Len >= startupHead }
 
-// compareConn compares a connection with tshark's, nil if it has none. If its
-// ports are used again, tshark's may have frames of the later one.
+// compareConn compares a connection with tshark's, which is nil if tshark has none. If the ports
+// are used again, tshark's connection may also have frames of the later one.
 func compareConn(ours *wire.Conn, theirs *conn, again bool) string {
 	if theirs == nil {
 		if ours.Request != nil && claimsRequest(ours) {
@@ -102,8 +102,8 @@ func compareConn(ours *wire.Conn, theirs *conn, again bool) string {
 	return ""
 }
 
-// comparable returns the frames of a direction that the witness can see, up to
-// the first that it can't, and whether these are all there are.
+// comparable returns the frames of a direction that the witness can see, up to the first that it
+// can't see, and whether these are all frames of the direction.
 func comparable(c *wire.Conn, dir wire.Direction, replyFrame *wire.Frame) (list []*wire.Frame, whole bool) {
 	for i := range c.Frames {
 		f := &c.Frames[i]
@@ -177,7 +177,7 @@ func compareFrame(ours *wire.Frame, theirs *frame, crc bool) string {
 	}
 	fields := []field{
 		{"ULPDU length", uint64(len(ours.Payload))},
-		{label, uint64(bits.ReverseBytes32(ours.CRC))}, // which tshark shows in the order of the wire
+		{label, uint64(bits.ReverseBytes32(ours.CRC))}, // tshark shows it in the order of the wire
 	}
 	if !ours.HeaderCut {
 		fields[0].value += uint64(ours.Header.Len())
@@ -218,8 +218,7 @@ func samePrefix(got, want string) bool {
 	return got == want
 }
 
-// segmentFields is what tshark has to show of a DDP segment and its RDMAP
-// header.
+// segmentFields returns what tshark has to show of a DDP segment and its RDMAP header.
 func segmentFields(f *wire.Frame) []field {
 	h, ctl := &f.Header, rdmap.ParseControl(f.Header.ULPCtl)
 	out := []field{
@@ -254,8 +253,8 @@ func segmentFields(f *wire.Frame) []field {
 	return out
 }
 
-// atomicFields does the same for an Atomic Request. tshark shows no data of operations
-// other than the two defined ones.
+// atomicFields returns what tshark has to show of an Atomic Request. tshark shows no data of
+// operations other than the two defined ones.
 func atomicFields(a *rdmap.AtomicRequest) []field {
 	out := []field{{"Request Identifier", uint64(a.ID)}, {"Remote STag", uint64(a.STag)}, {"Remote Tagged Offset", a.TO}}
 	switch a.Op {

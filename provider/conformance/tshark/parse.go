@@ -20,8 +20,8 @@ const (
 	fpdu    kind = "FPDU"
 )
 
-// frame is what tshark shows of a start-up frame or FPDU: values by label, of a
-// label that comes several times the first.
+// frame is what tshark shows of a start-up frame or FPDU: values by label. If a label comes several
+// times, its first value counts.
 type frame struct {
 	kind   kind
 	values map[string]string
@@ -39,12 +39,12 @@ var (
 	ipLine  = regexp.MustCompile(`^Internet Protocol Version [46], Src: ([^ ,]+), Dst: ([^ ,]+)`)
 	tcpLine = regexp.MustCompile(`^Transmission Control Protocol, Src Port: ([0-9]+), Dst Port: ([0-9]+)`)
 
-	// bitColumn is what stands before fields that are some of an octet's bits.
+	// bitColumn is the text before fields that are some of an octet's bits.
 	bitColumn = regexp.MustCompile(`^[01.]{4}(?: [01.]{4})* = `)
 )
 
-// parser reads tshark's text: per packet a line for each protocol, and after
-// those of MPA, DDP and RDMAP their fields, indented.
+// parser reads tshark's text. Each packet has a line for each protocol. After the lines of MPA, DDP
+// and RDMAP come their fields, indented.
 type parser struct {
 	conns    []*conn
 	src, dst netip.Addr
@@ -90,7 +90,7 @@ func (p *parser) line(line string) error {
 	return nil
 }
 
-// plain drops from a label what depends on another field's value.
+// plain removes from a label what depends on another field's value.
 func plain(label string) string {
 	for _, prefix := range []string{"Error Types", "Error Code"} {
 		if strings.HasPrefix(label, prefix) {
@@ -102,7 +102,7 @@ func plain(label string) string {
 
 // heading parses the line that begins a protocol.
 func (p *parser) heading(line string) error {
-	p.inMPA = strings.HasPrefix(line, "iWARP ") // MPA's, and that of DDP and RDMAP
+	p.inMPA = strings.HasPrefix(line, "iWARP ") // the heading of MPA, or of DDP and RDMAP
 	var err error
 	if m := ipLine.FindStringSubmatch(line); m != nil {
 		if p.src, err = netip.ParseAddr(m[1]); err != nil {
@@ -125,8 +125,8 @@ func (p *parser) heading(line string) error {
 	return nil
 }
 
-// add appends a frame to its connection. A Request begins one, unless it is the
-// responder's answer to another.
+// add appends a frame to its connection. A Request begins a connection, unless it is the
+// responder's answer to another Request.
 func (p *parser) add(f *frame) error {
 	answer := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.responder == p.from && c.initiator == p.to })
 	if f.kind == request && !answer {

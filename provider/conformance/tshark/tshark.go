@@ -1,37 +1,36 @@
-// Package tshark has Wireshark's command-line tool decode a capture, as an independent
-// witness, and compares its decoding with that of package wire: every frame of each
-// connection and direction in order, and every field that the witness shows.
+// Package tshark makes Wireshark's command-line tool decode a capture, as an independent
+// witness. It compares the decoding of tshark with the decoding of package wire: every frame of
+// each connection and direction in order, and every field that the witness shows.
 //
 // # What the witness can't see
 //
 // Wireshark's MPA dissector (read and tried in 4.0) finds iWARP by its start-up frames
 // and decodes in one pass. Frames that it can't decode because of the following rules,
-// and those after them in the same direction, are not compared; any other difference is a
-// disagreement.
+// and all frames after them in the same direction, are not compared. Any other difference is
+// a disagreement.
 //
 //   - A start-up frame has to begin a TCP segment with at least 20 octets of it.
-//     A connection without a Request that it can see is not iWARP to it, and
-//     without a Reply it decodes no FPDU. Of a Request or Reply with a PD_Length
+//     A connection whose Request tshark can't see is not iWARP to tshark. If it can't
+//     see the Reply, it decodes no FPDU. Of a Request or Reply with a PD_Length
 //     above 512 it shows the header, where package wire shows nothing.
-//   - FPDUs in the segment of a start-up frame, and those that come before the
-//     Reply, are passed over.
-//   - Of an FPDU it has to see 8 octets in one segment, the one that it begins
-//     in, or FPDU boundaries are lost. With fewer it can go on only where the
-//     FPDU before lies in the same segment as a whole.
-//   - Of connections that use the same addresses and ports one after another in
-//     one file it takes the later ones for more FPDUs of the first. Only the
-//     first is compared, up to its end.
-//   - With Markers it takes each segment for one FPDU. No FPDU of a connection
+//   - tshark passes over FPDUs in the segment of a start-up frame, and FPDUs that
+//     come before the Reply.
+//   - tshark has to see 8 octets of an FPDU in the segment in which the FPDU begins, or
+//     it loses FPDU boundaries. With fewer it can go on only if the whole FPDU before
+//     lies in the same segment.
+//   - If connections in one file use the same addresses and ports one after another,
+//     tshark takes the later ones for more FPDUs of the first. Only the first is
+//     compared, up to its end.
+//   - With Markers, tshark takes each segment for one FPDU. No FPDU of a connection
 //     with Markers in either direction is compared.
 //   - A direction is compared up to where package wire stops decoding.
 //
-// An FPDU without a whole DDP header, a Read Request of another length than 28
-// octets and a Terminate without a control field are malformed to it; of these
-// only the parts before are compared. It knows the bits of a Terminate as the
-// RFC has them, so that those of siw are compared as what they look like there,
-// bit by bit. The fields of MPA revision 2 are private data and reserved bits to
-// it, and compared as such. The octets of payloads are covered by CRCs where
-// these are on.
+// To tshark, an FPDU without a whole DDP header, a Read Request whose length is not 28
+// octets and a Terminate without a control field are malformed; only the parts of them
+// before that are compared. tshark knows the bits of a Terminate as the RFC defines them.
+// So a Terminate of siw is compared bit by bit as what it looks like in that layout. The
+// fields of MPA revision 2 are private data and reserved bits to tshark, and compared as
+// such. CRCs cover the octets of payloads, if CRCs are on.
 package tshark
 
 import (
@@ -59,7 +58,7 @@ func Version() (string, error) {
 	return strings.TrimSuffix(strings.TrimSpace(line), "."), nil
 }
 
-// available caches the answer for callers that ask often.
+// available caches the answer, because callers ask often.
 var available = sync.OnceValue(func() bool {
 	_, err := Version()
 	return err == nil
@@ -68,11 +67,11 @@ var available = sync.OnceValue(func() bool {
 // Available reports whether tshark can be asked.
 func Available() bool { return available() }
 
-// others are the protocols that guess from a packet's octets whether it is theirs, in TCP
-// segments or in what RDMAP carries, MPA apart. They are turned off: any of them may take
-// a packet before MPA, and one that finds what RDMAP carries malformed keeps the rest of
-// the segment from being decoded. MPA is asked first, so port numbers select no protocol,
-// not even 20000, which is otherwise DNP3's.
+// others are the protocols that guess from a packet's octets whether it is theirs, in TCP segments
+// or in what RDMAP carries, except for MPA. They are turned off for two reasons: any of them may
+// take a packet before MPA, and one that finds what RDMAP carries malformed keeps the rest of the
+// segment from being decoded. MPA is asked first, so port numbers select no protocol, not even
+// 20000, which is otherwise DNP3's.
 var others = sync.OnceValues(func() ([]string, error) {
 	out, err := exec.Command("tshark", "-G", "heuristic-decodes").Output()
 	if err != nil {
@@ -87,7 +86,7 @@ var others = sync.OnceValues(func() ([]string, error) {
 	return names, nil
 })
 
-// run has tshark print the MPA, DDP and RDMAP details of a file's packets.
+// run makes tshark print the MPA, DDP and RDMAP details of a file's packets.
 func run(ctx context.Context, file string) (string, error) {
 	args := []string{
 		"-n", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa,iwarp_ddp_rdmap",

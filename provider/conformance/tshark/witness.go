@@ -26,8 +26,8 @@ func Witness(ctx context.Context, exhibits []conformance.Exhibit) []conformance.
 	return out
 }
 
-// batches divides exhibits, named by their indices, into at least n batches of
-// about the same size, if there are so many, in which no port comes twice.
+// batches divides exhibits, named by their indices, into at least n batches of about the
+// same size, or into one for each exhibit if there are fewer. No port comes twice in a batch.
 func batches(exhibits []conformance.Exhibit, n int) [][]int {
 	n = min(n, len(exhibits))
 	out := make([][]int, n)
@@ -57,9 +57,8 @@ func batches(exhibits []conformance.Exhibit, n int) [][]int {
 	return out
 }
 
-// hear has tshark decode one batch and writes the results to out. If that fails for the
-// batch, it does so one by one, so that a capture on which tshark fails does not affect
-// the others.
+// hear makes tshark decode one batch and writes the results to out. If tshark fails on the batch,
+// hear asks for its captures one by one, so that a bad capture does not affect the others.
 func hear(ctx context.Context, exhibits []conformance.Exhibit, batch []int, out []conformance.Witness) {
 	text, err := ask(ctx, exhibits, batch)
 	var conns []*conn
