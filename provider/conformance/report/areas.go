@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// An area is what the scenarios of a report whose slugs begin with the same word came to.
+// An area sums up the scenarios of a report whose slugs begin with the same word.
 type area struct {
 	Name, About string
 	Runs        int
@@ -36,7 +36,7 @@ var aboutAreas = map[string]string{
 	"write":      "RDMA Writes",
 }
 
-// areas sums up a report by area, in the order in which they first come.
+// areas sums up a report by area, in the order in which areas first come.
 func areas(rep *conformance.Report) []area {
 	var out []area
 	for i := range rep.Results {
@@ -90,7 +90,7 @@ type lack struct {
 	Runs []*conformance.Result
 }
 
-// lacks groups the UNSUPPORTED runs by their reason, in the order in which these first come.
+// lacks groups the UNSUPPORTED runs by their reason, in the order in which reasons first come.
 func lacks(rep *conformance.Report) []lack {
 	var out []lack
 	for i := range rep.Results {

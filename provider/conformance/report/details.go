@@ -11,9 +11,9 @@ import (
 // lastFrames is how many lines of the ladder Details has.
 const lastFrames = 12
 
-// Details says what was wrong with a run, for a reader who looks for the cause: what the scenario
-// and the requirements that it shows ask for, what was expected and what was found, the last
-// frames on the wire, and the seed and the command with which it is run again.
+// Details says what was wrong with a run, for a reader who looks for the cause. It lists what the
+// scenario and its requirements ask for, what was expected and what was found, and the last frames
+// on the wire. It ends with the seed and the command that repeats the run.
 func Details(rep *conformance.Report, res *conformance.Result) []string {
 	out := []string{"scenario: " + res.Title}
 	for _, c := range requirementsOf(rep, res) {

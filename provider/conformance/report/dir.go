@@ -26,8 +26,8 @@ const (
 // index.html, report.json, junit.xml, and one pcapng file per scenario with the
 // packets of all its runs, each run's on an interface that is named after its
 // pairing. Captures come from captureDir, which may be the same folder; then they
-// are replaced by what they were merged into. Captures that an earlier report in
-// the folder named, and this one does not, are removed.
+// are replaced by the merged files. WriteDir removes captures that an earlier report
+// in the folder named and this one does not.
 //
 // The results' Capture and Interface are set to what was written. Where a capture
 // cannot be read, all else is still written, and the error says so.
@@ -50,9 +50,9 @@ func WriteDir(dir string, rep *conformance.Report, captureDir string) error {
 	)
 }
 
-// capturesNamedBy returns the captures that a report.json names, none if there
-// is no such file. Only names without a folder count: nothing outside of the
-// report's own is ever removed.
+// capturesNamedBy returns the captures that a report.json names, none if there is no such file.
+// Names with a folder do not count, because nothing outside of the report's folder may ever be
+// removed.
 func capturesNamedBy(name string) []string {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -105,9 +105,9 @@ func mergeCaptures(dir string, rep *conformance.Report, captureDir string) (writ
 	return written, errors.Join(errs...)
 }
 
-// mergeAtPeer merges what the other host captured of one scenario's runs into a file of its own: a
-// reader of both in one would see each packet twice, in the order of two clocks. It returns the
-// name, empty if there is nothing.
+// mergeAtPeer merges what the other host captured of one scenario's runs into a file of its own.
+// One file for both hosts would have each packet twice, in the order of two clocks. It returns the
+// file's name, empty if nothing was captured.
 func mergeAtPeer(dir, slug string, peer *conformance.PeerHost, runs []*conformance.Result,
 	captureDir string) (string, error) {
 	var parts []capture.Part
@@ -144,8 +144,8 @@ func mergeAtPeer(dir, slug string, peer *conformance.PeerHost, runs []*conforman
 	return name, err
 }
 
-// mergeRuns merges the captures of one scenario's runs and has them name the
-// new file. If it can't, they name none.
+// mergeRuns merges the captures of one scenario's runs and sets their Capture to the new file. If
+// that fails, it empties their Capture.
 func mergeRuns(name, slug string, runs []*conformance.Result, captureDir string) error {
 	var parts []capture.Part
 	for _, res := range runs {

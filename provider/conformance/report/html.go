@@ -30,7 +30,7 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"policy":   func() string { return pagePolicy },
 }).ParseFS(pageFiles, "page/*.html"))
 
-// pageScript is the files of the script in the order in which they need each other.
+// pageScript lists the files of the script, each after the files that it needs.
 var pageScript = pageText("base.js") + pageText("scenario.js") + pageText("coverage.js") +
 	pageText("list.js") + pageText("main.js")
 
@@ -51,8 +51,8 @@ func pageText(name string) string {
 }
 
 // HTML writes a report as one page that needs no other file and no server. The summary, what to
-// look at and the known divergences are HTML; the page's script makes the matrix, the scenarios
-// and the coverage of data that the page has compressed.
+// look at and the known divergences are HTML. The page's script makes the matrix, the scenarios
+// and the coverage from compressed data in the page.
 func HTML(w io.Writer, rep *conformance.Report) error {
 	p, err := newPage(rep)
 	if err != nil {
@@ -97,7 +97,7 @@ func linked(text string) template.HTML {
 	return out + escaped(text[at:])
 }
 
-// percent returns part of whole in percent, for widths and for text; 0 if whole is 0.
+// percent returns the percentage of whole that part is, for widths and for text; 0 if whole is 0.
 func percent(part, whole int) int {
 	if whole == 0 {
 		return 0
@@ -105,7 +105,7 @@ func percent(part, whole int) int {
 	return part * 100 / whole
 }
 
-// sign is a verdict's sign, which the page has beside its word. The script has the same.
+// sign returns a verdict's sign, which the page shows beside its word. The script has the same.
 func sign(v conformance.Verdict) string {
 	switch v {
 	case conformance.Pass:

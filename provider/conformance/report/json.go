@@ -23,9 +23,9 @@ func WriteJSON(name string, v any) error {
 	})
 }
 
-// ReadCollection reads what WriteJSON wrote of a collection. It refuses one that no run of the
-// suite writes: with captures outside of its folder, or with a run twice, of which a report would
-// show one.
+// ReadCollection reads a collection that WriteJSON wrote. It refuses what no run of the suite
+// writes: captures outside of the collection's folder, or a run twice, of which a report would show
+// only one.
 func ReadCollection(name string) (*conformance.Collection, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func ReadCollection(name string) (*conformance.Collection, error) {
 	return &c, nil
 }
 
-// writeFile has write fill a temporary file and renames it to name.
+// writeFile makes write fill a temporary file, and renames the file to name.
 func writeFile(name string, write func(io.Writer) error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err

@@ -23,7 +23,7 @@ func Matrix(w io.Writer, r *conformance.Report) error {
 	return explained(w, r)
 }
 
-// Areas prints the report for a log: as Matrix, but with a row per area in place of the scenarios'.
+// Areas prints the report for a log, as Matrix does, but with a row per area.
 func Areas(w io.Writer, r *conformance.Report) error {
 	sums := counted(r.Counts)
 	if len(sums) > 0 {
@@ -73,7 +73,7 @@ func explained(w io.Writer, r *conformance.Report) error {
 	return err
 }
 
-// Summary is one line: the sums by verdict, and whether the suite passed.
+// Summary returns one line: the sums by verdict, and whether the suite passed.
 func Summary(r *conformance.Report) string {
 	var parts []string
 	for _, c := range counted(r.Counts) {
@@ -150,9 +150,9 @@ func known(w io.Writer, r *conformance.Report) {
 	fmt.Fprintln(w)
 }
 
-// unshown prints the entries of the profiles whose checks or observations no run has made, for they
-// may be misspelled. Those that depend on timing, and those of what ran and did not differ, are in
-// the JSON only.
+// unshown prints the entries of the profiles whose checks or observations no run has made, because
+// they may be misspelled. Only the JSON has the entries that depend on timing, and the entries of
+// what ran and did not differ.
 func unshown(w io.Writer, r *conformance.Report) {
 	heading := "Entries of a profile with a key that no run has, misspelled or stale:\n"
 	for _, u := range r.Unshown {

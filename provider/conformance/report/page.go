@@ -35,7 +35,7 @@ type wrong struct {
 	Requirements []*conformance.Coverage
 }
 
-// How much the list of what to look at has; the list of scenarios has it all.
+// How long the list of what to look at gets; the list of scenarios is complete.
 const (
 	wrongShown       = 60
 	differencesShown = 4
@@ -139,10 +139,10 @@ func requirementsOf(rep *conformance.Report, res *conformance.Result) []*conform
 	return out
 }
 
-// Pairing is how the page names the run's two sides.
+// Pairing returns how the page names the run's two sides.
 func (w *wrong) Pairing() string { return pairingOf(w.Result) }
 
-// pairingOf is how the page and the matrix name a run's two sides.
+// pairingOf returns how the page and the matrix name a run's two sides.
 func pairingOf(res *conformance.Result) string { return res.Initiator + "->" + res.Responder }
 
 // runRoute is the fragment of the page's address that opens a run.

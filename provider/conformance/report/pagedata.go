@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// pageData is what the page's script makes its views of.
+// pageData is the data from which the page's script makes its views.
 type pageData struct {
 	Columns      map[string][]string    `json:"columns"` // of the matrix, by kind of scenario
 	Providers    []string               `json:"providers"`
@@ -154,7 +154,7 @@ func (r *runData) cut(n int) {
 	}
 }
 
-// referenceOf is the pairing that a run is compared with.
+// referenceOf returns the pairing that a run is compared with.
 func referenceOf(res *conformance.Result, reference string) string {
 	p := conformance.Pairing{Initiator: reference, Responder: reference}
 	if res.Initiator == conformance.Raw {

@@ -7,11 +7,11 @@ import (
 	"unicode"
 )
 
-// shown writes text without the control characters that a terminal acts on. What stacks and
-// other hosts say is part of a report, and of what a log of it shows.
+// shown replaces the control characters that a terminal acts on, because a report, and the log that
+// shows it, have texts of stacks and of other hosts.
 type shown struct{ w io.Writer }
 
-// Write implements io.Writer. A call has whole characters.
+// Write implements io.Writer. Each call has to have whole characters.
 func (p shown) Write(b []byte) (int, error) {
 	text := string(b)
 	if strings.ContainsFunc(text, acted) {

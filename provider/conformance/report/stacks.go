@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// A stack is what the runs of one provider came to for it. Runs that are UNSUPPORTED or SETUP do
-// not count, because they show nothing.
+// A stack sums up the runs of one provider. Runs that are UNSUPPORTED or SETUP do not count,
+// because they show nothing.
 type stack struct {
 	Name     string // of the provider, and of its kernel module if that is known
 	Runs     int
@@ -17,7 +17,7 @@ type stack struct {
 	Musts    int // those of Known that break a MUST or MUST NOT, as the stack's profile says
 }
 
-// stacks returns the stacks of a report, what the others are compared with first.
+// stacks returns the stacks of a report, the reference first.
 func stacks(rep *conformance.Report) []stack {
 	binding := make(map[string]bool)
 	for i := range rep.Requirements {
@@ -76,7 +76,7 @@ func newStack(rep *conformance.Report, name string, binding map[string]bool) sta
 	return s
 }
 
-// plainName is the provider that a name of a pairing has without its host.
+// plainName returns the provider of a name in a pairing, without its host.
 func plainName(name string) string {
 	if stack, is := conformance.OnTarget(name); is {
 		return stack

@@ -28,7 +28,7 @@ func newMatrix(rep *conformance.Report, kind string) matrix {
 			m.Columns = append(m.Columns, columnOf(res))
 		}
 	}
-	for i, name := range m.Columns { // what the others are compared with is first
+	for i, name := range m.Columns { // the reference is first
 		if name == rep.Reference || name == rep.Reference+"->"+rep.Reference {
 			m.Columns = slices.Insert(slices.Delete(m.Columns, i, i+1), 0, name)
 			break
@@ -51,8 +51,8 @@ func newMatrix(rep *conformance.Report, kind string) matrix {
 	return m
 }
 
-// columnOf is the pairing, or of a raw scenario the provider: the raw peer's role is
-// given by the scenario, so only the provider under test is named.
+// columnOf returns the pairing of a run, or only the provider for a raw scenario, because the
+// scenario decides the raw peer's role.
 func columnOf(res *conformance.Result) string {
 	switch {
 	case res.Kind != "raw":
