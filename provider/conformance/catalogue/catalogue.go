@@ -1,8 +1,8 @@
 // Package catalogue is the list of requirements that the RFCs of iWARP make,
 // each with a stable id, for scenarios, tests and code to name.
 //
-// What its columns mean, how ids are made and where the rows come from is in the
-// README beside it.
+// The README beside it says what its columns mean, how ids are made and where the
+// rows come from.
 package catalogue
 
 import (
@@ -57,8 +57,8 @@ type Requirement struct {
 	Note string // what is known of siw, and other remarks
 }
 
-// MaxBrief is the length of the longest Brief. A citation with it fits into 100 columns
-// wherever code stands.
+// MaxBrief is the length of the longest Brief. A citation with a Brief of this length fits into 100
+// columns wherever code stands.
 const MaxBrief = 60
 
 // Where returns document and section: "RFC 5044 §4.1".

@@ -18,10 +18,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Side is what the endpoints of one kind have in common.
+// Side says what the endpoints of one kind have in common.
 type Side struct {
-	Name string     // of the pairings
-	Addr netip.Addr // what they listen at
+	Name string     // the provider's name in pairings
+	Addr netip.Addr // the address they listen at
 
 	// Tap sees their connections; nil for none.
 	Tap transport.Tap
@@ -105,8 +105,8 @@ func set(opts *engine.Options, key, value string) error {
 	return nil
 }
 
-// ProcessAddr returns a loopback address of the calling process's own, made of its
-// process id, so that ports that other processes use don't collide with those of a run.
+// ProcessAddr returns a loopback address of the calling process's own, made from its process
+// id, so that ports that other processes use don't collide with the ports of a run.
 func ProcessAddr() netip.Addr {
 	pid := os.Getpid()
 	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x7f), byte(pid >> 8), byte(pid)})

@@ -11,8 +11,7 @@ import (
 //go:embed *.toml
 var files embed.FS
 
-// Names returns the names of the profiles that are part of the program, in the order of the
-// alphabet.
+// Names returns the names of the built-in profiles, sorted.
 func Names() []string {
 	entries, err := files.ReadDir(".")
 	if err != nil {
@@ -25,7 +24,7 @@ func Names() []string {
 	return names
 }
 
-// Text returns the file of a profile that is part of the program, octet for octet.
+// Text returns the file of a built-in profile, octet for octet.
 func Text(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".toml")
 	if err != nil {

@@ -177,8 +177,9 @@ func (c *checker) noneTwice(at string, list []string) {
 // keyKinds are what keys of divergences begin with.
 var keyKinds = []string{"check", "observe", "wire", "witness"}
 
-// checkKey says what is wrong with a pattern of keys. A check's text and an observation's name are
-// known only once a scenario has run: the judge reports those that no run had.
+// checkKey says what is wrong with a pattern of keys. It does not check a check's text or an
+// observation's name, because these are known only once a scenario has run. The judge reports those
+// that no run had.
 func checkKey(key string) error {
 	if _, err := path.Match(key, ""); err != nil {
 		return errors.New("a malformed pattern: close its [ or escape it as \\[")
@@ -201,8 +202,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkWireKey looks at the parts of a pattern of what is behind "wire:". Where a part ends in a
-// "*", what follows may be anything, as the star also stands for colons.
+// checkWireKey checks the parts of a pattern after "wire:". If a part ends in a "*", anything may
+// follow, because the star also stands for colons.
 func checkWireKey(rest string) error {
 	parts := strings.Split(rest, ":")
 	allowed := [][]string{{wire.ToInitiator.String(), wire.ToResponder.String(), "connection"},
@@ -227,7 +228,7 @@ func checkWireKey(rest string) error {
 	return nil
 }
 
-// matches is path.Match for patterns that are known to be well-formed.
+// matches reports whether a pattern that is known to be well-formed matches s (path.Match).
 func matches(pattern, s string) bool {
 	ok, _ := path.Match(pattern, s)
 	return ok

@@ -7,11 +7,11 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// places has the line of each table, key and array element of a TOML document, by its path:
+// places holds the line of each table, key and array element of a TOML document, by its path:
 // "divergence[2].shows[0].keys[1]".
 type places map[string]int
 
-// findPlaces finds them. The document has been decoded before, so it is well-formed.
+// findPlaces finds the lines. The document is well-formed, because it has been decoded before.
 func findPlaces(data []byte) places {
 	f := finder{places: make(places), counts: make(map[string]int)}
 	f.Reset(data)
@@ -79,7 +79,7 @@ func joined(table, key string) string {
 
 func element(array string, i int) string { return fmt.Sprintf("%s[%d]", array, i) }
 
-// line returns where a path stands, or else the nearest thing around it.
+// line returns the line of a path, or else of the nearest thing around it.
 func (p places) line(at string) int {
 	for {
 		if line, ok := p[at]; ok {

@@ -1,5 +1,5 @@
-// Package profile reads profiles: a file for each stack that the suite tests, with how the stack
-// is to be run and the known divergences of it. docs/profiles.md describes the format for authors.
+// Package profile reads profiles: a file for each stack that the suite tests, which says how to run
+// the stack and which divergences of it are known. docs/profiles.md describes the format.
 //
 // The profiles of siw and of the bridge are part of the program (Builtin).
 package profile
@@ -24,7 +24,7 @@ import (
 type Profile struct {
 	Name     string   // of the file, without folder and ".toml"
 	About    string   // which stack it is, in a sentence
-	Provider string   // which provider of a pairing the stack is: "kernel", "bridge"
+	Provider string   // the stack's provider in pairings: "kernel", "bridge"
 	Seen     string   // versions that divergences were seen on, unless a divergence has its own
 	Variants []string // builds or settings of the stack that Shows may be limited to
 
@@ -33,7 +33,7 @@ type Profile struct {
 	Divergences []Divergence
 }
 
-// Options are defaults of a run that tests the stack. Options of the command line come first.
+// Options are defaults of a run that tests the stack. Options of the command line take precedence.
 type Options struct {
 	Scale float64 // stretches all time limits; 0 leaves them as they are
 }
@@ -44,7 +44,7 @@ type LeaveOut struct {
 	Reason    string
 }
 
-// A Divergence is one fact: something that the stack does differently from what scenarios expect
+// A Divergence is one fact: something that the stack does differently from what scenarios expect,
 // or from what the engine does.
 type Divergence struct {
 	ID           string // stable, kebab-case: "siw-terminate-layout"
@@ -150,7 +150,7 @@ func ReadFile(name string, suite *conformance.Suite) (*Profile, error) {
 	return Parse(name, data, suite)
 }
 
-// Parse is ReadFile of the octets of a file.
+// Parse reads a profile from the octets of a file. Its errors are those of ReadFile.
 func Parse(name string, data []byte, suite *conformance.Suite) (*Profile, error) {
 	var doc document
 	dec := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
@@ -164,7 +164,7 @@ func Parse(name string, data []byte, suite *conformance.Suite) (*Profile, error)
 	return doc.profile(strings.TrimSuffix(filepath.Base(name), ".toml")), nil
 }
 
-// goField is what the decoder's errors say of this package's types.
+// goField matches what the decoder's errors say about this package's types.
 var goField = regexp.MustCompile(`struct field \S+ of type `)
 
 // decodeError says where a file is not TOML, or has keys that a profile does not have.
@@ -227,8 +227,8 @@ func Entries(profiles []*Profile) []conformance.ProfileEntry {
 	return l
 }
 
-// Replace returns the profiles of base, but for the providers that a profile of with is about:
-// those have the latter. It is an error if two of with are about one provider.
+// Replace returns the profiles in with, and those in base that are about other providers. It is an
+// error if two profiles in with are about one provider.
 func Replace(base, with []*Profile) ([]*Profile, error) {
 	for i, p := range with {
 		if k := slices.IndexFunc(with[:i], p.sameProvider); k >= 0 {
