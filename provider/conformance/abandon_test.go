@@ -44,7 +44,7 @@ func (s *stuck) lingers(r *VerbsRun) {
 	})
 }
 
-// starts has a goroutine of its own that does not end.
+// starts starts a goroutine of its own that does not end.
 func (s *stuck) starts(r *VerbsRun) {
 	go s.ignores(r)
 	<-s.left
@@ -104,8 +104,8 @@ func TestRunAbandoned(t *testing.T) {
 	}
 }
 
-// abandoned runs a scenario with a body that does not end, and one after it. It gives the first
-// limit for its time and once more for its cleanups, and then has the body end.
+// abandoned runs a scenario with a body that does not end, and then another. It gives the first
+// limit for its time and once more for its cleanups, and then makes the body end.
 func abandoned(t *testing.T, limit time.Duration, body func(*stuck) func(*VerbsRun)) (*stuck,
 	[]Outcome) {
 	s := &stuck{release: make(chan struct{}), left: make(chan struct{})}
@@ -124,8 +124,8 @@ func abandoned(t *testing.T, limit time.Duration, body func(*stuck) func(*VerbsR
 	return s, out
 }
 
-// stands returns an error unless the last check of o names the function at, and its log at and
-// those of log: the time may have been over before the run had come there.
+// stands returns an error unless the last check of o names the function at, and the log of o has at
+// and log. The time may have been over before the run got there.
 func stands(o *Outcome, at string, log []string) error {
 	got, text := o.Checks[len(o.Checks)-1].Got, strings.Join(o.Log, "\n")
 	if !strings.Contains(got, at) {
@@ -176,8 +176,8 @@ func TestRunAbandonedOften(t *testing.T) {
 	}
 }
 
-// TestWireAbandoned: a check of a capture that spins, or waits for ever, fails its run with its
-// place and goroutines in the log; the other runs are judged, until there are mostAbandoned.
+// TestWireAbandoned: a check of a capture that spins, or waits forever, fails its run, with its
+// place and goroutines in the log. The other runs are judged, until mostAbandoned are abandoned.
 func TestWireAbandoned(t *testing.T) {
 	var over atomic.Bool
 	release := make(chan struct{})

@@ -39,7 +39,7 @@ func collection(outcomes ...Outcome) *Collection {
 	return &Collection{Schema: CollectionSchema, Seed: 7, Outcomes: outcomes}
 }
 
-// entry is an entry of a profile that is complete.
+// entry returns a complete entry of a profile.
 func entry(id, slug, key string) ProfileEntry {
 	return ProfileEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id,
 		Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md", Requirements: []string{requirement}}
@@ -51,7 +51,7 @@ func reportOf(t *testing.T, j *Judge, c *Collection) *Report {
 	return testkit.Must(j.Judge(context.Background(), c))(t)
 }
 
-// verdicts are a report's results on one line each.
+// verdicts returns a report's results, one to a line.
 func verdicts(r *Report) string {
 	var b strings.Builder
 	for _, res := range r.Results {
@@ -377,8 +377,8 @@ func TestJudgeAsksTheWitness(t *testing.T) {
 	}
 }
 
-// TestWitnessIsNotAsked: what is known of the witness can show only in runs that it was asked
-// about.
+// TestWitnessIsNotAsked: entries about the witness can show only in runs about which the witness
+// was asked.
 func TestWitnessIsNotAsked(t *testing.T) {
 	dir := t.TempDir()
 	o := outcome("a/b", "engine", "kernel", check(true))
@@ -414,8 +414,8 @@ func TestWitnessIsNotAsked(t *testing.T) {
 	}
 }
 
-// A scenario's checks of the wire count, also when they panic, and are not made
-// of a run that could not be tried.
+// A scenario's checks of the wire count even if they panic. They are not made of a run that could
+// not be tried.
 func TestJudgeChecksTheWire(t *testing.T) {
 	dir := t.TempDir()
 	sc := verbs("a/b", nothing)
@@ -495,7 +495,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestShorten: a result of very many lines keeps the first of them, and what begins there.
+// TestShorten: a result with very many lines keeps its first lines, and what begins there.
 func TestShorten(t *testing.T) {
 	res := Result{}
 	for i := range mostLines + 7 {
@@ -521,7 +521,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestBound: of a connection with very many frames the first are judged, and a note says so.
+// TestBound: a connection with very many frames keeps its first ones, and a note says so.
 func TestBound(t *testing.T) {
 	many := &wire.Conn{Frames: make([]wire.Frame, mostFrames+3)}
 	stream := make([]byte, 1<<20)

@@ -15,12 +15,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // requirement is one that the catalogue has.
 const requirement = "RDMAP-5.3-01"
 
-// verbs is a verbs scenario that is well-formed.
+// verbs returns a well-formed verbs scenario.
 func verbs(slug string, body func(*VerbsRun)) *Scenario {
 	return &Scenario{Slug: slug, Title: "what is right", Level: Must, Requirements: []string{requirement}, Verbs: body}
 }
 
-// raw is a raw scenario that is well-formed.
+// raw returns a well-formed raw scenario.
 func raw(slug string, role Role, body func(*RawRun)) *Scenario {
 	needs := NeedsProgram
 	if role == RoleResponder {

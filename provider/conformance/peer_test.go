@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEntryTakesThePeersKernel: an entry about a provider that is on the other host applies by
-// that host's kernel and variant.
+// TestEntryTakesThePeersKernel: an entry about a provider on the other host applies by that host's
+// kernel and variant.
 func TestEntryTakesThePeersKernel(t *testing.T) {
 	e := ProfileEntry{Scenario: "*/*", Provider: "kernel", Key: "x", Fixed: []string{"6.1.100"},
 		Variants: []string{"crc"}}

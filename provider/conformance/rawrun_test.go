@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestWantEndAfterTooMuch: of a stack that has sent more than is read, and then a Terminate, nobody
-// knows whether it ends the connection.
+// TestWantEndAfterTooMuch: if a stack has sent more than is read, and then a Terminate, it is not
+// known whether it ends the connection.
 func TestWantEndAfterTooMuch(t *testing.T) {
 	l, err := rawpeer.Listen(netip.MustParseAddrPort("127.0.0.1:0"), nil)
 	if err != nil {

@@ -99,7 +99,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A run that only waits is under way beside those after it, and its outcome has its place.
+// A run that only waits is under way beside the runs after it. Its outcome keeps its place.
 func TestRunIdle(t *testing.T) {
 	began := make(chan struct{})
 	waits := verbs("a/waits", func(r *VerbsRun) {
@@ -132,7 +132,7 @@ func TestRunIdle(t *testing.T) {
 	}
 }
 
-// No more than idleAtOnce of them are, and an end of the context ends all.
+// At most idleAtOnce runs that only wait are under way, and all end with the context.
 func TestRunIdleLimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -254,8 +254,7 @@ func TestRunWithoutAProvider(t *testing.T) {
 	}
 }
 
-// A device that a scenario leaves something open in can't be closed, which is
-// found.
+// A device can't be closed if a scenario leaves something open in it. The run finds that.
 func TestRunFindsWhatIsLeftOpen(t *testing.T) {
 	s := suite(verbs("a/b", func(r *VerbsRun) {
 		pd, err := r.Initiator.Context.AllocPD()
@@ -356,8 +355,7 @@ func TestWantNoRequest(t *testing.T) {
 	}
 }
 
-// What a side prepares may end the run, on whichever goroutine the provider calls it, and leaves
-// nothing open.
+// Before may end the run, on whichever goroutine the provider calls it, and leaves nothing open.
 func TestRunEndsWhilePreparing(t *testing.T) {
 	fails := &SideConfig{Before: func(s *Side) { s.Require(false, "the side can prepare") }}
 	for name, body := range map[string]func(*VerbsRun){
@@ -386,7 +384,7 @@ func TestRunEndsWhilePreparing(t *testing.T) {
 	}
 }
 
-// A script that ends while the program still connects leaves nothing open, and so the device can be
+// A script that ends while the program still connects leaves nothing open, so the device can be
 // closed.
 func TestRunEndsWhileConnecting(t *testing.T) {
 	slow := &SideConfig{ConnConfig: rdmacm.ConnConfig{Setup: func(*rdmacm.ID) error {

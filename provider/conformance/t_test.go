@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// runT runs a body as a scenario's is, and returns what was recorded.
+// runT runs a body as the body of a scenario, and returns what was recorded.
 func runT(body func(*T)) *Outcome {
 	o := &Outcome{}
 	t := &T{ctx: context.Background(), scale: 1, outcome: o, started: time.Now()}

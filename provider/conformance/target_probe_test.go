@@ -49,7 +49,7 @@ func answering(t *testing.T, answer []byte) netip.AddrPort {
 	})
 }
 
-// serving listens, has a function serve one connection after the other, and closes each.
+// serving listens, makes a function serve one connection after another, and closes each.
 func serving(t *testing.T, serve func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,8 +70,8 @@ func serving(t *testing.T, serve func(net.Conn)) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// TestTargetProbe: what is no iWARP stack, and a program that does not accept what is expected of
-// it, are found before the first scenario.
+// TestTargetProbe finds, before the first scenario, a target that is no iWARP stack, and a program
+// that does not accept what it is expected to accept.
 func TestTargetProbe(t *testing.T) {
 	reject := rawpeer.Reply(true, 1, 1, nil)
 	reject.Reject = true
@@ -167,8 +167,8 @@ func TestTargetGone(t *testing.T) {
 	}
 }
 
-// TestTargetHangs: a target that no longer answers after a scenario that failed is found by a
-// Request before the next one, and the others are left out. One that goes on answering is tried in
+// TestTargetHangs: if a target does not answer after a scenario that failed, a Request before the
+// next scenario finds it, and the others are left out. A target that goes on answering is tried in
 // all of them.
 func TestTargetHangs(t *testing.T) {
 	for _, c := range []struct {

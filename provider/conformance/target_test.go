@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestTargetLacks: each target has what it offers and what that includes.
+// TestTargetLacks: each target has what it offers, and what its offer includes.
 func TestTargetLacks(t *testing.T) {
 	all := []Needs{NeedsListener, NeedsAccept, NeedsReceive, NeedsProgram, NeedsConnect}
 	for offer, has := range map[Needs]int{NeedsListener: 1, NeedsAccept: 2, NeedsReceive: 3} {
@@ -40,7 +40,7 @@ func TestTargetEntries(t *testing.T) {
 	}
 }
 
-// TestTargetReplay: the command that repeats a run has the target.
+// TestTargetReplay: the command that repeats a run names the target.
 func TestTargetReplay(t *testing.T) {
 	c := &Collection{Seed: 3, Target: "192.0.2.1:7"}
 	for name, want := range map[string]string{
@@ -56,8 +56,8 @@ func TestTargetReplay(t *testing.T) {
 	}
 }
 
-// TestRunTarget: raw scenarios are played to the target one after the other, at its port and
-// without a provider; those that need more, and verbs scenarios, are not.
+// TestRunTarget: raw scenarios are played to the target one after another, at its port and without
+// a provider. Scenarios that need more, and verbs scenarios, are not played.
 func TestRunTarget(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:77")
 	var under atomic.Int32
