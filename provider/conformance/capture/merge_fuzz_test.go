@@ -35,7 +35,7 @@ func FuzzMerge(f *testing.F) {
 			return
 		}
 		if err := Merge(out, "", Part{File: in}); err != nil {
-			return // a packet is longer than its length says, which is so in no capture of ours
+			return // a packet is longer than its length says; none of our captures has that
 		}
 		again, written, err := readPart(out)
 		if err != nil || again != link || len(written) != len(read) {

@@ -34,15 +34,15 @@ func (e *end) tell(event transport.TapEvent, sent bool, data []byte) {
 	clear(data) // the tap may not keep it
 }
 
-// ends are the two ends of a stream with numbers from n on.
+// ends returns the two ends of a stream with numbers from n on.
 func ends(tap transport.Tap, clock *time.Time, n uint64, client, server netip.AddrPort) (c, s *end) {
 	c = &end{tap, transport.TapRecord{Conn: n, Local: client, Remote: server, Dialed: true}, clock}
 	s = &end{tap, transport.TapRecord{Conn: n + 1, Local: server, Remote: client}, clock}
 	return c, s
 }
 
-// talk has octets go both ways between two ends, of which one may be nil: then
-// nobody taps it.
+// talk makes octets go both ways between two ends. One of them may be nil: then it has
+// no tap.
 func talk(c, s *end, out, in []byte) {
 	both := func(from, to *end, event transport.TapEvent, data []byte) {
 		if from != nil {
@@ -189,7 +189,7 @@ func TestTapHearsOnlyItsPortAndTime(t *testing.T) {
 	}
 }
 
-// Runs that are under way at the same time have recordings of their own.
+// Runs that are under way at the same time have separate recordings.
 func TestTapRecordsSeveralRuns(t *testing.T) {
 	tap := &Tap{}
 	clock := time.Now()
@@ -218,7 +218,7 @@ func TestTapRecordsSeveralRuns(t *testing.T) {
 	}
 }
 
-// TestTapLimit: a recording that has more than it may keeps nothing, and says so.
+// TestTapLimit: a recording that exceeds its limit keeps nothing, and says so.
 func TestTapLimit(t *testing.T) {
 	tap := &Tap{Limit: 10_000}
 	clock := time.Now()

@@ -19,9 +19,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// onWire returns a Wire on lo. Without CAP_NET_RAW there is nothing that could
-// be captured: then all there is to test is that Usable says so, and the test
-// ends.
+// onWire returns a Wire on lo. Without CAP_NET_RAW nothing can be captured, so onWire
+// checks only that Usable says so, and ends the test.
 func onWire(t *testing.T) *Wire {
 	t.Helper()
 	w := &Wire{Interface: "lo"}
@@ -157,7 +156,7 @@ func TestWireCapture(t *testing.T) {
 			if err := c.Stop(file); err != nil {
 				t.Fatal(err)
 			}
-			out, in := streams(t, file, 0) // 0: that nothing else is in it is part of the test
+			out, in := streams(t, file, 0) // port 0, because nothing else may be in the file
 			if !bytes.Equal(out, sent) || !bytes.Equal(in, answer) {
 				t.Errorf("the capture has %d and %d octets, or others than the %d and %d that were sent", len(out), len(in), len(sent), len(answer))
 			}
@@ -216,8 +215,8 @@ func TestWireListen(t *testing.T) {
 	}
 }
 
-// A capture begins when Start returns and has all packets, also when they come
-// faster than they are taken.
+// A capture begins when Start returns and has all packets, even if they come faster than
+// they are taken.
 func TestWireBurst(t *testing.T) {
 	w := onWire(t)
 	x := listen(t, "tcp4", "127.0.0.1:0")
@@ -226,7 +225,7 @@ func TestWireBurst(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := random(64 << 20)
-	if raceEnabled { // and what takes them is slower; ci/test runs all of it without it, too
+	if raceEnabled { // the race detector slows the recording; ci/test runs all of it without, too
 		sent = sent[:8<<20]
 	}
 	x.run(t, sent, nil)
@@ -262,8 +261,8 @@ func TestWireTellsOfDroppedPackets(t *testing.T) {
 	}
 }
 
-// TestWireLossy: where packets may be lost, a recording waits for a FIN as long as TCP does until
-// it sends that again.
+// TestWireLossy: if packets may be lost, a recording waits for a FIN as long as TCP takes to send
+// it again.
 func TestWireLossy(t *testing.T) {
 	w := onWire(t)
 	for lossy, want := range map[bool]int{true: 2, false: 1} {
@@ -326,8 +325,7 @@ func TestWireUsable(t *testing.T) {
 	})
 }
 
-// withoutNetRaw calls f on a thread that lacks the capability, and that ends
-// with it.
+// withoutNetRaw calls f on a thread that lacks the capability. The thread ends when f has returned.
 func withoutNetRaw(t *testing.T, f func() error) error {
 	t.Helper()
 	result, failed := make(chan error, 1), make(chan error, 1)
@@ -362,7 +360,7 @@ func TestWireStopWritesNowhere(t *testing.T) {
 	}
 }
 
-// TestWireLimit: a recording that has more than it may keeps nothing, and says so.
+// TestWireLimit: a recording that exceeds its limit keeps nothing, and says so.
 func TestWireLimit(t *testing.T) {
 	w := onWire(t)
 	w.Limit = 10_000

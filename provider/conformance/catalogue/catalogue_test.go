@@ -16,7 +16,7 @@ func loaded(t *testing.T) *Catalogue {
 	return c
 }
 
-// documents are what ids' prefixes stand for; the README says so too.
+// documents are the documents that ids' prefixes stand for; the README says so too.
 var documents = map[string][]string{
 	"MPA": {"RFC 5044"}, "MPA2": {"RFC 6581"}, "DDP": {"RFC 5041"}, "RDMAP": {"RFC 5040"}, "EXT": {"RFC 7306"}, "SEC": {"RFC 5042"},
 	"IANA": {"RFC 6580"}, "RDMAC": {"RFC 5044", "draft-shah-iwarp-ddp-v1.0", "draft-ietf-rddp-rdmap-00"},

@@ -50,8 +50,8 @@ func start(trials []*trial, work func(*trial)) {
 	}()
 }
 
-// bench plays scenarios of the suite, and judges them by its judge. The profiles have nothing about
-// the engine, so there is none.
+// bench plays scenarios of the suite, and judges them with its judge. It uses no profile, because
+// none is about the engine.
 type bench struct {
 	ctx   context.Context
 	suite *conformance.Suite
@@ -77,9 +77,9 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(24000) }
 
-// opener opens providers as the options of a scenario say. CloseTimeout, of which the default is a
-// second, is as much longer as the time limits of the scenario: within it a busy machine may not
-// run the peer that an ended connection waits for.
+// opener opens providers as the options of a scenario say. CloseTimeout is a second by default, and
+// is stretched as the scenario's time limits are, because a busy machine may not run the peer that
+// an ended connection waits for within a second.
 func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider,
 	scale float64) conformance.Opener {
 	patient := func(o *engine.Options) provider.Provider {
@@ -113,7 +113,7 @@ func (b *bench) play(slug string, p conformance.Pairing, m *mutants.Mutant, scal
 	return outcomes[0], nil
 }
 
-// pairings are those that a mutant takes part in.
+// pairings returns the pairings that a mutant takes part in.
 func (b *bench) pairings(slug, name string) []conformance.Pairing {
 	if b.suite.Find(slug).Kind() == "raw" {
 		return []conformance.Pairing{{Initiator: name, Responder: name}}
@@ -131,11 +131,11 @@ func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, err
 	return &report.Results[0], nil
 }
 
-// scales are the factors of time limits that are tried, one after the other,
-// until a run shows what it should: a loaded machine needs longer ones.
+// scales are the factors of time limits. They are tried one after another until a run shows
+// what it should, because a loaded machine needs longer limits.
 //
-// A scenario whose time is up reads its memory while the engine may still be placing
-// octets in it, which the race detector reports: with it no limit may be too short.
+// A scenario whose time is up reads its memory while the engine may still be placing octets
+// in it. The race detector reports that, so with it no limit may be too short.
 func scales() []float64 {
 	if raceEnabled {
 		return []float64{2, 8, 40} // the later ones where other tests keep the CPUs busy
@@ -143,8 +143,8 @@ func scales() []float64 {
 	return []float64{0.2, 1, 8, 40}
 }
 
-// control runs a scenario without a fault: on the engine alone, which gives the
-// reference, and to one with the decorators of a mutant. Both have to pass.
+// control runs a scenario without a fault: on the engine alone, which gives the reference, and on
+// one with the decorators of a mutant. Both have to pass.
 func (b *bench) control(slug string) (conformance.Outcome, error) {
 	b.mu.Lock()
 	c := b.controls[slug]
@@ -223,7 +223,7 @@ func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 	return "", missed
 }
 
-// itself reports whether a scenario's own checks find the fault: a comparison with an
+// itself reports whether a scenario's own checks find the fault, because a comparison with an
 // engine that has the same fault would show no difference.
 func itself(r *conformance.Result) bool {
 	return slices.ContainsFunc(r.Divergences, func(d conformance.Divergence) bool {

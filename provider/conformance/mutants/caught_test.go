@@ -13,7 +13,7 @@ import (
 
 // A broken engine may race with its program: it writes to a region that the program has again, or
 // reports a sink complete too early. The race detector would notice such mutants before the
-// scenarios do. So all of this is for builds without it.
+// scenarios do, so this file is for builds without it.
 
 // TestEveryMutantIsCaught shows that the scenarios that a mutant names fail on it
 // and pass on the same engine without its fault, and that every scenario of the
@@ -56,9 +56,9 @@ func TestEveryMutantIsCaught(t *testing.T) {
 	}
 }
 
-// TestCaughtAlone shows that the suite notices a mutant also where there is nothing else:
-// on both sides, and without a sound engine to compare with. So it would notice if the
-// engine itself had this fault.
+// TestCaughtAlone shows that the suite notices a mutant even if there is nothing else: on
+// both sides, and without a sound engine to compare with. So it would notice if the engine
+// itself had this fault.
 func TestCaughtAlone(t *testing.T) {
 	b := newBench(t)
 	var trials []*trial

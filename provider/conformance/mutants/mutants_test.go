@@ -22,8 +22,8 @@ const (
 	// never come.
 	atOnce = 12
 
-	// engineName and soundName are, in pairings, the engine that nothing stands
-	// in front of, and the one with a mutant's decorators and no fault.
+	// engineName and soundName are the names, in pairings, of the bare engine and of the
+	// engine with a mutant's decorators and no fault.
 	engineName = "engine"
 	soundName  = "sound"
 )
@@ -31,10 +31,10 @@ const (
 // unproven are scenarios that no mutant makes fail, each with the reason.
 var unproven = map[string]string{}
 
-// TestDecoratorsAreSound shows that the layers between a mutant and its engine do no harm
-// by themselves: without a fault on both sides every verbs scenario passes. TestEveryMutantIsCaught
-// shows that it passes beside a bare engine, too, and is the same there, and that raw scenarios,
-// which have one engine and one connection, pass.
+// TestDecoratorsAreSound shows that the layers between a mutant and its engine do no harm by
+// themselves: every verbs scenario passes with the layers, but no fault, on both sides.
+// TestEveryMutantIsCaught shows that it passes beside a bare engine, too, with the same results.
+// It also shows that raw scenarios, which have one engine and one connection, pass.
 func TestDecoratorsAreSound(t *testing.T) {
 	b := newBench(t)
 	var trials []*trial

@@ -23,10 +23,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// TestNarrowStreams shows that a mutant's streams are streams whatever the
-// network makes of them: with windows shorter than an FPDU, writes that are taken
-// in part and reads that end anywhere, everything still arrives, in order and
-// once, and ends come after it.
+// TestNarrowStreams shows that a mutant's streams are streams whatever the network makes of
+// them. With windows shorter than an FPDU, writes that are taken in part and reads that end
+// anywhere, everything still arrives, in order and once, and the end comes after it.
 func TestNarrowStreams(t *testing.T) {
 	for _, window := range []int{700, 5000} {
 		t.Run(fmt.Sprint("window ", window), func(t *testing.T) {
