@@ -57,7 +57,7 @@ shows = [
 ]
 `
 
-// suite is made once: it takes longer than all that is done with it here.
+// suite is made once, because it takes longer than all that is done with it here.
 var suite = sync.OnceValue(scenarios.Suite)
 
 func parse(text string) (*profile.Profile, error) {
@@ -131,7 +131,7 @@ func TestLeavesOut(t *testing.T) {
 	}
 }
 
-// TestErrors puts one fault into the profile, and has its line and what it says.
+// TestErrors puts one fault at a time into the profile, and checks the error and its line.
 func TestErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ old, new, want string }{
 		"not TOML":        {`about = "a stack"`, `about = "a stack`, "stack.toml:1: column "},
@@ -260,7 +260,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestBuiltin has what authors of the profiles in the program could forget.
+// TestBuiltin checks what authors of the built-in profiles could forget.
 func TestBuiltin(t *testing.T) {
 	all := testkit.Must(profile.Builtin(suite()))(t)
 	if names := profile.Names(); !slices.Equal(names, []string{"bridge", "siw"}) || len(all) != len(names) {

@@ -53,14 +53,14 @@ func (t *tape) count(event transport.TapEvent, sent bool) int {
 	return n
 }
 
-// pair connects two raw peers; the tap is that of the one that dials.
+// pair connects two raw peers. The tap belongs to the peer that dials.
 func pair(t *testing.T, tap transport.Tap) (dials, accepts *rawpeer.Peer) {
 	t.Helper()
 	const attempts = 20
 	var l *rawpeer.Listener
 	var addr netip.AddrPort
 	var err error
-	for port := uint16(23000); port < 23000+attempts; port++ { // somebody else may have one of them
+	for port := uint16(23000); port < 23000+attempts; port++ { // another process may have one of them
 		addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 		if l, err = rawpeer.Listen(addr, nil); err == nil {
 			break
@@ -201,7 +201,7 @@ func TestAcceptEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestOver: a wait ends when nobody wants its answer any more.
+// TestOver: a wait ends when its answer is not wanted any more.
 func TestOver(t *testing.T) {
 	dials, _ := pair(t, nil)
 	over := make(chan struct{})
@@ -216,7 +216,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// TestOverBeforeOctetsEnd: so does one in which octets come one by one.
+// TestOverBeforeOctetsEnd: a wait in which octets come one by one ends then, too.
 func TestOverBeforeOctetsEnd(t *testing.T) {
 	p, other := pair(t, nil)
 	over := make(chan struct{})
@@ -239,8 +239,8 @@ func TestOverBeforeOctetsEnd(t *testing.T) {
 	sending.Wait()
 }
 
-// TestEndless: a side that sends without end, fast or octet by octet, ends each wait, and no more
-// than MostReceived octets of it are kept.
+// TestEndless: a side that sends without end, fast or octet by octet, ends each wait. At most
+// MostReceived of its octets are kept.
 func TestEndless(t *testing.T) {
 	const most = rawpeer.MostReceived + 1<<17 // and a read
 	for name, tc := range map[string]struct {

@@ -24,8 +24,8 @@ func readAt(t *testing.T, c *wire.Conn) (request, answer int) {
 	return request, answer
 }
 
-// TestEmptyReadAnywhere: a Read of no octets may name any tagged offset, also one that lies outside
-// of what others use with the STag.
+// TestEmptyReadAnywhere: a Read of no octets may name any tagged offset, even one outside of the
+// offsets that others use with the STag.
 func TestEmptyReadAnywhere(t *testing.T) {
 	for what, by := range map[string]uint64{"after": 1 << 20, "before": ^uint64(1<<20 - 1)} {
 		c := capture(t, "default-read-two-fpdus.pcapng")

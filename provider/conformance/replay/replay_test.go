@@ -26,8 +26,8 @@ var update = flag.Bool("update", false, "write the golden file anew")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// corpus returns the captures of siw that are replayed: those of testdata, and that of package
-// wire.
+// corpus returns the captures of siw that are replayed: the captures of testdata, and the capture
+// of package wire.
 func corpus(t *testing.T) []string {
 	t.Helper()
 	files := testkit.Must(filepath.Glob("testdata/*.pcap*"))(t)
@@ -68,9 +68,9 @@ func told(r *replay.Result) string {
 	return b.String()
 }
 
-// TestCorpus plays both sides of each capture of siw to the engine. What differs is in the golden
-// file, and nothing else: how siw fills in a Terminate, and the messages that it offers to open
-// peer-to-peer connections.
+// TestCorpus plays both sides of each capture of siw to the engine. The golden file has all
+// differences: how siw fills in a Terminate, and the messages that it offers to open peer-to-peer
+// connections.
 func TestCorpus(t *testing.T) {
 	const golden = "testdata/corpus.golden"
 	var all strings.Builder
@@ -110,7 +110,7 @@ func capture(t *testing.T, name string) *wire.Conn {
 	return trace.Conns[0]
 }
 
-// TestFaults replays captures to broken engines, which has to show.
+// TestFaults replays captures to broken engines. The results have to show the faults.
 func TestFaults(t *testing.T) {
 	for _, tc := range []struct {
 		mutant, capture string
@@ -138,7 +138,7 @@ func TestFaults(t *testing.T) {
 			"to-initiator:terminate:extra"},
 	} {
 		t.Run(tc.mutant+" "+tc.capture, func(t *testing.T) {
-			t.Parallel() // some wait for what does not come
+			t.Parallel() // some wait for messages that do not come
 			m := mutants.Find(tc.mutant)
 			side := engineSide()
 			side.New = m.New
@@ -154,7 +154,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestRefused has what can't be replayed, and why.
+// TestRefused lists what can't be replayed, and why.
 func TestRefused(t *testing.T) {
 	for want, change := range map[string]func(*wire.Conn){
 		"lacks the MPA Request or " +

@@ -64,7 +64,8 @@ func hostile(t *testing.T) *conformance.Report {
 // narrowestWindow is the least width that Chromium gives a window.
 const narrowestWindow = 500
 
-// narrow is a page that has another in a frame of a width, and becomes that one when it is ready.
+// narrow is a page that shows another in a frame of a width, and becomes that page once it is
+// ready.
 const narrow = `<body><iframe width="%d" height="900" src="%s"></iframe><script>
 setInterval(() => {
   const e = document.querySelector("iframe")?.contentDocument?.documentElement;
@@ -72,8 +73,8 @@ setInterval(() => {
 }, 20);
 </script>`
 
-// browse has Chromium load a page at an address of it, in a window of a width, and returns what
-// the page has become. It skips the test where Chromium is not installed, unless
+// browse makes Chromium load a page at an address in it, in a window of a width, and returns what
+// the page has become. It skips the test if Chromium is not installed, unless
 // GOVS_REQUIRE_BROWSER is 1.
 func browse(t *testing.T, page, route string, width int) string {
 	t.Helper()
@@ -107,8 +108,8 @@ func browse(t *testing.T, page, route string, width int) string {
 	return string(out)
 }
 
-// probe opens all that can be opened, and notes on the page what it is like then. The page's
-// policy would not let it run.
+// probe opens all that can be opened, and notes on the page the state that it finds then. The
+// page's policy would not let it run.
 const probe = `<script>
 const wait = setInterval(() => {
   if (document.documentElement.dataset.ready !== "yes") return;
@@ -165,8 +166,8 @@ func TestInBrowser(t *testing.T) {
 	}
 }
 
-// TestInBrowserNarrow: with everything open, nothing is wider than the window of a phone, and each
-// link leads to something but the one to a requirement that the catalogue lacks.
+// TestInBrowserNarrow: with everything open, nothing is wider than the window of a phone. Each link
+// leads to something, except for the link to a requirement that the catalogue lacks.
 func TestInBrowserNarrow(t *testing.T) {
 	t.Parallel()
 	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
@@ -205,8 +206,8 @@ const wait = setInterval(async () => {
 }, 20);
 </script>`
 
-// TestInBrowserAddress: the page's address follows what a reader opens, and what closes leaves it.
-// An address opens what it names.
+// TestInBrowserAddress: the page's address names what a reader has open, and an address opens what
+// it names.
 func TestInBrowserAddress(t *testing.T) {
 	t.Parallel()
 	page := html(t, synthetic(t, t.TempDir()))
@@ -231,8 +232,8 @@ func TestInBrowserAddress(t *testing.T) {
 	}
 }
 
-// TestInBrowserHostile: with everything open, no text has become markup; and if some had, the
-// page's policy would not let it run.
+// TestInBrowserHostile: with everything open, no text has become markup. If some had, the page's
+// policy would not let it run.
 func TestInBrowserHostile(t *testing.T) {
 	t.Parallel()
 	page := html(t, hostile(t))

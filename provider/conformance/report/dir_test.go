@@ -85,8 +85,8 @@ func TestWriteDir(t *testing.T) {
 	}
 }
 
-// A second report in the same folder replaces the first, and touches nothing
-// that is not of a report.
+// A second report in the same folder replaces the first, and does not touch files of
+// others.
 func TestWriteDirAgain(t *testing.T) {
 	dir, captures := t.TempDir(), t.TempDir()
 	if err := WriteDir(dir, synthetic(t, captures), captures); err != nil {

@@ -34,7 +34,7 @@ var (
 	scripts   = regexp.MustCompile(`(?s)<script[^>]*>(.*?)</script>`)
 )
 
-// unpacked is the data of a page, read as the page's script reads it.
+// unpacked returns the data of a page, read as the page's script reads it.
 func unpacked(t *testing.T, page string) pageData {
 	t.Helper()
 	m := island.FindStringSubmatch(page)
@@ -204,8 +204,8 @@ func TestPageDataCutsLadders(t *testing.T) {
 	}
 }
 
-// TestHTMLHasOneScript: nothing of a report becomes markup, the script makes none of texts, and
-// the page's policy lets a browser run this script only.
+// TestHTMLHasOneScript: nothing of a report becomes markup, the script makes no markup of texts,
+// and the page's policy lets a browser run only this script.
 func TestHTMLHasOneScript(t *testing.T) {
 	rep := hostile(t)
 	page := html(t, rep)
@@ -238,7 +238,7 @@ func TestHTMLOfNothing(t *testing.T) {
 	unpacked(t, page)
 }
 
-// A suite of which nearly all fails has a page all the same; the list of what to look at ends.
+// A suite that fails almost everywhere has a page, too; its list of what to look at ends.
 func TestHTMLOfFailures(t *testing.T) {
 	rep := &conformance.Report{}
 	for range wrongShown + 7 {
@@ -284,7 +284,7 @@ func TestHTMLIsWellFormed(t *testing.T) {
 	}
 }
 
-// TestStacks: a divergence counts against the stack that has it, wherever that is, and once.
+// TestStacks: a divergence counts once, and against the stack that has it, on either host.
 func TestStacks(t *testing.T) {
 	known := []conformance.Divergence{
 		{Entry: "layout", Provider: "kernel", Requirements: []string{"A-1-01"}},

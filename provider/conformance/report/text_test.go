@@ -48,7 +48,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// TestAreasText: a row for each area, and the rest as Matrix has it.
+// TestAreasText: the text has a row for each area, and the rest as in Matrix.
 func TestAreasText(t *testing.T) {
 	var areas, matrix bytes.Buffer
 	rep := synthetic(t, t.TempDir())
@@ -68,7 +68,7 @@ func TestAreasText(t *testing.T) {
 	}
 }
 
-// TestNotTried: a reason stands once, with some of the scenarios.
+// TestNotTried: a reason appears once, with some of its scenarios.
 func TestNotTried(t *testing.T) {
 	rep := &conformance.Report{}
 	for _, slug := range []string{"a/1", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6"} {
@@ -84,7 +84,7 @@ func TestNotTried(t *testing.T) {
 	}
 }
 
-// TestMatrixUnshown has what an author of a profile may have misspelled, and nothing else.
+// TestMatrixUnshown lists what an author of a profile may have misspelled, and nothing else.
 func TestMatrixUnshown(t *testing.T) {
 	for want, unshown := range map[string][]conformance.Unshown{
 		"nothing was run: the suite did not pass\n": {
@@ -153,7 +153,7 @@ func TestJUnit(t *testing.T) {
 	}
 }
 
-// TestPrintable: what others have said does nothing to a terminal.
+// TestPrintable: texts of stacks and hosts can't control a terminal.
 func TestPrintable(t *testing.T) {
 	rep := synthetic(t, t.TempDir())
 	for i := range rep.Results {

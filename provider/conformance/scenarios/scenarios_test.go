@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestTitles has what a reader of the reports stumbles over.
+// TestTitles checks titles for what readers of the reports stumble over.
 func TestTitles(t *testing.T) {
 	for _, sc := range scenarios.Suite().All() {
 		if title := " " + sc.Title; strings.Contains(title, " 1 octets") || strings.Contains(title, "  ") || strings.HasSuffix(title, ".") {
@@ -23,7 +23,7 @@ func TestTitles(t *testing.T) {
 	}
 }
 
-// TestRawOverEngine plays every raw scenario to the engine, those included that
+// TestRawOverEngine plays every raw scenario to the engine, including the scenarios that
 // are not for kernels.
 func TestRawOverEngine(t *testing.T) {
 	suite := scenarios.Suite()

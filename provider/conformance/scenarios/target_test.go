@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
-// target listens on the engine, and accepts whoever comes, each with one receive of 16 octets. It
-// does nothing else, as a program that waits for its clients.
+// target listens on the engine, and accepts every client, each with one receive of 16 octets. It
+// does nothing else, like a program that waits for its clients.
 func target(t *testing.T) netip.AddrPort {
 	side := onengine.Side{Name: "engine", Addr: onengine.ProcessAddr()}
 	ep, err := side.Opener()([]string{"startup=1s"})
@@ -61,7 +61,7 @@ func target(t *testing.T) netip.AddrPort {
 }
 
 // TestRawOverTarget plays the raw scenarios to a program that is not under the suite's control.
-// Those that need no more than it has pass, and each of the others says what is missing.
+// Scenarios that need no more than it has pass. The others say what is missing.
 func TestRawOverTarget(t *testing.T) {
 	suite := scenarios.Suite()
 	tap := &capture.Tap{}
@@ -109,9 +109,9 @@ func TestRawOverTarget(t *testing.T) {
 	}
 }
 
-// TestNeeds: each scenario of the scripted peer says what it needs of the other side, and options
-// of a provider are needed by none that runs against a target: nobody sets them there. Those that
-// only shorten a wait don't count.
+// TestNeeds: each scenario of the scripted peer says what it needs of the other side. A scenario
+// that runs against a target needs no options of a provider, because nobody sets them there.
+// Options that only shorten a wait don't count.
 func TestNeeds(t *testing.T) {
 	counts := make(map[conformance.Needs]int)
 	for _, sc := range scenarios.Suite().All() {
