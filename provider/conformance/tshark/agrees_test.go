@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// many is a capture of many cases, each a connection to a port of its own:
-// asking tshark takes longer than all that it is asked.
+// many is a capture of many cases, each a connection to a port of its own, because starting
+// tshark takes longer than decoding all of them.
 type many struct {
 	wiretest.Capture
 	names []string
@@ -57,7 +57,7 @@ func (m *many) agree(t *testing.T, all bool) *wire.Trace {
 type check func(t *testing.T, conns []*wire.Conn)
 
 // TestAgrees: tshark sees each frame of these connections as we do. One capture has all of them,
-// because to start tshark takes longer than to decode them.
+// because starting tshark takes longer than decoding them.
 func TestAgrees(t *testing.T) {
 	need(t)
 	m := &many{}
@@ -184,7 +184,7 @@ func terminates(m *many) check {
 	return nil
 }
 
-// illegal adds what is illegal. It is compared as well, but for what tshark makes nothing of.
+// illegal adds illegal frames. They are compared as well, except where tshark can't decode them.
 func illegal(m *many) check {
 	send := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
 	with := func(change func(h *ddp.Header)) []byte {
@@ -237,7 +237,7 @@ func retransmissions(m *many) check {
 	return nil
 }
 
-// versionZero adds a connection of version 0, which tshark takes for what it is.
+// versionZero adds a connection of version 0, which tshark recognises as such.
 func versionZero(m *many) check {
 	s := m.open("version 0").Start(wiretest.RDMACFrame(mpa.KindRequest),
 		wiretest.RDMACFrame(mpa.KindReply))

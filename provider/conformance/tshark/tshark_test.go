@@ -19,8 +19,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// need ends a test where tshark can't be asked, which is a failure where
-// GOVS_REQUIRE_TSHARK is set.
+// need ends a test if tshark can't be run, which is a failure if GOVS_REQUIRE_TSHARK is
+// set.
 func need(t *testing.T) {
 	t.Helper()
 	switch {
@@ -53,14 +53,14 @@ func show(t *testing.T, c *wiretest.Capture) (*wire.Trace, conformance.Witness) 
 	return trace, about(file, 0, trace)
 }
 
-// decoded returns the connections of a file as tshark sees them. To start tshark takes a second of
+// decoded returns the connections of a file as tshark sees them. Starting tshark takes a second of
 // processor time, so a test that compares them several times asks once.
 func decoded(t *testing.T, file string) []*conn {
 	t.Helper()
 	return testkit.Must(parse(testkit.Must(run(t.Context(), file))(t)))(t)
 }
 
-// agree has tshark read a capture and wants it to see all frames as we do.
+// agree makes tshark read a capture, and wants it to see all frames as we do.
 func agree(t *testing.T, c *wiretest.Capture) *wire.Trace {
 	t.Helper()
 	trace, w := show(t, c)
@@ -130,8 +130,8 @@ func all(s *wiretest.Session, n int) {
 	}
 }
 
-// FPDUs of which few octets end a segment: tshark can follow most, and we know
-// which it can't.
+// FPDUs of which only a few octets are at the end of a segment: tshark can follow most, and we
+// know which it can't.
 func TestFPDUsAcrossSegments(t *testing.T) {
 	need(t)
 	c := &wiretest.Capture{}
@@ -158,7 +158,7 @@ func TestFPDUsAcrossSegments(t *testing.T) {
 	}
 }
 
-// Where tshark sees less by its own rules, that is no disagreement.
+// It is no disagreement if tshark sees less by its own rules.
 func TestWhatTsharkCannotSee(t *testing.T) {
 	need(t)
 	request, reply := wiretest.Enhanced(mpa.KindRequest, true, 4, 4), wiretest.Enhanced(mpa.KindReply, true, 4, 4)
@@ -295,8 +295,8 @@ func TestWhatTsharkCannotSee(t *testing.T) {
 	m.agree(t, false)
 }
 
-// No port of the suite's is another protocol's to tshark, and none of the ports
-// that systems give to initiators.
+// For tshark, no port of the suite belongs to another protocol, nor does any of the ports that
+// systems give to initiators.
 func TestPorts(t *testing.T) {
 	need(t)
 	c := &wiretest.Capture{}

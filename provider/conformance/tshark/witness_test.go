@@ -58,7 +58,7 @@ func exhibit(t *testing.T, port uint16, n int) conformance.Exhibit {
 	return conformance.Exhibit{File: file, Port: port, Ours: trace}
 }
 
-// Many captures at once are each judged for themselves.
+// Many captures at once are judged separately.
 func TestManyExhibits(t *testing.T) {
 	need(t)
 	var exhibits []conformance.Exhibit

@@ -102,7 +102,7 @@ func TestWrongCRC(t *testing.T) {
 	}
 }
 
-// TestCRCOfTwoSenders: what siw's two senders make wrong is told from other wrong CRCs
+// TestCRCOfTwoSenders: the wrong CRCs of siw's two senders are distinguished from others
 // (kernel-notes/siw-two-senders.md).
 func TestCRCOfTwoSenders(t *testing.T) {
 	for _, twice := range []bool{true, false} {
@@ -129,7 +129,7 @@ func TestCRCOfTwoSenders(t *testing.T) {
 	}
 }
 
-// What is not legal is decoded as far as it goes, and says what is wrong.
+// Illegal frames are decoded as far as possible, with what is wrong.
 func TestIllegalSegments(t *testing.T) {
 	send := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
 	change := func(f func(h *ddp.Header)) ddp.Header {
@@ -197,7 +197,7 @@ func TestTerminates(t *testing.T) {
 	}
 }
 
-// A Terminate whose octets say two things is read by what came before it
+// If the octets of a Terminate can mean two things, what came before it decides
 // (rdmap.Layout): 20 06 is the RFC's "insufficient IRD", about the start-up, or
 // siw's "unexpected opcode", about a message.
 func TestTerminatePhase(t *testing.T) {

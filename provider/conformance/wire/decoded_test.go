@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// TestDecode: each frame of the ladder belongs to one message of its direction, whose kind is
-// that of the line, and messages stand in the order of their first lines.
+// TestDecode: each frame of the ladder belongs to one message of its direction, which has the kind
+// of the line. Messages stand in the order of their first lines.
 func TestDecode(t *testing.T) {
 	trace := tell(t, ordinary, nil)
 	ladder := trace.Ladder()

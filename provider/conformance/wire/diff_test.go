@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// terms are what may differ by right between two tellings of a story.
+// terms are what may differ between two tellings of a story.
 type terms struct {
 	stags  [4]uint32
 	base   uint64
@@ -260,8 +260,8 @@ func TestDifferencesOfSegments(t *testing.T) {
 	}
 }
 
-// STags and tagged offsets differ by right also where they are not expected, and
-// what is wrong there is still seen.
+// STags and tagged offsets may differ even where they are not expected, and faults in them
+// are still found.
 func TestTagsOutOfPlace(t *testing.T) {
 	request := func(base uint32) rdmap.ReadRequest {
 		return rdmap.ReadRequest{SinkSTag: base, SinkTO: uint64(base) << 20, Size: 10, SourceSTag: base + 1, SourceTO: uint64(base) << 30}
@@ -333,7 +333,7 @@ func TestTagsOutOfPlace(t *testing.T) {
 	}
 }
 
-// A message is distinguished from another that is under way, as segments of Sends and
+// A message is distinguished from another that is under way, because segments of Sends and
 // Writes may alternate.
 func TestInterleavedMessages(t *testing.T) {
 	apart := func(s *wiretest.Session) {
@@ -397,8 +397,8 @@ func TestConnectionsInAnotherOrder(t *testing.T) {
 	}
 }
 
-// Rows of an alignment are all lines of both ladders, each once, and point to
-// the lines of what they are about.
+// The rows of an alignment have all lines of both ladders, each once, and their indices
+// point to the right lines.
 func TestAlign(t *testing.T) {
 	reference := tell(t, ordinary, nil)
 	small := ordinary

@@ -44,7 +44,7 @@ func TestExtensions(t *testing.T) {
 	}
 }
 
-// What can't be one is said to be none, and compared without what may differ.
+// A payload that can't be such a message is reported, and compared without what may differ.
 func TestExtensionsTooShort(t *testing.T) {
 	for i, e := range append(wiretest.Extensions(), wiretest.AtomicResponses()...) {
 		c := newCapture()

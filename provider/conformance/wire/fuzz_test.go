@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// use does with a trace all that the suite does with one.
+// use does everything with a trace that the suite does with one.
 func use(t *testing.T, trace *wire.Trace) {
 	t.Helper()
 	trace.Ladder()

@@ -27,8 +27,7 @@ func newFeed(t *testing.T, mss int) *feed {
 	return &feed{t: t, live: wire.NewLive(wiretest.Server.Port()), capture: &wiretest.Capture{MSS: mss}}
 }
 
-// want hands over all packets that are new, one at a time, and compares what is printed, without
-// times.
+// want hands over all new packets, one at a time, and compares what is printed, without times.
 func (f *feed) want(what string, want ...string) {
 	f.t.Helper()
 	var got []string
@@ -48,7 +47,7 @@ func (f *feed) compare(what string, got, want []string) {
 	}
 }
 
-// withoutTimes leaves out the times of lines, and what a start-up frame asks for.
+// withoutTimes removes the times of lines, and what a start-up frame asks for.
 func withoutTimes(lines []string) (out []string) {
 	for _, line := range lines {
 		if strings.HasPrefix(line, "   ") {
@@ -109,7 +108,7 @@ func TestLive(t *testing.T) {
 	f.compare("the end", f.live.End(), nil)
 }
 
-// TestLiveHolds: what comes after octets that are missing is held until they come, or the end.
+// TestLiveHolds: what follows missing octets is held until these come, or until the end.
 func TestLiveHolds(t *testing.T) {
 	f := newFeed(t, 1448)
 	s := f.begin(f.capture.Open(wiretest.Client, wiretest.Server))
@@ -133,8 +132,8 @@ func TestLiveHolds(t *testing.T) {
 		"--> nothing more to decode  !! 5 octets are missing from the capture here, and 64 after them are not decoded"})
 }
 
-// TestLiveAll: connections that are not iWARP are left out, unless asked for. One that is too long
-// is given up.
+// TestLiveAll: connections that are not iWARP are left out, unless asked for. A connection that is
+// too long is given up.
 func TestLiveAll(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		f := newFeed(t, 1448)
@@ -183,8 +182,8 @@ func TestLiveLimitCountsPackets(t *testing.T) {
 		"note: not decoded any further after 48 octets")
 }
 
-// TestLiveLimitOfAll: Limit is for all connections together. The one with the most is given up,
-// also if the packet is another's.
+// TestLiveLimitOfAll: Limit is for all connections together. The connection of which the most is
+// kept is given up, even if the packet is another's.
 func TestLiveLimitOfAll(t *testing.T) {
 	f := newFeed(t, 1448)
 	f.live.Limit = 1900
@@ -206,8 +205,8 @@ func TestLiveLimitOfAll(t *testing.T) {
 	f.want("after that", append([]string{headTwo}, more...)...)
 }
 
-// TestLiveAgrees: packet by packet, the lines of a capture of siw are those of its ladder, also if
-// neighbours have changed places.
+// TestLiveAgrees: packet by packet, the lines of a capture of siw are the lines of its ladder, even
+// if neighbouring packets have changed places.
 func TestLiveAgrees(t *testing.T) {
 	want := make(map[string][]string)
 	for _, c := range siw(t, 0).IWARP().Conns {

@@ -23,8 +23,8 @@ func bulk(c *wiretest.Capture) *wiretest.Session {
 	return s
 }
 
-// message checks that the connection carried one Send whole, whatever became of
-// its packets.
+// message checks that the connection carried one Send whole, whatever happened to its
+// packets.
 func message(t *testing.T, c *wire.Conn, n int) {
 	t.Helper()
 	var got []byte
@@ -61,7 +61,7 @@ func TestRetransmissions(t *testing.T) {
 			bulk(c)
 			c.Packets = change(c.Packets)
 			if name == "the handshake last" {
-				// A SYN after other packets is that of another connection.
+				// A SYN after other packets belongs to another connection.
 				if n := len(testkit.Must(c.Trace(0))(t).Conns); n != 2 {
 					t.Errorf("%d connections", n)
 				}
