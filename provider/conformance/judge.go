@@ -220,9 +220,9 @@ func (j *Judge) checkWire(ctx context.Context, sc *Scenario, o *Outcome, trace *
 	return o
 }
 
-// reference finds the run that o is compared with: the same scenario with
-// nothing but the reference provider. It is nil if o is that run, or if there
-// is none that could be tried.
+// reference finds the run that o is compared with: the same scenario with nothing but
+// the reference provider. It returns nil if o is that run, or if no such run could be
+// tried.
 func (j *Judge) reference(runs []judged, o *Outcome) *judged {
 	want := o.Pairing
 	for _, side := range []*string{&want.Initiator, &want.Responder} {

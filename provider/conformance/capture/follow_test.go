@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestFollow: packets come while the connection is there, and those of other ports don't.
+// TestFollow: packets come while the connection is open, but packets of other ports do not.
 func TestFollow(t *testing.T) {
 	w := onWire(t)
 	x, other := listen(t, "tcp4", "127.0.0.1:0"), listen(t, "tcp4", "127.0.0.1:0")

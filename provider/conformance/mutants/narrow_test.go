@@ -1,7 +1,7 @@
 //go:build !race
 
-// Cutting octets is most of what this does, and TestDecoratorsAreSound has the decorators under
-// the race detector.
+// Most of the work here is cutting octets, which needs no race detector. TestDecoratorsAreSound
+// runs the decorators under it.
 
 package mutants_test
 

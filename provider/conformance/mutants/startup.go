@@ -64,7 +64,7 @@ func startupMutants() []*Mutant {
 			})),
 		},
 		{
-			// So does siw with what is between 252 and 255 octets.
+			// siw does so, too, with private data of 252 to 255 octets.
 			Name: "private-data-length-wraps", What: "computes PD_Length in one octet",
 			CaughtBy: []string{
 				"mpa/private-data-sent-252", "mpa/private-data-sent-255", "mpa/private-data-accepting-252",

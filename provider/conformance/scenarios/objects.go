@@ -176,7 +176,7 @@ func manyCQs(r *conformance.VerbsRun) {
 			}
 		}
 		for k := range open {
-			// The order is neither that of making nor its reverse.
+			// The order is neither the order of making nor its reverse.
 			if err := open[(k*7)%len(open)].Close(); err != nil {
 				r.Check(false, "each can be closed", "%v", err)
 				break

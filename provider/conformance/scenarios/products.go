@@ -122,8 +122,8 @@ func (g *ground) part() {
 	g.i, g.p = nil, nil
 }
 
-// completion waits for the next completion of a queue, except for those of the Write that connected
-// posts. It returns nil if none comes in time.
+// completion waits for the next completion of a queue, except for completions of the Write that
+// connected posts. It returns nil if none comes in time.
 func (g *ground) completion(cq *ibverbs.CQ, wait time.Duration) *ibverbs.WC {
 	ctx, cancel := context.WithTimeout(g.r.Context(), g.r.Scaled(wait))
 	defer cancel()

@@ -159,7 +159,7 @@ func (g *ground) tryWindow(c windowCase, b, ours *conformance.Buffer) {
 	}
 }
 
-// useWindow has the peer do the operation of a case.
+// useWindow makes the peer do the operation of a case.
 func (g *ground) useWindow(c windowCase, key uint32, b, ours *conformance.Buffer) {
 	const (
 		used  = "what the window has the right for is done"

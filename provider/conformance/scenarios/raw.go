@@ -22,8 +22,8 @@ func raw() []*conformance.Scenario {
 	)
 }
 
-// rawSize is the length of what stage registers and posts, and rawPart that of
-// the messages that are played against it.
+// rawSize is the length of what stage registers and posts, and rawPart is the length
+// of the messages that are played against it.
 const (
 	rawRecvSize = 64
 	rawSize     = 256

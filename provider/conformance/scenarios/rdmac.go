@@ -197,7 +197,7 @@ func rdmacNotNeeded(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// bothWays connects and has the initiator write, read and send, and the responder
+// bothWays connects, makes the initiator write, read and send, and makes the responder
 // answer.
 func bothWays(r *conformance.VerbsRun) (i, p *conformance.Side) {
 	const size = 5000 // a few segments
