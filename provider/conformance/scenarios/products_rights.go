@@ -171,8 +171,8 @@ func regionsWith(s *conformance.Side, sets []rights) map[rights]*conformance.Buf
 	return out
 }
 
-// transfers are the cases of an operation: all that are allowed, and one for each way in which the
-// others are forbidden.
+// transfers are the cases of an operation: all allowed ones, and those of the forbidden ones that
+// differ in what forbids them.
 func transfers(op ibverbs.WROpcode, sets []rights, turn *int) []transfer {
 	lists := 3
 	if (transfer{op: op}).isAtomic() {
