@@ -12,9 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// tests are those of the examples that run, and have to pass, over siw: what an example does, and
-// what the device has a part in. What is wrong in arguments, calls and files, and many clients at
-// once, is the same over the engine.
+// tests must pass over siw. They test what an example does, as far as the device takes part in it.
+// Faults in arguments, calls and files, and many clients at once, are the same over the engine.
 var tests = map[string][]string{
 	"9p":          {"TestRDMA", "TestServerStops"},
 	"echo":        {"TestEchoShort"},
@@ -25,8 +24,8 @@ var tests = map[string][]string{
 	"rpc":         {"TestRPC", "TestRPCReconnects"},
 }
 
-// TestOnSiw runs tests of all examples over siw, in one guest. What they need is built
-// here, as a compiler takes long there.
+// TestOnSiw runs tests of all examples over siw, in one guest. It builds what they need here,
+// because a compiler takes long in the guest.
 func TestOnSiw(t *testing.T) {
 	vmtest.NeedKernelProvider(t, kernel.Available)
 	vmtest.Need(t)

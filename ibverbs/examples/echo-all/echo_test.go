@@ -17,7 +17,7 @@ func TestEcho(t *testing.T) {
 	exampletest.MustRun(t, longest+"\n", server.Addr, longest)
 }
 
-// TestEchoFails has clients that fail, after which the server goes on.
+// TestEchoFails runs clients that fail; the server must go on.
 func TestEchoFails(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	for _, c := range []struct {

@@ -1,5 +1,5 @@
-// Echo-all is echo with everything that a program in production has: every error handled, limits
-// for every wait, and an end in order.
+// Echo-all is echo as a program in production needs it: it handles every error, limits every wait
+// and shuts down cleanly.
 //
 //	go run ./ibverbs/examples/echo-all --listen 127.0.0.1:7471       # one terminal
 //	go run ./ibverbs/examples/echo-all 127.0.0.1:7471 hello          # another
@@ -15,15 +15,15 @@
 //
 // It shows:
 //   - opening a device of either provider (main.go),
-//   - a receive that is posted before the peer can send (ConnConfig.Receives), and again before
+//   - receives that are posted before the peer can send (ConnConfig.Receives), and again before
 //     the peer may send its next message (Message.Release),
-//   - a message that is sent from registered memory, without the copy of Conn.SendBytes: a buffer
-//     that is used again only after the work that names it (Conn.Send),
+//   - sending from registered memory, without the copy that Conn.SendBytes makes: the buffer is
+//     used again only after its work request has completed (Conn.Send),
 //   - waits that end with a deadline, with the connection or with an interrupt,
 //   - Shutdown, which waits for what was sent, and Close, which frees everything.
 //
-// --provider chooses engine, kernel or auto, the default: a kernel device where one leads
-// to the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
+// --provider chooses engine, kernel or auto. The default, auto, takes a kernel device if one
+// reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
 // address of the interface under the device instead.
 package main
 
@@ -75,7 +75,7 @@ func start() error {
 		os.Exit(2)
 	}
 
-	// The first interrupt ends the program in order.
+	// The first interrupt shuts the program down cleanly.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *listen != "" {
@@ -86,8 +86,8 @@ func start() error {
 	return send(ctx, *provider, flag.Arg(0), flag.Arg(1))
 }
 
-// open opens a device of the provider for connections with address. This is all that
-// depends on the provider.
+// open opens a device of the provider for connections with address. Nothing else depends on
+// the provider.
 func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Context, error) {
 	addrs, err := rdmacm.GetAddrInfo(ctx, address, &rdmacm.AddrInfoHints{Passive: passive})
 	if err != nil {

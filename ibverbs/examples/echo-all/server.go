@@ -35,7 +35,7 @@ func serve(ctx context.Context, provider, address string) (err error) {
 			return nil
 		}
 		if err != nil {
-			// It concerns one request, and the listener goes on.
+			// The error concerns one request, so the listener goes on.
 			fmt.Fprintln(os.Stderr, "echo-all:", err)
 			continue
 		}
@@ -67,7 +67,7 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 		case err == nil:
 			fmt.Printf("%s: echoed %d bytes\n", conn.RemoteAddr(), n)
 		case ctx.Err() != nil:
-			// We are to stop. What was sent may take a second to arrive.
+			// The server stops. What was sent may take a second to arrive.
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			return conn.Shutdown(last)
@@ -86,8 +86,8 @@ func echo(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR) (int, error) {
 		return 0, err
 	}
 	n := copy(mr.Bytes(), m.Data)
-	// The client may send the next message as soon as it has the answer: Release posts the
-	// receive for it first.
+	// Release posts the next receive first, because the client may send its next message as
+	// soon as it has the answer.
 	if err := m.Release(); err != nil {
 		return 0, err
 	}
@@ -98,8 +98,8 @@ func echo(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR) (int, error) {
 	return n, conn.Send(ctx, sge)
 }
 
-// hasLeft reports whether err says that the client has disconnected, and not that the
-// connection ended because of a protocol error.
+// hasLeft reports whether err means that the client disconnected, and not that a protocol
+// error ended the connection.
 func hasLeft(err error) bool {
 	var terminate *ibverbs.TerminateError
 	if errors.As(err, &terminate) {

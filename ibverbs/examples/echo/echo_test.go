@@ -9,8 +9,8 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// TestEchoShort: the server outlives a client whose message is longer than its receives, which
-// learns of the end only.
+// TestEchoShort sends a message that is longer than the server's receives. The client learns only
+// that the connection ended, and the server goes on.
 func TestEchoShort(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	exampletest.MustRun(t, "hello\n", server.Addr, "hello")

@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// calls is what the command line says about a client's calls.
+// calls has the client's options from the command line.
 type calls struct {
 	messages      []string
 	stream        bool
@@ -49,9 +49,9 @@ func call(ctx context.Context, provider, address string, calls calls) (err error
 	return nil
 }
 
-// connect returns a gRPC connection to the server at address over the device of vctx. Without a
-// connection under it a call makes one, also after the server has gone and come back. gRPC's own
-// options apply: credentials for TLS, which goes over the rsocket as it does over TCP.
+// connect returns a gRPC connection to the server at address over the device of vctx. A call
+// connects if there is no connection, so calls also reach a server that was restarted. gRPC's own
+// options apply: with TLS credentials, TLS runs over the rsocket as it does over TCP.
 func connect(vctx *ibverbs.Context, address string) (*grpc.ClientConn, error) {
 	dial := new(rsocket.Dialer).DialContext(vctx)
 	return grpc.NewClient("passthrough:///"+url.PathEscape(address), // an address with a zone has a %
@@ -61,7 +61,7 @@ func connect(vctx *ibverbs.Context, address string) (*grpc.ClientConn, error) {
 		}))
 }
 
-// message makes a message that the server waits for --wait before it answers.
+// message makes a message that the server answers after --wait.
 func (c calls) message(text string) *echopb.Message {
 	return &echopb.Message{Text: text, WaitMs: c.wait.Milliseconds()}
 }

@@ -48,8 +48,8 @@ func TestCommand(t *testing.T) {
 	exampletest.MustRun(t, "hello\n", server.Addr, "hello")
 }
 
-// TestParallel has calls of both kinds at the same time over one connection, and over others: with
-// messages that are longer than rsocket's rings, and longer than HTTP/2's windows.
+// TestParallel makes calls of both kinds concurrently over one connection and over several. Its
+// messages are longer than rsocket's rings and than HTTP/2's windows.
 func TestParallel(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	var wg sync.WaitGroup
@@ -103,7 +103,7 @@ func talkMuch(ctx context.Context, client echopb.EchoClient, seed int) error {
 	return <-sent
 }
 
-// TestCancelled cancels calls, which ends them at the server, and leaves the connection to others.
+// TestCancelled cancels calls: the server ends them, and other calls keep the connection.
 func TestCancelled(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	client := newClient(t, server.Addr)
@@ -136,8 +136,8 @@ func TestCancelled(t *testing.T) {
 	testkit.OK(t, talkMuch(t.Context(), client, 1))
 }
 
-// TestServerGone has a server that is killed in the middle of calls, and another one at its address
-// that calls of the same client reach.
+// TestServerGone kills the server in the middle of calls and starts another one at its address,
+// which calls of the same client reach.
 func TestServerGone(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	client := newClient(t, server.Addr)
@@ -161,7 +161,7 @@ func TestServerGone(t *testing.T) {
 	}
 }
 
-// TestServerStops interrupts a server with a call under way, which has a second to end.
+// TestServerStops interrupts a server during a call, which has a second to end.
 func TestServerStops(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	client := newClient(t, server.Addr)

@@ -1,5 +1,5 @@
-// Grpc serves and calls a gRPC service over rsockets, that is over RDMA: its connections are those
-// of package rsocket, and everything else is as over TCP.
+// Grpc serves and calls a gRPC service over RDMA: its connections come from package rsocket, and
+// everything else is as over TCP.
 //
 //	cd ibverbs/examples/grpc                     # a module of its own: gRPC is no dependency of govs
 //	go run . --listen 127.0.0.1:7471             # one terminal
@@ -25,9 +25,9 @@
 //   - closing the device after gRPC, whose goroutines close connections a little later than its
 //     calls return (closeDevice).
 //
-// --provider chooses engine, kernel or auto, the default: a kernel device where one leads to the
-// address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the address of the
-// interface under the device instead. The device has to be one of iWARP.
+// --provider chooses engine, kernel or auto. The default, auto, takes a kernel device if one
+// reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
+// address of the interface under the device instead. The device must be an iWARP device.
 package main
 
 import (
@@ -73,7 +73,7 @@ func start() error {
 		os.Exit(2)
 	}
 
-	// The first interrupt ends the program in order.
+	// The first interrupt shuts the program down cleanly.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *listen != "" {
@@ -96,8 +96,8 @@ func open(ctx context.Context, name, address string, passive bool) (*ibverbs.Con
 	return ibverbs.Open(p, "")
 }
 
-// closeDevice closes the device when gRPC has closed the last connection. Close of a device with
-// connections is EBUSY, and says which they are.
+// closeDevice closes the device when gRPC has closed the last connection. Close fails with EBUSY if
+// the device still has connections, and its error names them.
 func closeDevice(vctx *ibverbs.Context) error {
 	for patience := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if err := vctx.Close(); !errors.Is(err, syscall.EBUSY) || time.Now().After(patience) {

@@ -39,7 +39,7 @@ func serve(ctx context.Context, provider, address string) (err error) {
 	go func() {
 		defer close(ended)
 		<-ctx.Done()
-		// Calls under way have a second to come to their end.
+		// Calls under way have a second to end.
 		stop := time.AfterFunc(time.Second, srv.Stop)
 		defer stop.Stop()
 		srv.GracefulStop()
@@ -85,8 +85,8 @@ func (echoServer) Talk(talk grpc.BidiStreamingServer[echopb.Message, echopb.Mess
 	}
 }
 
-// wait waits for as long as m says. It ends with ctx, which ends when the client cancels the call,
-// with the call's deadline, and with the connection.
+// wait waits as long as m says, or until ctx ends: because the client cancels the call, the call's
+// deadline passes, or the connection ends.
 func wait(ctx context.Context, m *echopb.Message) error {
 	select {
 	case <-time.After(time.Duration(m.GetWaitMs()) * time.Millisecond):

@@ -44,7 +44,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 	if err != nil {
 		return nil, err
 	}
-	// What an RDMA Read brings is, on iWARP, a write of the peer.
+	// On iWARP, the response to an RDMA Read is a write by the peer.
 	c.mr, err = c.conn.PD().AllocMR(sizeOf, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, err
@@ -63,13 +63,13 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 
 func (c *client) close() error { return errors.Join(c.conn.Close(), c.mr.Close()) }
 
-// read implements memory: an RDMA Read.
+// read implements memory with an RDMA Read.
 func (c *client) read(ctx context.Context, i int) ([]byte, error) {
 	err := c.conn.Do(ctx, ibverbs.NewRead(c.slot(i, 0, slotSize), c.sge(slotAt, slotSize)))
 	return c.mr.Bytes()[slotAt:][:slotSize], err
 }
 
-// swap implements memory: an atomic operation.
+// swap implements memory with an atomic operation.
 func (c *client) swap(ctx context.Context, i int, old, new uint64) (bool, error) {
 	if err := c.conn.Do(ctx, c.swapWR(i, old, new)); err != nil {
 		return false, err
@@ -78,8 +78,8 @@ func (c *client) swap(ctx context.Context, i int, old, new uint64) (bool, error)
 	return was == old, err
 }
 
-// publish implements memory: a Write and an atomic operation, which the peer performs when
-// the Write is placed.
+// publish implements memory with a Write and an atomic operation, which the peer performs
+// when the Write is placed.
 func (c *client) publish(ctx context.Context, i, body int, content []byte, old, new uint64) error {
 	n := copy(c.mr.Bytes()[bodyAt:], content)
 	write := ibverbs.NewWrite(c.slot(i, wordSize+body*bodySize, n), c.sge(bodyAt, n))
@@ -92,7 +92,7 @@ func (c *client) publish(ctx context.Context, i, body int, content []byte, old, 
 	return nil
 }
 
-// ask has the server put a value: the way without atomic operations.
+// ask makes the server put a value, because there are no atomic operations.
 func (c *client) ask(ctx context.Context, key, value string) error {
 	message := request{key, value}.marshal()
 	if len(message) > maxRequest || len(key) > maxData {
@@ -115,7 +115,7 @@ func (c *client) ask(ctx context.Context, key, value string) error {
 	return nil
 }
 
-// swapWR makes a compare-and-swap of the word of slot i, which leaves what it finds at wordAt.
+// swapWR makes a compare-and-swap of the word of slot i. The former word goes to wordAt.
 func (c *client) swapWR(i int, old, new uint64) ibverbs.SendWR {
 	return ibverbs.NewCompareAndSwap(c.slot(i, 0, wordSize), old, new, c.sge(wordAt, wordSize))
 }

@@ -15,8 +15,8 @@ type hello struct {
 	atomics bool   // the client may write by compare-and-swap
 }
 
-// helloMagic begins the private data, in the order of the server's processor: words of the
-// table are, too, so that one of another order can't use them.
+// helloMagic begins the private data, in the byte order of the server's processor. A client of
+// another order refuses it, because the words of the table have that order, too.
 const (
 	helloMagic = 0x676f6b76
 	helloSize  = 4 + ibverbs.RemoteRegionSize + 2 + 1
@@ -46,8 +46,8 @@ func flag1(set bool) byte {
 	return 0
 }
 
-// request is what a client without atomic operations sends: put this. The answer is a text,
-// empty for a success.
+// request asks the server to put a value for a client without atomic operations. The answer is a
+// text, empty for a success.
 type request struct{ key, value string }
 
 const maxRequest = 256

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main, "--timeout", "1m") }
 
-// writes is how clients write that were not told how.
+// writes is how clients write unless a flag says otherwise.
 func writes() string {
 	if exampletest.Kernel() {
 		return "the server" // siw has no atomic operations
@@ -43,7 +43,7 @@ func TestKV(t *testing.T) {
 	get("shape", "")
 }
 
-// TestKVFaults has what a client refuses, and what a server answers with an error.
+// TestKVFaults checks what a client refuses, and what a server answers with an error.
 func TestKVFaults(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	for _, c := range []struct {
@@ -61,7 +61,7 @@ func TestKVFaults(t *testing.T) {
 	}
 }
 
-// TestKVFull has a table of two slots.
+// TestKVFull fills a table of two slots.
 func TestKVFull(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0", "--slots", "2")
 	for _, key := range []string{"a", "b"} {
@@ -93,7 +93,7 @@ func connect(ctx context.Context, t *testing.T, address string) *client {
 	return c
 }
 
-// TestKVLockOfTheDead has a client die as the owner of a slot. Its key keeps the old value,
+// TestKVLockOfTheDead lets a client die as the owner of a slot. Its key keeps the old value,
 // and others can write it.
 func TestKVLockOfTheDead(t *testing.T) {
 	if exampletest.Kernel() {
@@ -124,8 +124,8 @@ func TestKVLockOfTheDead(t *testing.T) {
 	exampletest.MustRun(t, "red\n", server.Addr, "get", "colour")
 }
 
-// TestKVManyWriters has clients write few keys at the same time and read them: each value is
-// one that was written for its key.
+// TestKVManyWriters lets clients write few keys at the same time and read them: each value
+// is one that was written for its key.
 func TestKVManyWriters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
@@ -155,7 +155,7 @@ func TestKVManyWriters(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDecodeTorn makes each byte that counts a wrong one.
+// TestDecodeTorn changes each byte of a body.
 func TestDecodeTorn(t *testing.T) {
 	b := make([]byte, slotSize)
 	binary.NativeEndian.PutUint64(b, 1<<16)

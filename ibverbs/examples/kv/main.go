@@ -1,5 +1,5 @@
-// Kv is a key-value store that clients read, and where they can also write, without its
-// program: the table is a memory region of the server.
+// Kv is a key-value store: clients read the server's memory region, which holds the table, and can
+// also write it, without the server's program.
 //
 //	go run ./ibverbs/examples/kv --listen 127.0.0.1:7471             # one terminal
 //	go run ./ibverbs/examples/kv 127.0.0.1:7471 put colour green     # another
@@ -15,24 +15,23 @@
 //	green
 //
 // It shows:
-//   - a data structure that stays consistent although nobody's program guards it: table.go
+//   - a data structure that stays consistent although no program guards it: table.go
 //     says how a reader notices that it has read half of an old value and half of a new one,
 //   - RDMA Read, and a Write and a compare-and-swap that are posted together (client.go),
 //   - what to do without atomic operations (server.go).
 //
-// Atomic operations of iWARP are those of RFC 7306, which the engine has with its option
-// Extensions and siw does not have. Each end reports in the private data of the
-// connection whether it has them. If one does not, the client reads all the same, and
-// sends what it wants to write to the server, which does it on its own memory: the line is
-// then
+// Atomic operations of iWARP are RFC 7306's, which the engine has with its option Extensions,
+// and which siw does not have. Each end reports in the private data of the connection whether
+// it has them. If one does not, the client still reads by itself, but it sends what it wants
+// to write to the server, which writes its own memory. The line is then
 //
 //	put colour by the server
 //
 // Both ways can be used at the same time, since MR.CompareAndSwap is atomic against the
-// peers' operations. --atomics=false has a client of the engine go the second way.
+// peers' operations. --atomics=false makes a client of the engine go the second way.
 //
-// Clients are trusted: a client that may write the region may write all of it. There is no removal;
-// a key without a value takes its place in the table for good.
+// Clients are trusted: a client that may write the region may write all of it. Keys cannot be
+// removed; a key without a value keeps its place in the table.
 package main
 
 import (

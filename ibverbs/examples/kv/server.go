@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// server has the table. mu is for the clients that have it write; those that write by
-// themselves do not know of it.
+// server has the table. mu serializes writes that the server makes for clients; clients that
+// write by themselves do not take it.
 type server struct {
 	pd      *ibverbs.PD
 	slots   *ibverbs.MR
@@ -28,7 +28,7 @@ type server struct {
 // serverOwner is the number that marks what the server writes.
 const serverOwner = math.MaxUint16
 
-// serve has a table of n slots at address until ctx ends.
+// serve offers a table of n slots at address until ctx ends.
 func serve(ctx context.Context, provider, address string, n int, atomics bool) (err error) {
 	vctx, err := open(ctx, provider, address, true)
 	if err != nil {
@@ -79,13 +79,13 @@ func serve(ctx context.Context, provider, address string, n int, atomics bool) (
 	}
 }
 
-// attend has a client, and does what it asks for, until it leaves or ctx ends.
+// attend accepts a client and does what it asks for, until it leaves or ctx ends.
 func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
 	owner, err := s.enter()
 	if err != nil {
 		return errors.Join(err, req.Reject([]byte(err.Error())))
 	}
-	// Last of all, when the client can't write any more.
+	// This runs last, when the client can't write any more.
 	defer s.leave(owner)
 	whole, err := s.slots.Remote(0, int(s.slots.Len()))
 	if err != nil {
@@ -105,7 +105,8 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
 	return errors.Join(s.answer(ctx, conn), conn.Close())
 }
 
-// answer does what a client asks for, out of buf. Those with atomic operations ask for nothing.
+// answer answers the client's requests until the client leaves or ctx ends. Clients that use atomic
+// operations send none.
 func (s *server) answer(ctx context.Context, conn *rdmacm.Conn) error {
 	for {
 		err := s.one(ctx, conn)
@@ -124,7 +125,7 @@ func (s *server) answer(ctx context.Context, conn *rdmacm.Conn) error {
 	}
 }
 
-// one waits for a request and answers it.
+// one receives a request and answers it.
 func (s *server) one(ctx context.Context, conn *rdmacm.Conn) error {
 	m, err := conn.Receive(ctx)
 	if err != nil {

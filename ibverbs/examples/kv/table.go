@@ -21,11 +21,11 @@ import (
 //
 // A writer makes itself the owner by compare-and-swap of the word, writes the other body,
 // and then swaps in the next version without an owner: from then on the other body counts.
-// One that dies in between has changed nothing that counts.
+// A writer that dies in between has changed nothing that counts.
 //
-// A reader reads the slot as a whole and needs no lock. While it does, two writers may have
-// been at work, so that it has parts of different versions. The CRC, which covers the
-// version as well as the body, is then wrong, and it reads once more.
+// A reader reads the whole slot and needs no lock. If two writers change the slot during the
+// read, the copy mixes versions. The CRC, which covers the version and the body, is then
+// wrong, and the reader reads again.
 const (
 	wordSize = 8
 	bodySize = 124
@@ -42,11 +42,11 @@ var (
 	errTorn     = errors.New("the slot was changed while it was read")
 )
 
-// memory is what the table is made of: the client's is the server's memory over RDMA.
+// memory holds the table: the client's memory is the server's, over RDMA.
 type memory interface {
 	// read returns a copy of slot i, valid until the next call.
 	read(ctx context.Context, i int) ([]byte, error)
-	// swap changes the word of slot i from old to new, and reports whether it was old.
+	// swap changes the word of slot i from old to new, and reports whether the word was old.
 	swap(ctx context.Context, i int, old, new uint64) (bool, error)
 	// publish writes a body of slot i, and after that changes the word from old to new.
 	publish(ctx context.Context, i, body int, content []byte, old, new uint64) error
@@ -94,7 +94,7 @@ func (t *table) put(ctx context.Context, key, value string) error {
 		if err != nil {
 			return err
 		}
-		// If this succeeds the slot is as we have read it, and stays so.
+		// If this succeeds, the slot is as we have read it, and no other writer changes it.
 		mine, err := t.swap(ctx, i, s.word, s.word|t.owner)
 		if err != nil {
 			return err
@@ -106,7 +106,7 @@ func (t *table) put(ctx context.Context, key, value string) error {
 	}
 }
 
-// find returns the slot that has the key, or the first that is empty, once it has no owner.
+// find returns the slot of the key, or the first empty slot, once it has no owner.
 func (t *table) find(ctx context.Context, key string) (int, slot, error) {
 	for n := range min(maxProbe, t.slots) {
 		for i := t.place(key, n); ; {

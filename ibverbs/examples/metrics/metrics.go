@@ -1,7 +1,7 @@
-// Package metrics shows how a program exports what a device counts, to expvar, Prometheus
-// and OpenTelemetry. It is an example, to be copied: a module of its own, so that programs
-// that use ibverbs don't get the dependencies of these. Each exporter reads Context.Stats
-// when it is asked, so that nothing runs in between.
+// Package metrics shows how a program exports the counters of a device to expvar, Prometheus
+// and OpenTelemetry. It is an example, to be copied. It is a module of its own, so that
+// programs that use ibverbs don't get its dependencies. Each exporter reads Context.Stats
+// only when it is asked, so nothing runs in between.
 package metrics
 
 import (
@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Publish has expvar show the device's statistics under name, as JSON, in /debug/vars.
+// Publish makes expvar show the device's statistics under name, as JSON, in /debug/vars.
 func Publish(name string, vctx *ibverbs.Context) {
 	expvar.Publish(name, expvar.Func(func() any {
 		st, err := vctx.Stats()
@@ -101,7 +101,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.qps, prometheus.GaugeValue, float64(st.QPs))
 }
 
-// Observe has meter report the messages and bytes of a device.
+// Observe makes meter report the messages and bytes of a device.
 func Observe(meter metric.Meter, vctx *ibverbs.Context) error {
 	messages, err := meter.Int64ObservableCounter("rdma.messages", metric.WithDescription("RDMA messages"))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// TestExporters sends one message of five bytes, and looks for it in each.
+// TestExporters sends one message of five bytes, and looks for it in each exporter.
 func TestExporters(t *testing.T) {
 	vctx := oneMessage(t)
 	Publish("govs0", vctx)
@@ -55,7 +55,7 @@ rdma_qps{device="govs0"} 2
 	}
 }
 
-// oneMessage opens a device, connects it with itself, and sends "hello".
+// oneMessage opens a device, connects it to itself, and sends "hello".
 func oneMessage(t *testing.T) *ibverbs.Context {
 	ctx := t.Context()
 	vctx, err := ibverbs.Open(engine.New(nil), "")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// bar draws how much of a whole is done, over and over in one line.
+// bar draws how much of a whole is done, again and again in one line.
 type bar struct {
 	out   io.Writer // nil: it draws nothing
 	whole uint64

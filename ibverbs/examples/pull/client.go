@@ -76,7 +76,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, o options)
 	})
 }
 
-// read fills file with what is in source, and keeps o.depth Reads under way.
+// read fills file with the bytes of source, and keeps o.depth Reads under way.
 func read(ctx context.Context, conn *rdmacm.Conn, source ibverbs.RemoteRegion, file *os.File, o options) (err error) {
 	size := int(source.Len)
 	if err := file.Truncate(int64(size)); err != nil {
@@ -87,10 +87,10 @@ func read(ctx context.Context, conn *rdmacm.Conn, source ibverbs.RemoteRegion, f
 	if err != nil {
 		return err
 	}
-	// An error may leave Reads under way: Close has what they bring go nowhere.
+	// An error may leave Reads under way. Closing the region discards what they still bring.
 	defer func() { err = errors.Join(err, mr.Close()) }()
 
-	// Each Read that arrives gives the others time anew.
+	// Each Read that completes restarts the time limit.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(o.timeout, func() { cancel(fmt.Errorf("nothing has come for %v", o.timeout)) })

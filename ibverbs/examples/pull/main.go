@@ -1,6 +1,6 @@
 // Pull copies a file from a server with RDMA Reads. The server maps the file, registers it
-// and does nothing more: its program takes no part in the copying. The client maps the new
-// file, too, and the Reads put the bytes there.
+// and does nothing more: its program takes no part in the copying. The client also maps the new
+// file, and the Reads place the bytes there.
 //
 //	go run ./ibverbs/examples/pull --listen 127.0.0.1:7471 /var/log/syslog     # one terminal
 //	go run ./ibverbs/examples/pull 127.0.0.1:7471 /tmp/syslog                  # another
@@ -17,11 +17,11 @@
 //	/tmp/syslog: 734003200 bytes in 0.874s, 800.9 MiB/s
 //
 // It shows:
-//   - a file as a memory region (PD.MapFile), for Reads of a peer and as the place where
-//     Reads put what they bring,
+//   - a file as a memory region (PD.MapFile), for Reads of a peer and as the memory into which
+//     Reads place their data,
 //   - a region that is announced in the private data of the connection,
 //   - a queue that is kept full: as many goroutines as --depth call Conn.Read on one connection,
-//   - a time limit without any progress, so that a server that stops is noticed.
+//   - a limit on the time without progress, so that a server that stops is noticed.
 //
 // The new file gets its name when it is complete. A file that changes while it is copied is
 // copied as a mixture; nothing reports that.

@@ -30,7 +30,7 @@ func TestPull(t *testing.T) {
 	testPull(t, nil, []string{"--chunk", "70001", "--depth", "3"})
 }
 
-// TestPullFlags has flags that make no difference to the device.
+// TestPullFlags copies with flags that make no difference to the device.
 func TestPullFlags(t *testing.T) {
 	testPull(t, []string{"--chunk", "100000000", "--depth", "1"}, []string{"--progress"})
 }
@@ -57,7 +57,7 @@ func testPull(t *testing.T, flags ...[]string) {
 	}
 }
 
-// TestPullFails has copies that fail: they leave no file behind.
+// TestPullFails makes copies that fail: they leave no file behind.
 func TestPullFails(t *testing.T) {
 	server, file, _ := offer(t, 1<<20)
 	empty := filepath.Join(t.TempDir(), "empty")

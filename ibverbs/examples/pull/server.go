@@ -55,7 +55,7 @@ func serve(ctx context.Context, provider, address, name string) (err error) {
 			continue
 		}
 		clients.Go(func() {
-			// All QPs are of the region's PD, so that one registration serves them all.
+			// All QPs use the region's PD, so that one registration serves them all.
 			if err := attend(ctx, req, &rdmacm.ConnConfig{PD: pd, PrivateData: announcement}); err != nil {
 				fmt.Fprintf(os.Stderr, "pull: %s: %v\n", req.RemoteAddr(), err)
 			}

@@ -12,10 +12,10 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// resolveTimeout is that of rdma_create_ep, for address and route each.
+// resolveTimeout is rdma_create_ep's time limit, for address and route each.
 const resolveTimeout = 2 * time.Second
 
-// endpoint is what rdma_create_ep makes: in C all of this hangs from the id.
+// endpoint is what rdma_create_ep makes: in C all of these objects belong to the id.
 type endpoint struct {
 	vctx           *ibverbs.Context
 	channel        *rdmacm.EventChannel
@@ -89,7 +89,7 @@ func createCQ(vctx *ibverbs.Context) (*ibverbs.CQ, error) {
 	return cq, nil
 }
 
-// await waits for an event of the id. One that reports a failure is the error.
+// await waits for an event of the id, and returns an error if the event reports a failure.
 func (ep *endpoint) await(ctx context.Context, want rdmacm.EventType) error {
 	event, err := ep.channel.GetEvent(ctx)
 	if err != nil {
@@ -104,14 +104,14 @@ func (ep *endpoint) await(ctx context.Context, want rdmacm.EventType) error {
 	return nil
 }
 
-// disconnect is rdma_disconnect, which fails if the peer has been faster. Its event comes
-// in either case.
+// disconnect calls ID.Disconnect, which fails if the peer has disconnected first, and waits for
+// the event, which comes in either case.
 func (ep *endpoint) disconnect(ctx context.Context) error {
 	_ = ep.id.Disconnect()
 	return ep.await(ctx, rdmacm.Disconnected)
 }
 
-// destroy is rdma_destroy_ep. Close of an object that was never made does nothing.
+// destroy does what rdma_destroy_ep does. Close of an object that was never made does nothing.
 func (ep *endpoint) destroy() error {
 	return errors.Join(ep.qp.Close(), ep.id.Close(), ep.channel.Close(),
 		closeCQ(ep.recvCQ), closeCQ(ep.sendCQ), ep.pd.Close(), ep.vctx.Close())

@@ -10,7 +10,7 @@
 //	rdma_client: start
 //	rdma_client: end
 //
-// What stands for each call of the C program, in order:
+// The equivalent of each call of the C program, in order:
 //
 //	rdma_getaddrinfo        GetAddrInfo
 //	rdma_create_ep          Open, CreateEventChannel, CreateID, ResolveAddr, ResolveRoute,
@@ -27,10 +27,10 @@
 //	rdma_destroy_ep         Close of each object, children first
 //
 // Two things differ. A device is opened before an id exists, because it says which provider
-// does the work; librdmacm opens them all and picks one by the address. And calls of an id
-// never wait: they are those of an id with an event channel in C, where ids of
-// rdma_create_ep have none and every call waits for its event. Package rdmacm's Dial does
-// all of create_ep and connect in one call; package echo shows it.
+// does the work; librdmacm opens them all and picks one by the address. And calls of an id never
+// wait: they work as for a C id with an event channel. The ids of rdma_create_ep have no channel,
+// so every call waits for its event. Package rdmacm's Dial does all of create_ep and connect in
+// one call; package echo shows it.
 package main
 
 import (
@@ -151,8 +151,8 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// getComp is rdma_get_send_comp and rdma_get_recv_comp: it waits for one completion. The
-// result of the work is in the completion, as in C; here it is the error.
+// getComp waits for one completion, as rdma_get_send_comp and rdma_get_recv_comp do. In C the
+// completion has the result of the work; here it is the error.
 func getComp(ctx context.Context, cq *ibverbs.CQ) error {
 	var wc [1]ibverbs.WC
 	if _, err := cq.PollWait(ctx, wc[:]); err != nil {

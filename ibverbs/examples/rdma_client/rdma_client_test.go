@@ -35,8 +35,8 @@ func TestClientAndServer(t *testing.T) {
 	}
 }
 
-// runs runs the example with the server at a port, where it has to succeed. It returns false if siw
-// is at that end and has not read the example's message.
+// runs runs the example with the server at a port, where it must succeed. It returns false if siw
+// is the server's end and has not read the example's message.
 func runs(t *testing.T, port string) bool {
 	t.Helper()
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -57,7 +57,7 @@ func runs(t *testing.T, port string) bool {
 	return !hung
 }
 
-// TestNoServer has nobody listen.
+// TestNoServer dials where nobody listens.
 func TestNoServer(t *testing.T) {
 	_, stderr, err := exampletest.Run(t, "-s", exampletest.Host(), "-p", "1")
 	if err == nil || !strings.Contains(stderr, "rdma_client: rdma_connect") {
@@ -65,7 +65,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestCProgram has rdma-core's own program at the other end of each.
+// TestCProgram runs each example against rdma-core's own program.
 func TestCProgram(t *testing.T) {
 	if !exampletest.Kernel() {
 		t.Skip("the C programs need a device of the kernel: GOVS_PROVIDER=kernel GOVS_ADDR=...")
@@ -123,7 +123,7 @@ type process struct {
 	err  error         // of Wait, then
 }
 
-// startC starts a C program, which is ended with the test.
+// startC starts a C program, which ends with the test.
 func startC(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
@@ -139,7 +139,7 @@ func startC(t *testing.T, name string, args ...string) *process {
 	return p
 }
 
-// kill ends the program, and waits for that.
+// kill ends the program, and waits until it has ended.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done

@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// listener is what rdma_create_ep makes for a passive end, and the device.
+// listener is what rdma_create_ep makes for a passive end, together with the device.
 type listener struct {
 	vctx    *ibverbs.Context
 	channel *rdmacm.EventChannel
@@ -43,7 +43,7 @@ func (l *listener) destroy() error {
 	return errors.Join(l.id.Close(), l.channel.Close(), l.vctx.Close())
 }
 
-// endpoint is the id of a request, and what hangs from it in C.
+// endpoint is the id of a request, and the objects that belong to the id in C.
 type endpoint struct {
 	channel        *rdmacm.EventChannel
 	id             *rdmacm.ID
@@ -108,7 +108,7 @@ func createCQ(vctx *ibverbs.Context) (*ibverbs.CQ, error) {
 	return cq, nil
 }
 
-// await waits for an event of the id. One that reports a failure is the error.
+// await waits for an event of the id, and returns an error if the event reports a failure.
 func (ep *endpoint) await(ctx context.Context, want rdmacm.EventType) error {
 	event, err := ep.channel.GetEvent(ctx)
 	if err != nil {
@@ -123,15 +123,15 @@ func (ep *endpoint) await(ctx context.Context, want rdmacm.EventType) error {
 	return nil
 }
 
-// disconnect is rdma_disconnect, which fails if the peer has been faster. Its event comes
-// in either case.
+// disconnect calls ID.Disconnect, which fails if the peer has disconnected first, and waits for
+// the event, which comes in either case.
 func (ep *endpoint) disconnect(ctx context.Context) error {
 	_ = ep.id.Disconnect()
 	return ep.await(ctx, rdmacm.Disconnected)
 }
 
-// destroy is rdma_destroy_ep of the connection. Close of an object that was never made does
-// nothing.
+// destroy does what rdma_destroy_ep does for a connection. Close of an object that was never made
+// does nothing.
 func (ep *endpoint) destroy() error {
 	return errors.Join(ep.qp.Close(), ep.id.Close(), ep.channel.Close(),
 		closeCQ(ep.recvCQ), closeCQ(ep.sendCQ), ep.pd.Close())

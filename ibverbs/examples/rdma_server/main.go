@@ -11,7 +11,7 @@
 //	rdma_server: listening on 127.0.0.1:7471
 //	rdma_server: end
 //
-// What stands for each call of the C program, in order:
+// The equivalent of each call of the C program, in order:
 //
 //	rdma_getaddrinfo        GetAddrInfo
 //	rdma_create_ep          Open, CreateEventChannel, CreateID, BindAddr (see ep.go)
@@ -29,8 +29,8 @@
 //	rdma_dereg_mr           MR.Close
 //	rdma_destroy_ep         Close of each object, children first
 //
-// The comment of rdma_client says what differs from C. Package rdmacm's Listen and Accept
-// do all up to rdma_accept in three calls; package echo shows them.
+// The comment of rdma_client describes how the calls differ from C. Package rdmacm's Listen and
+// Accept do everything up to rdma_accept in three calls; package echo shows them.
 package main
 
 import (
@@ -160,8 +160,8 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// getComp is rdma_get_send_comp and rdma_get_recv_comp: it waits for one completion. The
-// result of the work is in the completion, as in C; here it is the error.
+// getComp waits for one completion, as rdma_get_send_comp and rdma_get_recv_comp do. In C the
+// completion has the result of the work; here it is the error.
 func getComp(ctx context.Context, cq *ibverbs.CQ) error {
 	var wc [1]ibverbs.WC
 	if _, err := cq.PollWait(ctx, wc[:]); err != nil {

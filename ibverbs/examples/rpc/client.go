@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// client calls methods of a server, by one connection at a time, which it makes when it is
-// needed. All methods may be called concurrently, but for Close.
+// client calls methods of a server over one connection at a time, which it makes when it needs
+// one. All methods but Close may be called concurrently.
 type client struct {
 	vctx    *ibverbs.Context
 	address string
@@ -35,13 +35,13 @@ func newClient(vctx *ibverbs.Context, address string) *client {
 }
 
 // Call calls a method and returns its answer. If there is no connection, or it is lost, Call
-// makes another and calls the method again, until ctx ends. Without a deadline of ctx the
+// makes another and calls the method again, until ctx ends. If ctx has no deadline, the
 // method has a minute. The error of a method is a remoteError.
 func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if n := len(method) + len(payload); len(method) > 255 || n > maxMessage-requestHead {
 		return nil, tooLong("request", n, maxMessage-requestHead)
 	}
-	var last error // of the attempt before
+	var last error // of the previous attempt
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		s, err := c.session(ctx)
 		if err == nil {
@@ -60,7 +60,7 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 		}
 		fmt.Fprintf(os.Stderr, "rpc: %v; trying again\n", err)
 		select {
-		case <-time.After(pause/2 + rand.N(pause)): // clients of one server come apart
+		case <-time.After(pause/2 + rand.N(pause)): // so that clients don't all retry at once
 		case <-ctx.Done():
 			return nil, gaveUp(ctx, last, err)
 		}
@@ -68,8 +68,8 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 	}
 }
 
-// gaveUp returns the error of a call whose ctx has ended. The last attempt says why, unless it says
-// only that ctx has ended: then the one before it does, if there was one.
+// gaveUp returns the error of a call whose ctx has ended. The last attempt's error is the reason,
+// unless it only reports the end of ctx: then the error of the attempt before it is, if any.
 func gaveUp(ctx context.Context, before, last error) error {
 	if errors.Is(last, ctx.Err()) {
 		if before == nil {
@@ -80,7 +80,7 @@ func gaveUp(ctx context.Context, before, last error) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), last)
 }
 
-// session returns the connection, if it is not lost, or makes one. The caller is one of its
+// session returns the connection, or makes one if there is none. The caller becomes one of its
 // users.
 func (c *client) session(ctx context.Context) (s *session, err error) {
 	select {
@@ -108,7 +108,7 @@ func (c *client) session(ctx context.Context) (s *session, err error) {
 	return dial(ctx, c.vctx, c.address)
 }
 
-// Close ends the connection in order, and calls that are under way with it.
+// Close ends the connection cleanly, and calls that are under way with it.
 func (c *client) Close() error {
 	s := <-c.current
 	c.current <- nil

@@ -1,6 +1,6 @@
-// Rpc calls methods of a server by messages. All connections of the server take their
+// Rpc calls methods of a server with messages. All connections of the server take their
 // receives from one shared receive queue (SRQ); each call has a deadline, which the server
-// knows, too; and a client whose connection is lost makes another and calls again.
+// also knows; and a client whose connection is lost makes another and calls again.
 //
 //	go run ./ibverbs/examples/rpc --listen 127.0.0.1:7471                   # one terminal
 //	go run ./ibverbs/examples/rpc 127.0.0.1:7471 upper hello                # another
@@ -16,21 +16,21 @@
 //	HELLO
 //	rpc: sleep: context deadline exceeded
 //
-// and the last HELLO every second. It goes on when the server is stopped and started again;
-// calls wait for it until --deadline.
+// and the last client prints HELLO every second. It goes on when the server is stopped and
+// started again, because calls wait for the server until --deadline.
 //
 // It shows:
 //   - an SRQ with a Receiver for all connections, and messages that find their connection by
 //     the number of the QP (server.go),
-//   - credits: iWARP ends the connection of a peer that sends without a receive, so the
-//     server says how many calls a client may have under way, has that many receives for each,
+//   - credits: iWARP ends the connection if a message finds no receive, so the server announces
+//     how many calls a client may have under way, has that many receives for each client,
 //     and posts a receive again before it answers,
-//   - answers that come in another order than the calls, to many goroutines (session.go),
-//   - deadlines that reach the method, and calls that are given up (client.go, server.go),
+//   - answers that come in another order than the calls, for many goroutines (session.go),
+//   - deadlines that reach the method, and abandoned calls (client.go, server.go),
 //   - reconnecting with growing pauses (client.go).
 //
-// A call whose connection is lost may have been carried out or not, and is made again:
-// methods have to be such that once more does no harm. A client that sends more than its
+// If a connection is lost, its calls may have been carried out or not, and the client makes
+// them again. So a method must do no harm when it runs twice. A client that sends more than its
 // credits takes receives from others: if clients can't be trusted, give each QP a receive queue
 // of its own.
 package main

@@ -10,7 +10,7 @@ import (
 // should return when ctx is done.
 type method func(ctx context.Context, payload []byte) ([]byte, error)
 
-// methods are those that there are. To do one of them again does no harm.
+// methods are all methods of the server. None does harm when it runs twice.
 var methods = map[string]method{
 	"upper": func(_ context.Context, payload []byte) ([]byte, error) {
 		return bytes.ToUpper(payload), nil

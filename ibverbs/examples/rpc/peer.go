@@ -21,15 +21,15 @@ type peer struct {
 	ready   chan struct{} // closed when Accept has returned
 	conn    *rdmacm.Conn  // after that; nil if it failed
 	answers buffers
-	free    chan int // those that are not being sent
+	free    chan int // buffers that are not being sent
 
 	mu    sync.Mutex
 	ended bool
 	calls sync.WaitGroup // Add under mu, and only before ended
 }
 
-// begin has a request answered. It returns false if the connection is over; then the message
-// is the caller's.
+// begin answers a request in a goroutine. It returns false if the connection is over; then the
+// message remains the caller's.
 func (p *peer) begin(m rdmacm.Message) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +44,7 @@ func (p *peer) begin(m rdmacm.Message) bool {
 	return true
 }
 
-// end waits for the calls that are under way, and has no more of them begin.
+// end refuses further calls, and waits for those under way.
 func (p *peer) end() {
 	p.mu.Lock()
 	p.ended = true
@@ -55,18 +55,18 @@ func (p *peer) end() {
 // sendTimeout is how long an answer may take to be sent to a client that does not read.
 const sendTimeout = 5 * time.Second
 
-// answer carries a request out.
+// answer carries out a request and sends the answer.
 func (p *peer) answer(m rdmacm.Message) error {
 	a := p.call(m.Data)
-	// The answer gives the client its credit back: a receive comes first.
+	// Post the receive first, because the answer gives the client its credit back.
 	if err := m.Release(); err != nil {
 		return err
 	}
 	if a.failed && p.ctx.Err() != nil {
-		return nil // cut off by the end: the client calls again
+		return nil // the end cut it off: the client calls again
 	}
-	// The request may have come while Accept was still at it, and a kernel device refuses to
-	// send before Accept has returned.
+	// The request may come before Accept returns, and until then a kernel device refuses to
+	// send.
 	<-p.ready
 	if p.conn == nil {
 		return nil
@@ -77,17 +77,17 @@ func (p *peer) answer(m rdmacm.Message) error {
 	if err != nil {
 		return err
 	}
-	// Also if the server is to stop: the client gets what was done.
+	// Even if the server stops, the client gets the answer, so this is not the server's context.
 	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 	defer cancel()
 	if err := p.conn.Send(ctx, sge); err != nil {
 		p.cancel()
-		return errors.Join(err, p.conn.Disconnect()) // takes what names buffer k from the queue
+		return errors.Join(err, p.conn.Disconnect()) // flushes the work request of buffer k
 	}
 	return nil
 }
 
-// call calls the method, and makes an answer of whatever comes of it.
+// call calls the method, and makes an answer of its result or its error.
 func (p *peer) call(b []byte) answer {
 	r, err := parseRequest(b)
 	if err != nil {

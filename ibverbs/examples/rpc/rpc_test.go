@@ -21,7 +21,7 @@ func TestRPC(t *testing.T) {
 	exampletest.MustRun(t, "slept 1ms\n", server.Addr, "sleep", "1ms")
 }
 
-// TestRPCFaults has what a client refuses, and calls that fail.
+// TestRPCFaults checks what a client refuses, and calls that fail.
 func TestRPCFaults(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
 	for _, c := range []struct {
@@ -59,8 +59,8 @@ func connect(t *testing.T, address string) *client {
 	return c
 }
 
-// TestRPCManyCallers has more calls than credits at a time, from several clients, some of
-// which are given up.
+// TestRPCManyCallers makes more calls at a time than there are credits, from several clients,
+// and gives up some of them.
 func TestRPCManyCallers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
@@ -91,8 +91,7 @@ func TestRPCManyCallers(t *testing.T) {
 	wg.Wait()
 }
 
-// TestRPCReconnects has a server that is killed, one that is stopped, and calls that are made
-// all the time.
+// TestRPCReconnects kills a server, stops another one, and makes calls all the time.
 func TestRPCReconnects(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
@@ -123,7 +122,7 @@ func TestRPCReconnects(t *testing.T) {
 	}
 }
 
-// TestRPCNotServer calls a server of something else: there is nothing to wait for.
+// TestRPCNotServer calls a server of another protocol, which fails at once.
 func TestRPCNotServer(t *testing.T) {
 	server := exampletest.Other(t, "echo-all").Start(t, "--listen", exampletest.Host()+":0")
 	_, stderr, err := exampletest.Run(t, server.Addr, "upper", "hello")
@@ -132,7 +131,7 @@ func TestRPCNotServer(t *testing.T) {
 	}
 }
 
-// TestRPCTooManyClients has a server for one client at a time.
+// TestRPCTooManyClients runs a server for one client at a time.
 func TestRPCTooManyClients(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), exampletest.Patience)
 	defer cancel()
@@ -151,8 +150,8 @@ func TestRPCTooManyClients(t *testing.T) {
 	exampletest.MustRun(t, "HELLO\n", server.Addr, "upper", "hello")
 }
 
-// TestGaveUp: a deadline that ends an attempt says nothing new, whoever wraps it, so that the error
-// names the attempt before.
+// TestGaveUp: if an attempt fails only because the deadline has passed, the error names the attempt
+// before it, however the deadline's error is wrapped.
 func TestGaveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

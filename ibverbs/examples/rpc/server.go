@@ -82,7 +82,7 @@ func serve(ctx context.Context, provider, address string, limit int) (err error)
 	}
 }
 
-// make makes the queues for as many clients, with a receive for each of their credits.
+// make makes the queues for the number of clients, with a receive for each of their credits.
 func (s *server) make(vctx *ibverbs.Context, clients int) (err error) {
 	n := clients * credits
 	if s.pd, err = vctx.AllocPD(); err != nil {
@@ -103,7 +103,7 @@ func (s *server) close() error {
 	return errors.Join(s.requests.Close(), s.srq.Close(), closeCQ(s.cq), s.pd.Close())
 }
 
-// receive passes requests on to the connections that they are of, until ctx ends.
+// receive passes each request to its connection, until ctx ends.
 func (s *server) receive(ctx context.Context) error {
 	for {
 		m, err := s.requests.Receive(ctx)
@@ -112,7 +112,7 @@ func (s *server) receive(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.As(err, &failed):
-			continue // a message that was cut off by the end of its connection
+			continue // the end of a connection cut the message off
 		case err != nil:
 			return err
 		}
@@ -127,7 +127,7 @@ func (s *server) receive(ctx context.Context) error {
 	}
 }
 
-// attend has a client until it leaves or ctx ends.
+// attend serves a client until it leaves or ctx ends.
 func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 	p := &peer{server: s, free: make(chan int, credits), ready: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(ctx)
@@ -159,7 +159,7 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 		return err
 	}
 	if p.conn.Wait(ctx) != nil {
-		// The server is to stop. Its methods end with ctx; what was answered still goes out.
+		// The server stops. Its methods end with ctx; finished answers are still sent.
 		p.end()
 		last, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -175,7 +175,7 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 	return err
 }
 
-// forget has completions of p be nobody's.
+// forget drops the completions of p that come from now on.
 func (s *server) forget(p *peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

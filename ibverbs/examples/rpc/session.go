@@ -14,7 +14,7 @@ import (
 // errLost is the error of calls whose connection has ended before the answer came.
 var errLost = errors.New("the connection is lost")
 
-// errNotServer is the error of calls to a server that speaks something else.
+// errNotServer is the error of calls to a server of another protocol.
 var errNotServer = errors.New("it is not a server of rpc")
 
 // session is a connection of the client. It has a buffer for the request of each credit.
@@ -24,7 +24,7 @@ type session struct {
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
 	received chan struct{} // closed when receive has returned; nil: it was never started
-	free     chan int      // requests that are not in use: the credits
+	free     chan int      // request buffers that are not in use: the credits
 	users    sync.WaitGroup
 
 	mu    sync.Mutex
@@ -32,7 +32,7 @@ type session struct {
 	next  uint64 // id
 }
 
-// call is what a request is used for.
+// call is the call that uses a request buffer.
 type call struct {
 	id     uint64
 	left   int // the end of its Send, and the answer
@@ -48,8 +48,8 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 			err = errors.Join(err, s.close())
 		}
 	}()
-	// What the server grants is known after it has accepted, when receives have to be
-	// posted already: there are as many of these as we would use.
+	// The client learns what the server grants after the server has accepted, but it must post
+	// receives before that. So it posts as many as it would use.
 	const most = credits
 	s.conn, err = rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
 		Cap: ibverbs.QPCap{MaxSendWR: most}, Receives: most, ReceiveSize: maxMessage,
@@ -76,7 +76,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 	return s, nil
 }
 
-// close frees everything. Calls that are under way end with errLost, before that.
+// close ends the calls that are under way with errLost, and frees everything.
 func (s *session) close() error {
 	s.cancel()
 	s.users.Wait()
@@ -86,8 +86,8 @@ func (s *session) close() error {
 	return errors.Join(s.conn.Close(), s.mr.Close())
 }
 
-// call sends a request and waits for the answer. When ctx ends it waits no longer, but the
-// credit comes back with the answer only.
+// call sends a request and waits for the answer. When ctx ends, call stops waiting, but the
+// credit comes back only with the answer.
 func (s *session) call(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	var i int
 	select {
@@ -101,7 +101,7 @@ func (s *session) call(ctx context.Context, method string, payload []byte) ([]by
 	if deadline, limited := ctx.Deadline(); limited {
 		timeout = max(time.Until(deadline), 0)
 	}
-	result := make(chan answer, 1) // nobody may be there to take it
+	result := make(chan answer, 1) // the caller may have given up
 	s.mu.Lock()
 	s.next++
 	id := s.next
@@ -148,7 +148,7 @@ func (s *session) lost(err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
-// receive hands out answers until the session ends, which an error makes it do.
+// receive hands out answers until it fails, and then ends the session.
 func (s *session) receive() {
 	defer close(s.received)
 	defer s.cancel()
@@ -161,7 +161,7 @@ func (s *session) receive() {
 		if err != nil {
 			return
 		}
-		a.payload = append([]byte(nil), a.payload...) // the receive goes back
+		a.payload = append([]byte(nil), a.payload...) // the receive is posted again
 		if m.Release() != nil || s.answered(a) != nil {
 			return
 		}
@@ -190,8 +190,8 @@ func (s *session) answered(a answer) error {
 	return nil
 }
 
-// over notes that one of the two things has happened that a request waits for: its Send is
-// complete, or there is the answer. With both the request is free.
+// over notes one of the two events that free a request: its Send has completed, or the answer
+// has come. After both the request is free.
 func (s *session) over(k int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 // receive.
 const maxMessage = 1024
 
-// request is a call: an id of the client's choice (8 bytes), how long the client will wait
-// in microseconds (8), the length of the method's name (1), the name, and the payload. A
-// time and not a moment, as the clocks of two machines differ.
+// request is a call: an id that the client chose (8 bytes), how long the client will wait in
+// microseconds (8), the length of the method's name (1), the name, and the payload. The wait
+// is a duration and not a deadline, because the clocks of two machines differ.
 type request struct {
 	id      uint64
 	timeout time.Duration
@@ -76,7 +76,7 @@ func parseAnswer(b []byte) (answer, error) {
 	return answer{binary.BigEndian.Uint64(b), b[8] != 0, b[answerHead:]}, nil
 }
 
-// remoteError is what a method returned as its error.
+// remoteError is the error that a method returned.
 type remoteError string
 
 func (e remoteError) Error() string { return "the server: " + string(e) }

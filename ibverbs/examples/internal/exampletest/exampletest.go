@@ -4,7 +4,7 @@
 // of ci/vm) can run the tests.
 //
 // With GOVS_PROVIDER=kernel and GOVS_ADDR set to an address of the interface under a kernel
-// device, the processes use that; without, the engine and 127.0.0.1.
+// device, the processes use that; otherwise the engine and 127.0.0.1.
 package exampletest
 
 import (
@@ -34,16 +34,16 @@ const (
 	listening = "listening on "
 )
 
-// Patience is how long a test waits for what has to happen: under the race detector beside others
-// on two CPUs, or in an emulated guest, what takes a second elsewhere takes half a minute.
+// Patience is how long a test waits for what must happen. A second's work can take half a minute
+// under the race detector beside other tests on two CPUs, or in an emulated guest.
 const Patience = 2 * time.Minute
 
-// always is what stands before the arguments of each process of the example under test.
+// always are the flags that precede the arguments of each process of the example under test.
 var always []string
 
 // Main is for TestMain. In a process that Start or Run has started it calls the example's
-// main function, and reports goroutines that are left when that returns. The arguments of each
-// process of the example under test begin with flags, such as one that has it wait for long.
+// main function, and reports goroutines that are left when that returns. flags precede the
+// arguments of each process of the example under test, for example to make it wait longer.
 func Main(m *testing.M, main func(), flags ...string) {
 	always = flags
 	if os.Getenv(asExample) == "" {
@@ -122,8 +122,8 @@ func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a process of the example to its end. err is that of exec.Cmd.Run. Where siw has let its
-// connection hang, Run runs another.
+// Run runs a process of the example to its end and returns the error of exec.Cmd.Run. If siw has
+// let its connection hang, Run runs another.
 func Run(t testing.TB, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	for {
@@ -145,7 +145,7 @@ func Run(t testing.TB, args ...string) (stdout, stderr string, err error) {
 	}
 }
 
-// MustRun is Run of a process that has to succeed and print want.
+// MustRun runs a process, which must succeed and print want.
 func MustRun(t testing.TB, want string, args ...string) {
 	t.Helper()
 	stdout, stderr, err := Run(t, args...)
@@ -172,8 +172,8 @@ func Start(t testing.TB, args ...string) *Server {
 	return Self(t).Start(t, args...)
 }
 
-// Start starts a server and waits until it says that it listens. The end of the test ends
-// it as Stop does.
+// Start starts a server and waits until it says that it listens. The end of the test stops it
+// as Stop does.
 func (p Program) Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, cmd: p.command(t, args...), lines: make(chan string, 1000)}
@@ -191,7 +191,7 @@ func (p Program) Start(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// read passes the lines of the server's output on, as many as there is room for.
+// read passes on the lines of the server's output, and drops lines while s.lines is full.
 func (s *Server) read(out io.Reader) {
 	defer close(s.lines)
 	for scan := bufio.NewScanner(out); scan.Scan(); {
@@ -222,7 +222,7 @@ func (s *Server) Line(text string) string {
 	}
 }
 
-// Stop interrupts the server, which has to end in order: status 0, no goroutines left.
+// Stop interrupts the server, which must end cleanly: status 0, no goroutines left.
 func (s *Server) Stop() {
 	s.t.Helper()
 	_ = s.cmd.Process.Signal(os.Interrupt)
