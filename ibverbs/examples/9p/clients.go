@@ -18,9 +18,9 @@ const firstMessage = 10 * time.Second
 // errDisplaced ends a client that has sent nothing, because others came.
 var errDisplaced = errors.New("it has sent nothing, and others came")
 
-// clients are those that are served, at most most at a time, of which one address has half at most:
-// above its half, a new client takes the place of one of its address that has sent nothing, or is
-// refused. Connections within the host have no such share.
+// clients are the served clients, at most most. One address has at most half of the places. Above
+// that, a new client displaces a silent client of its address, or is refused. Connections within
+// the host have no such limit.
 type clients struct {
 	most int
 	left chan struct{} // has a token after a client has left
@@ -29,19 +29,19 @@ type clients struct {
 	list []*client // oldest first
 }
 
-// client is one that is served.
+// client is a served client.
 type client struct {
 	name      string
 	from      netip.Addr
 	end       context.CancelCauseFunc
 	spoke     bool // it has sent its first message
-	displaced bool // it is to leave
+	displaced bool // it must leave
 }
 
 func newClients(most int) *clients { return &clients{most: most, left: make(chan struct{}, 1)} }
 
-// enter lets c in, or returns false. Where all places are taken it displaces a client that has sent
-// nothing, and waits until that one or another has left.
+// enter lets c in, or returns false. If all places are taken, it displaces a client that has sent
+// nothing, and waits until some client has left.
 func (s *clients) enter(ctx context.Context, c *client) bool {
 	for {
 		in, full := s.try(c)
@@ -56,7 +56,7 @@ func (s *clients) enter(ctx context.Context, c *client) bool {
 	}
 }
 
-// try is an attempt to enter; full says that it may succeed when a client has left.
+// try tries to enter; full says that another try may succeed when a client has left.
 func (s *clients) try(c *client) (in, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,8 +71,9 @@ func (s *clients) try(c *client) (in, full bool) {
 	return false, true
 }
 
-// displace makes the oldest client leave that has sent nothing, of the address that has most such
-// clients, unless one is leaving already. It reports whether one of those that may leave does.
+// displace makes a client leave that has sent nothing and for which may is true, unless one is
+// leaving already: the oldest client of the address with most silent clients. It reports whether a
+// client for which may is true is leaving.
 func (s *clients) displace(may func(*client) bool) bool {
 	silent := func(c *client) bool { return !c.spoke }
 	var oldest *client
@@ -92,7 +93,7 @@ func (s *clients) displace(may func(*client) bool) bool {
 	return true
 }
 
-// count returns how many clients of an address are such.
+// count returns how many clients of an address satisfy such.
 func (s *clients) count(from netip.Addr, such func(*client) bool) (n int) {
 	for _, c := range s.list {
 		if c.from == from && such(c) {
@@ -102,7 +103,7 @@ func (s *clients) count(from netip.Addr, such func(*client) bool) (n int) {
 	return n
 }
 
-// leave gives the place of c back.
+// leave frees the place of c.
 func (s *clients) leave(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +126,8 @@ func (s *clients) spoken(c *client) {
 	c.spoke = true
 }
 
-// connection is one that was accepted: refuse closes it, serve serves it with what listens to the
-// transport.
+// connection is an accepted connection: refuse closes it, and serve serves it over the transport
+// that hear returns.
 type connection struct {
 	from   netip.AddrPort
 	refuse func()
@@ -148,7 +149,7 @@ func (o *options) clientsOf(ctx context.Context, accept func() (connection, erro
 			return nil
 		}
 		if err != nil {
-			// It concerns one client, or there is no memory or descriptor for one more.
+			// The error concerns one client, or memory or descriptors for one more are missing.
 			fmt.Fprintln(os.Stderr, "9p:", err)
 			select {
 			case <-time.After(pause):
@@ -184,8 +185,8 @@ const (
 	acceptPauseMax = time.Second
 )
 
-// peerGroup returns one address for all that a host can have: an IPv4 address, or the first 64 bits
-// of an IPv6 address.
+// peerGroup returns one address for all addresses that a host can have: an IPv4 address, or the
+// first 64 bits of an IPv6 address.
 func peerGroup(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); a.Is4() || a.IsLoopback() {
 		return a
@@ -194,7 +195,7 @@ func peerGroup(a netip.Addr) netip.Addr {
 	return prefix.Addr()
 }
 
-// serve serves c, and reports its coming and going.
+// serve serves c, and logs when it connects and leaves.
 func (s *clients) serve(ctx context.Context, c *client, conn connection) error {
 	fmt.Printf("%s: connected\n", c.name)
 	err := conn.serve(ctx, func(t p9.Transport) p9.Transport {

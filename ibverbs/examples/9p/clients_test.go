@@ -16,7 +16,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-// TestSilentClients: TCP connections that say nothing don't keep a client out, however many come.
+// TestSilentClients: TCP connections that send nothing don't keep a client out, however many come.
 func TestSilentClients(t *testing.T) {
 	server := exampletest.Start(t, "--tcp", "--clients", "4", "--listen", exampletest.Host()+":0", t.TempDir())
 	for range 3 {
@@ -103,7 +103,7 @@ func TestClientsOfOneAddress(t *testing.T) {
 	}
 }
 
-// silence is a Transport of a client that says nothing.
+// silence is a Transport of a client that sends nothing.
 type silence struct{ p9.Transport }
 
 func (silence) Receive(ctx context.Context) (p9.Message, error) {
@@ -124,7 +124,7 @@ func TestFirstMessage(t *testing.T) {
 	})
 }
 
-// TestAcceptFails: without descriptors the server pauses, a second at most, and goes on.
+// TestAcceptFails: without descriptors the server pauses, for at most a second, and goes on.
 func TestAcceptFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

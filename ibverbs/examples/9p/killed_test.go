@@ -18,8 +18,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
-// testKilled kills the server of a mount, without and with a process that waits for it. What Linux
-// does is in kernel-notes/9p-server-gone.md.
+// testKilled kills the server of a mount, with and without a process that waits for it.
+// kernel-notes/9p-server-gone.md describes what Linux does.
 func testKilled(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		s := serve(t, "engine")
@@ -65,7 +65,7 @@ func fails(t *testing.T, mnt string) {
 	})
 }
 
-// within waits until something holds.
+// within waits until a condition holds.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(exampletest.Patience); !holds(); time.Sleep(50 * time.Millisecond) {
@@ -75,9 +75,9 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// waiter starts a process that comes to wait for the server of a mount. waits reports whether it
-// does so for two seconds, in the kernel's function at: programs are read from a 9p mount, too,
-// that of the host's files. end ends the process by a signal.
+// waiter starts a process that comes to wait for the server of a mount. waits reports whether the
+// process waits for two seconds in the kernel's function at, because programs are also read from a
+// 9p mount, the one with the host's files. end ends the process by a signal.
 func waiter(t *testing.T, at, name string, args ...string) (waits func() bool, end func(syscall.Signal)) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -111,7 +111,7 @@ func waiter(t *testing.T, at, name string, args ...string) (waits func() bool, e
 	}
 }
 
-// testKilledUnderWay kills a server that has a read of a process under way, by stopping it first.
+// testKilledUnderWay stops a server, so that a process's read is under way, and then kills it.
 func testKilledUnderWay(t *testing.T) {
 	s := serve(t, "engine")
 	mnt := s.mountOnly(t, "msize=65536")
@@ -155,8 +155,8 @@ func testForcedUnmount(t *testing.T) {
 	})
 }
 
-// splat is what ends a run of the guest with a failure if the kernel logs it, as ci/vm/verdict.sh
-// has it. lost is the one that the kernel logs when a client has lost memory.
+// splat matches what fails a run of the guest if the kernel logs it, as in ci/vm/verdict.sh. lost
+// matches what the kernel logs when a client has lost memory.
 var (
 	splat = regexp.MustCompile(`WARNING:|BUG:|kernel BUG at|Oops|general protection fault[,:]|Call Trace:|` +
 		`refcount_t:|INFO: task .* blocked for|INFO: possible|possible (circular|recursive) locking|` +
@@ -165,8 +165,8 @@ var (
 		`Slab cache still has objects when called from p9_client_destroy.*?\[ end trace `)
 )
 
-// loses calls unmount, of which the kernel complains that the client has lost memory. The end of
-// the guest's run would find the complaint, too: the log is emptied if there is no other in it.
+// loses calls unmount, after which the kernel logs that the client has lost memory. The end of the
+// guest's run would find that message, too, so loses empties the log if it has no other.
 func loses(t *testing.T, unmount func()) {
 	t.Helper()
 	if log := kernelLog(t); splat.MatchString(log) {

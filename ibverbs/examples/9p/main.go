@@ -15,18 +15,18 @@
 //
 // It shows:
 //   - a server for a client that is in the kernel and knows nothing of this project,
-//   - a protocol apart from its transport: package p9 has the protocol, over any transport that
-//     carries messages; rdma.go is the transport over RDMA, and p9/stream.go that over TCP,
-//   - Send and Receive alone: receives that are posted before the client can send (Prepare), each
-//     again before its reply, so that a client with --depth requests under way always finds one,
-//   - files that are read into registered memory and sent from there, and written from the memory
-//     that requests arrive in.
+//   - a protocol that is separate from its transport: package p9 has the protocol, over any
+//     transport that carries messages; rdma.go is the transport over RDMA, p9/stream.go over TCP,
+//   - Send and Receive alone: receives are posted before the client can send (Prepare), and again
+//     before each reply, so that a client with --depth requests under way always finds one,
+//   - files that are read into registered memory and sent from there, and written from the
+//     registered memory in which requests arrive.
 //
-// There is no authentication in iWARP, and none in this server: a client that connects may do,
-// below the directory, whatever the user may that runs the server. Listen at an address that only
+// There is no authentication in iWARP, and none in this server: below the directory, a client that
+// connects may do whatever the user may that runs the server. Listen at an address that only
 // trusted hosts reach.
-// Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and programs
-// of another user's (set-user-ID) with EPERM.
+// Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and
+// set-user-ID programs with EPERM.
 package main
 
 import (
@@ -47,7 +47,7 @@ type options struct {
 	tcp, readOnly    bool
 	msize            int // bytes in a message
 	depth            int // requests that a client may have under way
-	requests         int // of these, how many are served at a time
+	requests         int // how many of these are served at a time
 	clients          int
 }
 
@@ -99,10 +99,10 @@ func start() (err error) {
 	return serveRDMA(ctx, server, &o)
 }
 
-// misuse returns what is wrong with the command line, or "". args is how many arguments follow the
-// flags.
+// misuse returns what is wrong with the command line, or "". args is the number of arguments after
+// the flags.
 func (o *options) misuse(args int) string {
-	const most = 1 << 20 // of Linux
+	const most = 1 << 20 // Linux's limit
 	switch {
 	case args != 1:
 		return fmt.Sprintf("one directory is needed, after all flags; there are %d arguments", args)

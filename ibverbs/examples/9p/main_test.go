@@ -88,7 +88,7 @@ func dial(t *testing.T, addr string) *rdmaConn {
 	return c
 }
 
-// use writes and reads files by many goroutines, with as many requests under way as Linux has.
+// use writes and reads files in many goroutines, with as many requests under way as Linux has.
 func use(t *testing.T, c *p9test.Client) {
 	t.Helper()
 	if err := c.Attach(0); err != nil {
@@ -140,7 +140,7 @@ func useTCP(t *testing.T, addr string) {
 	}
 }
 
-// TestRDMA has two clients, one of which breaks the protocol.
+// TestRDMA connects two clients, one of which breaks the protocol.
 func TestRDMA(t *testing.T) {
 	dir := t.TempDir()
 	server := exampletest.Start(t, "--msize", fmt.Sprint(msize), "--listen", exampletest.Host()+":0", dir)

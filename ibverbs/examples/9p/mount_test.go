@@ -28,11 +28,11 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// fsxVar names the environment variable that says how long TestMount reads and writes at random; 2
-// seconds without it.
+// fsxVar names the environment variable that says how long TestMount reads and writes at random;
+// the default is 2 seconds.
 const fsxVar = "GOVS_9P_FSX"
 
-// TestMount has Linux mount what a Go program serves, over siw: with 9pnet_rdma, which knows
+// TestMount makes Linux mount what a Go program serves, over siw: with 9pnet_rdma, which knows
 // nothing of this project.
 func TestMount(t *testing.T) {
 	if exampletest.Kernel() {
@@ -88,7 +88,7 @@ type served struct {
 	*exampletest.Server
 	dir string
 	tcp bool
-	siw bool // it is over siw
+	siw bool // the server uses siw
 }
 
 // serve starts a server on siw's address.
@@ -114,9 +114,10 @@ func (s *served) mount(t *testing.T, options string) string {
 	return dir
 }
 
-// mountOnly mounts what a server serves. The client sends a message and waits for the answer as
-// soon as it is connected, and is killed and tried again if siw does not read that. So is one whose
-// port TCP had (kernel-notes/siw-port-zero.md): up to eight times, as rdmacm.Dial does.
+// mountOnly mounts what a server serves. The client sends a message as soon as it is connected, and
+// waits for the answer. If siw does not read that message, mountOnly kills the client and retries.
+// It also retries if TCP uses the client's port (kernel-notes/siw-port-zero.md): up to eight times,
+// as rdmacm.Dial does.
 func (s *served) mountOnly(t *testing.T, options string) string {
 	t.Helper()
 	host, port, _ := strings.Cut(s.Addr, ":")
@@ -163,8 +164,8 @@ func (s *served) mountOnly(t *testing.T, options string) string {
 	}
 }
 
-// contents returns all files below a directory, by path, with what is in them. Many are read at the
-// same time, as in an emulated machine a call takes 10 ms, nearly all of it until somebody wakes.
+// contents returns the contents of all files below a directory, by path. It reads many files at the
+// same time, because a call takes 10 ms in an emulated machine, most of it waiting for a wake-up.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -306,7 +307,7 @@ func testBigFile(t *testing.T, s *served, size int) {
 	}
 }
 
-// testCalls makes calls of the file system's.
+// testCalls makes calls on the file system.
 func testCalls(t *testing.T, s *served) {
 	mnt := s.mount(t, "msize=65536")
 	in := func(name string) string { return filepath.Join(mnt, name) }
@@ -465,7 +466,7 @@ func fsx(t *testing.T, name string, mapped bool, r *rand.Rand, limit time.Durati
 	return n
 }
 
-// testTwoMounts has two clients at once, which see each other's files.
+// testTwoMounts mounts with two clients at once, which see each other's files.
 func testTwoMounts(t *testing.T, s *served) {
 	mounts := []string{s.mount(t, "msize=131072"), s.mount(t, "msize=16384")}
 	var wg sync.WaitGroup

@@ -20,7 +20,7 @@ type rdma struct {
 	conn    *rdmacm.Conn
 	max     int
 	replies *ibverbs.MR
-	free    chan int // places in replies for a message each
+	free    chan int // free places in replies, each for one message
 }
 
 // acceptRDMA accepts a client with room for o.depth requests of o.msize bytes.
@@ -44,11 +44,11 @@ func acceptRDMA(ctx context.Context, req *rdmacm.Request, o *options) (_ *rdma, 
 	return t, nil
 }
 
-// Close frees everything. The client gets what was sent, if it takes it within a second.
+// Close frees everything. The client gets what was sent, if it takes that within a second.
 func (t *rdma) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = t.conn.Shutdown(ctx) // the client may have gone, and has lost nothing that it waits for
+	_ = t.conn.Shutdown(ctx) // the client may have gone, and then waits for nothing
 	return errors.Join(t.conn.Close(), t.replies.Close())
 }
 
@@ -67,8 +67,8 @@ func (t *rdma) Receive(ctx context.Context) (p9.Message, error) {
 	return p9.Message{Data: m.Data, Release: m.Release}, nil
 }
 
-// hasLeft reports whether err says that the client has disconnected, and not that the connection
-// ended because of a protocol error.
+// hasLeft reports whether err means that the client disconnected, and not that a protocol error
+// ended the connection.
 func hasLeft(err error) bool {
 	var terminate *ibverbs.TerminateError
 	if errors.As(err, &terminate) {
@@ -100,7 +100,7 @@ func (t *rdma) Send(ctx context.Context, fill func(buf []byte) int) error {
 	limited, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if err := t.conn.Send(limited, sge); err != nil {
-		// The buffer may still be in the send queue: nobody gets it any more.
+		// The buffer may still be in the send queue, so it is not reused.
 		switch {
 		case ctx.Err() == nil && limited.Err() != nil:
 			err = fmt.Errorf("the client has not taken a reply for %v: %w", sendTimeout, err)

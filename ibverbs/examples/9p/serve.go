@@ -69,7 +69,7 @@ func serveTCP(ctx context.Context, server *p9.Server, o *options) error {
 			from:   conn.RemoteAddr().(*net.TCPAddr).AddrPort(),
 			refuse: func() { _ = conn.Close() },
 			serve: func(ctx context.Context, hear func(p9.Transport) p9.Transport) error {
-				defer func() { _ = conn.Close() }() // what was written is the kernel's
+				defer func() { _ = conn.Close() }() // the kernel still sends what was written
 				return server.Serve(ctx, hear(p9.NewStream(conn, o.msize, o.requests, sendTimeout)))
 			},
 		}, nil

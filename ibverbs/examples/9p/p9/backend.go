@@ -11,11 +11,11 @@ import (
 // FS is a file system to serve. Names are those of io/fs: relative to the root, which is ".", with
 // slashes, without "..". No method follows a symbolic link in the last element of a name. All
 // methods may be called concurrently. An error that wraps a syscall.Errno or an error of io/fs
-// gets to the client as that.
+// reaches the client as that errno.
 type FS interface {
 	// Stat returns the attributes of a file.
 	Stat(name string) (Attr, error)
-	// Readlink returns what a symbolic link has in it.
+	// Readlink returns the target of a symbolic link.
 	Readlink(name string) (string, error)
 	// Open opens a regular file or a directory. flags are those of open(2) on Linux, among
 	// O_ACCMODE, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC and O_DIRECTORY.
@@ -33,7 +33,7 @@ type WritableFS interface {
 	Symlink(target, name string) error
 	Link(old, name string) error
 	Rename(old, name string) error
-	// Remove removes a directory, or a file that is none.
+	// Remove removes a directory if dir is true, and otherwise a file that is no directory.
 	Remove(name string, dir bool) error
 	SetAttr(name string, a SetAttr) error
 }
@@ -55,7 +55,7 @@ type WritableFile interface {
 	Sync(dataOnly bool) error
 }
 
-// DirEntry is an entry of a directory. "." and ".." are none.
+// DirEntry is an entry of a directory. ReadDir leaves out "." and "..".
 type DirEntry struct {
 	Name string
 	Qid  Qid
@@ -84,7 +84,7 @@ type SetAttr struct {
 	Atime, Mtime          Time
 }
 
-// Bits of SetAttr.Valid. SetAtime without SetAtimeTo means now, and so for Mtime.
+// Bits of SetAttr.Valid. SetAtime without SetAtimeTo means the current time, and SetMtime likewise.
 const (
 	SetMode    = 0x001
 	SetUID     = 0x002
@@ -98,8 +98,8 @@ const (
 	setAll     = 0x1ff
 )
 
-// errno returns what the reply to a client says of an error. Numbers are those of Linux, which are
-// package syscall's there.
+// errno returns the errno with which the server replies. Numbers are Linux's, as in package syscall
+// on Linux.
 func errno(err error) syscall.Errno {
 	var number syscall.Errno
 	switch {

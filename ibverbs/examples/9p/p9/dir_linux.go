@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dir is a directory of the system. All names go through an os.Root, so that none leads out of it,
-// whatever symbolic links there are or somebody makes meanwhile. Where os.Root has no method, dir
-// has it open the directory that a name is in, and uses the name there without following it.
+// dir is a directory of the system. All names go through an os.Root, so that no symbolic link leads
+// out of the directory, even one that is made during a call. Where os.Root has no method, dir makes
+// it open the directory that holds a name, and uses the name there without following it.
 type dir struct {
 	root *os.Root
 
@@ -25,9 +25,9 @@ type dir struct {
 	devices map[uint64]uint64 // numbers, in the order in which they were seen
 }
 
-// NewDir returns an FS that serves a directory to be read and written. The modes of new files are
-// those that clients ask for without the process's umask. Close root when nobody is served. Of nil
-// it makes nil.
+// NewDir returns an FS that serves a directory for reading and writing. New files get the modes
+// that clients ask for, less the process's umask. Close root when no client is served. If root is
+// nil, NewDir returns nil.
 func NewDir(root *os.Root) WritableFS {
 	if root == nil {
 		return nil
@@ -35,8 +35,8 @@ func NewDir(root *os.Root) WritableFS {
 	return &dir{root: root, devices: make(map[uint64]uint64)}
 }
 
-// qid returns the identity of a file. The inode's number is not enough where another file system is
-// mounted below the root: the upper 16 bits, which numbers rarely use, say which it is.
+// qid returns the identity of a file. The inode's number is not enough if another file system is
+// mounted below the root, so the upper 16 bits, which numbers rarely use, identify the file system.
 func (d *dir) qid(dev, ino uint64, mode uint32, version uint32) Qid {
 	d.mu.Lock()
 	n, ok := d.devices[dev]
@@ -64,7 +64,7 @@ func (d *dir) attr(info fs.FileInfo, err error) (Attr, error) {
 		return Attr{}, syscall.EIO
 	}
 	at := func(t syscall.Timespec) Time { return Time{uint64(t.Sec), uint64(t.Nsec)} }
-	// Whoever changes a file within one tick of the clock changes its size, or nobody notices.
+	// A change within one tick of the clock is only noticed if it changes the size.
 	version := uint32(st.Mtim.Nano()) ^ uint32(st.Size)
 	return Attr{
 		Qid:  d.qid(st.Dev, st.Ino, st.Mode, version),
@@ -93,7 +93,7 @@ func (d *dir) Link(old, name string) error { return d.root.Link(old, name) }
 
 func (d *dir) Rename(old, name string) error { return d.root.Rename(old, name) }
 
-// in calls do with the open directory that name is in, and the name there.
+// in opens the directory that name is in, and calls do with it and the last element of name.
 func (d *dir) in(name string, do func(fd int, base string) error) error {
 	f, err := d.root.OpenFile(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -113,7 +113,7 @@ func with(f *os.File, do func(fd int) error) error {
 	return errors.Join(failed, err)
 }
 
-// Remove is unlinkat: os.Root.Remove would remove a file where a directory is expected.
+// Remove uses unlinkat, because os.Root.Remove would remove a file where a directory is expected.
 func (d *dir) Remove(name string, isDir bool) error {
 	flags := 0
 	if isDir {
@@ -140,7 +140,7 @@ func (d *dir) Statfs() (r Rstatfs, err error) {
 }
 
 func (d *dir) Open(name string, flags int) (File, error) {
-	// Before it is opened: that alone would do something to a device or a FIFO.
+	// Check before opening, because opening has effects on a device or a FIFO.
 	info, err := d.root.Lstat(name)
 	switch {
 	case err != nil:
@@ -166,7 +166,7 @@ func (d *dir) Create(name string, flags int, mode uint32) (File, error) {
 	return d.open(name, flags|os.O_CREATE, fs.FileMode(mode&0o777))
 }
 
-// open opens a file so that it can't wait for the other end of a FIFO.
+// open opens a file without waiting for the other end of a FIFO.
 func (d *dir) open(name string, flags int, mode fs.FileMode) (File, error) {
 	f, err := d.root.OpenFile(name, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
 	if err != nil {
@@ -211,8 +211,8 @@ func (d *dir) SetAttr(name string, a SetAttr) error {
 		})
 }
 
-// set sets everything but the size. Owner before mode, as a new owner takes bits from the mode; the
-// times last, as all others change them.
+// set sets everything but the size: the owner before the mode, because a new owner takes bits from
+// the mode, and the times last, because all other changes change them.
 func (a *SetAttr) set(chown func(uid, gid int) error, chmod func(fs.FileMode) error,
 	chtimes func([]unix.Timespec) error,
 ) error {
@@ -274,7 +274,7 @@ type dirFile struct {
 
 func (f *dirFile) Stat() (Attr, error) { return f.dir.attr(f.File.Stat()) }
 
-// WriteAt appends if the file was opened so, as pwrite does on Linux.
+// WriteAt appends if the file was opened with O_APPEND, as pwrite does on Linux.
 func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	if f.appends {
 		return f.Write(b)
@@ -302,7 +302,7 @@ func (f *dirFile) SetAttr(a SetAttr) error {
 	})
 }
 
-// ReadDir reads entries with getdents64: os.File.ReadDir leaves their inodes out.
+// ReadDir reads entries with getdents64, because os.File.ReadDir leaves their inodes out.
 func (f *dirFile) ReadDir(n int) (entries []DirEntry, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -338,7 +338,7 @@ func (f *dirFile) ReadDir(n int) (entries []DirEntry, err error) {
 		kind := record[18]
 		entries = append(entries, DirEntry{
 			Name: name, Type: kind,
-			// A type in d_type is that in a mode, shifted.
+			// d_type has the type bits of a mode, shifted.
 			Qid: f.dir.qid(f.dev, binary.NativeEndian.Uint64(record), uint32(kind)<<12, 0),
 		})
 	}

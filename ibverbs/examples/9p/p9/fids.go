@@ -6,13 +6,13 @@ import (
 	"syscall"
 )
 
-// fid is what a client's number stands for.
+// fid is the object of a client's fid number.
 type fid struct {
 	mu    sync.Mutex
 	node  *node
-	over  bool // clunked, or another fid by now
+	over  bool // clunked, or replaced by another fid
 	file  File // nil: not opened
-	flags int  // it was opened with
+	flags int  // it was opened with these
 	list  *listing
 }
 
@@ -23,8 +23,8 @@ func (f *fid) at() *node {
 	return f.node
 }
 
-// use takes what the fid names for one more use, and is EBADF if the fid was clunked meanwhile: who
-// has its node then has it without a use.
+// use takes another use of the node that the fid names. It fails with EBADF if the fid was clunked,
+// because then the node is no longer held for this fid.
 func (f *fid) use(t *tree) (*node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -34,7 +34,7 @@ func (f *fid) use(t *tree) (*node, error) {
 	return t.use(f.node), nil
 }
 
-// open returns the open file, and EBADF if there is none.
+// open returns the open file, or EBADF if there is none.
 func (f *fid) open() (File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *fids) get(number uint32) (*fid, error) {
 	return nil, syscall.EBADF
 }
 
-// add makes a fid of a node, whose use it has from then on, also if it fails.
+// add makes a fid of a node. It takes over the caller's use of the node, even if it fails.
 func (s *fids) add(number uint32, n *node) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,8 @@ func (s *fids) add(number uint32, n *node) (err error) {
 	return err
 }
 
-// replace has a fid stand for another node, whose use it has from then on, also if it fails.
+// replace makes a fid name another node. It takes over the caller's use of that node, even if it
+// fails.
 func (s *fids) replace(number uint32, old *fid, n *node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,13 +133,13 @@ func (s *fids) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.m {
-		_ = s.end(f) // nobody is there to be told
+		_ = s.end(f) // the client has gone
 	}
 	clear(s.m)
 }
 
-// open opens the file of a fid with do, which gets the fid's node. If do returns another node, that
-// replaces it.
+// open opens the file of a fid with do, which gets the fid's node. If do returns another node, the
+// fid names that one from then on.
 func (s *fids) open(f *fid, flags int, do func(n *node) (File, *node, error)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// NewFS returns an FS that serves any fs.FS to be read, nil for nil.
+// NewFS returns a read-only FS that serves any fs.FS, or nil for nil.
 func NewFS(fsys fs.FS) FS {
 	if fsys == nil {
 		return nil
@@ -17,7 +17,7 @@ func NewFS(fsys fs.FS) FS {
 	return &ioFS{fsys, maphash.MakeSeed()}
 }
 
-// ioFS gives files their identity by their names.
+// ioFS derives the identity of files from their names.
 type ioFS struct {
 	fs   fs.FS
 	seed maphash.Seed
@@ -31,7 +31,7 @@ func (f *ioFS) qid(name string, info fs.FileMode) Qid {
 func (f *ioFS) attr(name string, info fs.FileInfo) Attr {
 	m := info.Mode()
 	perm := uint32(m.Perm())
-	if perm == 0 { // as of an fs.FS in memory whose maker sets no modes: nobody could read it
+	if perm == 0 { // as in an fs.FS in memory whose maker sets no modes: nobody could read it
 		perm = 0o444
 		if m.IsDir() {
 			perm = 0o555
@@ -86,7 +86,7 @@ func (f *ioFS) Open(name string, _ int) (File, error) {
 	if info, err := fs.Lstat(f.fs, name); err != nil {
 		return nil, err
 	} else if info.Mode().Type()&^fs.ModeDir != 0 {
-		return nil, syscall.ELOOP // a symbolic link; of others there is nothing to read
+		return nil, syscall.ELOOP // a symbolic link; other special files have nothing to read
 	}
 	file, err := f.fs.Open(name)
 	if err != nil {
@@ -133,7 +133,7 @@ func (f *ioFile) ReadAt(b []byte, offset int64) (int, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if offset < f.at { // only from the beginning once more
+	if offset < f.at { // start from the beginning again
 		file, err := f.fs.fs.Open(f.name)
 		if err != nil {
 			return 0, err

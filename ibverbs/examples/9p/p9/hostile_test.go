@@ -37,8 +37,8 @@ func sized(b []byte, size uint32) []byte {
 	return b
 }
 
-// TestHostileClient sends what no client sends, each on a connection of its own, which ends with an
-// error, while another goes on.
+// TestHostileClient sends what no client sends, each on a connection of its own. The connection
+// ends with an error, and another connection goes on.
 func TestHostileClient(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	put(t, filepath.Join(dir, "f"), "hello")
@@ -101,7 +101,7 @@ func TestHostileClient(t *testing.T) {
 	check(t, "16 names", err, syscall.ENOENT)
 }
 
-// TestHostileNumbers has fids, offsets and counts that can't be, which are errors of the request.
+// TestHostileNumbers sends impossible fids, offsets and counts, which are errors of the request.
 func TestHostileNumbers(t *testing.T) {
 	server, dir := directory(t, p9.Limits{Fids: 8, OpenFiles: 2, Entries: 100})
 	put(t, filepath.Join(dir, "f"), "hello")
@@ -142,7 +142,7 @@ func TestHostileNumbers(t *testing.T) {
 	check(t, "a link of a long target", c.Call(p9.KindSymlink,
 		&p9.Tsymlink{Name: "l", Target: strings.Repeat("x", 4096)}, nil), syscall.EINVAL)
 
-	// Limits, and what is free again.
+	// Limits, and what becomes free again.
 	check(t, "a second file", errors.Join(walk(0, 2, "f"), c.Open(2, 0)), nil)
 	check(t, "a third", errors.Join(walk(0, 3, "f"), c.Open(3, 0)), syscall.EMFILE)
 	check(t, "the third, without the first", errors.Join(c.Clunk(1), c.Open(3, 0)), nil)
@@ -168,14 +168,14 @@ func TestHostileNumbers(t *testing.T) {
 		return err
 	}(), syscall.ENOMEM)
 
-	// Tversion begins anew.
+	// Tversion starts anew.
 	var v p9.Rversion
 	check(t, "Tversion", c.Tagged(p9.NoTag, p9.KindVersion, &p9.Tversion{Msize: msize, Version: p9.Version}, &v), nil)
 	check(t, "a fid from before", c.Clunk(0), syscall.EBADF)
 	check(t, "attach", c.Attach(0), nil)
 }
 
-// slow is a file whose reads wait until there is something in proceed.
+// slow is a file whose reads wait for a token in proceed.
 type slow struct {
 	fs.FS
 	proceed chan struct{}
@@ -201,8 +201,8 @@ func (f slowFile) Read(b []byte) (int, error) {
 	return f.File.Read(b)
 }
 
-// TestFlush flushes a read that takes long: others are served, and the answer to the flush comes
-// after that to the read.
+// TestFlush flushes a read that takes long: the server still serves other requests, and answers the
+// flush after the read.
 func TestFlush(t *testing.T) {
 	files := slow{fstest.MapFS{"slow": {Data: []byte("x")}}, make(chan struct{}), new(atomic.Int32)}
 	c := attached(t, p9.NewServer(p9.NewFS(files), p9.Limits{}))
@@ -233,8 +233,8 @@ func TestFlush(t *testing.T) {
 	check(t, "the read", read(&r), nil)
 }
 
-// slowRemoval is a directory in which a removal waits for something in proceed, and with it
-// whatever uses names.
+// slowRemoval is a directory in which a removal waits for a token in proceed, and so does whatever
+// uses names.
 type slowRemoval struct {
 	p9.WritableFS
 	waiting, proceed chan struct{}
@@ -246,8 +246,8 @@ func (s slowRemoval) Remove(name string, dir bool) error {
 	return s.WritableFS.Remove(name, dir)
 }
 
-// TestWalkOfClunkedFid clunks a fid while a walk from it waits. The directory that it is in remains
-// what another client's fid names.
+// TestWalkOfClunkedFid clunks a fid while a walk from it waits. Another client's fid still names
+// the directory of the clunked one.
 func TestWalkOfClunkedFid(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -282,7 +282,7 @@ func TestWalkOfClunkedFid(t *testing.T) {
 	check(t, "walk from it", err, nil)
 }
 
-// slowRename is a directory in which a rename waits for something in proceed.
+// slowRename is a directory in which a rename waits for a token in proceed.
 type slowRename struct {
 	p9.WritableFS
 	waiting, proceed chan struct{}
@@ -294,8 +294,8 @@ func (s slowRename) Rename(from, to string) error {
 	return s.WritableFS.Rename(from, to)
 }
 
-// TestRenameIntoClunkedFid clunks the directory that a rename under way goes to. The directory that
-// it is in remains what another client's fid names, and a fid of the file keeps to that.
+// TestRenameIntoClunkedFid clunks the target directory of a rename that is under way. Another
+// client's fid still names the parent of that directory, and a fid of the file keeps to the file.
 func TestRenameIntoClunkedFid(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -345,7 +345,7 @@ func TestTagTwice(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	c.Start(5, p9.KindGetattr, &p9.Tgetattr{})
-	// The server reads no more from then on, though the first request is still under way.
+	// The server reads no more, although the first request is still under way.
 	if err := conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -358,8 +358,8 @@ func TestTagTwice(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead sends requests and reads no reply: its connection ends, when a reply
-// has waited for as long as the transport allows.
+// TestClientThatDoesNotRead sends requests and reads no reply: its connection ends when a reply has
+// waited as long as the transport allows.
 func TestClientThatDoesNotRead(t *testing.T) {
 	server, _ := directory(t, p9.Limits{})
 	conn, ended := pipe(t, server)
@@ -372,8 +372,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestClientThatStops sends the beginning of a message, after which the rest may take as long as
-// the transport allows.
+// TestClientThatStops sends the beginning of a message: the rest may take as long as the transport
+// allows.
 func TestClientThatStops(t *testing.T) {
 	for _, n := range []int{1, 4, 10} {
 		server, _ := directory(t, p9.Limits{})
@@ -393,8 +393,8 @@ func TestClientThatStops(t *testing.T) {
 	}
 }
 
-// FuzzServe has a server read bytes, which are cut into messages as a transport does, over files
-// in memory and over a directory. What is a request decodes and encodes to the same bytes.
+// FuzzServe makes a server read bytes, cut into messages as a transport cuts them, over files in
+// memory and over a directory. Each request that decodes also encodes to the same bytes.
 func FuzzServe(f *testing.F) {
 	version := encode(f, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})
 	start := append(version, encode(f, p9.KindAttach, 1, &p9.Tattach{AFid: p9.NoFid})...)
@@ -439,7 +439,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// roundTrip decodes the messages in b, and encodes what is one.
+// roundTrip decodes the messages in b, and encodes those that decode.
 func roundTrip(t *testing.T, b []byte) {
 	for len(b) >= 7 {
 		n := binary.LittleEndian.Uint32(b)

@@ -9,7 +9,7 @@ import (
 )
 
 // listing is what a client has read of a directory. Its entries keep their offsets until the client
-// begins again, so that it sees each once, whatever is removed or created meanwhile.
+// begins again, so that the client sees each once, even if entries are removed or created.
 type listing struct {
 	entries []DirEntry
 	end     bool
@@ -18,8 +18,8 @@ type listing struct {
 // readBatch is how many entries are read at a time.
 const readBatch = 512
 
-// readdir puts entries from offset on into buf: as many as fit. Entry n has the offset n+1, where
-// the next one is. reopen opens the directory once more.
+// readdir puts as many entries as fit into buf, from offset on. Entry n has the offset n+1, where
+// the next one is. reopen opens the directory again.
 func (s *fids) readdir(f *fid, buf []byte, offset uint64, first [2]DirEntry,
 	reopen func() (File, error),
 ) (int, error) {
@@ -63,13 +63,13 @@ func (s *fids) readdir(f *fid, buf []byte, offset uint64, first [2]DirEntry,
 			continue
 		}
 		if full == 0 {
-			return 0, syscall.EINVAL // not even one, and nothing would say that it is the end
+			return 0, syscall.EINVAL // not even one fits, and an empty reply would mean the end
 		}
 		return full, nil
 	}
 }
 
-// extend reads on until entry i is there, or the end.
+// extend reads on until it has entry i, or reaches the end.
 func (s *fids) extend(f *fid, i int) error {
 	for i >= len(f.list.entries) && !f.list.end {
 		if s.entries.Load() > int64(s.maxEntries) {

@@ -1,6 +1,6 @@
 package p9
 
-// The kinds of requests that the server knows. The reply to each has the next number, or is
+// Kinds of requests that the server knows. The reply to each has the next number, or is
 // KindError.
 const (
 	KindError    = 7 // Rlerror
@@ -47,7 +47,7 @@ type (
 		Msize   uint32
 		Version string
 	}
-	// Rversion is what the server speaks.
+	// Rversion answers with the version that the server speaks.
 	Rversion = Tversion
 
 	// Tattach makes Fid the root. AFid, for authentication, is NoFid.
@@ -56,13 +56,13 @@ type (
 		Uname, Aname string
 		UID          uint32
 	}
-	// Rattach is the root.
+	// Rattach has the root's qid.
 	Rattach struct{ Qid Qid }
 
-	// Tflush gives up the request OldTag: no reply to that follows Rflush.
+	// Tflush gives up the request OldTag: no reply to that request follows Rflush.
 	Tflush struct{ OldTag uint16 }
 
-	// Twalk makes NewFid what Names lead to from Fid.
+	// Twalk makes NewFid name the file that Names lead to from Fid.
 	Twalk struct {
 		Fid, NewFid uint32
 		Names       []string
@@ -76,7 +76,7 @@ type (
 		Offset uint64
 		Count  uint32
 	}
-	// Rread is what was read.
+	// Rread has the data that was read.
 	Rread struct{ Data []byte }
 
 	// Twrite writes a file.
@@ -88,10 +88,10 @@ type (
 	// Rwrite says how much was written.
 	Rwrite struct{ Count uint32 }
 
-	// Tfid is a request with a fid alone: to clunk or remove it, for statfs and readlink.
+	// Tfid is a request with only a fid: clunk, remove, statfs or readlink.
 	Tfid struct{ Fid uint32 }
 
-	// Rstatfs is the state of the file system, as statfs(2) has it.
+	// Rstatfs is the state of the file system, as in statfs(2).
 	Rstatfs struct {
 		Type, BlockSize                           uint32
 		Blocks, Free, Avail, Files, FilesFree, ID uint64
@@ -100,14 +100,14 @@ type (
 
 	// Topen opens a file (Tlopen).
 	Topen struct{ Fid, Flags uint32 }
-	// Ropen is the open file, the reply to Topen and Tcreate.
+	// Ropen describes the open file. It is the reply to Topen and Tcreate.
 	Ropen struct {
 		Qid    Qid
 		IOUnit uint32
 	}
 
-	// Tcreate creates a file in the directory Fid and opens it (Tlcreate): Fid is the file
-	// afterwards.
+	// Tcreate creates a file in the directory Fid and opens it (Tlcreate). Afterwards Fid is
+	// the file.
 	Tcreate struct {
 		Fid              uint32
 		Name             string
@@ -120,7 +120,7 @@ type (
 		Name, Target string
 		GID          uint32
 	}
-	// Rqid is the reply to it and to Tmkdir.
+	// Rqid is the reply to Tsymlink and Tmkdir.
 	Rqid struct{ Qid Qid }
 
 	// Trename gives a file another name and directory.
@@ -129,7 +129,7 @@ type (
 		Name     string
 	}
 
-	// Rreadlink is where a symbolic link leads.
+	// Rreadlink has the target of a symbolic link.
 	Rreadlink struct{ Target string }
 
 	// Tgetattr asks for attributes.
@@ -180,7 +180,7 @@ type (
 		NewName string
 	}
 
-	// TunlinkAt removes a name, of a directory with the flag RemoveDir.
+	// TunlinkAt removes a name; the flag RemoveDir removes a directory.
 	TunlinkAt struct {
 		Dir   uint32
 		Name  string
@@ -214,8 +214,8 @@ var requests = map[uint8]func() any{
 	KindRemove:   func() any { return new(Tfid) },
 }
 
-// NewRequest returns a pointer to an empty struct for a kind of request, nil if the server does not
-// know it.
+// NewRequest returns a pointer to an empty struct for a kind of request, or nil if the server does
+// not know the kind.
 func NewRequest(kind uint8) any {
 	if f := requests[kind]; f != nil {
 		return f()
@@ -223,7 +223,7 @@ func NewRequest(kind uint8) any {
 	return nil
 }
 
-// Values that fields have.
+// Values of fields.
 const (
 	NoTag = 0xffff     // of Tversion
 	NoFid = 0xffffffff // no fid
@@ -237,6 +237,6 @@ const (
 	Version   = "9P2000.L" // Tversion.Version
 
 	maxWalk  = 16    // names in a Twalk
-	getBasic = 0x7ff // Rgetattr.Valid: all that Attr has
+	getBasic = 0x7ff // Rgetattr.Valid: all fields of Attr
 	minMsize = 4096  // less is of no use: Linux does not go below
 )

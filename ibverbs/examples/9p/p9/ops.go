@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Flags of open(2) on Linux, which are those of Topen. What is not in openFlags is the client's
-// affair, or not to be left to it.
+// Flags of open(2) on Linux, which Topen uses. Flags outside openFlags concern only the client, or
+// clients must not use them.
 const (
 	accMode    = 3
 	flagCreat  = 0o100
@@ -45,7 +45,7 @@ func (c *session) serve(buf []byte, kind uint8, body any) (any, error) {
 	case KindFsync:
 		return nil, c.fsync(body.(*Tfsync))
 	case KindLock, KindGetLock:
-		// There are none between clients; success would be a lie that costs somebody's data.
+		// There are no locks between clients; success would be a lie that costs somebody's data.
 		return nil, syscall.ENOLCK
 	}
 	if body == nil {
@@ -54,7 +54,7 @@ func (c *session) serve(buf []byte, kind uint8, body any) (any, error) {
 	to, ok := c.fs.(WritableFS)
 	if !ok {
 		if kind == KindRemove {
-			_ = c.fids.clunk(body.(*Tfid).Fid) // as the protocol has it
+			_ = c.fids.clunk(body.(*Tfid).Fid) // the protocol says so
 		}
 		return nil, syscall.EROFS
 	}
@@ -75,8 +75,8 @@ func (c *session) attach(m *Tattach) (any, error) {
 	return &Rattach{a.Qid}, c.fids.add(m.Fid, c.tree.use(c.tree.root))
 }
 
-// walk goes from name to name. If the first is there and another is not, the reply says how many
-// are, and there is no new fid.
+// walk walks from name to name. If the first exists and a later one does not, the reply says how
+// many exist, and there is no new fid.
 func (c *session) walk(m *Twalk) (any, error) {
 	f, err := c.fids.get(m.Fid)
 	if err != nil {
@@ -120,8 +120,8 @@ func (c *session) walk(m *Twalk) (any, error) {
 	return &reply, c.fids.add(m.NewFid, at)
 }
 
-// isDir reports whether a name is a directory's, and not that of a symbolic link to one: an FS
-// follows links in the middle of a path, but here the client does. The caller holds tree.changing.
+// isDir reports whether a node is a directory, and not a symbolic link to one: an FS follows links
+// in the middle of a path, but in 9P the client does. The caller holds tree.changing.
 func (c *session) isDir(n *node) (bool, error) {
 	p, err := c.tree.path(n)
 	if err != nil {
@@ -202,7 +202,7 @@ func (c *session) read(buf []byte, m *Tread) (any, error) {
 	return &Rread{buf[before:][:n]}, nil
 }
 
-// opened returns an open file for a transfer at an offset.
+// opened returns the open file of a fid for a transfer at an offset.
 func (c *session) opened(number uint32, offset uint64) (*fid, File, error) {
 	f, err := c.fids.get(number)
 	if err != nil {
@@ -235,7 +235,7 @@ func (c *session) readdir(buf []byte, m *Treaddir) (any, error) {
 	var first [2]DirEntry
 	for i, at := range []*node{n, cmp.Or(n.parent, n)} {
 		first[i] = DirEntry{Name: "..."[:i+1], Type: dtDir, Qid: Qid{Type: QTDir}}
-		// It may have been removed since it was opened: then its qid is nobody's.
+		// The name may have been removed since the file was opened: then its qid is unknown.
 		if p, err := c.tree.path(at); err == nil {
 			if a, err := c.fs.Stat(p); err == nil {
 				first[i].Qid = a.Qid
@@ -263,7 +263,7 @@ func (c *session) getattr(m *Tgetattr) (any, error) {
 	return &Rgetattr{Valid: getBasic, Attr: a}, err
 }
 
-// attr returns the attributes of a file, also of an open one that has no name any more.
+// attr returns the attributes of a file, even of an open one that no longer has a name.
 func (c *session) attr(f *fid) (Attr, error) {
 	if file, err := f.open(); err == nil {
 		return file.Stat()

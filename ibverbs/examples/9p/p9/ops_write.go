@@ -66,9 +66,9 @@ func (c *session) change(to WritableFS, body any) (any, error) {
 	return nil, syscall.EOPNOTSUPP
 }
 
-// permMask is what of a mode a client may give to a new file. The server acts as the user that runs
-// it, whoever the client says it is: a program of that user's that others may run as that user is
-// not the client's to make.
+// permMask has the mode bits that a client may give to a new file. It leaves out set-user-ID and
+// set-group-ID, because the server acts as the user that runs it, whoever the client says it is: a
+// client must not make programs that others may run as that user.
 const permMask = 0o1777
 
 func (c *session) write(m *Twrite) (any, error) {
@@ -142,8 +142,8 @@ func (c *session) lcreate(to WritableFS, m *Tcreate) (any, error) {
 	return &Ropen{Qid: a.Qid}, err
 }
 
-// nameIn returns the path of a name in what has to be a directory. Without the check, a symbolic
-// link in its place would be followed, as it is not the last element of the path any more.
+// nameIn returns the path of a name in a directory. It checks that dir is a directory: a symbolic
+// link in its place would be followed, because it is not the last element of the path.
 func (c *session) nameIn(dir *node, name string) (string, error) {
 	p, err := c.tree.pathIn(dir, name)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *session) nameIn(dir *node, name string) (string, error) {
 	return p, err
 }
 
-// make has do make something under a name in a directory, and returns its qid.
+// make lets do make something under a name in a directory, and returns its qid.
 func (c *session) make(dir uint32, name string, do func(p string) error) (Qid, error) {
 	f, err := c.fids.get(dir)
 	if err != nil {
@@ -181,12 +181,12 @@ func (c *session) entry(f *fid) (*node, string, error) {
 	if n == c.tree.root {
 		return nil, "", syscall.EBUSY
 	}
-	// A file that is removed has no name, though another may have that now.
+	// A removed file has no name, though another file may have that name by now.
 	_, err := c.tree.path(n)
 	return n.parent, n.name, err
 }
 
-// remove removes the name that which returns, a directory's or not.
+// remove removes the name that which returns; the bool says whether it is a directory's.
 func (c *session) remove(to WritableFS, which func() (*node, string, bool, error)) error {
 	c.tree.changing.Lock()
 	defer c.tree.changing.Unlock()
@@ -205,7 +205,7 @@ func (c *session) remove(to WritableFS, which func() (*node, string, bool, error
 	return nil
 }
 
-// removeFid removes what a fid names, and frees the fid, also if that fails.
+// removeFid removes the file that a fid names, and frees the fid, even if the removal fails.
 func (c *session) removeFid(to WritableFS, m *Tfid) error {
 	f, err := c.fids.get(m.Fid)
 	if err != nil {
@@ -222,7 +222,7 @@ func (c *session) removeFid(to WritableFS, m *Tfid) error {
 	})
 }
 
-// rename renames what which returns.
+// rename renames the name that which returns.
 func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*node, string, error)) error {
 	f, err := c.fids.get(dir)
 	if err != nil {
@@ -238,7 +238,7 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	if err != nil {
 		return err
 	}
-	newDir, err := f.use(c.tree) // which may be clunked before the file is in it
+	newDir, err := f.use(c.tree) // the directory may be clunked before the rename ends
 	if err != nil {
 		return err
 	}
@@ -257,8 +257,7 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	return nil
 }
 
-// sameFile reports whether two names are links to one file, which rename(2) leaves both as they
-// are.
+// sameFile reports whether two names are links to one file: then rename(2) removes neither name.
 func (c *session) sameFile(p, q string) bool {
 	a, err := c.fs.Stat(p)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const msize = 64 << 10
 
-// pipe has a server serve one client over a pipe. ended gets the error of Serve.
+// pipe makes a server serve one client over a pipe. ended gets the error of Serve.
 func pipe(t testing.TB, server *p9.Server) (conn net.Conn, ended chan error) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -165,7 +165,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestUnsupported has requests that the server refuses, each with the errno that Linux expects.
+// TestUnsupported sends requests that the server refuses, each with the errno that Linux expects.
 func TestUnsupported(t *testing.T) {
 	server, _ := directory(t, p9.Limits{})
 	c := attached(t, server)
@@ -216,12 +216,12 @@ func TestReaddir(t *testing.T) {
 	if len(seen) != n+2 || seen["."] == 0 || seen[".."] == 0 {
 		t.Errorf("%d entries, want %d, with . and ..", len(seen), n+2)
 	}
-	// An offset leads to the entry that is next there, also back.
+	// An offset leads to the entry that comes next, even after a later one was read.
 	entries, err := c.ReadDir(1, seen[".."], 1000)
 	if err != nil || seen[entries[0].Name] != seen[".."]+1 {
 		t.Errorf("from the offset of ..: %+v, %v", entries[0], err)
 	}
-	// From the beginning it is what there is now.
+	// From the beginning, the reply has what is there now.
 	if entries, err = c.ReadDir(1, 0, 1000); err != nil || len(entries) != 2 {
 		t.Errorf("of a directory that is empty now: %+v, %v", entries, err)
 	}
@@ -231,7 +231,7 @@ func TestReaddir(t *testing.T) {
 	}
 }
 
-// TestRename renames directories above files that fids are of, also of another client.
+// TestRename renames directories above files for which this client and another one have fids.
 func TestRename(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	put(t, filepath.Join(dir, "a/b/f"), "hello")
@@ -252,7 +252,7 @@ func TestRename(t *testing.T) {
 	if got, err := two.Read(1, 0, 10); err != nil || string(got) != "hello" {
 		t.Errorf("read: %q, %v", got, err)
 	}
-	// Rename by fid, over a file that somebody has: theirs has no name afterwards.
+	// Rename by fid over a file of another client's fid: that fid has no name afterwards.
 	if _, err := two.Walk(0, 2, "a", "f"); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestRename(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "a/f")); err != nil || string(got) != "hello" {
 		t.Errorf("a/f has %q, %v", got, err)
 	}
-	// Of two names of one file, both remain, and so do fids.
+	// If both names are links to one file, both remain, and so do fids.
 	put(t, filepath.Join(dir, "name"), "one file")
 	_, err = two.Walk(0, 3, "name")
 	check(t, "walk", err, nil)
@@ -284,8 +284,8 @@ func TestRename(t *testing.T) {
 		&p9.TrenameAt{OldDir: 0, OldName: "a", NewDir: 2, NewName: "a"}, nil), syscall.EINVAL)
 }
 
-// TestRootIsNotLeft tries to get out of the directory: by names, by symbolic links of the client's,
-// and by a directory that becomes a link while the client has it.
+// TestRootIsNotLeft tries to leave the directory: by names, by symbolic links that the client has
+// made, and by a directory that becomes a link while the client has it.
 func TestRootIsNotLeft(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	outside := t.TempDir()
@@ -310,7 +310,7 @@ func TestRootIsNotLeft(t *testing.T) {
 		name := fmt.Sprint("link", i)
 		check(t, "symlink", c.Call(p9.KindSymlink, &p9.Tsymlink{Dir: 0, Name: name, Target: target}, new(p9.Rqid)), nil)
 		_, err := c.Walk(0, 2, name, "secret")
-		check(t, "walk through a link", err, syscall.ENOENT) // it gets to the link, and no farther
+		check(t, "walk through a link", err, syscall.ENOENT) // the walk ends at the link
 		if _, err := c.Walk(0, 3, name); err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func TestRootIsNotLeft(t *testing.T) {
 	}
 }
 
-// TestSpecialFiles has a FIFO in the directory, which nobody waits for.
+// TestSpecialFiles puts a FIFO into the directory, and nobody must wait for it.
 func TestSpecialFiles(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o666); err != nil {
@@ -375,7 +375,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// TestAppend has two fids that append.
+// TestAppend appends through two fids.
 func TestAppend(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	put(t, filepath.Join(dir, "log"), "")
@@ -413,7 +413,7 @@ func (s sequential) Open(name string) (fs.File, error) {
 	return f, err
 }
 
-// TestReadOnly serves an fs.FS, also one whose files are read from the beginning to the end only.
+// TestReadOnly serves an fs.FS, and also one whose files can only be read in sequence.
 func TestReadOnly(t *testing.T) {
 	data := make([]byte, 100_000)
 	for i := range data {
@@ -464,7 +464,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestManyCallers has many goroutines create, write, read, rename and remove at the same time.
+// TestManyCallers creates, writes, reads, renames and removes in many goroutines at the same time.
 func TestManyCallers(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
 	clients := []*p9test.Client{attached(t, server), attached(t, server)}

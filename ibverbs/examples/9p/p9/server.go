@@ -1,4 +1,4 @@
-// Package p9 is a server of 9P2000.L, the protocol of Linux's 9p file system, for any FS and over
+// Package p9 is a server of 9P2000.L, the protocol of Linux's 9p file system. It serves any FS over
 // any Transport.
 package p9
 
@@ -14,18 +14,18 @@ import (
 // Transport carries messages of one connection. Receive is called by one goroutine at a time, the
 // others concurrently.
 type Transport interface {
-	// Receive waits for the next message until ctx ends. io.EOF: the client has left.
+	// Receive waits for the next message until ctx ends. io.EOF says that the client has left.
 	Receive(ctx context.Context) (Message, error)
-	// Send waits for a buffer of MaxMessage bytes, has fill write a message there, and sends as
+	// Send waits for a buffer of MaxMessage bytes, makes fill write a message there, and sends as
 	// many bytes as fill returns, or nothing if that is negative. Messages whose Send begins later
-	// arrive later. It fails when ctx ends, or if the client does not take the message within a
-	// time that is the transport's. io.EOF: the client has left.
+	// arrive later. Send fails when ctx ends, or if the client does not take the message within a
+	// time that the transport defines. io.EOF says that the client has left.
 	Send(ctx context.Context, fill func(buf []byte) int) error
-	// MaxMessage returns how many bytes a message has at most, either way.
+	// MaxMessage returns the length in bytes of the longest message, either way.
 	MaxMessage() int
 }
 
-// Message is a message that was received.
+// Message is a received message.
 type Message struct {
 	Data    []byte       // valid until Release
 	Release func() error // gives the memory back, so that the client may send one more; may be nil
@@ -111,13 +111,13 @@ type session struct {
 	requests map[uint16]*request // by tag, until the reply is sent
 }
 
-// request is one that the client waits for.
+// request is a request that the client waits for.
 type request struct {
 	replied bool          // the reply is being sent: the client may use the tag again
 	done    chan struct{} // closed when the reply is sent
 }
 
-// receive has requests served until the client leaves, breaks the protocol or ctx ends.
+// receive serves requests until the client leaves, breaks the protocol or ctx ends.
 func (c *session) receive(ctx context.Context) error {
 	for {
 		m, err := c.transport.Receive(ctx)
@@ -139,8 +139,8 @@ func (c *session) receive(ctx context.Context) error {
 	}
 }
 
-// begin has a request served by a goroutine of its own, which releases the message and gives the
-// place back, and returns true. It serves a Tversion itself.
+// begin serves a request in a new goroutine, which releases the message and frees the place, and
+// returns true. It serves a Tversion itself.
 func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	kind, tag, err := Header(m.Data)
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	}
 	switch {
 	case kind == KindVersion:
-		c.underWay.Wait() // it ends what was before; there is nothing beside it
+		c.underWay.Wait() // it ends the former session, and nothing else runs beside it
 		c.fids.clear()
 		c.msize = 0
 	case c.msize == 0:
@@ -196,7 +196,7 @@ func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	return true, nil
 }
 
-// version answers a Tversion. Nothing else is under way.
+// version answers a Tversion. No other request is under way.
 func (c *session) version(ctx context.Context, m Message, v *Tversion) error {
 	if v.Msize < minMsize {
 		return fmt.Errorf("msize %d, at least %d is needed: %w", v.Msize, minMsize, errNotMessage)
@@ -228,7 +228,7 @@ func (c *session) answer(ctx context.Context, tag uint16, r *request, m Message,
 		if err != nil {
 			n, _ = Encode(buf, KindError, tag, &Rlerror{uint32(errno(err))})
 		}
-		// The reply gives the client leave to send once more, so that comes first.
+		// Release the message first, because the reply allows the client to send again.
 		if failed = m.release(); failed != nil {
 			return -1
 		}

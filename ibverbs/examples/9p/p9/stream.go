@@ -21,9 +21,9 @@ type stream struct {
 	writing chan struct{} // a token while nobody writes
 }
 
-// NewStream returns a Transport over a TCP connection or the like, nil over a nil connection.
-// Messages have up to max bytes, and up to replies of them, one at least, are made and sent at a
-// time. timeout is how long the rest of a message may take to come or go, once it has begun; 0
+// NewStream returns a Transport over a TCP connection or the like, or nil if conn is nil. Messages
+// have up to max bytes. Up to replies replies, at least one, are made and sent at a time. timeout
+// limits how long the rest of a message may take to come or go, once it has begun; 0
 // means no limit. The connection remains the caller's to close.
 func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
 	if conn == nil {
@@ -57,8 +57,8 @@ func (s *stream) Receive(ctx context.Context) (Message, error) {
 	var head [4]byte
 	n, err := s.conn.Read(head[:])
 	if err == nil {
-		// A client that stops in the middle of a message does not keep its memory. If ctx ends
-		// meanwhile, its deadline may be lost to this one, and it takes as long.
+		// A client that stops in the middle of a message must not keep its memory forever. If ctx
+		// ends here, this deadline may replace ctx's, and Receive then lasts until the deadline.
 		if err = s.conn.SetReadDeadline(s.deadline()); err == nil && ctx.Err() == nil {
 			_, err = io.ReadFull(s.conn, head[n:])
 		}
@@ -114,7 +114,7 @@ func (s *stream) Send(ctx context.Context, fill func(buf []byte) int) error {
 	return left(err)
 }
 
-// left makes io.EOF of an error that says that the client has closed the connection.
+// left returns io.EOF for an error that says that the client has closed the connection.
 func left(err error) error {
 	for _, closed := range []error{io.ErrClosedPipe, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(err, closed) {

@@ -6,15 +6,15 @@ import (
 	"syscall"
 )
 
-// tree has the names of all files that a client has a fid for, so that a fid keeps to its file
-// when somebody renames that or a directory above it, and to nothing when it is removed. Names
-// that change behind the server's back are not noticed.
+// tree has the names of all files that a client has a fid for. So a fid keeps to its file when
+// somebody renames the file or a directory above it, and names nothing when the file is removed.
+// The tree does not notice names that something other than the server changes.
 type tree struct {
-	// changing is held by requests that rename or remove, and for reading by those that use the
-	// path of a node: what it names is the same until then. It is taken before mu.
+	// changing is held by requests that rename or remove, and for reading by requests that use the
+	// path of a node, because the path must name the same file until then. It is taken before mu.
 	changing sync.RWMutex
 
-	mu   sync.Mutex // of all nodes' children, uses and gone
+	mu   sync.Mutex // guards all nodes' children, uses and gone
 	root *node
 }
 
@@ -49,7 +49,7 @@ func (t *tree) path(n *node) (string, error) {
 	return strings.Join(names, "/"), nil
 }
 
-// pathIn is path of a name in directory n.
+// pathIn returns the path of a name in directory n.
 func (t *tree) pathIn(n *node, name string) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", err
@@ -58,7 +58,7 @@ func (t *tree) pathIn(n *node, name string) (string, error) {
 	return join(dir, name), err
 }
 
-// checkName refuses what is not the name of an entry of a directory.
+// checkName refuses anything but the name of a directory's entry.
 func checkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00"):
@@ -69,7 +69,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// use takes a node for one more fid. Somebody has it already.
+// use counts one more fid of a node, which somebody holds already.
 func (t *tree) use(n *node) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +90,7 @@ func (t *tree) child(dir *node, name string) *node {
 	return n
 }
 
-// parent takes the directory of n, which of the root is the root.
+// parent takes the directory of n. The root's directory is the root.
 func (t *tree) parent(n *node) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,11 +125,11 @@ func (t *tree) dropLocked(n *node) {
 		if n.parent != nil && n.parent.children[n.name] == n {
 			delete(n.parent.children, n.name)
 		}
-		n.gone = true // a request that still has it finds nothing
+		n.gone = true // a request that still holds it finds nothing
 	}
 }
 
-// remove notes that a name is no more. The caller holds changing for writing.
+// remove notes that a name was removed. The caller holds changing for writing.
 func (t *tree) remove(dir *node, name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func (t *tree) remove(dir *node, name string) {
 	}
 }
 
-// rename notes that a file has another name. The caller holds changing for writing.
+// rename notes that a file has a new name. The caller holds changing for writing.
 func (t *tree) rename(dir *node, name string, newDir *node, newName string) {
 	if dir == newDir && name == newName {
 		return

@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go,
-// in order: integers are little-endian, a string has a length of 2 bytes before it, a list a count
-// of 2, and bytes ([]byte) a length of 4.
+// A message is size[4] type[1] tag[2] and the fields of a struct in messages.go, in order:
+// integers are little-endian, a string has a length of 2 bytes before it, a list a count of 2, and
+// bytes ([]byte) a length of 4.
 const headSize = 7
 
-// errNotMessage is the error of bytes that are no 9P message: their sender speaks something else.
+// errNotMessage is the error of bytes that are not a 9P message: the sender uses another protocol.
 var errNotMessage = errors.New("not a 9P2000.L message")
 
 // errTooLong is the error of a message that does not fit the buffer it is written into.
 var errTooLong = errors.New("the message is longer than its buffer")
 
-// Encode writes a message into buf, as long as that is, and returns the message's length. m is a
-// pointer to its struct, nil if it has no fields.
+// Encode writes a message into buf, which limits its length, and returns the message's length. m
+// points to the message's struct, or is nil if the message has no fields.
 func Encode(buf []byte, kind uint8, tag uint16, m any) (int, error) {
 	e := encoder{buf, headSize}
 	if m != nil {
@@ -49,7 +49,7 @@ func fields(m any) (reflect.Value, error) {
 	return v.Elem(), nil
 }
 
-// Header reads the header of a message, which b is to hold in full.
+// Header reads the header of a message. b must have the whole message.
 func Header(b []byte) (kind uint8, tag uint16, err error) {
 	if len(b) < headSize {
 		return 0, 0, fmt.Errorf("%d bytes, the header has %d: %w", len(b), headSize, errNotMessage)
@@ -60,8 +60,8 @@ func Header(b []byte) (kind uint8, tag uint16, err error) {
 	return b[4], binary.LittleEndian.Uint16(b[5:]), nil
 }
 
-// Decode reads the fields of a message into m, a pointer to its struct, nil if it has none. Octets
-// of m are in b. The header is not looked at.
+// Decode reads the fields of a message into m, a pointer to its struct, or nil if it has none. Byte
+// slices of m refer to b. Decode does not look at the header.
 func Decode(b []byte, m any) error {
 	if len(b) < headSize {
 		_, _, err := Header(b)
@@ -113,7 +113,7 @@ func (d *decoder) get(v reflect.Value) {
 	}
 }
 
-// take returns the next n bytes, nil if there are not so many.
+// take returns the next n bytes, or nil if there are fewer.
 func (d *decoder) take(n uint64) []byte {
 	if d.bad || n > uint64(len(d.b)) {
 		d.bad = true
@@ -130,7 +130,7 @@ func (d *decoder) uint(size uintptr) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// encoder puts fields into b from n on. What has no place there only counts.
+// encoder puts fields into b from n on. Fields that do not fit are only counted.
 type encoder struct {
 	b []byte
 	n int
@@ -147,7 +147,7 @@ func (e *encoder) put(v reflect.Value) {
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			e.uint(4, uint64(v.Len()))
-			// Nothing is copied that is where it belongs: a read puts bytes there.
+			// A read has put its bytes in place already, and then this copies nothing.
 			copy(e.room(v.Len()), v.Bytes())
 			return
 		}
@@ -160,7 +160,7 @@ func (e *encoder) put(v reflect.Value) {
 	}
 }
 
-// room returns the next k bytes of b, nil if they have no place.
+// room returns the next k bytes of b, or nil if they do not fit.
 func (e *encoder) room(k int) []byte {
 	e.n += k
 	if e.n > len(e.b) {
@@ -177,7 +177,7 @@ func (e *encoder) uint(size uintptr, v uint64) {
 
 func (e *encoder) str(s string) {
 	if len(s) > math.MaxUint16 {
-		e.n = 1 << 30 // has no place anywhere
+		e.n = 1 << 30 // fits nowhere
 		return
 	}
 	e.uint(2, uint64(len(s)))

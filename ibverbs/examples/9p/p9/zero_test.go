@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
 )
 
-// TestNilAndZeroValues: a server without a file system and one without a transport say so, and so
-// does a message that is none.
+// TestNilAndZeroValues: a server without a file system, a server without a transport and bytes that
+// are not a message each fail with an error that says so.
 func TestNilAndZeroValues(t *testing.T) {
 	empty := &testkit.Empty{Patience: time.Minute}
 	empty.Zeros(t, &p9.Server{})
@@ -46,7 +46,7 @@ func TestNilAndZeroValues(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutReplies: a stream that is to send no reply at a time sends one.
+// TestStreamWithoutReplies: a stream with a limit of 0 replies at a time sends one at a time.
 func TestStreamWithoutReplies(t *testing.T) {
 	for _, replies := range []int{0, -1} {
 		near, far := net.Pipe()

@@ -14,7 +14,7 @@ import (
 
 // Conn carries messages to a server.
 type Conn interface {
-	// Send is called by one goroutine at a time. The message is the caller's again when it returns.
+	// Send is called by one goroutine at a time. It does not keep the message when it returns.
 	Send(message []byte) error
 	// Receive returns the next message, which is valid until the next call.
 	Receive() ([]byte, error)
@@ -49,7 +49,7 @@ type Client struct {
 	mu      sync.Mutex
 	replies map[uint16]chan []byte
 	next    uint16
-	err     error // the connection's end
+	err     error // why the connection ended
 }
 
 // New starts a session with messages of msize bytes at most.
@@ -96,7 +96,7 @@ func (c *Client) receive() {
 	}
 }
 
-// Call calls the server. reply may be nil, for one without fields. An error of the server's is a
+// Call calls the server. reply may be nil if the reply has no fields. An error of the server is a
 // syscall.Errno.
 func (c *Client) Call(kind uint8, request, reply any) error {
 	c.mu.Lock()
@@ -106,12 +106,12 @@ func (c *Client) Call(kind uint8, request, reply any) error {
 	return c.Tagged(tag, kind, request, reply)
 }
 
-// Tagged is Call with a tag of the caller's.
+// Tagged calls the server with a tag that the caller chooses.
 func (c *Client) Tagged(tag uint16, kind uint8, request, reply any) error {
 	return c.Start(tag, kind, request)(reply)
 }
 
-// Start sends a request and returns what waits for the reply.
+// Start sends a request and returns a function that waits for the reply.
 func (c *Client) Start(tag uint16, kind uint8, request any) func(reply any) error {
 	buf := make([]byte, c.msize)
 	n, err := p9.Encode(buf, kind, tag, request)
@@ -121,7 +121,7 @@ func (c *Client) Start(tag uint16, kind uint8, request any) func(reply any) erro
 	return c.Raw(tag, kind, buf[:n])
 }
 
-// Raw is Start with the bytes of a message.
+// Raw sends the bytes of a message and returns a function that waits for the reply.
 func (c *Client) Raw(tag uint16, kind uint8, message []byte) func(reply any) error {
 	answer := make(chan []byte, 1)
 	c.mu.Lock()
@@ -158,7 +158,7 @@ func (c *Client) Raw(tag uint16, kind uint8, message []byte) func(reply any) err
 	}
 }
 
-// Walk makes a new fid of what names lead to from an old one.
+// Walk makes a new fid that names what the names lead to from an old fid.
 func (c *Client) Walk(from, to uint32, names ...string) ([]p9.Qid, error) {
 	var r p9.Rwalk
 	err := c.Call(p9.KindWalk, &p9.Twalk{Fid: from, NewFid: to, Names: names}, &r)
@@ -168,7 +168,7 @@ func (c *Client) Walk(from, to uint32, names ...string) ([]p9.Qid, error) {
 	return r.Qids, err
 }
 
-// Attach makes a fid of the root.
+// Attach makes a fid that names the root.
 func (c *Client) Attach(fid uint32) error {
 	return c.Call(p9.KindAttach, &p9.Tattach{Fid: fid, AFid: p9.NoFid}, new(p9.Rattach))
 }
@@ -178,7 +178,7 @@ func (c *Client) Open(fid uint32, flags int) error {
 	return c.Call(p9.KindOpen, &p9.Topen{Fid: fid, Flags: uint32(flags)}, new(p9.Ropen))
 }
 
-// Create makes a copy of a directory's fid that becomes a new, open file.
+// Create copies a directory's fid; the copy becomes a new, open file.
 func (c *Client) Create(dir, fid uint32, name string, flags int) error {
 	if _, err := c.Walk(dir, fid); err != nil {
 		return err
@@ -218,7 +218,7 @@ type Entry struct {
 	Name   string
 }
 
-// ReadDir reads entries of an open directory from an offset on, count bytes of them.
+// ReadDir reads up to count bytes of entries of an open directory, from an offset on.
 func (c *Client) ReadDir(fid uint32, offset uint64, count int) (entries []Entry, err error) {
 	var r p9.Rreaddir
 	if err := c.Call(p9.KindReaddir, &p9.Treaddir{Fid: fid, Offset: offset, Count: uint32(count)}, &r); err != nil {
