@@ -15,18 +15,18 @@ import (
 	"syscall"
 )
 
-// scripts are vm/run, vm/check and deps, which are started, and what these need beside them.
+// scripts are vm/run, vm/check and deps, which programs start, and the files that these need.
 //
 //go:embed deps lib.sh
 //go:embed vm/run vm/check vm/kernel vm/initramfs vm/init vm/session
 //go:embed vm/accel.sh vm/boot.sh vm/verdict.sh
 var scripts embed.FS
 
-// Unpack returns a folder that has the scripts as the folder ci has them: deps, vm/run, vm/check.
-// It is in the cache of the guest's kernels ($GOVS_CACHE, otherwise govs below $XDG_CACHE_HOME or
-// ~/.cache), and its name has a hash of the content, so that programs of several versions don't
-// disturb each other. What is there already stays, unless it differs from what it has to be.
-// Unpack may be called by several processes at the same time.
+// Unpack returns a folder that has the scripts with the same names as the folder ci: deps, vm/run,
+// vm/check. It is in the cache of the guest's kernels ($GOVS_CACHE, otherwise govs below
+// $XDG_CACHE_HOME or ~/.cache), and its name has a hash of the content, so that programs of several
+// versions don't disturb each other. Unpack keeps the files that are right and writes the others.
+// Several processes may call Unpack at the same time.
 func Unpack() (string, error) {
 	cache, err := filepath.Abs(cacheFolder())
 	if err != nil {
@@ -43,7 +43,7 @@ func Unpack() (string, error) {
 	return dir, nil
 }
 
-// cacheFolder returns the folder of which vm/kernel has a part, too.
+// cacheFolder returns the cache folder, which vm/kernel uses, too.
 func cacheFolder() string {
 	home := cmp.Or(os.Getenv("HOME"), "/root")
 	return cmp.Or(os.Getenv("GOVS_CACHE"),
@@ -67,15 +67,15 @@ func each(visit func(name string, text []byte) error) error {
 // digest returns a hash of the names and the content of all scripts.
 func digest() string {
 	all := sha256.New()
-	_ = each(func(name string, text []byte) error { // reading what is embedded does not fail
+	_ = each(func(name string, text []byte) error { // reading embedded files does not fail
 		fmt.Fprintf(all, "%s %d\n%s", name, len(text), text)
 		return nil
 	})
 	return hex.EncodeToString(all.Sum(nil)[:6])
 }
 
-// put writes an executable file, unless it is there as it has to be. It appears as a whole, because
-// another process may be running it.
+// put writes an executable file, unless it has the right content and mode. The file appears whole,
+// because another process may be running it.
 func put(file string, text []byte) (err error) {
 	if is(file, text) {
 		return nil
@@ -103,10 +103,10 @@ func is(file string, text []byte) bool {
 	return err == nil && bytes.Equal(have, text)
 }
 
-// write makes an executable file of a new name in dir, and returns the name.
+// write makes an executable file with a new name in dir, and returns the name.
 func write(dir string, text []byte) (name string, err error) {
-	// A process that is forked meanwhile would have the file open for writing, and Linux runs no
-	// file that is (ETXTBSY).
+	// A process that is forked now would have the file open for writing, and Linux runs no
+	// file that is open for writing (ETXTBSY).
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	part, err := os.CreateTemp(dir, ".part-*")

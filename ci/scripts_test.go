@@ -22,8 +22,8 @@ func unpacked(t *testing.T) string {
 	return dir
 }
 
-// TestUnpackIsWhole: what ci/vm has, other than Go code and what is about it, is unpacked, so that
-// a new script is not forgotten, and it is the same.
+// TestUnpackIsWhole: all files of ci/vm but Go code and documents are unpacked unchanged, so that a
+// new script is not forgotten.
 func TestUnpackIsWhole(t *testing.T) {
 	dir := unpacked(t)
 	want := map[string]bool{"deps": true, "lib.sh": true}
@@ -55,8 +55,8 @@ func TestUnpackIsWhole(t *testing.T) {
 	}
 }
 
-// TestUnpackMends: a script that somebody has changed, or that can't be run, is written again, and
-// one that is right is left alone.
+// TestUnpackMends: Unpack rewrites a script that was changed or can't be run, and leaves a right
+// one alone.
 func TestUnpackMends(t *testing.T) {
 	dir := unpacked(t)
 	run, deps := filepath.Join(dir, "vm", "run"), filepath.Join(dir, "deps")
@@ -84,7 +84,7 @@ func TestUnpackMends(t *testing.T) {
 	}
 }
 
-// TestUnpackAtOnce has several unpack at the same time and run what they have got.
+// TestUnpackAtOnce unpacks several times at once and runs the results.
 func TestUnpackAtOnce(t *testing.T) {
 	t.Setenv("GOVS_CACHE", filepath.Join(t.TempDir(), "cache"))
 	var all sync.WaitGroup
@@ -116,7 +116,7 @@ func TestUnpackFails(t *testing.T) {
 	}
 }
 
-// TestCacheFolder: the scripts are where vm/kernel keeps the kernels.
+// TestCacheFolder: the scripts are in the folder where vm/kernel keeps the kernels.
 func TestCacheFolder(t *testing.T) {
 	for _, c := range []struct{ govs, xdg, home, want string }{
 		{"/a", "/b", "/c", "/a"},

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestStepsTable: ARCHITECTURE.md has the table that ci/test --steps prints. Each step is of a lane
-// that ci/test runs, and a function that it has.
+// TestStepsTable: ARCHITECTURE.md has the table that ci/test --steps prints. Each step belongs to a
+// lane that ci/test runs, and is a function of ci/test.
 func TestStepsTable(t *testing.T) {
 	table, err := exec.Command("./test", "--steps").Output()
 	if err != nil {

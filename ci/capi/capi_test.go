@@ -12,7 +12,8 @@ import (
 
 const root = "../.."
 
-// The comments of the wrappers are true of the headers that are installed.
+// TestCitedPrototypesAreThoseOfTheHeaders checks the comments of the wrappers against the installed
+// headers.
 func TestCitedPrototypesAreThoseOfTheHeaders(t *testing.T) {
 	for _, b := range bindings {
 		if _, err := os.Stat(filepath.Join("/usr/include", b.header)); err != nil {
@@ -33,8 +34,8 @@ func TestCitedPrototypesAreThoseOfTheHeaders(t *testing.T) {
 	t.Log(out.String())
 }
 
-// A wrapper that cites a function calls it, and a function that is called is
-// cited by a wrapper.
+// TestCitedFunctionsAreCalled: a wrapper calls the function that it cites, and a wrapper cites each
+// function that is called.
 func TestCitedFunctionsAreCalled(t *testing.T) {
 	for _, b := range bindings {
 		cited, err := citations(filepath.Join(root, b.pkg))
@@ -132,7 +133,7 @@ int other_function(void);
 	}
 }
 
-// What is wrong with a comment is found.
+// TestWrongCommentsAreFound: report finds what is wrong with a comment.
 func TestWrongCommentsAreFound(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

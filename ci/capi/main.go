@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// report writes what is covered, and says false if a comment is wrong.
+// report writes what is covered, and returns false if a comment is wrong.
 func report(w io.Writer, root, include string, missing bool) (bool, error) {
 	ok := true
 	for _, b := range bindings {

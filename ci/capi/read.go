@@ -23,10 +23,9 @@ var (
 	function     = regexp.MustCompile(`^[\w\s*]*?\b(\w+)\([^()]*(?:\([^()]*\)[^()]*)*\)$`)
 )
 
-// functions returns the prototypes of the functions that a C header declares or
-// defines inline, by name. It is no C parser: it knows the style of these
-// headers, in which a declaration is what is outside of all braces and ends with
-// a semicolon or a body.
+// functions returns the prototypes of the functions that a C header declares or defines inline, by
+// name. It is no C parser. It relies on the style of these headers, in which a declaration is
+// outside of all braces and ends with a semicolon or a body.
 func functions(header, prefix string) map[string]string {
 	text := comments.ReplaceAllString(header, " ")
 	text = preprocessor.ReplaceAllString(text, "")
@@ -60,9 +59,8 @@ func functions(header, prefix string) map[string]string {
 	return found
 }
 
-// normal brings a prototype into the form that prototypes are compared in: one
-// space between words, none around parentheses and after a star, no storage
-// class and no attributes.
+// normal brings a prototype into the form in which prototypes are compared: one space between
+// words, none around parentheses and after a star, no storage class and no attributes.
 func normal(proto string) string {
 	proto = attributes.ReplaceAllString(proto, " ")
 	proto = spaces.ReplaceAllString(strings.TrimSuffix(strings.TrimSpace(proto), ";"), " ")
@@ -73,7 +71,7 @@ func normal(proto string) string {
 	return strings.TrimSpace(proto)
 }
 
-// citation is what a wrapper's comment says that it implements.
+// citation is the prototype that a wrapper's comment cites.
 type citation struct {
 	prototype string
 	place     string // the wrapper's name and file
@@ -117,7 +115,7 @@ func citations(dir string) (map[string]citation, error) {
 	return found, err
 }
 
-// wrapperName is a function's name with its receiver's: QP.PostSend.
+// wrapperName returns a function's name with its receiver's: QP.PostSend.
 func wrapperName(f *ast.FuncDecl) string {
 	if f.Recv == nil || len(f.Recv.List) == 0 {
 		return f.Name.Name

@@ -11,14 +11,14 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// state is an item of the list of states in docs/bounds.md: names in bold, what is held, the bound,
-// and the tests.
+// state is an item of the list of states in docs/bounds.md: names in bold, the state that is held,
+// the bound, and the tests.
 var state = regexp.MustCompile(
 	`^\*\*(.+?)\*\*: (nothing\.|[0-9].*\.) (?:.* )?Bound: .+ \(((?:` + "`[^`]+`" + `(?:, )?)+)\)\.$`)
 
-// TestBoundsTable checks that each state of a connection in docs/bounds.md says what is held, what
-// bounds it and which tests show it, and that the options that it lists exist. TestNamesInDocuments
-// looks for the tests.
+// TestBoundsTable checks that each state of a connection in docs/bounds.md has the held state, its
+// bound and the tests that show it, and that the options that it lists exist. TestNamesInDocuments
+// checks that the tests exist.
 func TestBoundsTable(t *testing.T) {
 	text := document(t, "docs/bounds.md")
 	states, _, _ := strings.Cut(section(t, text, "## By who can cause it"), "\n### What the bounds do not prevent\n")

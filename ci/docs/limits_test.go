@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// limitation is an item of a section "Limitations", by the words that it begins with, and what
-// shows it: scenarios, and tests with the folder that they are in where several packages have one
-// of the name.
+// limitation is an item of a section "Limitations": the words that it begins with, and the
+// scenarios and tests that show it. A test has its folder if several packages have a test of the
+// name.
 type limitation struct{ begins, shown string }
 
-// limitations are those of each package that has such a section in its documentation. What no test
-// shows is no limitation to write down.
+// limitations has the limitations of each package whose documentation has such a section. A package
+// does not write down a limitation that no test shows.
 var limitations = map[string][]limitation{
 	"ibverbs/doc.go": {
 		{"QPs are reliable connected ones", "ibverbs.TestWrongUses ibv.TestLimitations"},
@@ -130,8 +130,8 @@ func TestLimitations(t *testing.T) {
 
 var bullet = regexp.MustCompile(`(?m)^//   - `)
 
-// limitationsOf returns the items of the section in the documentation of a package: its bullets,
-// or its paragraphs where it has no bullets.
+// limitationsOf returns the items of the section in the documentation of a package: its bullets, or
+// its paragraphs if it has no bullets.
 func limitationsOf(source string) (items []string) {
 	_, section, ok := strings.Cut(source, "// # Limitations\n//\n")
 	if !ok {
@@ -152,7 +152,7 @@ func limitationsOf(source string) (items []string) {
 	return items
 }
 
-// goFiles yields the paths of all files of Go that are no tests, below root.
+// goFiles yields the paths below root of all Go files that are not tests.
 func goFiles(t *testing.T) map[string]bool {
 	t.Helper()
 	files := make(map[string]bool)
@@ -166,8 +166,8 @@ func goFiles(t *testing.T) map[string]bool {
 
 var function = regexp.MustCompile(`(?m)^func ((?:Test|test)[A-Z]\w*)\(`)
 
-// testFuncs returns the folders of all tests, and of the parts of tests that are functions called
-// testX, by their names.
+// testFuncs returns the folders of all tests, by name. Functions called testX, which are parts of
+// tests, count too.
 func testFuncs(t *testing.T) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
@@ -182,7 +182,7 @@ func testFuncs(t *testing.T) map[string][]string {
 	return found
 }
 
-// walkGo calls f with the path below root of each file of Go.
+// walkGo calls f with the path below root of each Go file.
 func walkGo(t *testing.T, f func(path string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// noteLabels are what parts of a note in kernel-notes begin with, in this order.
+// noteLabels begin the parts of a note in kernel-notes, in this order.
 var noteLabels = []string{"Specification", "Source", "Seen on", "Shown by", "Workaround", "govs"}
 
 var noteLabel = regexp.MustCompile(`\*\*([A-Za-z ]+)\.?\*\*`)
 
 // TestKernelNotes checks that each note has its labels in one order, says where a fact was seen and
-// what shows it, and stands with its title in the README.
+// what shows it, and is listed with its title in the README.
 func TestKernelNotes(t *testing.T) {
 	readme := document(t, "kernel-notes/README.md")
 	for _, file := range documents(t) {

@@ -37,7 +37,7 @@ func document(t *testing.T, path string) string {
 	return string(text)
 }
 
-// supportTable reads the table in a file, which has at least so many rows.
+// supportTable reads the table in a file, which must have at least the given number of rows.
 func supportTable(t *testing.T, file string, atLeast int) (rows []row) {
 	t.Helper()
 	for _, cells := range tableRows(document(t, file)) {
@@ -57,8 +57,8 @@ func supportTable(t *testing.T, file string, atLeast int) (rows []row) {
 	return rows
 }
 
-// tests finds all tests and examples of the tree: the folders that have one of a
-// name, below root.
+// tests finds all tests and examples of the tree. For each name it returns the folders below root
+// that have one.
 func tests(t *testing.T) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
@@ -95,9 +95,9 @@ func tests(t *testing.T) map[string][]string {
 
 var testName = regexp.MustCompile(`^([Tt]est[A-Z]|Example|Fuzz)`)
 
-// TestSupportTableNamesTests checks that each row of the tables names what shows it, and
-// that this exists: a scenario, or a test or example by its name, with its package in front
-// where several packages have one of the name.
+// TestSupportTableNamesTests checks that each row of the tables names what shows it, and that this
+// exists: a scenario, or a test or example by its name. The package precedes the name if several
+// packages have it.
 func TestSupportTableNamesTests(t *testing.T) {
 	suite := suiteSlugs()
 	have := tests(t)
@@ -123,7 +123,7 @@ func suiteSlugs() map[string]bool {
 	return suite
 }
 
-// unresolved returns what is wrong with the name of a test or a scenario, "" if nothing.
+// unresolved returns what is wrong with the name of a test or a scenario, or "".
 func unresolved(name string, suite map[string]bool, have map[string][]string) string {
 	pkg, test, ok := strings.Cut(name, ".")
 	if !ok {

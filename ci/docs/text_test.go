@@ -26,8 +26,8 @@ func documents(t *testing.T) []string {
 	return names
 }
 
-// TestNamesInDocuments checks that the tests, examples and scenarios whose names stand in
-// backquotes in the text exist.
+// TestNamesInDocuments checks that the tests, examples and scenarios that the text names in
+// backquotes exist.
 func TestNamesInDocuments(t *testing.T) {
 	suite := suiteSlugs()
 	groups := make(map[string]bool)
@@ -124,7 +124,7 @@ func withoutCode(text string) string {
 
 var goBlock = regexp.MustCompile("(?s)<!-- from ([^ ]+) -->\n+```go\n(.*?)\n```")
 
-// TestCodeInDocuments checks that each block of Go code stands in the file that the comment
+// TestCodeInDocuments checks that each block of Go code is in the file that the comment
 // before it names. The file is compiled, and its tests run. A line "// ..." stands for lines
 // that are left out.
 func TestCodeInDocuments(t *testing.T) {
@@ -189,11 +189,11 @@ func TestCommandsInDocuments(t *testing.T) {
 	}
 }
 
-// commentColumns is how long a line of a comment in Go may be, with tabs of 4 columns.
+// commentColumns limits the columns of a line of a comment in Go, with tabs of 4 columns.
 const commentColumns = 100
 
-// TestCommentColumns checks that comments of Go are wrapped, apart from code in them, prototypes
-// of C and files that are generated.
+// TestCommentColumns checks that Go comments are wrapped, apart from code in them, C prototypes and
+// generated files.
 func TestCommentColumns(t *testing.T) {
 	lines := 0
 	walkGo(t, func(path string) {

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// What a sentence and a document may have at most, in words.
+// Limits of a sentence and of a document, in words.
 const (
 	longest = 35
 	average = 18.0
 )
 
-// avoided are forms that a reader of English has to read twice, with what to write instead.
+// avoided are phrases that an English reader has to read twice, with what to write instead.
 var avoided = []struct {
 	form    *regexp.Regexp
 	instead string
@@ -27,7 +27,7 @@ var avoided = []struct {
 		"makes X do, or lets X do"},
 }
 
-// TestWordsInDocuments checks all documents for forms of words and for long sentences.
+// TestWordsInDocuments checks all documents for avoided phrases and for long sentences.
 func TestWordsInDocuments(t *testing.T) {
 	for _, file := range append(documents(t), "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md",
 		"docs/benchmarks/README.md", "docs/benchmarks/limits.md") {
@@ -37,7 +37,7 @@ func TestWordsInDocuments(t *testing.T) {
 	}
 }
 
-// TestMistakes: each kind of mistake is found, and what only looks like one is not.
+// TestMistakes: mistakes finds each kind of mistake, and nothing that only looks like one.
 func TestMistakes(t *testing.T) {
 	long := strings.Repeat("word ", longest) + "more."
 	for text, want := range map[string]string{
@@ -75,7 +75,7 @@ var (
 	thatOf   = regexp.MustCompile(`(?i)\b(that|those) of\b`)
 )
 
-// mistakes returns what is wrong with the words of a text in Markdown, but for its code.
+// mistakes returns what is wrong with the words of a Markdown text, outside its code.
 func mistakes(text string) (found []string) {
 	text = comment.ReplaceAllString(withoutCode(text), "")
 	words, sentences := 0, 0
@@ -113,8 +113,8 @@ func mistakes(text string) (found []string) {
 	return found
 }
 
-// paragraphs returns the paragraphs, items and rows of tables of a text without fenced code, each
-// in one line. Headings and indented code are left out.
+// paragraphs returns the paragraphs, items and table rows of a text without fenced code, each in
+// one line. It leaves out headings and indented code.
 func paragraphs(text string) (all []string) {
 	open := false
 	for _, line := range strings.Split(text, "\n") {

@@ -6,20 +6,20 @@
 //
 //	rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 //
-// that begins immediately after the two slashes claims that the code beside it does what
-// the requirement says, or in a _test.go file that the test shows it. The words after the
+// that begins immediately after the two slashes claims that the code beside it meets the
+// requirement, or in a _test.go file that the test shows this. The words after the
 // id are the requirement's Brief in the catalogue. Scenarios show what their Requirements
 // name. It is an error
 //
 //   - if such a comment is malformed, names an id that the catalogue lacks, or
 //     another document than the id's,
-//   - if its words are not those of the catalogue, or the catalogue has none,
+//   - if its words differ from the catalogue's, or the catalogue has none,
 //   - if more than four of them follow each other in code,
 //   - if code claims what neither a test nor a scenario shows.
 //
-// Usage: go run ./ci/rfc [-write] [-open] [root]. With -write the words of all claims are
-// written first; with -open the MUSTs that nothing shows are listed. The exit status is 1
-// if there is an error.
+// Usage: go run ./ci/rfc [-write] [-open] [root]. With -write the command first writes the words of
+// all claims; with -open it lists the MUSTs that nothing shows. The exit status is 1 if there is an
+// error.
 package main
 
 import (
@@ -89,12 +89,12 @@ func run(w io.Writer, root string, open bool) error {
 	return nil
 }
 
-// resolution is what claims come to.
+// resolution is the result of resolving the claims.
 type resolution struct {
 	catalogue *catalogue.Catalogue
 	code      map[string]bool // ids that code claims
 	tests     map[string]bool // ids that tests show
-	scenarios map[string]bool // ids that scenarios are about
+	scenarios map[string]bool // ids that scenarios require
 	problems  []string
 }
 
@@ -135,7 +135,7 @@ func resolve(c *catalogue.Catalogue, claims []claim, suite []*conformance.Scenar
 
 func (r *resolution) shown(id string) bool { return r.tests[id] || r.scenarios[id] }
 
-// check returns what is wrong with a claim, nothing if nothing is.
+// check returns what is wrong with a claim, or "".
 func (cl *claim) check(c *catalogue.Catalogue) string {
 	if cl.malformed {
 		return fmt.Sprintf("%q is not of the form rfc:5044 MPA-4.1-01", cl.text)

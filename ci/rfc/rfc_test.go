@@ -12,8 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 )
 
-// The project's own claims resolve. This is the check; the rest of the tests are
-// of the check.
+// TestProject is the check itself: the project's claims resolve. The other tests test the check.
 func TestProject(t *testing.T) {
 	var b bytes.Buffer
 	err := run(&b, filepath.Join("..", ".."), false)
@@ -32,8 +31,7 @@ func load(t *testing.T) *catalogue.Catalogue {
 	return c
 }
 
-// project writes files and returns their folder. "@" stands for what begins a
-// claim.
+// project writes files and returns their folder. "@" stands for the characters that begin a claim.
 func project(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()

@@ -17,21 +17,21 @@ type claim struct {
 	document  string // "5044"
 	id        string
 	words     string // what follows the id
-	text      string // the comment as it is
+	text      string // the whole comment
 	malformed bool
-	crowded   bool // the first one too many of a block of claims in code
+	crowded   bool // the first claim of a block in code beyond maxBlock
 }
 
-// mark begins a claim. It is not written as such here, where it is not one.
+// mark begins a claim. It is written so that the scan does not find one here.
 const mark = "//" + "rfc:"
 
 var form = regexp.MustCompile(`^([0-9]{4}) ([A-Z][A-Za-z0-9.-]*)(?: (\S.*))?$`)
 
-// maxBlock is how many claims may follow each other without code between them. What a
-// function does beyond that is claimed at the statement that does it.
+// maxBlock is how many claims may follow each other without code between them. Further claims stand
+// at the statements that do what they say.
 const maxBlock = 4
 
-// skipped are folders without code of the project.
+// skipped are folders that have no code of the project.
 var skipped = map[string]bool{".git": true, "testdata": true, "out": true, "vendor": true}
 
 // scan collects the claims in the Go files under root.

@@ -48,7 +48,7 @@ func write(root string, c *catalogue.Catalogue) (changed int, err error) {
 	return changed, nil
 }
 
-// rewrite returns a line of Go with the words of its claim, if it has one.
+// rewrite returns a line of Go; if it has a claim, the claim has the catalogue's words.
 func rewrite(line string, c *catalogue.Catalogue) string {
 	before, text, ok := strings.Cut(line, mark)
 	if !ok {

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// Empty calls all methods of values that can't be used. Each has to return an error, if it has one,
-// that says what is wrong with the value. No call may panic or wait.
+// Empty calls all methods of values that can't be used. If a method returns an error, the error
+// must say what is wrong with the value. No call may panic or wait.
 type Empty struct {
-	Patience time.Duration // for a call
+	Patience time.Duration // of a call
 
 	// Fine are the names of methods that may succeed, because they have nothing to do.
 	Fine []string
 }
 
-// saying are words of which each error has one.
+// saying has words; each error must have one of them.
 var saying = []string{"nil", "zero", "closed", "has been answered"}
 
-// Zeros calls the methods of the zero value of each type, given by a pointer to a value, and those
-// of a nil pointer, except to an error: nobody has such a one.
+// Zeros calls the methods of the zero value of each type, given by a pointer to a value, and of a
+// nil pointer, unless the type is an error, because nobody gets a nil pointer as an error.
 func (e *Empty) Zeros(t testing.TB, pointers ...any) {
 	t.Helper()
 	for _, p := range pointers {
@@ -62,7 +62,7 @@ func (e *Empty) methods(t testing.TB, what string, v reflect.Value) {
 	}
 }
 
-// Func calls a function, which has an error, with nil and zero arguments.
+// Func calls a function, which returns an error, with nil and zero arguments.
 func (e *Empty) Func(t testing.TB, name string, f any) {
 	t.Helper()
 	e.call(t, name, reflect.ValueOf(f), false)
@@ -120,7 +120,7 @@ func (e *Empty) callWith(t testing.TB, what string, f reflect.Value, in []reflec
 	}
 }
 
-// arguments are those of a call: zero values, or some others.
+// arguments returns the arguments of a call: zero values, or some others.
 func arguments(t testing.TB, f reflect.Type, some bool) []reflect.Value {
 	var in []reflect.Value
 	for i := range f.NumIn() {

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// Listens reports whether a socket, siw's own included, listens on a port. It does not connect,
-// because the server might take that for its one client.
+// Listens reports whether a socket listens on a port, siw's sockets included. It does not connect,
+// because the server might take the connection for its one client.
 func Listens(t testing.TB, port uint16) bool {
 	t.Helper()
 	return listensIn(t, "/proc/net/tcp", port) || listensIn(t, "/proc/net/tcp6", port)
 }
 
-// listensIn looks through a table of the kernel. It reads the sockets that listen, which come
-// first: the kernel writes the rest, often thousands of closed connections, only if it is read.
+// listensIn searches a table of the kernel. It reads only the listening sockets, which come first:
+// the kernel writes the rest, often thousands of closed connections, only when somebody reads it.
 func listensIn(t testing.TB, table string, port uint16) bool {
 	t.Helper()
 	const listen = "0A"

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Marked are the process ids of those that have variable, NAME=VALUE, in the environment with which
-// they were started. This process is not among them if it has set the variable itself.
+// Marked returns the ids of the processes that started with variable, NAME=VALUE, in their
+// environment. This process is not among them if it has set the variable itself.
 func Marked(t testing.TB, variable string) (pids []string) {
 	t.Helper()
 	for _, file := range Must(filepath.Glob("/proc/[0-9]*/environ"))(t) {
@@ -21,7 +21,7 @@ func Marked(t testing.TB, variable string) (pids []string) {
 	return pids
 }
 
-// NoneMarked fails the test if there still are such processes after a minute.
+// NoneMarked fails the test if there are still such processes after a minute.
 func NoneMarked(t testing.TB, variable string) {
 	t.Helper()
 	left := Marked(t, variable)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// NeedRoot skips a test that only root can run, for the reason why. Where all tests are required
-// (REQUIRE_SIW=1) it fails instead, so that no coverage is missing unnoticed.
+// NeedRoot skips a test that only root can run, and says why. If all tests are required
+// (REQUIRE_SIW=1), the test fails instead, so that missing coverage is noticed.
 func NeedRoot(t testing.TB, why string) {
 	t.Helper()
 	switch {

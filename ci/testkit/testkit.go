@@ -19,7 +19,7 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Must2 is Must for two results and an error.
+// Must2 returns both results, or ends the test if err is not nil.
 func Must2[A, B any](a A, b B, err error) func(testing.TB) (A, B) {
 	return func(t testing.TB) (A, B) {
 		t.Helper()
@@ -46,7 +46,7 @@ func Unhex(t testing.TB, s string) []byte {
 const rounds = 8
 
 // Once calls try until it returns nil, at most eight times. It is for tests that bound what
-// something costs: other processes make it cost more in some rounds, and a fault in all of them.
+// something costs: other processes raise the cost in some rounds, and a fault raises it in all.
 func Once(t testing.TB, try func() error) {
 	t.Helper()
 	for n := 1; ; n++ {
@@ -61,9 +61,9 @@ func Once(t testing.TB, try func() error) {
 	}
 }
 
-// Scaled calls try until it returns nil: with the time from, and after each failure with four times
-// as much, up to a minute. It is for tests of time limits. A busy machine stops an end for longer
-// than a short limit, and not for longer than a long one. What is wrong fails with each of them.
+// Scaled calls try until it returns nil: first with the time from, and after each failure with four
+// times as much, up to a minute. It is for tests of time limits. A busy machine stops an end for
+// longer than a short limit, but not for longer than a long one. A fault fails with each limit.
 func Scaled(t testing.TB, from time.Duration, try func(unit time.Duration) error) {
 	t.Helper()
 	for unit := from; ; unit *= 4 {

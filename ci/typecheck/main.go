@@ -2,11 +2,11 @@
 //
 //	typecheck PLATFORM... -- PACKAGE...
 //
-// A PLATFORM is GOOS/GOARCH. Of what the packages import from elsewhere, the standard library
-// included, it looks at declarations only, so that ten platforms take less than it takes to compile
-// the standard library for one. It reports what a compiler would: names and files that a platform
-// lacks, types that do not fit, constants that its int can't hold, what is imported or declared and
-// not used, functions without a body where there is no assembly. It does not look into assembly.
+// A PLATFORM is GOOS/GOARCH. Of the imported packages, the standard library included, it checks
+// only declarations, so that ten platforms take less time than compiling the standard library for
+// one. It reports what a compiler would report: names and files that a platform lacks, types that
+// do not fit, constants that an int of the platform can't hold, unused imports and declarations,
+// and functions without a body where there is no assembly. It does not check assembly.
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// split returns what stands before and after "--", and whether there is something on both sides.
+// split returns the arguments before and after "--", and whether both sides have some.
 func split(args []string) (platforms, packages []string, ok bool) {
 	i := slices.Index(args, "--")
 	if i < 1 || i == len(args)-1 {
@@ -57,7 +57,7 @@ func split(args []string) (platforms, packages []string, ok bool) {
 	return args[:i], args[i+1:], true
 }
 
-// A listed package is one of go list's, with the names of its fields.
+// A listed package is an element of go list's output, with the names of its fields.
 type listed struct {
 	ImportPath string
 	Dir        string
@@ -94,7 +94,7 @@ func list(goos, goarch, dir string, packages []string) ([]*listed, error) {
 	}
 }
 
-// files keeps what was parsed, because most files are the same for all platforms.
+// files caches parsed files, because most files are the same for all platforms.
 type files struct {
 	set    *token.FileSet
 	parsed map[string]*ast.File
@@ -115,11 +115,11 @@ func (f *files) parse(name string) (*ast.File, error) {
 	return file, err
 }
 
-// mostFaults are reported for a platform: of one that Go does not know, nearly every file has some.
+// mostFaults limits the faults reported for a platform: one that Go does not know has thousands.
 const mostFaults = 20
 
-// check checks packages, relative to dir, for a platform, and returns how many there are, tests
-// counted apart. Its error has a line for each fault.
+// check checks packages, relative to dir, for a platform, and returns how many there are, counting
+// tests separately. Its error has a line for each fault.
 func check(f *files, platform, dir string, packages []string) (int, error) {
 	goos, goarch, ok := strings.Cut(platform, "/")
 	sizes := types.SizesFor("gc", goarch)
@@ -139,7 +139,7 @@ func check(f *files, platform, dir string, packages []string) (int, error) {
 			continue
 		}
 		if p.ImportPath == "unsafe" || strings.HasSuffix(p.ImportPath, ".test") {
-			continue // the main package of a test is go test's
+			continue // go test makes the main package of a test
 		}
 		ours := !p.DepOnly || p.ForTest != ""
 		if ours {
@@ -174,7 +174,7 @@ func check(f *files, platform, dir string, packages []string) (int, error) {
 	return n, errors.Join(faults...)
 }
 
-// withoutBody returns a fault for each function without a body, of a package without assembly.
+// withoutBody returns a fault for each function without a body in a package without assembly.
 func withoutBody(set *token.FileSet, file *ast.File) (faults []error) {
 	for _, d := range file.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok && fn.Body == nil {
@@ -184,13 +184,13 @@ func withoutBody(set *token.FileSet, file *ast.File) (faults []error) {
 	return faults
 }
 
-// An importer returns packages that were checked before.
+// An importer returns packages that were checked earlier.
 type importer struct {
 	checked map[string]*types.Package
-	names   map[string]string // of packages that have another name than what imports them says
+	names   map[string]string // of packages whose name differs from the end of their path
 }
 
-// Import is that of types.Importer.
+// Import implements types.Importer.
 func (i importer) Import(path string) (*types.Package, error) {
 	if name, ok := i.names[path]; ok {
 		path = name

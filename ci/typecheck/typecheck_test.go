@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestFaults: what only one platform has is found there, in packages and in tests, and the rest
+// TestFaults: faults of only one platform are found there, in packages and in tests, and the rest
 // passes.
 func TestFaults(t *testing.T) {
 	const fine = "package a\n\nimport \"net\"\n\nvar Conn net.Conn\n"

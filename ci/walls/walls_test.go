@@ -14,16 +14,16 @@ import (
 
 const module = "github.com/govs-rdma/govs"
 
-// allowed says for each package, or for all below a folder where the name ends
-// in "/...", what of the project it may import besides packages below itself.
-// The longest name that fits counts. A package that none fits fails the test.
+// allowed says what a package, or all packages below a folder if the name ends in "/...", may
+// import of the project, besides packages below itself. The longest name that fits counts. A
+// package that no name fits fails the test.
 var allowed = map[string][]string{
 	"provider":                  {},
 	"provider/iwarp":            {},
 	"provider/iwarp/mpa":        {"provider/iwarp"},
 	"provider/iwarp/mpa/crc32c": {},
 	"provider/iwarp/ddp":        {"provider/iwarp"},
-	// RDMAP names errors of all layers, but frames are MPA's business.
+	// RDMAP names errors of all layers, but only MPA has frames.
 	"provider/iwarp/rdmap": {"provider/iwarp", "provider/iwarp/ddp"},
 	"provider/engine": {"provider", "provider/iwarp/...",
 		"provider/engine/transport"},
@@ -31,15 +31,15 @@ var allowed = map[string][]string{
 	"provider/engine/transport/transporttest": {"provider/engine/transport",
 		"provider/engine/internal/...", "ci/testkit"},
 	"provider/engine/memnet": {"provider/engine/transport", "provider/engine/internal/..."},
-	// Locks and flags whose steps a test can put in order, and the list of locks in their order.
+	// Locks and flags whose steps a test can order, and the list of locks in their order.
 	"provider/engine/internal/sched": {},
 	"provider/engine/internal/locks": {"provider/engine/internal/sched"},
-	// What is counted: uses of an object, dependants, objects that are lent.
+	// Counts of an object's uses and dependants, and objects that are lent.
 	"provider/engine/internal/rundown": {"provider/engine/internal/sched"},
 	"provider/engine/internal/refs":    {},
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks",
 		"provider/engine/internal/policy"},
-	// How streams share the time of a poller.
+	// How streams share a poller's time.
 	"provider/engine/internal/turns": {"provider/engine/internal/policy"},
 	// Registered memory, which the engine uses.
 	"provider/engine/internal/memory": {"provider", "provider/iwarp/ddp", "provider/iwarp/rdmap",
@@ -56,12 +56,12 @@ var allowed = map[string][]string{
 	"provider/kernel/rdmalink":        {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
-	// What a program says and what it is answered, decoded and compared.
+	// The program's calls and their results, decoded and compared.
 	"provider/bridge/recording/...": {"provider/bridge/abi", "provider/bridge/recording"},
-	// Serves them over the public API, so over any provider.
+	// Serves these calls over the public API, so over any provider.
 	"provider/bridge": {"provider", "provider/bridge/abi", "ibverbs", "ibverbs/rdmacm"},
 	"provider/auto":   {"provider", "provider/engine", "provider/kernel"},
-	// The contract over a control connection; which providers there are is the agent's business.
+	// The contract over a control connection; the agent knows which providers there are.
 	"provider/remote": {"provider"},
 	"cgo/ibv":         {},
 	"cgo/rdmacm":      {"cgo/ibv"},
@@ -81,14 +81,14 @@ var allowed = map[string][]string{
 	"ibverbs/rsocket/internal/proto": {},
 	// Programs for users to copy: the public API only.
 	"ibverbs/examples/...": {"ibverbs", "ibverbs/rdmacm", "provider", "provider/auto", "provider/engine", "provider/kernel"},
-	// A protocol that knows no RDMA, and a client of it, which only tests import.
+	// A protocol without RDMA, and a client of it, which only tests import.
 	// It runs the examples for their tests, over siw, too.
 	"ibverbs/examples/internal/exampletest": {"ci/vm/siwhang"},
 	"ibverbs/examples/9p/p9":                {},
 	"ibverbs/examples/9p/p9/p9test":         {"ibverbs/examples/9p/p9"},
 
-	// The suite can be put over any provider. Of the engine it knows the tap
-	// only, through which it sees what goes over a socket.
+	// The suite works over any provider. Of the engine it knows only the tap, through which it
+	// sees what goes over a socket.
 	"provider/conformance/...": {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport"},
 	// Puts the suite over the engine; of the suite itself only tests and mutants import it.
 	"provider/conformance/onengine": {"provider", "provider/iwarp/...", "provider/conformance", "ibverbs", "provider/engine", "provider/engine/transport"},
@@ -101,7 +101,7 @@ var allowed = map[string][]string{
 	"ci/...":  {"..."},
 }
 
-// onlyIn says where packages that are not the project's may be imported.
+// onlyIn says where packages from outside the project may be imported.
 var onlyIn = map[string][]string{
 	"C":                           {"cgo/ibv", "cgo/rdmacm", "cgo/bridge/lib"},
 	"github.com/mdlayher/netlink": {"provider/kernel/rdmalink"},
@@ -141,7 +141,7 @@ func TestImportsKeepToTheWalls(t *testing.T) {
 	}
 }
 
-// TestCIsWhereItBelongs: C is in the bindings, in what stands before libc, and in programs for
+// TestCIsWhereItBelongs: C is in the bindings, in the library before libc, and in programs for
 // tests.
 func TestCIsWhereItBelongs(t *testing.T) {
 	out, err := exec.Command("git", "ls-files", "--full-name", ":/*.c", ":/*.h", ":/*.cc", ":/*.cpp").Output()
