@@ -23,8 +23,8 @@ madison)
 esac
 `
 
-// TestArchiveInParts: a kernel is one of which the archive has every package at one version. What
-// the lists of "a new version arrives" have, Debian's had on 2026-11-28.
+// TestArchiveInParts: a kernel counts if the archive has every package of it at one version.
+// Debian's lists had the content of "a new version arrives" on 2026-11-28.
 func TestArchiveInParts(t *testing.T) {
 	dir := t.TempDir()
 	for name, script := range map[string]string{"apt-cache": archiveLists, "apt-get": "#!/bin/true\n"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestBlamed: what ci/lib.sh prints of a log with a failure has the panic that ended a test, which
-// go test prints after the test's name without a file and a line.
+// TestBlamed: ci/lib.sh prints the panic that ended a test, although go test prints it after the
+// test's name without a file and a line.
 func TestBlamed(t *testing.T) {
 	for name, tc := range map[string]struct{ log, want string }{
 		"a test that panics": {

@@ -11,9 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestCache: a cache in which nothing can be written serves as far as it goes, and one in which no
-// kernel can be made is an error that names it and what to do. What a builder that was killed has
-// left is removed.
+// TestCache: a cache that can't be written still serves what it has. If no kernel can be made in a
+// cache, the error names the cache and what to do. What a killed builder has left is removed.
 func TestCache(t *testing.T) {
 	vmtest.Need(t)
 	testkit.NeedRoot(t, "only root can mount the file systems that this test needs")
@@ -23,7 +22,7 @@ func TestCache(t *testing.T) {
 	}
 	made := strings.TrimSpace(string(kernel))
 	for _, c := range []struct {
-		name, prepare string // run in the cache, $1 is the folder of a kernel that is made
+		name, prepare string // run in the cache; $1 is the folder of an existing kernel
 		folder, says  string // of the cache, and on stderr
 		status        int
 	}{
@@ -83,7 +82,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestRemember: a line that is remembered is there as a whole, and one that can't be is no error.
+// TestRemember: a remembered line is written whole, and failing to write one is no error.
 func TestRemember(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("bash", "-euc", `. ../lib.sh

@@ -27,9 +27,9 @@ func guestJobs(t *testing.T, jobs string) (status int, out string) {
 	return 0, string(text)
 }
 
-// TestSharedGuest records jobs as tests of other packages do, and runs them in one guest: each is
-// judged by itself, by its exit status and by the tests that it had to pass. What siw has let hang
-// is listed. testdata/fake stands in the place of qemu.
+// TestSharedGuest records jobs as tests of other packages do, and runs them in one guest. Each job
+// is judged separately, by its exit status and by the tests that must pass. The connections that
+// siw has let hang are listed. testdata/fake replaces qemu.
 func TestSharedGuest(t *testing.T) {
 	vmtest.Need(t)
 	fake(t)
@@ -83,7 +83,8 @@ func TestSharedGuest(t *testing.T) {
 	}
 }
 
-// TestLastOfAGuest needs no guest: one job that changes a guest is its last, another has its own.
+// TestLastOfAGuest needs no guest: one job that changes a guest runs last there, and another such
+// job has a guest of its own.
 func TestLastOfAGuest(t *testing.T) {
 	jobs := t.TempDir()
 	t.Setenv("GOVS_VM_JOBS", jobs)
@@ -108,7 +109,7 @@ func TestLastOfAGuest(t *testing.T) {
 	}
 }
 
-// TestIncompleteJobs needs no guest: jobs that were not recorded whole are not left out.
+// TestIncompleteJobs needs no guest: jobs that were not recorded completely fail the run.
 func TestIncompleteJobs(t *testing.T) {
 	empty := t.TempDir()
 	if status, out := guestJobs(t, empty); status != 1 || !strings.Contains(out, "no test was recorded") {

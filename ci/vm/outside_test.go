@@ -12,17 +12,17 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestOutside has the project in testdata/outside, a C program and a Go module, tested on siw in a
-// folder that is not the tree's, with nothing of the tree but the command's binary and what is
-// linked into the test's. In the same guest, siw and the engine here are run against each other.
+// TestOutside tests the project in testdata/outside, a C program and a Go module, on siw. A copy
+// outside the tree is tested, with nothing of the tree but the command's binary and what is
+// linked into the test's. In the same guest, siw and the local engine are run against each other.
 func TestOutside(t *testing.T) {
 	vmtest.Need(t, "kernel", "witnesses")
 	dir := t.TempDir()
 	buildOutside(t, dir)
 	t.Run("vm", func(t *testing.T) { outsideInGuest(t, dir) })
 
-	// Here testdata/fake stands in the place of qemu, which saves a boot: that tests in the tree
-	// get into a guest with the same scripts is shown by all of them.
+	// Here testdata/fake replaces qemu, which saves a boot: all tests of the tree show already that
+	// the same scripts boot a guest and run tests there.
 	t.Run("vmtest", func(t *testing.T) {
 		cmd := exec.Command("./outside.test", "-test.v", "-test.run=^TestBoots$")
 		cmd.Dir = dir
@@ -95,14 +95,14 @@ func outsideInGuest(t *testing.T, dir string) {
 		"hello from siw=crc in " + dir + "\n",
 		"2 processors, 9", // less than 1024 MiB by what the kernel takes
 		"engine->kernel@peer", "kernel@peer->engine", "the suite passed\n",
-		// What siw's profile says.
+		// From siw's profile.
 		"siw-remote-read-unchecked, in ", "in 1 run: memory/iova\n", // UNSUPPORTED
 	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("stdout, or the suite's output, lacks %q", want)
 		}
 	}
-	// A guest that stood still, and was booted once more, is reported before the command begins.
+	// A guest that stood still and was booted again is reported before the command begins.
 	before, ok := strings.CutSuffix(stderr.String(), "to stderr\n")
 	if !ok || before != "" && !strings.HasPrefix(before, "run: boot 1 of 3 took more than ") {
 		t.Errorf("stderr is not what the command wrote there:\n%s", stderr.String())
@@ -118,9 +118,8 @@ func outsideInGuest(t *testing.T, dir string) {
 	}
 }
 
-// buildOutside makes the project's programs in dir, which is what a CI job does, and the command.
-// Of govs there is a copy meanwhile, as the go command has it in its cache: files that can't be
-// run.
+// buildOutside makes the project's programs in dir, as a CI job does, and the command. During the
+// build there is a copy of govs whose files can't be executed, as in the go command's module cache.
 func buildOutside(t *testing.T, dir string) {
 	t.Helper()
 	root := vmtest.Root(t)
@@ -158,7 +157,7 @@ func buildOutside(t *testing.T, dir string) {
 	}
 }
 
-// copyFiles copies the files that match patterns to the same places below another folder.
+// copyFiles copies the files that match patterns to another folder, with the same paths.
 func copyFiles(t *testing.T, from, to string, patterns ...string) {
 	t.Helper()
 	for _, pattern := range patterns {

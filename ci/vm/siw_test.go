@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// kernels are those that TestSiw boots: GOVS_VM_KERNELS, or 6.1 only, because
-// each further one is downloaded and built the first time.
+// kernels are the kernels that TestSiw boots: GOVS_VM_KERNELS, or only 6.1, because each further
+// kernel is downloaded and built the first time.
 func kernels() []string {
 	if list := strings.Fields(os.Getenv("GOVS_VM_KERNELS")); len(list) > 0 {
 		return list
@@ -22,17 +22,17 @@ func kernels() []string {
 	return []string{"6.1"}
 }
 
-// The guests of TestSiw boot with poison: their kernels write freedOctet over memory of the heap
-// that is freed, and do not clear it when it is used again, so that what was never written shows.
+// The guests of TestSiw boot with poison: their kernels write freedOctet over freed heap memory,
+// and do not clear it for the next use, so that bytes that were never written are visible.
 const (
 	poison     = "slub_debug=P,kmalloc-*"
 	freedOctet = "6b"
 )
 
-// uncleared is siw's answer to QUERY_QP: most of it is what was in the kernel's heap (kernel-notes/
-// siw-query-qp-memory.md). From Linux 6.8 on the state is siw's.
+// uncleared is siw's answer to QUERY_QP: most of it is old content of the kernel's heap
+// (kernel-notes/siw-query-qp-memory.md). From Linux 6.8 on siw writes the state.
 var uncleared = regexp.MustCompile("^" +
-	// Of dest and of alt_dest all but dlid and src_path_bits: dgid, flow_label; sgid_index,
+	// All of dest and alt_dest but dlid and src_path_bits: dgid, flow_label; sgid_index,
 	// hop_limit, traffic_class and sl; static_rate, is_global, which is true for any bit, and
 	// port_num.
 	strings.Repeat(strings.Repeat(freedOctet, 16+4)+"00000000"+strings.Repeat(freedOctet, 4)+
@@ -45,8 +45,8 @@ var uncleared = regexp.MustCompile("^" +
 	strings.Repeat(freedOctet, 7) + // from min_rnr_timer to alt_timeout
 	"00" + "0000000000$")
 
-// pingRxe lets rping ping itself over rxe. The counters of rxe show that rping used rxe, because
-// packets to an address of its own never reach an interface, nor a capture.
+// pingRxe makes rping ping itself over rxe. The counters of rxe show that rping used rxe, because
+// packets to the host's own address never reach an interface or a capture.
 const pingRxe = `
 		rdma link
 		ip -br address show d1 | tr -s ' '
@@ -58,9 +58,9 @@ const pingRxe = `
 		rping -c -a 198.51.100.1 -C 3 && wait $server || exit
 		[ "$(sent)" -gt "$before" ] && echo "rxe has sent packets"`
 
-// TestSiw lets rping ping itself over siw and looks at the MPA request in a capture: the variants
-// differ in what it asks for. Memory that siw does not clear is not in the capture; it is in what
-// siw answers to QUERY_QP. The guest of the default variant has rxe, too.
+// TestSiw makes rping ping itself over siw and checks the MPA request in a capture: the variants of
+// siw request different things. Memory that siw does not clear is not in the capture, but in siw's
+// answer to QUERY_QP. The guest of the default variant has rxe, too.
 func TestSiw(t *testing.T) {
 	t.Parallel()
 	vmtest.Need(t, "witnesses", "kernel")

@@ -1,6 +1,5 @@
-// Package vm tests ci/vm/run: that a command in the guest is like a command on
-// the host, and that nothing that goes wrong in the guest goes unnoticed. Where the guest itself
-// does not matter, testdata/fake stands in the place of qemu.
+// Package vm tests ci/vm/run: a command in the guest behaves as on the host, and every failure in
+// the guest is reported. Where the guest itself does not matter, testdata/fake replaces qemu.
 package vm
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestUsage needs no guest: wrong arguments are told before anything is booted.
+// TestUsage needs no guest: wrong arguments are reported before anything is booted.
 func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -58,10 +57,10 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestCommand looks at all that a command may expect, in a guest that waits for another with the
-// same output directory, so that both are sure to run at the same time. Then the kernel of each
-// logs what it logs when it is at fault: a warning, after which the command ends as it would
-// have, and a panic.
+// TestCommand checks everything that a command may expect, in a guest that waits for another with
+// the same output directory, so that both run at the same time. Then the kernel of each guest logs
+// what it logs when it is at fault: a warning, after which the command ends as it would have, and
+// a panic.
 func TestCommand(t *testing.T) {
 	vmtest.Need(t)
 	out := t.TempDir()
@@ -129,7 +128,7 @@ func TestCommand(t *testing.T) {
 			t.Errorf("stdout lacks %q", want)
 		}
 	}
-	// Any other is read by a system call, which takes a third of the guest's time.
+	// Any other clock is read by a system call, which takes a third of the guest's time.
 	if !regexp.MustCompile(`clock=(tsc|kvm-clock)\n`).MatchString(result.Stdout) {
 		t.Error("the clock of the guest is neither tsc nor kvm-clock")
 	}
@@ -176,13 +175,13 @@ func (a *arrival) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fake has testdata/fake stand in the place of qemu for the rest of the test.
+// fake replaces qemu by testdata/fake for the rest of the test.
 func fake(t *testing.T) {
 	t.Setenv("PATH", filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
 }
 
-// TestTimeout shows the limit, and on the way that output comes while the command still runs.
-// testdata/fake stands in the place of qemu.
+// TestTimeout checks the limit, and also that output comes while the command still runs.
+// testdata/fake replaces qemu.
 func TestTimeout(t *testing.T) {
 	vmtest.Need(t)
 	fake(t)
@@ -207,9 +206,9 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestBootLimit gives a guest less time than any needs to boot: it is tried again
-// and given up, and its console shows how far it came. The second time the guest is
-// testdata/mute, which opens no console, as qemu on a busy host has not within a second.
+// TestBootLimit gives a guest less time than any needs to boot: ci/vm/run tries again and gives up,
+// and the guest's console shows how far the boot came. The second time the guest is testdata/mute,
+// which opens no console, as qemu on a busy host may not within a second.
 func TestBootLimit(t *testing.T) {
 	vmtest.Need(t)
 	t.Setenv("GOVS_VM_BOOT", "1")
@@ -233,8 +232,8 @@ func TestBootLimit(t *testing.T) {
 	})
 }
 
-// TestManySplats: a kernel that complains without end, in more lines than a pipe holds, is
-// reported as one that complains once. testdata/fake stands in the place of qemu.
+// TestManySplats: a kernel that complains without end, in more lines than a pipe holds, is reported
+// like a kernel that complains once. testdata/fake replaces qemu.
 func TestManySplats(t *testing.T) {
 	vmtest.Need(t)
 	fake(t)
@@ -256,8 +255,8 @@ func TestManySplats(t *testing.T) {
 	}
 }
 
-// TestEndedWhileItStarts has the script get a signal when it has started a process and does not
-// have its id yet: it ends all the same, and nothing is left. testdata/fake stands in the place of
+// TestEndedWhileItStarts sends the script a signal when it has started a process and does not have
+// the process's id yet. The script still ends, and leaves nothing. testdata/fake replaces
 // qemu.
 func TestEndedWhileItStarts(t *testing.T) {
 	vmtest.Need(t)
@@ -266,7 +265,7 @@ func TestEndedWhileItStarts(t *testing.T) {
 		"alarm": "alarm=$!"} {
 		t.Run(name, func(t *testing.T) {
 			// bash reads this before the script, and calls the trap before each of its commands.
-			// The builder, which has little to do if the kernel is there, goes on for long.
+			// The builder, which has little to do if the kernel exists, goes on for long.
 			hook := filepath.Join(t.TempDir(), "hook")
 			err := os.WriteFile(hook, []byte(`set -T
 				[[ $0 != */vm/kernel || $SIGNAL_BEFORE != builder=* ]] || sleep 1000

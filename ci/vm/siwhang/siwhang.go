@@ -1,9 +1,9 @@
-// Package siwhang has tests go on where siw has let a connection hang. Only tests import it.
+// Package siwhang lets tests go on after siw has let a connection hang. Only tests import it.
 //
 // siw may leave the first bytes of a connection that it accepts in their socket until more come
-// (kernel-notes/siw-first-fpdu.md). A peer that sends its first message as soon as it is connected,
-// and then waits for an answer, gets none, and the program at siw's end gets no message. A test of
-// such a pair asks Hung or Unread, and if that is what has happened, it ends both and tries again:
+// (kernel-notes/siw-first-fpdu.md). If the peer sends its first message as soon as it is connected,
+// and then waits for an answer, it gets none, because the program at siw's end gets no message. A
+// test of such a pair asks Hung or Unread. If the pair hangs, the test ends both and tries again:
 //
 //	for {
 //		server, client := start(port) // over siw, and over whatever is tested
@@ -14,9 +14,9 @@
 //		client.kill()
 //	}
 //
-// Nothing else is taken for such a hang: the bytes have to lie in a socket that no process has. So
-// no failure of the peer, or of a program, is hidden. Each hang is logged, and the third of a run
-// fails its test.
+// A connection only counts as hung if the bytes are in a socket that no process has. So this hides
+// no failure of the peer or of a program. Each hang is logged, and the third of a run fails its
+// test.
 package siwhang
 
 import (
@@ -32,22 +32,22 @@ import (
 	"time"
 )
 
-// Limit is how long Hung waits. A connection and the first messages over it take less than a second
-// in the emulated guest, and a few beside other busy processes.
+// Limit is how long Hung waits. A connection and its first messages take less than a second in the
+// emulated guest, and a few seconds beside other busy processes.
 const Limit = 20 * time.Second
 
-// Most is how many hangs a run may have. A run is all that ci/guest runs in one guest, and without
-// ci/guest a process.
+// Most is how many hangs a run may have. A run is everything that ci/guest runs in one guest, or a
+// process without ci/guest.
 const Most = 2
 
-// dirVar names the environment variable by which ci/guest names the directory that has a file for
-// each hang of its run.
+// dirVar names the environment variable in which ci/guest passes a directory, with a file for each
+// hang of its run.
 const dirVar = "GOVS_SIW_HANGS"
 
 const note = "kernel-notes/siw-first-fpdu.md"
 
-// Hung waits until done is closed, which says that the connection has got over its start, and
-// returns false; or for Limit. Then it returns what Unread does.
+// Hung waits until done is closed, which means that the connection has started, and then returns
+// false. If done is still open after Limit, Hung returns what Unread returns.
 func Hung(t testing.TB, port uint16, done <-chan struct{}) bool {
 	t.Helper()
 	select {
@@ -58,10 +58,10 @@ func Hung(t testing.TB, port uint16, done <-chan struct{}) bool {
 	}
 }
 
-// Unread reports whether siw has bytes that it does not read, of a connection that it has accepted
-// at the port. With port 0, for programs that choose one themselves, any port counts. The caller
-// has waited for them for Limit, or about that. Unread looks for a second, as bytes may lie in a
-// busy socket for a moment. It counts the hang, and ends the test if it is the run's third.
+// Unread reports whether siw has unread bytes in a connection that it accepted at the port. Port 0,
+// for programs that choose a port themselves, means any port. The caller has waited for about
+// Limit. Unread looks for a second, because bytes may be in a busy socket for a moment. It counts
+// the hang, and ends the test if it is the run's third.
 func Unread(t testing.TB, port uint16) bool {
 	t.Helper()
 	lie := stuck(t, port)
@@ -88,7 +88,7 @@ func stuck(t testing.TB, port uint16) []string {
 	return sockets
 }
 
-// alone counts the hangs of this process where there is no directory.
+// alone counts the hangs of this process if there is no directory.
 var alone atomic.Int64
 
 // count counts a hang, with the socket that shows it.
@@ -124,9 +124,9 @@ func countIn(dir, test string) (int, error) {
 	return len(all), err
 }
 
-// unread returns the connected sockets with a local port, or with any if it is 0, that have bytes
-// in them, have not closed their side, and are no process's: siw's. Each is described by its
-// addresses and how many bytes it has.
+// unread returns the connected sockets with a local port, or with any port if port is 0, that have
+// unread bytes, have not closed their side and belong to no process, so that they are siw's. Each
+// is described by its addresses and its number of bytes.
 func unread(proc string, port uint16) (sockets []string, err error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	for _, file := range []string{"net/tcp", "net/tcp6"} {
@@ -160,9 +160,9 @@ func unread(proc string, port uint16) (sockets []string, err error) {
 	return sockets, nil
 }
 
-// States of sockets in /proc/net/tcp. In each other one siw has ended the connection itself, as it
-// does after a fault of its peer, and reads nothing more. A connection without an inode is one that
-// nobody has accepted yet, not even siw.
+// States of sockets in /proc/net/tcp. In all other states siw has ended the connection itself, as
+// after a fault of its peer, and reads nothing more. A connection without an inode has not been
+// accepted yet, not even by siw.
 const (
 	established = "01"
 	closeWait   = "08" // the peer has closed its side
@@ -174,7 +174,7 @@ func ofProcess(proc, inode string) (bool, error) {
 	names, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd", "*"))
 	for _, name := range names {
 		if to, err := os.Readlink(name); err == nil && to == "socket:["+inode+"]" {
-			return true, nil // one that can't be read is gone
+			return true, nil // a process that can't be read has ended
 		}
 	}
 	return false, err

@@ -35,7 +35,7 @@ func socket(state, received string, inode int) string {
 		state, received, inode)
 }
 
-// TestUnread: only bytes in a connected socket of the kernel's own are siw's.
+// TestUnread: only bytes in a connected socket of the kernel count as siw's.
 func TestUnread(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -70,7 +70,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestOrdinaryFailure: bytes that a process does not read are no hang of siw's, and are not
+// TestOrdinaryFailure: bytes that a process does not read are not a hang of siw, and are not
 // counted.
 func TestOrdinaryFailure(t *testing.T) {
 	t.Setenv(dirVar, t.TempDir())
@@ -134,7 +134,7 @@ func TestThirdHang(t *testing.T) {
 	}
 }
 
-// recorder is a test that notes what is said to it.
+// recorder is a test that records what is logged to it.
 type recorder struct {
 	testing.TB
 	log, fatal string

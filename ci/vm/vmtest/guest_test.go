@@ -14,7 +14,7 @@ import (
 )
 
 // TestSelfOfSubtest: a subtest runs in the guest, whatever its name is. testdata/fake of ci/vm
-// stands in the place of qemu.
+// replaces qemu.
 func TestSelfOfSubtest(t *testing.T) {
 	t.Run("p2p+crc (all)|a/b", func(t *testing.T) {
 		if vmtest.Inside() {
@@ -27,14 +27,14 @@ func TestSelfOfSubtest(t *testing.T) {
 	})
 }
 
-// fakeQemu returns the folder of a program that stands in the place of qemu.
+// fakeQemu returns the folder of a program that replaces qemu.
 func fakeQemu(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
 }
 
 // TestKilled: a test that is killed, as go test does after its time limit, leaves no guest behind.
-// testdata/fake of ci/vm stands in the place of qemu.
+// testdata/fake of ci/vm replaces qemu.
 func TestKilled(t *testing.T) {
 	vmtest.Need(t)
 	const asVictim = "GOVS_VMTEST_VICTIM"

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// jobsVar names the environment variable that has tests recorded for a shared guest.
+// jobsVar names the environment variable that makes tests record themselves for a shared guest.
 const jobsVar = "GOVS_VM_JOBS"
 
 // Tests runs a command that runs Go tests in a guest, as Run does, and fails t unless the
 // command succeeds and each of the tests named by passes has passed. Call Need first.
 //
-// With GOVS_VM_JOBS=DIR, Tests records the command in DIR instead and skips t. ci/guest runs what
-// is recorded there: all commands with equal options in one guest, so that a guest boots once and
-// not for every test. The calling test binary, if it is the command, is built again by ci/guest.
+// With GOVS_VM_JOBS=DIR, Tests records the command in DIR instead and skips t. ci/guest then runs
+// the recorded commands, all with equal options in one guest, so that a guest does not boot for
+// every test. If the command is the calling test binary, ci/guest builds it again.
 // Tests fails t if ci/guest has begun with DIR already.
 //
-// ci/guest --record DIR has all tests record themselves that need a guest, and makes DIR/recorded.
-// Need and Tests then skip a test that is in DIR, and Tests fails one that is not.
+// ci/guest --record DIR makes all tests that need a guest record themselves, and writes
+// DIR/recorded. Need and Tests then skip a test that is in DIR, and Tests fails any other test.
 func Tests(t *testing.T, o Options, passes []string, command ...string) Result {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -47,8 +47,8 @@ func Tests(t *testing.T, o Options, passes []string, command ...string) Result {
 	return result
 }
 
-// Dir returns a directory for files that a command of Tests needs: it is there when the command
-// runs.
+// Dir returns a directory for files that a command of Tests needs. The directory exists when the
+// command runs.
 func Dir(t *testing.T) string {
 	t.Helper()
 	jobs := os.Getenv(jobsVar)
@@ -65,9 +65,9 @@ func Dir(t *testing.T) string {
 	return dir
 }
 
-// record writes a job, three files in the directory of the guest that the options ask for: NAME.sh
-// is a bash script, NAME.passes has the tests that it has to pass, and NAME.package names the
-// package whose test binary is $GOVS_VM_TESTS/NAME.test to the script, if it needs that.
+// record writes a job as three files into the directory of the guest with the options: NAME.sh is a
+// bash script, NAME.passes lists the tests that must pass, and NAME.package names the package whose
+// test binary is $GOVS_VM_TESTS/NAME.test for the script, if the script needs it.
 func record(t *testing.T, jobs string, o Options, passes, command []string) error {
 	if o.Out != "" || o.Stdout != nil {
 		return errors.New("Options.Out and Options.Stdout do not work with GOVS_VM_JOBS")
@@ -129,7 +129,7 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	return nil
 }
 
-// skipRecorded skips t if ci/guest --record has had it record itself.
+// skipRecorded skips t if t has recorded itself under ci/guest --record.
 func skipRecorded(t testing.TB) {
 	t.Helper()
 	jobs := os.Getenv(jobsVar)
@@ -149,7 +149,7 @@ func skipRecorded(t testing.TB) {
 	}
 }
 
-// packageOf returns the folder of the test's package below that of its module.
+// packageOf returns the folder of the test's package below its module.
 func packageOf(t testing.TB) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -158,7 +158,7 @@ func packageOf(t testing.TB) (string, error) {
 	return filepath.Rel(Root(t), dir)
 }
 
-// jobName is what the files of a test's job are called.
+// jobName returns the name of the files of a test's job.
 func jobName(pkg, test string) string { return flat(pkg) + "." + flat(test) }
 
 func flat(path string) string { return strings.ReplaceAll(path, "/", "-") }
@@ -168,9 +168,9 @@ func exists(file string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// groupFor makes and returns the directory of the guest that a job is for: the one of all jobs with
-// equal options. Of the jobs that have to be the last of their guest, the first that is recorded
-// is, by the file "last" there, and each of the others has a guest of its own.
+// groupFor makes and returns the directory of a job's guest, which all jobs with equal options
+// share. Of the jobs that must be the last of their guest, only the first recorded one is, by the
+// file "last" there. Each of the others has a guest of its own.
 func groupFor(jobs string, o Options, job string) (string, error) {
 	group := filepath.Join(jobs, "guest"+
 		strings.NewReplacer("--", "-", "/", "-").Replace(strings.Join(o.args(), "")))
@@ -178,7 +178,7 @@ func groupFor(jobs string, o Options, job string) (string, error) {
 		return group, err
 	}
 	last := filepath.Join(group, "last")
-	claim := filepath.Join(group, "last."+job) // whole before others see it
+	claim := filepath.Join(group, "last."+job) // written whole before others see it
 	if err := os.WriteFile(claim, []byte(job+"\n"), 0o666); err != nil {
 		return "", err
 	}

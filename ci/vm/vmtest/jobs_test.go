@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRecordTooLate: what is recorded when the shared guest runs already would be left out.
+// TestRecordTooLate: a test that is recorded while the shared guest already runs would be left out.
 func TestRecordTooLate(t *testing.T) {
 	jobs := t.TempDir()
 	if err := record(t, jobs, Options{}, nil, []string{"true"}); err != nil {
@@ -25,7 +25,7 @@ func TestRecordTooLate(t *testing.T) {
 }
 
 // TestRecordedBefore: after ci/guest --record a test that is recorded is skipped, before it does
-// anything, and one that was not found fails.
+// anything, and a test that was not recorded fails.
 func TestRecordedBefore(t *testing.T) {
 	jobs := t.TempDir()
 	t.Setenv(jobsVar, jobs)
@@ -59,7 +59,7 @@ func TestRecordedBefore(t *testing.T) {
 	})
 }
 
-// skipper is a test that notes why it is skipped.
+// skipper is a test that records why it is skipped.
 type skipper struct {
 	testing.TB
 	why string

@@ -11,7 +11,7 @@
 //		// from here on in the guest, as root, with siw0 on 192.0.2.1
 //	}
 //
-// Where no guest can be booted such a test is skipped with the reason, unless REQUIRE_SIW=1 is set:
+// If no guest can be booted, such a test is skipped with the reason, unless REQUIRE_SIW=1 is set:
 // then it fails. NO_GUEST=1 skips all; both at once fail. All functions may be called concurrently.
 //
 // Tests of any module may use it: the scripts that boot the guest are in the test's binary
@@ -44,31 +44,31 @@ const (
 	StatusTimeout = 124 // the time limit passed
 )
 
-// Options are those of ci/vm/run. The zero value is its defaults, except for the
-// directories, of which the output's is one of the test's own.
+// Options are the options of ci/vm/run. The zero value means its defaults, except that the output
+// directory is one of the test's own.
 type Options struct {
 	Kernel  string        // "" is 6.1
 	Siw     string        // "" is default; crc, p2p
 	Link    string        // "" is siw0; none
 	Net     string        // a tap interface and the guest's address, "t0=10.0.0.2/24", or none
-	Rxe     bool          // rxe0 on 198.51.100.1 besides
+	Rxe     bool          // also rxe0 on 198.51.100.1
 	Boot    string        // more words for the command line of the guest's kernel
 	Timeout time.Duration // of the command, in whole seconds; 0 is 10 minutes
-	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
+	Out     string        // the host's directory that is $VM_OUT; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the root of the test's module
 	Env     []string      // more variables for the command, "NAME=value"
-	Last    bool          // what the command does to the guest is in the way of other commands
+	Last    bool          // the command changes the guest, so no other command may follow
 
 	// Stdout gets what the command writes there, as it is written, besides
 	// Result.Stdout. It may be nil.
 	Stdout io.Writer
 }
 
-// Result is what a run came to.
+// Result is the result of a run.
 type Result struct {
 	Status         int    // exit status of ci/vm/run
 	Stdout, Stderr string // the command's; Stderr has ci/vm/run's own lines too
-	Out            string // the host's directory that $VM_OUT was
+	Out            string // the host's directory that was $VM_OUT
 }
 
 // Inside reports whether the calling process runs in the guest.
@@ -76,7 +76,7 @@ func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
 
 // Need skips the test if this machine can't boot a guest, and fails it with
 // REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses. With
-// NO_GUEST=1, for runs of the quick tests only, it skips always; with both it fails, because
+// NO_GUEST=1, for runs of only the quick tests, it always skips; with both it fails, because
 // they contradict each other.
 func Need(t testing.TB, groups ...string) {
 	t.Helper()
@@ -94,7 +94,7 @@ func Need(t testing.TB, groups ...string) {
 	without(t, "no guest can be booted here", missing)
 }
 
-// NeedKernelProvider skips a test of the kernel provider if that was not built in
+// NeedKernelProvider skips a test of the kernel provider if the provider was not built in
 // (kernel.Available), as with CGO_ENABLED=0. With REQUIRE_SIW=1 the test fails.
 func NeedKernelProvider(t testing.TB, available bool) {
 	t.Helper()
@@ -105,14 +105,14 @@ func NeedKernelProvider(t testing.TB, available bool) {
 	without(t, "the kernel provider was not built in", missing)
 }
 
-// NeedPackages is Need for a test that needs no guest, and packages of groups of ci/deps: it skips
-// the test if one is not installed, and fails it with REQUIRE_SIW=1.
+// NeedPackages skips a test that needs no guest but packages of groups of ci/deps, if one is not
+// installed. With REQUIRE_SIW=1 the test fails.
 func NeedPackages(t testing.TB, groups ...string) {
 	t.Helper()
 	without(t, "packages are not installed", lacksPackages(t, groups))
 }
 
-// without ends a test that can't run here for what is missing, if that is not empty.
+// without ends a test that can't run here because something is missing, unless missing is empty.
 func without(t testing.TB, why, missing string) {
 	t.Helper()
 	switch {
@@ -129,7 +129,7 @@ func lacksPackages(t testing.TB, groups []string) string {
 	return lacks(t, "deps", append([]string{"--check"}, groups...)...)
 }
 
-// complete has what lacks has found to be there: nearly every test of some packages asks, and the
+// complete caches successful checks of lacks: nearly every test of some packages checks, and the
 // scripts take a fifth of a second of processor time.
 var complete sync.Map
 
@@ -181,7 +181,7 @@ func (o *Options) args() []string {
 
 func (o *Options) seconds() string { return strconv.Itoa(int(o.Timeout / time.Second)) }
 
-// Run runs a command in a guest with ci/vm/run and returns what came of it. It
+// Run runs a command in a guest with ci/vm/run and returns its result. It
 // fails the test only if ci/vm/run can't be started. Call Need first.
 func Run(t testing.TB, o Options, command ...string) Result {
 	t.Helper()
@@ -199,8 +199,8 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	args = append(args, o.Env...)
 	args = append(args, command...)
 
-	// The script keeps the limit itself. Building the kernel and the boots, which
-	// come before it, are not part of it.
+	// The script enforces the limit itself. Building the kernel and booting, which come before the
+	// command, do not count.
 	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout+20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(scripts(t), "vm/run"), args...)
@@ -222,7 +222,7 @@ func Run(t testing.TB, o Options, command ...string) Result {
 }
 
 // Self runs the calling test, and no other, in a guest, and fails it if it fails there or does not
-// run. It calls Need. Tests says what GOVS_VM_JOBS changes.
+// run. It calls Need. Tests documents what GOVS_VM_JOBS changes.
 func Self(t *testing.T, o Options) Result {
 	t.Helper()
 	Need(t)

@@ -24,7 +24,7 @@ func (t *recorder) end(what string) {
 	runtime.Goexit()
 }
 
-// TestNoGuest has tests left out on demand, but not where all are demanded.
+// TestNoGuest checks that tests are skipped on demand, but not if all tests are required.
 func TestNoGuest(t *testing.T) {
 	t.Setenv("NO_GUEST", "1")
 	for require, want := range map[string]string{"": "skip: NO_GUEST=1", "0": "skip: NO_GUEST=1", "1": "fail: REQUIRE_SIW=1 wants every test"} {
