@@ -1,8 +1,8 @@
 // Command govs-bench measures the figures of docs/benchmarks. The script run builds and
 // starts it.
 //
-// It starts processes of govs-verbs-test (perf end), each pinned to a CPU, and has them measure the
-// engine, raw TCP in Go and siw by turns with UCX, libfabric and perftest.
+// It starts processes of govs-verbs-test (perf end), each pinned to a CPU. They measure the engine,
+// raw TCP in Go and siw in turns with UCX, libfabric and perftest.
 package main
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/worker"
 )
 
-// The statuses of an exit.
+// Exit statuses.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// usageError is of what can't be measured as it is asked for.
+// usageError is the error of a request that can't be measured.
 type usageError struct{ error }
 
 func main() {
@@ -84,14 +84,14 @@ func parse(flags *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// output is where a report is written to, besides stdout.
+// output is the file that a report is written to, besides stdout.
 type output struct{ markdown string }
 
 func (o *output) flags(flags *flag.FlagSet) {
 	flags.StringVar(&o.markdown, "markdown", "", "write the tables to this `file`")
 }
 
-// check finds a file that can't be written before there is something to write.
+// check finds a file that can't be written before the measurement begins.
 func (o *output) check() error {
 	if o.markdown == "" {
 		return nil

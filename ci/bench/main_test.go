@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command is this command as a process, with two CPUs.
+// command runs this command as a process, with two CPUs.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	client, server := workertest.Two(t)
@@ -48,7 +48,7 @@ func wantParts(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// TestFigures: ends of govs-verbs-test, tables and the plot. The values are not checked here.
+// TestFigures runs ends of govs-verbs-test, and checks the tables and the plot, but not the values.
 func TestFigures(t *testing.T) {
 	dir := t.TempDir()
 	cmd := command(t, "figures", "-command", workertest.Command(t), "-rounds", "1", "-time-per", "5ms",
@@ -75,7 +75,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestVictim: three processes, rounds, tables, and peers that were at work.
+// TestVictim runs three processes and rounds, and checks the tables and that the peers worked.
 func TestVictim(t *testing.T) {
 	dir := t.TempDir()
 	// With the usual policy, because tests that run at the same time would leave the peers no CPU.
@@ -151,8 +151,8 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-// TestInterrupted: no process is left, and so no network namespace of one, when a run that measures
-// the path is interrupted.
+// TestInterrupted: when a run that measures the path is interrupted, no process is left, and so no
+// network namespace.
 func TestInterrupted(t *testing.T) {
 	testkit.NeedRoot(t, "network namespaces need root")
 	mark := fmt.Sprintf("GOVS_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())

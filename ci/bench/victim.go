@@ -18,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/worker"
 )
 
-// errBeyond is of results that are not within their limits.
+// errBeyond reports results that are not within their limits.
 var errBeyond = errors.New("not everything is within its limit")
 
 // parseVictim reads the flags of victim.

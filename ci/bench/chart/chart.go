@@ -1,5 +1,5 @@
-// Package chart draws lines over logarithmic axes as SVG: no scripts, no
-// fonts of its own, and colours that can be read on white and on black.
+// Package chart draws lines over logarithmic axes as SVG, without scripts or fonts of its own, in
+// colours that can be read on white and on black.
 package chart
 
 import (
@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// A Plot is lines over the same axes, both logarithmic: a doubling has the same length
-// everywhere, and growth in proportion is a line of slope 1.
+// A Plot has lines over the same axes. Both axes are logarithmic: a doubling has the same length
+// everywhere, and proportional growth is a line of slope 1.
 type Plot struct {
 	Title, X, Y string // of the plot and its axes
 	XBinary     bool   // ticks of X are powers of 2, labelled in KiB and MiB where that is shorter
@@ -22,14 +22,14 @@ type Plot struct {
 	Notes       []string // below the legend
 }
 
-// A Line is one of them.
+// A Line is a line of a plot.
 type Line struct {
 	Name   string
 	Style  int // colour and mark, from 0 to 7; beyond that they repeat
 	Points []Point
 }
 
-// A Point is a value with the range that it was found in. All are above 0.
+// A Point is a value and the range that the measurements had. All are above 0.
 type Point struct{ X, Y, Low, High float64 }
 
 // Geometry in SVG units.
@@ -45,8 +45,8 @@ const (
 	ticksMost, ticksFine = 12, 3
 )
 
-// palette has colours of about the same contrast to white and to black, which
-// colour-blind people can distinguish, too; so do the shapes of the marks.
+// palette has colours with about the same contrast to white and to black, which colour-blind people
+// can distinguish; they can distinguish the marks by their shapes, too.
 var palette = []string{"#2f7ed8", "#e07000", "#2a9d5c", "#c2439b", "#8a63d2", "#b08900", "#008fa3", "#d0473e"}
 
 // Position returns where a point is drawn.
@@ -78,10 +78,10 @@ func (p *Plot) WriteSVG(w io.Writer) error {
 	return err
 }
 
-// axis maps values to where they are drawn.
+// axis maps values to their positions.
 type axis struct {
 	low, high float64 // values at its ends
-	from, to  float64 // where these are drawn
+	from, to  float64 // the positions of these values
 	ticks     []float64
 }
 
@@ -117,8 +117,8 @@ func (p *Plot) axes() (x, y axis, err error) {
 	return x, y, nil
 }
 
-// newAxis has ticks at powers of base; at 2 and 5 times them too, where there
-// would be few of 10.
+// newAxis makes ticks at powers of base, and also at 2 and 5 times these if base is 10 and there
+// are few.
 func newAxis(low, high, base, from, to float64) axis {
 	var ticks []float64
 	steps := []float64{1}
@@ -152,8 +152,8 @@ func newAxis(low, high, base, from, to float64) axis {
 	return a
 }
 
-// power is the exponent of v, rounded; what floating point misses an exact power
-// by does not count.
+// power returns the exponent of v, rounded. It ignores the floating-point error of an exact
+// power.
 func power(v, base float64, round func(float64) float64) float64 {
 	e := math.Log(v) / math.Log(base)
 	if r := math.Round(e); math.Abs(e-r) < 1e-9 {
@@ -180,7 +180,7 @@ func (p *Plot) drawAxes(b *strings.Builder, x, y axis) {
 		top+plotH/2, ink, top+plotH/2, escape(p.Y))
 }
 
-// label is a number as short as can be.
+// label writes a number as short as possible.
 func label(v float64, binary bool) string {
 	units := []string{"", "k", "M", "G"}
 	step := 1000.0

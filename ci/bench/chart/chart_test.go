@@ -47,7 +47,7 @@ func (n node) number(t *testing.T, name string) float64 {
 	return v
 }
 
-// all are the nodes below n that are like this.
+// all returns the nodes below n with a name and, unless class is empty, a class.
 func (n node) all(name, class string) []node {
 	var list []node
 	for _, c := range n.Nodes {
@@ -92,7 +92,7 @@ func TestPointsAreWhereTheyBelong(t *testing.T) {
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 0.06 { // one decimal is written
+		if math.Abs(got-want) > 0.06 { // the SVG has one decimal
 			t.Errorf("%s at %g, want %g", what, got, want)
 		}
 	}
@@ -120,7 +120,7 @@ func TestPointsAreWhereTheyBelong(t *testing.T) {
 	if n := len(lines[2].all("path", "mark")); n != 1 {
 		t.Errorf("%d diamonds, want 1", n)
 	}
-	// What doubles takes the same way everywhere; more is higher and further right.
+	// A doubling has the same length everywhere; larger values are higher or further right.
 	x1, y1, _ := p.Position(64, 0.1)
 	x2, y2, _ := p.Position(128, 0.2)
 	x4, y4, _ := p.Position(256, 0.4)

@@ -14,13 +14,13 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/outside"
 )
 
-// curveID names the plot of bandwidth over the size of messages.
+// curveID names the plot of bandwidth over message size.
 const (
 	curveID    = "bandwidth"
 	curveTitle = "Bandwidth over message size, one connection, loopback, spinning"
 )
 
-// A curvePoint is what is measured for a point of the plot.
+// A curvePoint is the measurement of a point of the plot.
 type curvePoint struct {
 	series  string
 	size    int
@@ -35,10 +35,10 @@ type Series struct {
 
 var plotSizes = []int{64, 256, kib, 4 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 4 * mib}
 
-// depthFor keeps 16 MiB under way at most.
+// depthFor keeps at most 16 MiB under way.
 func depthFor(size int) int { return min(128, max(8, 16*mib/size)) }
 
-// points are all points of the plot if it is asked for.
+// points are all points of the plot if it is requested.
 func (c Config) points() (list []curvePoint) {
 	if !c.wants(curveID) {
 		return nil
@@ -63,8 +63,7 @@ func (c Config) points() (list []curvePoint) {
 	return list
 }
 
-// curve is the plot of samples. Points without a value are not in it, and neither are series
-// without points.
+// curve is the plot of the samples. It leaves out points without a value and series without points.
 func curve(points []curvePoint, samples map[string][]Sample) (list []Series) {
 	for _, p := range points {
 		f := alone(samples[p.measure.Name], gbps.of)
@@ -113,7 +112,7 @@ func (rep *Report) curve(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// WriteSVG draws the plot into a file of its name in dir, if it was measured.
+// WriteSVG draws the plot into a file named after it in dir, if it was measured.
 func (rep *Report) WriteSVG(dir string) error {
 	if len(rep.Curve) == 0 {
 		return nil

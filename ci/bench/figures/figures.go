@@ -1,10 +1,9 @@
 // Package figures measures govs' speed: ratios to raw TCP and to the other stacks, taken
 // side by side.
 //
-// Nothing is compared across runs. All measurements of a figure are made in each
-// of several rounds, one directly after the other, by two processes that are there
-// for the whole run, each pinned to a CPU. A figure is the median over the rounds
-// of what each round gives.
+// Nothing is compared across runs. All measurements of a figure are made in each of several rounds,
+// one directly after the other, by two processes that live for the whole run, each pinned to a CPU.
+// A figure is the median of the rounds' values.
 package figures
 
 import (
@@ -14,15 +13,15 @@ import (
 	"strings"
 )
 
-// A Figure is the median of what the rounds gave.
+// A Figure is the median of the rounds' values.
 type Figure struct {
 	Median, Min, Max float64
-	Of, To           float64 // of a ratio: the medians of what is divided, and by what
+	Of, To           float64 // of a ratio: the medians of the numerator and the denominator
 	Rounds           int     // that gave a value
-	Missing          string  // why there is none; then nothing else is set
+	Missing          string  // why there is no value; then nothing else is set
 }
 
-// summarize is the figure of the values of rounds, without conditions.
+// summarize returns the figure of the rounds' values, without conditions.
 func summarize(values []float64) Figure {
 	if len(values) == 0 {
 		return Figure{Missing: "no round gave a value"}
@@ -31,7 +30,7 @@ func summarize(values []float64) Figure {
 	return Figure{Median: median(v), Min: v[0], Max: v[len(v)-1], Rounds: len(v)}
 }
 
-// median is that of sorted values.
+// median returns the median of sorted values.
 func median(sorted []float64) float64 {
 	n := len(sorted)
 	if n%2 == 1 {
@@ -47,13 +46,13 @@ type Sample struct {
 	Mops   float64
 	RTT    float64 // round trip: the median, in microseconds
 	Allocs float64 // per operation, of the end with more
-	Value  float64 // of what is none of these
+	Value  float64 // a value that is none of these
 
 	// CPU time, user and system, of the processes of both ends.
 	PerGiB float64 // in seconds
 	PerOp  float64 // in microseconds
 
-	Error string // there is none: why
+	Error string // why there is no result
 }
 
 // A value selects the number of a sample that a figure uses.
@@ -62,7 +61,7 @@ type value func(Sample) float64
 // A quantity is a value with its unit.
 type quantity struct {
 	unit  string
-	lower bool // is better
+	lower bool // smaller values are better
 	of    value
 }
 
@@ -76,7 +75,7 @@ var (
 	counted   = quantity{lower: true, of: func(s Sample) float64 { return s.Value }}
 )
 
-// cpu is the CPU time that stands beside a quantity.
+// cpu is the CPU time shown beside a quantity.
 func (q quantity) cpu() quantity {
 	if q.unit == gbps.unit {
 		return cpuPerGiB
@@ -84,8 +83,8 @@ func (q quantity) cpu() quantity {
 	return cpuPerOp
 }
 
-// goal is what a median is to reach, with its sign, and whether it misses that; empty without a
-// goal.
+// goal returns the bound that a median must meet, with its sign, and whether the median misses it.
+// It is empty without a goal.
 func (q quantity) goal(reach, median float64) string {
 	if reach == 0 {
 		return ""
@@ -100,7 +99,7 @@ func (q quantity) goal(reach, median float64) string {
 	return bound
 }
 
-// medians are those of the measurements of a ratio, or the value itself, with their unit.
+// medians returns the medians of a ratio's measurements, or the value itself, with their unit.
 func (f Figure) medians(q quantity) string {
 	if f.To == 0 {
 		return strings.TrimSpace(digits(f.Median) + " " + q.unit)
@@ -108,7 +107,7 @@ func (f Figure) medians(q quantity) string {
 	return digits(f.Of) + " / " + digits(f.To) + " " + q.unit
 }
 
-// ratio is empty if the figure is a value.
+// ratio returns the ratio, or "" if the figure is a value.
 func (f Figure) ratio() string {
 	if f.To == 0 {
 		return ""
@@ -116,8 +115,8 @@ func (f Figure) ratio() string {
 	return digits(f.Median)
 }
 
-// byRound returns the samples' values by round. What failed, or is no number, is
-// left out.
+// byRound returns the samples' values by round, without failed samples and values that are not
+// positive numbers.
 func byRound(samples []Sample, v value) map[int]float64 {
 	m := make(map[int]float64)
 	for _, s := range samples {
@@ -128,8 +127,7 @@ func byRound(samples []Sample, v value) map[int]float64 {
 	return m
 }
 
-// ratio is the figure of one measurement over another, of the rounds that have
-// both.
+// ratio returns the figure of one measurement over another, from the rounds that have both.
 func ratio(of, to []Sample, v value) Figure {
 	above, below := byRound(of, v), byRound(to, v)
 	var list []float64
@@ -141,7 +139,7 @@ func ratio(of, to []Sample, v value) Figure {
 	return orWhy(summarize(list), of, to)
 }
 
-// alone is the figure of one measurement by itself.
+// alone returns the figure of one measurement by itself.
 func alone(of []Sample, v value) Figure {
 	var list []float64
 	for _, x := range byRound(of, v) {
@@ -150,7 +148,7 @@ func alone(of []Sample, v value) Figure {
 	return orWhy(summarize(list), of)
 }
 
-// orWhy says of a figure without a round what went wrong first.
+// orWhy says what went wrong first, if a figure has no round.
 func orWhy(f Figure, all ...[]Sample) Figure {
 	if f.Missing == "" {
 		return f
@@ -168,7 +166,7 @@ func orWhy(f Figure, all ...[]Sample) Figure {
 	return f
 }
 
-// digits shows three of a number.
+// digits writes a number with three significant digits.
 func digits(x float64) string {
 	if x == 0 {
 		return "0"

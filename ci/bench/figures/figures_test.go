@@ -28,7 +28,7 @@ func samples(values ...float64) []Sample {
 	return s
 }
 
-// TestValueAlone: a value that is compared with nothing has its unit, and no ratio.
+// TestValueAlone: a value that is not compared has its unit, and no ratio.
 func TestValueAlone(t *testing.T) {
 	f := Figure{Median: 6.82, Rounds: 5}
 	if got := f.medians(mops) + "," + f.ratio(); got != "6.82 million/s," {
@@ -88,7 +88,7 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// Every row is made of measures that are in the plan, and every measure is used.
+// TestPlanIsComplete: the plan has the measures of every row, and every measure is used.
 func TestPlanIsComplete(t *testing.T) {
 	c := Config{Rounds: 1, Time: time.Second}
 	made := make(map[string]bool)
@@ -148,7 +148,7 @@ func TestOnlyWhatIsAskedFor(t *testing.T) {
 	if diff := cmp.Diff([]string{"tcp-4k", "write-4k"}, names); diff != "" {
 		t.Error(diff)
 	}
-	// What is over siw is measured where there is siw, with CRC or without.
+	// Measurements over siw are made only with siw, with CRC or without.
 	for kernel, want := range map[KernelDevice][]string{
 		{}:          {"siw-write-1m", "siw-send-rtt"},
 		{CRC: true}: {"siw-crc-write-64k"},
@@ -198,7 +198,7 @@ func TestImpossibleConfigs(t *testing.T) {
 	}
 }
 
-// rowOf is a row by its id.
+// rowOf returns the row with an id.
 func rowOf(t *testing.T, id string) row {
 	t.Helper()
 	i := slices.IndexFunc(allRows, func(w row) bool { return w.id == id })
@@ -285,7 +285,7 @@ func TestProgramsRunAboutAsLongAsTheRest(t *testing.T) {
 	}
 }
 
-// inPlan is the measure of a name.
+// inPlan returns the measure with a name.
 func inPlan(c Config, name string) (measure, error) {
 	for _, m := range base(c) {
 		if m.Name == name {

@@ -24,7 +24,7 @@ type memory struct {
 	Resident uint64 // RssAnon: bytes of its own that are resident
 }
 
-// memoryNow gives everything back to the system that can be, and counts the rest.
+// memoryNow returns all unused memory to the system, and counts the rest.
 func memoryNow() (*memory, error) {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -45,7 +45,7 @@ func memoryNow() (*memory, error) {
 	return nil, errors.New("/proc/self/status has no RssAnon")
 }
 
-// The QPs that are idle. All of them share a PD and a CQ, and nothing is posted.
+// The idle QPs share a PD and a CQ, and nothing is posted.
 var idleCap = ibverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}
 
 const (
@@ -53,7 +53,7 @@ const (
 	idleReads = 1    // IRD and ORD
 )
 
-// idle are connections on which nothing happens.
+// idle are connections without any traffic.
 type idle struct {
 	cfg      rdmacm.ConnConfig
 	listener *rdmacm.Listener
@@ -63,7 +63,7 @@ type idle struct {
 	conns []*rdmacm.Conn
 }
 
-// idleOrder is an order to an end of idle connections: one field is set, and Addr with the first.
+// idleOrder is an order to an end of idle connections. One field is set; Addr is set with Idle.
 type idleOrder struct {
 	Idle   *int           `json:",omitempty"` // client: have so many to Addr; server: 0, listen there
 	Memory bool           `json:",omitempty"` // report the memory of the process
@@ -75,7 +75,7 @@ type idleAnswer struct {
 	Memory *memory        `json:",omitempty"`
 }
 
-// ServeIdle is an end of idle connections over the engine: it takes orders from in until that ends.
+// ServeIdle is an end of idle connections over the engine: it takes orders from in until in ends.
 func ServeIdle(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

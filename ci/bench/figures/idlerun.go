@@ -14,20 +14,20 @@ import (
 // idleMost is the number of idle QPs.
 const idleMost = 10_000
 
-// idleSamples are the samples of all idle QPs.
+// idleSamples has the samples of all idle QPs.
 type idleSamples struct {
 	memory []Sample // KiB of each, of the end that needs more
 	err    error    // the first
 }
 
-// most is how many there are.
+// most returns the number of idle QPs.
 func (r *runner) most() int { return cmp.Or(r.Config.idle, idleMost) }
 
 func (r *runner) wantsIdle() bool {
 	return slices.ContainsFunc(r.rows(), func(w row) bool { return w.id == idleID })
 }
 
-// idleRound connects two processes, made for it, by idle QPs.
+// idleRound connects two processes, started for it, by idle QPs.
 func (r *runner) idleRound(ctx context.Context, round int) error {
 	var p idlePair
 	server, err := startEnd[idleOrder, idleAnswer](ctx, r.Config, r.IdleWorker, r.ServerCPU, false)
@@ -54,7 +54,7 @@ func (r *runner) idleOnce(ctx context.Context, p idlePair, round int) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	// The first connection needs more than each further one.
+	// The first connection needs more memory than each further one.
 	const first = 1
 	if err := p.idle(ctx, at.Addr, first); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (p idlePair) idle(ctx context.Context, addr netip.AddrPort, n int) error {
 	return err
 }
 
-// memory is that of client and server.
+// memory returns the memory of client and server.
 func (p idlePair) memory(ctx context.Context) (m [2]memory, err error) {
 	for i, end := range p {
 		a, err := end.Order(ctx, idleOrder{Memory: true}, patience)

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopback is in a network namespace that the script run makes.
+// loopback works in a network namespace that the script run makes.
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// said is what a command printed as an error, nil if nothing.
+// said returns what a command printed as an error, or nil.
 func said(text []byte) error {
 	if s := strings.TrimSpace(string(text)); s != "" {
 		return errors.New(s)
@@ -21,8 +21,8 @@ func said(text []byte) error {
 	return nil
 }
 
-// segment sends some data over TCP to an address, and returns the MSS of the sender then, in bytes
-// of payload.
+// segment sends some data over TCP to an address, and returns the sender's MSS after that, in
+// bytes of payload.
 func segment(ctx context.Context, addr netip.Addr) (mss int, err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", netip.AddrPortFrom(addr, 0).String())

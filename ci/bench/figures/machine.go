@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuModel is what the kernel calls the processor.
+// cpuModel returns the kernel's name of the processor.
 func cpuModel() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

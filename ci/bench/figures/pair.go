@@ -28,7 +28,7 @@ type order struct {
 type answer struct {
 	End    *load.End
 	Addr   netip.AddrPort
-	Spec   *load.Spec // the run's, with its defaults
+	Spec   *load.Spec // the run's spec, with its defaults
 	Result *load.Result
 }
 
@@ -38,7 +38,7 @@ type peer struct {
 	addr   netip.Addr
 }
 
-// pair is the two ends, processes both, and what has been set up between them.
+// pair has the two ends, which are processes, and their listeners.
 type pair struct {
 	client, server *worker.Process[order, answer]
 	who            load.End                // what both are
@@ -69,7 +69,7 @@ func startPair(ctx context.Context, c Config, apart bool) (_ *pair, err error) {
 
 func (p *pair) close() error { return errors.Join(p.client.Close(), p.server.Close()) }
 
-// run has the client run a workload with the server. The answer has its result.
+// run makes the client run a workload with the server. The answer has its result.
 func (p *pair) run(ctx context.Context, d load.Device, addr netip.Addr, spec load.Spec) (answer, error) {
 	at, err := p.listening(ctx, d, addr)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *pair) run(ctx context.Context, d load.Device, addr netip.Addr, spec loa
 	return a, err
 }
 
-// listening has the server listen, once.
+// listening makes the server listen, once.
 func (p *pair) listening(ctx context.Context, d load.Device, addr netip.Addr) (netip.AddrPort, error) {
 	key := peer{d, addr}
 	if at, ok := p.servers[key]; ok {
@@ -96,11 +96,11 @@ func (p *pair) listening(ctx context.Context, d load.Device, addr netip.Addr) (n
 	return a.Addr, err
 }
 
-// patience is how long an order may take: a connection with a message lost in it,
-// or one of thousands of QPs, takes seconds.
+// patience is how long an order may take. A connection that loses a message, or one of thousands of
+// QPs, takes seconds.
 const patience = 2 * time.Minute
 
-// startEnd starts a process that takes orders on a CPU.
+// startEnd starts a process that takes orders, on a CPU.
 func startEnd[O, A any](ctx context.Context, c Config, command []string, cpu int, apart bool) (
 	*worker.Process[O, A], error,
 ) {

@@ -14,9 +14,9 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/load"
 )
 
-// The path is what the network of users is like: the ends are in two network namespaces, joined by
-// Ethernets whose MTU bounds the MSS. The namespaces have no names: each exists as long as the end
-// that is in it, however that ends, and the links exist as long as the namespaces.
+// The path is like a user's network: the ends are in two network namespaces, joined by Ethernets
+// whose MTU bounds the MSS. The namespaces have no names: each exists as long as its end runs,
+// however the end stops, and the links exist as long as the namespaces.
 
 // A link is an Ethernet of the path, a veth pair.
 type link struct {
@@ -39,7 +39,7 @@ func linkOf(d load.Device) int {
 			return i
 		}
 	}
-	panic("no link " + d.Link) // the plan names a link that is none
+	panic("no link " + d.Link) // the plan names an unknown link
 }
 
 // near and far are the addresses of the two ends of link i.
@@ -53,7 +53,8 @@ func (l link) String() string {
 	return fmt.Sprintf("MTU %d, %g ms each way", l.mtu, l.delay.Seconds()*1e3)
 }
 
-// pathRows are the rows of all links: of each link the same, with goals that depend on its MTU.
+// pathRows are the rows of all links. Each link has the same rows, with goals that depend on its
+// MTU.
 func pathRows() (list []row) {
 	for _, l := range links {
 		add := func(id, what, of, to string, q quantity, goal, cpuGoal float64) {
@@ -86,7 +87,7 @@ func pathRows() (list []row) {
 	return list
 }
 
-// pathMeasures are the measures of all links. Those that are compared follow each other.
+// pathMeasures are the measures of all links. Compared measures follow each other.
 func pathMeasures(c Config) []measure {
 	var list []measure
 	for _, l := range links {
@@ -123,10 +124,10 @@ func pathMeasures(c Config) []measure {
 	return list
 }
 
-// pathPair is two ends that the links join.
+// pathPair has two ends that the links join.
 type pathPair struct {
 	*pair
-	err     error            // why there are none
+	err     error            // why there are no ends
 	missing map[string]error // why links are missing, by name
 }
 
@@ -167,7 +168,7 @@ func (l link) up(ctx context.Context, i, client, server int) error {
 			fmt.Sprintf("ip addr add %v/30 dev %s", end.addr, end.dev),
 			fmt.Sprintf("ip link set %s up", end.dev),
 		}
-		if l.delay > 0 { // a queue that is as long as what a TCP sender may have under way
+		if l.delay > 0 { // a queue as long as what a TCP sender may have under way
 			commands = append(commands, fmt.Sprintf("tc qdisc add dev %s root netem limit 100000 delay %dus",
 				end.dev, l.delay.Microseconds()))
 		}
@@ -192,7 +193,7 @@ func inNamespace(ctx context.Context, pid int, command string) error {
 	return nil
 }
 
-// path is the section of the path. A link of which nothing could be measured is one line.
+// path writes the section of the path. A link without any measurement takes one line.
 func (rep *Report) path(b *strings.Builder) {
 	var rows strings.Builder
 	for _, link := range links {

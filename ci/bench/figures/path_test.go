@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestPathOfARun measures over links of the path, and says of one that can't be made why.
+// TestPathOfARun measures over links of the path. If a link can't be made, the report says why.
 func TestPathOfARun(t *testing.T) {
 	testkit.NeedRoot(t, "network namespaces need root")
 	rep := run(t, small(t, "path-*-write-64k*,path-*-rtt-spin"))
@@ -16,13 +16,13 @@ func TestPathOfARun(t *testing.T) {
 		for _, id := range []string{"write-64k", "write-64k-nocrc", "write-64k-qp64", "rtt-spin"} {
 			f := wanted(t, rep, "path-"+l.name+"-"+id).Value
 			if l.delay > 0 && strings.Contains(f.Missing, "netem") {
-				continue // a kernel without
+				continue // a kernel without netem
 			}
 			if f.Rounds != 2 || f.Median <= 0 {
 				t.Errorf("%v, %s: %+v", l, id, f)
 				continue
 			}
-			// A round trip takes no less than the link.
+			// A round trip takes at least the link's delay.
 			if id == "rtt-spin" && min(f.Of, f.To) < 2*micros(l.delay) {
 				t.Errorf("%v: round trips of %g and %g us", l, f.Of, f.To)
 			}
@@ -32,7 +32,7 @@ func TestPathOfARun(t *testing.T) {
 
 var errNoPath = errors.New("no namespaces")
 
-// TestPathWithoutNamespaces: each figure has the reason, and others are measured.
+// TestPathWithoutNamespaces: each figure of the path has the reason, and others are measured.
 func TestPathWithoutNamespaces(t *testing.T) {
 	c := small(t, "path-1500-rtt-spin,write-4k")
 	ctx := t.Context()
@@ -47,7 +47,7 @@ func TestPathWithoutNamespaces(t *testing.T) {
 	}
 }
 
-// TestPathTable: the path comes first, a link that is missing is one line, and goals are shown.
+// TestPathTable: the path comes first, a missing link is one line, and goals are shown.
 func TestPathTable(t *testing.T) {
 	figure := func(median float64) Figure {
 		return Figure{Median: median, Min: median / 2, Max: median * 2, Rounds: 3, Of: median, To: 1}

@@ -16,21 +16,21 @@ type measure struct {
 	Device *load.Device
 	Spec   load.Spec
 	Test   *outside.Test
-	Rounds int // that it is made in, at most; 0: all
+	Rounds int // the number of rounds that it is made in, at most; 0: all
 }
 
 // A row of the tables compares two measures, or has the value of one.
 type row struct {
 	id, what string
-	link     string // of the path, by its name; empty for what is not over the path
-	of, to   string // names of measures; without to the value of the first counts
+	link     string // of the path, by its name; empty if the row is not over the path
+	of, to   string // names of measures; without to, the row has the value of of
 	value    quantity
-	goal     float64 // what the median is to reach; 0 for nothing
-	cpuGoal  float64 // what the median of the CPU times' ratios is to reach; 0 for nothing
-	needs    string  // siw or siw-crc: what there has to be
+	goal     float64 // the goal of the median; 0 for none
+	cpuGoal  float64 // the goal of the median of the CPU times' ratios; 0 for none
+	needs    string  // siw or siw-crc: what the row requires
 }
 
-// The rows that are of no measure, or of several.
+// The rows of no measure or of several.
 const (
 	idleID   = "idle-memory"
 	allocsID = "allocations"
@@ -105,17 +105,17 @@ const (
 	mib = 1 << 20
 )
 
-// engine is the engine as it is by default.
+// engine is the engine with its defaults.
 var engine = load.Device{Provider: "engine", CRC: "on"}
 
 func noCRC(d load.Device) load.Device  { d.CRC = "off"; return d }
 func sleeps(d load.Device) load.Device { d.Sleeps = true; return d }
 func stream(d load.Device) load.Device { d.Stream = true; return d }
 
-// base are the measures that rows name. Those that are compared follow each other.
+// base are the measures that rows name. Compared measures follow each other.
 func base(c Config) []measure { return append(pathMeasures(c), hostMeasures(c)...) }
 
-// hostMeasures are those of the loopback.
+// hostMeasures are the measures over the loopback.
 func hostMeasures(c Config) []measure {
 	tcp, kernel := load.Device{Provider: "tcp"}, load.Device{Provider: "kernel"}
 	bw := func(name string, d load.Device, op load.Op, size, depth int) measure {
@@ -124,7 +124,7 @@ func hostMeasures(c Config) []measure {
 	lat := func(name string, d load.Device, op load.Op, poll load.Poll) measure {
 		m := measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: 64, Poll: poll, Duration: c.Time}}
 		if op == load.SendLat {
-			m.Spec.Inline = 64 // as ib_send_lat does, up to 236 bytes or what the device takes
+			m.Spec.Inline = 64 // as ib_send_lat does, up to 236 bytes or the device's limit
 		}
 		return m
 	}
@@ -186,8 +186,8 @@ func hostMeasures(c Config) []measure {
 	return append(measures, many)
 }
 
-// program is a run of a program of others that takes about c.Time: those programs count
-// messages, not time. siw's perftest runs in the guest, whose CPU is emulated.
+// program runs another project's program for about c.Time: those programs count messages, not time.
+// siw's perftest runs in the guest, whose CPU is emulated.
 func (c Config) program(name, program string, size int) measure {
 	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
 	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(name, "guest-") {
@@ -205,18 +205,18 @@ func bridgeNoCRC(m measure) measure {
 	return m
 }
 
-// fewRounds is how many rounds points of curves get: there are many of them, and
-// no goal depends on one.
+// fewRounds is the number of rounds for points of curves: there are many of them, and no goal
+// depends on one.
 const fewRounds = 3
 
-// rows are those that are asked for and can be measured.
+// rows returns the rows that are requested and can be measured.
 func (c Config) rows() []row {
 	return slices.DeleteFunc(slices.Clone(allRows), func(w row) bool {
 		return !c.wants(w.id) || !c.has(w.needs)
 	})
 }
 
-// chosen are the measures that the requested rows and the plot need, each once.
+// chosen returns the measures that the requested rows and the plot need, each once.
 func chosen(c Config) []measure {
 	needed := make(map[string]bool)
 	for _, w := range c.rows() {
@@ -234,7 +234,7 @@ func chosen(c Config) []measure {
 	return list
 }
 
-// wants reports whether --only is for a row or the plot.
+// wants reports whether --only selects a row or the plot.
 func (c Config) wants(id string) bool {
 	if c.Only == "" {
 		return true
@@ -245,7 +245,7 @@ func (c Config) wants(id string) bool {
 	})
 }
 
-// has reports whether there is what a row needs.
+// has reports whether the requirement of a row is met.
 func (c Config) has(need string) bool {
 	return need == "" || c.Kernel != nil && c.Kernel.CRC == (need == "siw-crc")
 }

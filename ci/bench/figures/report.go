@@ -13,8 +13,8 @@ import (
 type Report struct {
 	Lines      []Line
 	Curve      []Series       // bandwidth over the size of messages
-	Heading    string         // of the lines that are not about the path
-	Notes      []string       // what lines are of that no measurement makes
+	Heading    string         // of the lines outside the path
+	Notes      []string       // about lines that no measurement makes
 	Conditions map[string]any // of the whole run
 }
 
@@ -63,8 +63,7 @@ func (r *runner) figure(w row, q quantity) Figure {
 	return fig
 }
 
-// allocs is allocations per operation: of each round, those of the workload with
-// most.
+// allocs returns allocations per operation: in each round, the value of the workload with most.
 func (r *runner) allocs() Figure {
 	most := map[int]float64{}
 	var all []Sample
@@ -79,7 +78,7 @@ func (r *runner) allocs() Figure {
 	return orWhy(summarize(slices.Collect(maps.Values(most))), all)
 }
 
-// conditions are those of the whole run, with the versions of other programs.
+// conditions are the conditions of the whole run, with the versions of other programs.
 func (r *runner) conditions() map[string]any {
 	who := r.pair.who
 	c := map[string]any{
@@ -116,7 +115,7 @@ func (rep *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// rest is the table of what is not about the path.
+// rest writes the table of the lines outside the path.
 func (rep *Report) rest(b *strings.Builder) {
 	var rows strings.Builder
 	for _, l := range rep.Lines {
@@ -131,8 +130,8 @@ func (rep *Report) rest(b *strings.Builder) {
 	}
 }
 
-// cells are what stands in a table beside the name of a line. A CPU time that is missing is
-// that of a program of others, which does not print it.
+// cells are the cells of a line after its name. Another project's program does not print its CPU
+// time, so that is missing.
 func (l Line) cells() string {
 	if l.Value.Missing != "" {
 		return fmt.Sprintf("missing: %s | | | | | |", oneLine(l.Value.Missing))

@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/outside"
 )
 
-// Cong is the TCP congestion control of all that is measured.
+// Cong is the TCP congestion control of all measurements.
 const Cong = "cubic"
 
 // Config says what is measured, and how.
@@ -32,7 +32,7 @@ type Config struct {
 	Separate bool // this process is in the network namespace that the script run makes
 
 	Exec   []string      // command that runs C programs over the engine, with its flags
-	Kernel *KernelDevice // siw, where it is to be measured
+	Kernel *KernelDevice // siw, if it is measured
 
 	Say func(format string, args ...any) // reports progress
 
@@ -46,7 +46,7 @@ type KernelDevice struct {
 	CRC  bool // its connections have CRC
 }
 
-// Check says what is wrong with a Config.
+// Check returns what is wrong with a Config.
 func (c Config) Check() error {
 	for pattern := range strings.SplitSeq(c.Only, ",") {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -70,7 +70,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// ids are those of all rows and of the plot.
+// ids returns the ids of all rows and of the plot.
 func (c Config) ids() []string {
 	list := []string{curveID}
 	for _, w := range allRows {
@@ -79,28 +79,28 @@ func (c Config) ids() []string {
 	return list
 }
 
-// runner is a run.
+// runner has the state of a run.
 type runner struct {
 	Config
 	pair     *pair
-	path     *pathPair // nil until it is needed, and when it has to be made again
+	path     *pathPair // nil until it is needed, and when it must be made again
 	samples  map[string][]Sample
 	idling   idleSamples
 	mss      int               // of the engine's connections, in bytes of payload
-	versions map[string]string // of the packages of programs of others
-	errors   []string          // that were said
+	versions map[string]string // of the packages of other projects' programs
+	errors   []string          // that were reported
 }
 
 func newRunner(c Config) *runner {
 	return &runner{Config: c, samples: make(map[string][]Sample), versions: make(map[string]string)}
 }
 
-// errNothing is of a run in which nothing can be measured.
+// errNothing is the error of a run in which nothing can be measured.
 var errNothing = errors.New(
 	"nothing of that can be measured here: siw is measured in the guest (make bench-vm)")
 
-// Run measures. What can't be measured is missing in the report, with the reason; the
-// error is one that makes the rest useless.
+// Run measures. Values that can't be measured are missing in the report, with the reason. Run
+// returns an error if it makes the rest useless.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	return r.report(), nil
 }
 
-// round makes each measure once. Each round begins with another one, so that none is
-// always made right after other work of the machine.
+// round makes each measure once. Each round begins with another measure, so that none always comes
+// right after other work of the machine.
 func (r *runner) round(ctx context.Context, round int) error {
 	var list []measure
 	for _, m := range chosen(r.Config) {
@@ -156,7 +156,7 @@ func (r *runner) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// once makes a measure.
+// once makes a measurement.
 func (r *runner) once(ctx context.Context, m measure) Sample {
 	if m.Test != nil {
 		return r.program(ctx, *m.Test)
@@ -177,7 +177,7 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	return sampleOf(*a.Result)
 }
 
-// pairFor is the pair between which a device is measured.
+// pairFor returns the pair between which a device is measured.
 func (r *runner) pairFor(ctx context.Context, d load.Device) (*pair, error) {
 	if d.Link == "" {
 		return r.pair, nil
@@ -188,7 +188,7 @@ func (r *runner) pairFor(ctx context.Context, d load.Device) (*pair, error) {
 	return r.path.pair, errors.Join(r.path.err, r.path.missing[d.Link])
 }
 
-// addr is where a device's server listens.
+// addr returns the address where a device's server listens.
 func (r *runner) addr(d load.Device) netip.Addr {
 	switch {
 	case d.Link != "":
@@ -227,20 +227,20 @@ func sampleOf(res load.Result) Sample {
 		s.RTT = micros(l.Median)
 		return s
 	}
-	seconds := res.Elapsed.Seconds() // no value where this is 0
+	seconds := res.Elapsed.Seconds() // no value if this is 0
 	s.GBps, s.Mops = float64(res.Octets)/1e9/seconds, ops/1e6/seconds
 	return s
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// program runs a program of others.
+// program runs another project's program.
 func (r *runner) program(ctx context.Context, t outside.Test) Sample {
 	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo", Exec: r.Exec}
 	if r.Kernel != nil {
 		p.Device = r.Kernel.Name
 	}
-	// On a busy machine two processes that spin in turns may take for ever.
+	// On a busy machine, two processes that spin in turns may take forever.
 	ctx, cancel := context.WithTimeout(ctx, max(20*time.Second, 20*r.Time))
 	defer cancel()
 	res, err := p.Run(ctx, t)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// small is a run that takes little time.
+// small returns the configuration of a short run.
 func small(t *testing.T, only string) Config {
 	t.Helper()
 	client, server := workertest.Two(t)
@@ -54,7 +54,7 @@ func run(t *testing.T, c Config) *Report {
 	return rep
 }
 
-// wanted is the line of an id.
+// wanted returns the line with an id.
 func wanted(t *testing.T, rep *Report, id string) Line {
 	t.Helper()
 	i := slices.IndexFunc(rep.Lines, func(l Line) bool { return l.id == id })
@@ -64,7 +64,7 @@ func wanted(t *testing.T, rep *Report, id string) Line {
 	return rep.Lines[i]
 }
 
-// wantFigure is the figure of a line, which has to have so many rounds.
+// wantFigure returns the figure of a line, which must have the given number of rounds.
 func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
 	t.Helper()
 	f := wanted(t, rep, id).Value
@@ -91,7 +91,7 @@ func TestRatiosOfARun(t *testing.T) {
 	}
 }
 
-// TestWithoutSiw: what is measured over siw only is an error that says where.
+// TestWithoutSiw: if only siw figures are requested, the error says where to measure them.
 func TestWithoutSiw(t *testing.T) {
 	c := Config{Rounds: 1, Time: time.Second, ServerCPU: 1, Procs: 1, Only: "guest-rtt"}
 	if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "make bench-vm") {
@@ -107,7 +107,7 @@ func TestIdleQPs(t *testing.T) {
 	}
 }
 
-// TestStreamsOfARun: streams beside TCP.
+// TestStreamsOfARun measures streams beside TCP.
 func TestStreamsOfARun(t *testing.T) {
 	rep := run(t, small(t, "stream-*"))
 	for _, id := range []string{"stream-1m", "stream-64k", "stream-rtt"} {
@@ -115,7 +115,7 @@ func TestStreamsOfARun(t *testing.T) {
 	}
 }
 
-// An end that has gone is noticed, reported, and replaced.
+// TestLostEnd: an end that has gone is noticed, reported and replaced.
 func TestLostEnd(t *testing.T) {
 	c := small(t, "write-4k")
 	ctx := context.Background()

@@ -1,5 +1,5 @@
-// Package load has the workloads that govs-verbs-test perf end is given, and what it answers, as
-// far as figures need them. The names are those of its package load, in lines of JSON.
+// Package load has the workloads that figures give to govs-verbs-test perf end, and its answers.
+// Names and lines of JSON are those of the package load of govs-verbs-test.
 package load
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Op is a workload, named as a subcommand of govs-verbs-test perf is.
+// Op is a workload, with the name of the subcommand of govs-verbs-test perf.
 type Op string
 
 // The workloads. Those of TCP run over rsockets, too.
@@ -29,7 +29,7 @@ const (
 	Block Poll = "block"
 )
 
-// Spec is a run. What is zero has perf's default, which its answer tells.
+// Spec is a run. A field that is zero has perf's default, which the answer reports.
 type Spec struct {
 	Op       Op
 	Size     int           // bytes of a message
@@ -43,7 +43,7 @@ type Spec struct {
 	Poll        Poll `json:",omitempty"`
 }
 
-// Device says over what a run is, which is between processes at two addresses.
+// Device says what a run between processes at two addresses uses.
 type Device struct {
 	Provider string // engine, kernel, or tcp for raw TCP
 	CRC      string `json:",omitempty"` // engine: on, off
@@ -53,7 +53,7 @@ type Device struct {
 	Link string `json:"-"` // over a link of the path, by name
 }
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
 	Ops     uint64        // messages, or round trips
 	Octets  uint64        // of payload
@@ -75,7 +75,7 @@ func (u Usage) CPU() time.Duration { return u.User + u.Sys }
 // Latency is a distribution of durations.
 type Latency struct{ Median, P99, Max time.Duration }
 
-// LatencyOf sorts durations, of which there is at least one, and sums them up.
+// LatencyOf sorts and summarizes durations, of which there must be at least one.
 func LatencyOf(list []time.Duration) Latency {
 	slices.Sort(list)
 	at := func(share float64) time.Duration { return list[int(share*float64(len(list)))] }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// listens reports whether a TCP socket of this network namespace listens at the
-// port, at whatever address. Those of the kernel itself, as siw's are, count.
+// listens reports whether a TCP socket of this network namespace listens at the port, at any
+// address. The kernel's own sockets, such as siw's, count.
 func listens(port int) (bool, error) {
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		found, err := listensIn(file, port)
@@ -22,8 +22,8 @@ func listens(port int) (bool, error) {
 	return false, nil
 }
 
-// listensIn looks through one of the kernel's tables: in each row the fields are a
-// number, local and remote address, and the state.
+// listensIn searches one of the kernel's tables: the fields of each row are a number, the local and
+// the remote address, and the state.
 func listensIn(file string, port int) (bool, error) {
 	f, err := os.Open(file)
 	if err != nil {

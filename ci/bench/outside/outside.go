@@ -1,9 +1,9 @@
-// Package outside runs the benchmarks of others, that of UCX, libfabric and
-// perftest, both ends on this machine, and reads what they print.
+// Package outside runs the benchmarks of UCX, libfabric and perftest, with both ends on this
+// machine, and reads what they print.
 //
-// Their options are their defaults wherever they have some, and they are given the
-// transport of this comparison: TCP, or for perftest an RDMA device. None of them has an
-// option for the congestion control; theirs is the system's, or the route's.
+// Options have the programs' defaults where there are defaults, and choose the transport of this
+// comparison: TCP, or for perftest an RDMA device. None of the programs has an option for the
+// congestion control, so the system's or the route's applies.
 package outside
 
 import (
@@ -28,7 +28,7 @@ type Test struct {
 	Program string // one of those below
 	Size    int    // bytes of a message
 	Iters   int    // messages, or round trips
-	Warmup  int    `json:",omitempty"` // messages before them; of UCX only, the others have none that can be set
+	Warmup  int    `json:",omitempty"` // UCX only: messages before the measured ones
 	NoCRC   bool   `json:",omitempty"` // over the bridge: connections have no CRC
 }
 
@@ -51,31 +51,31 @@ type Result struct {
 	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
 }
 
-// A Pair is where both ends of a program run.
+// A Pair says where both ends of a program run.
 type Pair struct {
 	ClientCPU, ServerCPU int // the CPUs that they are pinned to; -1: not pinned
 	Addr                 netip.Addr
 	Netdev               string // of Addr, for UCX
 	Device               string // RDMA device of Addr, for perftest
 
-	// Exec is the command that runs a C program over the bridge, with its flags. What has to be
-	// added is the CRC, and the program.
+	// Exec is the command that runs a C program over the bridge, with its flags. Only the CRC and
+	// the program have to be added.
 	Exec []string
 }
 
-// program describes how a program is called, and its output read.
+// program describes how to call a program, and how to read its output.
 type program struct {
 	binary  string
 	version []string // the command that prints its version
 	pkg     string   // of Debian
-	bridged bool     // it is run with Pair.Exec
+	bridged bool     // it runs with Pair.Exec
 	env     func(Pair) []string
 	server  func(p Pair, t Test, port int) []string
 	client  func(p Pair, t Test, port int) []string
 	parse   func(t Test, stdout string) (Result, error)
 
-	// early reports whether a client has failed because it connected before its server
-	// listened, if only the two programs can prevent that; nil if there is no such case.
+	// early reports whether a client has failed because it connected before its server listened, if
+	// only the two programs can prevent that. It is nil if there is no such case.
 	early func(client *process) bool
 }
 
@@ -87,7 +87,7 @@ func lookup(name string) (program, error) {
 	return p, nil
 }
 
-// Usable says why a program can't be run on this machine, nil if it can.
+// Usable returns why a program can't run on this machine, or nil if it can.
 func Usable(name string) error {
 	p, err := lookup(name)
 	if err != nil {
@@ -99,11 +99,11 @@ func Usable(name string) error {
 	return nil
 }
 
-// Package is the package of Debian that a program is a part of.
+// Package returns the Debian package of a program.
 func Package(name string) string { return programs[name].pkg }
 
-// Version is the first line that a program, or the package that it is a part of, prints
-// about its version; empty if it prints none.
+// Version returns the first line that a program, or its package, prints about its version, or ""
+// if it prints none.
 func Version(ctx context.Context, name string) string {
 	p, err := lookup(name)
 	if err != nil {
@@ -117,14 +117,14 @@ func Version(ctx context.Context, name string) string {
 	return strings.TrimSpace(strings.TrimLeft(line, "# "))
 }
 
-// How long a server may take until it listens, on a machine that does other things as
-// well, and how often both ends are run if the client came too early.
+// The time that a server may take until it listens, on a machine with other work, and the number of
+// attempts if the client connected too early.
 var (
 	listenLimit = 2 * time.Minute
 	mostRuns    = 5
 )
 
-// errEarly is the end of a client that came before its server listened.
+// errEarly is the error of a client that connected before its server listened.
 var errEarly = errors.New("it seems that the client came before its server listened")
 
 // Run runs both ends and returns what the client printed. When ctx ends, both are killed.
@@ -150,13 +150,13 @@ func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
 	}
 }
 
-// run is one attempt of Run.
+// run makes one attempt of Run.
 func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	port, err := freePort(p.Addr)
 	if err != nil {
 		return Result{}, err
 	}
-	// In every case the server is ended.
+	// The server is ended in every case.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	server, err := p.start(ctx, prog, p.command(prog, t, prog.server(p, t, port)), p.ServerCPU)
@@ -189,7 +189,7 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	return r, nil
 }
 
-// command is the command of a program with its arguments.
+// command returns the command of a program with its arguments.
 func (p Pair) command(prog program, t Test, args []string) []string {
 	args = append([]string{prog.binary}, args...)
 	if !prog.bridged {
@@ -202,7 +202,7 @@ func (p Pair) command(prog program, t Test, args []string) []string {
 	return slices.Concat(p.Exec, []string{"--crc", crc, "--"}, args)
 }
 
-// process is a program that runs.
+// process is a running program.
 type process struct {
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
@@ -234,7 +234,7 @@ func (p Pair) start(ctx context.Context, prog program, command []string, cpu int
 	return pr, nil
 }
 
-// failure is the error of a program that has ended, with the end of its output.
+// failure returns the error of an ended program, with the end of its output.
 func (pr *process) failure() error {
 	said := strings.TrimSpace(pr.stderr.String())
 	if said == "" {
@@ -247,8 +247,8 @@ func (pr *process) failure() error {
 	return fmt.Errorf("%w: %s", pr.err, said)
 }
 
-// listening waits until a socket listens at the port. It does not try to connect, because
-// these servers serve one client.
+// listening waits until a socket listens at the port. It does not try to connect, because these
+// servers serve only one client.
 func (pr *process) listening(ctx context.Context, port int) error {
 	limit := time.NewTimer(listenLimit)
 	defer limit.Stop()
@@ -284,8 +284,8 @@ func freePort(addr netip.Addr) (int, error) {
 	return port, l.Close()
 }
 
-// number reads a number of an output, and what it may end in: k, m or g as
-// fi_pingpong writes multiples of 1024.
+// number reads a number of an output, and its suffix, if any: k, m or g, by which fi_pingpong
+// means multiples of 1024.
 func number(text string) (float64, error) {
 	unit := 1.0
 	for i, suffix := range []string{"k", "m", "g"} {
@@ -300,7 +300,7 @@ func number(text string) (float64, error) {
 	return n * unit, nil
 }
 
-// micros is a duration of so many microseconds.
+// micros returns a duration of so many microseconds.
 func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
 
 var errNoResult = fmt.Errorf("no result: %w", io.ErrUnexpectedEOF)

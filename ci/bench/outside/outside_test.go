@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testdata/README.md says how the outputs were made.
+// TestRecordedOutputs reads recorded outputs; testdata/README.md says how they were made.
 func TestRecordedOutputs(t *testing.T) {
 	for _, tc := range []struct {
 		file string
@@ -67,7 +67,7 @@ func recorded(t *testing.T, file string) string {
 	return string(text)
 }
 
-// In the list of all sizes the row of the one that is asked for counts.
+// TestRowOfTheSize: in a list of all sizes, the row of the requested size counts.
 func TestRowOfTheSize(t *testing.T) {
 	all := recorded(t, "libfabric-all.txt")
 	for _, tc := range []struct {
@@ -98,8 +98,8 @@ func TestRowOfTheSize(t *testing.T) {
 	}
 }
 
-// No beginning of an output that lacks its last row is taken for a result, and
-// nothing that differs in a heading.
+// TestCutAndStrangeOutputs: an output without its last row is no result, nor is one with another
+// heading.
 func TestCutAndStrangeOutputs(t *testing.T) {
 	for file, test := range map[string]Test{
 		"ucx-put-bw-64k.csv":       {Program: UCXPutBW, Size: 65536},
@@ -190,8 +190,8 @@ func TestImpossible(t *testing.T) {
 	}
 }
 
-// scripted is a program whose server waits at its port and whose client is a shell
-// script, as often as it is run: $1 is how often that was.
+// scripted is a program whose server waits at its port and whose client is a shell script. $1 is
+// the number of the client's runs.
 func scripted(t *testing.T, server, client string) program {
 	dir := t.TempDir()
 	sh := func(script string) []string {
@@ -208,7 +208,7 @@ func scripted(t *testing.T, server, client string) program {
 	}
 }
 
-// listener is a server in the shell's words: this test's own binary that listens.
+// listener is the server as a shell command: this test's own binary, which listens.
 func listener() string {
 	return "GOVS_TEST_LISTEN=127.0.0.1:PORT exec " + os.Args[0] + " -test.run=^TestListener$"
 }
@@ -226,8 +226,8 @@ func TestListener(t *testing.T) {
 	_, _ = l.Accept() // until it is killed
 }
 
-// A client that came before its server listened is run again, with its server, but not
-// for ever; any other failure counts at once.
+// TestClientsThatComeEarly: a client that came before its server listened is run again, with its
+// server, but not forever; any other failure counts at once.
 func TestClientsThatComeEarly(t *testing.T) {
 	test := Test{Program: "test-early", Size: 1, Iters: 1}
 	defer delete(programs, test.Program)
@@ -251,7 +251,8 @@ func TestClientsThatComeEarly(t *testing.T) {
 	}
 }
 
-// A server that never listens ends the wait for it, and is ended itself.
+// TestServerThatNeverListens: the wait for a server that never listens ends, and so does the
+// server.
 func TestServerThatNeverListens(t *testing.T) {
 	defer func(d time.Duration) { listenLimit = d }(listenLimit)
 	listenLimit = 50 * time.Millisecond
@@ -263,8 +264,8 @@ func TestServerThatNeverListens(t *testing.T) {
 	}
 }
 
-// The programs that are installed are run, so that a new version that prints
-// something else is noticed. Messages are long, because UCX prints 0.00 MB/s for short ones on a
+// TestInstalledPrograms runs the installed programs, so that a new version that prints something
+// else is noticed. Messages are long, because UCX prints 0.00 MB/s for short ones on a
 // busy machine.
 func TestInstalledPrograms(t *testing.T) {
 	for _, name := range []string{UCXPutBW, UCXTagBW, UCXTagLat, FabricPing} {
@@ -273,7 +274,7 @@ func TestInstalledPrograms(t *testing.T) {
 				if os.Getenv("REQUIRE_SIW") == "1" {
 					t.Fatalf("REQUIRE_SIW=1, but %v", err)
 				}
-				t.Skip(err) // they are no part of what govs needs
+				t.Skip(err) // govs does not need these programs
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
@@ -291,7 +292,7 @@ func TestInstalledPrograms(t *testing.T) {
 	}
 }
 
-// TestBridgedCommand: a program over the bridge is run by the command for that, with its CRC.
+// TestBridgedCommand: exec runs a program over the bridge, with its CRC.
 func TestBridgedCommand(t *testing.T) {
 	p := Pair{Addr: netip.MustParseAddr("127.0.0.1"), Exec: []string{"govs", "exec"}}
 	for _, tc := range []struct {

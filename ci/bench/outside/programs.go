@@ -18,8 +18,8 @@ var programs = map[string]program{
 	ExecSendPP:  bridged(perftest("ib_send_lat", verbsLatency)),
 }
 
-// ucx is ucx_perftest with one of its tests over its TCP transport. The server
-// learns from the client which test it is.
+// ucx runs one of ucx_perftest's tests over its TCP transport. The client names the test to the
+// server.
 func ucx(test string, parse func(ucxRow) Result) program {
 	return program{
 		binary: "ucx_perftest", version: []string{"ucx_info", "-v"}, pkg: "ucx-utils",
@@ -47,13 +47,11 @@ func ucx(test string, parse func(ucxRow) Result) program {
 	}
 }
 
-// ucxRow is a row of ucx_perftest -v by its headings. Latencies are in
-// microseconds, of a message in one direction; bandwidths in 2^20 bytes per
-// second.
+// ucxRow reads a row of ucx_perftest -v by its headings. Latencies are in microseconds, of a
+// message in one direction; bandwidths are in 2^20 bytes per second.
 type ucxRow map[string]float64
 
-// The headings of what is used. "lat" is what ucx_perftest calls overhead in
-// tests for bandwidth.
+// The headings that are used. In bandwidth tests, "lat" is what ucx_perftest calls overhead.
 const (
 	ucxMedian  = "50.0_percentile_lat"
 	ucxOverall = "overall_bw"
@@ -91,8 +89,8 @@ func ucxBandwidth(r ucxRow) Result { return Result{GBps: r[ucxOverall] * (1 << 2
 
 func ucxLatency(r ucxRow) Result { return Result{RTT: 2 * micros(r[ucxMedian])} }
 
-// pingpong is fi_pingpong over the provider tcp with connected endpoints. It does not
-// check data, and prints means only.
+// pingpong runs fi_pingpong over the provider tcp with connected endpoints. It does not check data,
+// and prints only means.
 func pingpong() program {
 	args := func(t Test) []string {
 		return []string{"-p", "tcp", "-e", "msg", "-S", strconv.Itoa(t.Size), "-I", strconv.Itoa(t.Iters)}
@@ -107,8 +105,8 @@ func pingpong() program {
 	}
 }
 
-// parsePingpong reads the row of the test's size. MB are of 10^6 bytes, and a
-// transfer is a message in one direction.
+// parsePingpong reads the row of the test's size. MB are 10^6 bytes, and a transfer is a message in
+// one direction.
 func parsePingpong(t Test, stdout string) (Result, error) {
 	headings := strings.Fields("bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec")
 	for line := range strings.Lines(stdout) {
@@ -141,8 +139,7 @@ func parsePingpong(t Test, stdout string) (Result, error) {
 	return Result{}, errNoResult
 }
 
-// perftest is one of perftest's programs, connected by librdmacm (-R), which
-// iWARP needs.
+// perftest runs one of perftest's programs, connected by librdmacm (-R), which iWARP needs.
 func perftest(binary string, parse func(map[string]string) (Result, error)) program {
 	args := func(p Pair, t Test, port int) []string {
 		return []string{"-R", "-F", "-d", p.Device, "-p", strconv.Itoa(port), "-s", strconv.Itoa(t.Size), "-n", strconv.Itoa(t.Iters)}
@@ -162,7 +159,7 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 	}
 }
 
-// bridged is a program of perftest's over the engine, by govs-verbs-test exec. Its device is siw0.
+// bridged runs a program of perftest over the engine, by govs-verbs-test exec. Its device is siw0.
 func bridged(p program) program {
 	p.bridged = true
 	plain, asked := p.server, p.client
@@ -177,12 +174,11 @@ func bridged(p program) program {
 	return p
 }
 
-// perftestEarly reports whether a client of perftest was rejected because the server did
-// not listen yet. The ends first exchange data over a TCP connection, for whose listener
-// we wait; that ends before the server's rdma_listen at the same port, and nothing
-// outside of the two programs can delay the client in between. The client then prints
-// that a call of the CM has failed, or crashes when it tries again, because 4.5 uses
-// memory that it has freed.
+// perftestEarly reports whether a client of perftest was rejected because the server did not listen
+// yet. The ends first exchange data over a TCP connection, for whose listener we wait. That
+// exchange ends before the server's rdma_listen at the same port, and nothing outside the two
+// programs can delay the client in between. The client then prints that a call of the CM has
+// failed, or crashes when it tries again, because 4.5 uses memory that it has freed.
 func perftestEarly(client *process) bool {
 	if status, ok := client.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() != syscall.SIGKILL {
 		return true
@@ -191,8 +187,8 @@ func perftestEarly(client *process) bool {
 	return strings.Contains(said, "RDMA CM") || strings.Contains(said, "RDMA_CM_EVENT_REJECTED")
 }
 
-// parsePerftest returns the row of a size by its headings. Headings have single
-// spaces in them, and between them are one or more: a unit in brackets ends one.
+// parsePerftest returns the row of a size by its headings. Words of a heading are one space apart,
+// headings one or more; a unit in brackets ends a heading.
 func parsePerftest(size int, stdout string) (map[string]string, error) {
 	var headings []string
 	for line := range strings.Lines(stdout) {
@@ -231,8 +227,8 @@ func perftestHeadings(line string) []string {
 	return list
 }
 
-// verbsBandwidth reads the average: the peak is of the moment between two
-// completions. perftest's MB are of 2^20 bytes, its Gb of 10^9 bits.
+// verbsBandwidth reads the average, because the peak is between only two completions. perftest's MB
+// are 2^20 bytes, its Gb 10^9 bits.
 func verbsBandwidth(row map[string]string) (Result, error) {
 	for heading, unit := range map[string]float64{"BW average[MB/sec]": (1 << 20) / 1e9, "BW average[Gb/sec]": 1.0 / 8} {
 		if text, ok := row[heading]; ok {

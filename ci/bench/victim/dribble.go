@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 )
 
-// How long a Write is, and how much of its FPDU comes one byte at a time. At each of these
-// bytes the server has to keep, or to copy, what came before.
+// The length of a Write, and the part of its FPDU that comes one byte at a time. At each of these
+// bytes the server must keep or copy the bytes before it.
 const (
 	dribbleSize = 32 << 10
 	dribbleTail = 4 << 10

@@ -19,10 +19,10 @@ import (
 const (
 	echoSize    = 64
 	echoReceive = 16 // receives posted at a time
-	echoSignal  = 8  // messages to a signalled one
+	echoSignal  = 8  // one in so many messages is signalled
 )
 
-// echo is one end of the victim's connection. It is for one goroutine.
+// echo is one end of the victim's connection. Only one goroutine may use it.
 type echo struct {
 	spin bool
 	pd   *ibverbs.PD
@@ -199,12 +199,12 @@ type Pings struct {
 	RTT    load.Latency
 }
 
-// pings makes round trips until limit has passed. A request is due every so often; 0: as
-// soon as the one before is answered.
+// pings makes round trips until limit has passed. A request is due at intervals of every; 0 means
+// as soon as the previous one is answered.
 func (e *echo) pings(ctx context.Context, limit, every time.Duration) (*Pings, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+patience)
 	defer cancel()
-	rtt := make([]time.Duration, 0, 1<<16) // without growing
+	rtt := make([]time.Duration, 0, 1<<16) // large enough not to grow
 	p := &Pings{}
 	began := monotonic()
 	for due := began; due-began < limit; {
@@ -227,8 +227,8 @@ func (e *echo) pings(ctx context.Context, limit, every time.Duration) (*Pings, e
 	return p, nil
 }
 
-// count counts a request that took d, and those that were due meanwhile: they would have
-// been answered no sooner. It returns how many those are.
+// count counts a request that took d, and the requests that fell due in that time, because they
+// would have been answered no sooner. It returns the number of the latter.
 func count(list *[]time.Duration, d, every time.Duration) (missed uint64) {
 	*list = append(*list, d)
 	if every <= 0 {

@@ -36,8 +36,8 @@ func (h *hostile) flood(ctx context.Context, turn int) error {
 	return l.Close()
 }
 
-// terminate makes a connection that ends with a Terminate: ours, or the server's, which
-// answers a Write to a region that does not exist.
+// terminate makes a connection that ends with a Terminate, from us or from the server. The server
+// sends one after a Write to a region that does not exist.
 func (h *hostile) terminate(ctx context.Context, turn int) error {
 	l, err := h.open(ctx, socket{})
 	if err != nil {

@@ -21,7 +21,7 @@ type hostile struct {
 	first  atomic.Pointer[error]
 }
 
-// counts counts what peers have done.
+// counts counts the actions of peers.
 type counts struct {
 	tcp, connections, cut  atomic.Uint64
 	writes, sent, received atomic.Uint64 // calls, bytes, bytes
@@ -29,11 +29,11 @@ type counts struct {
 	termSent, termSeen     atomic.Uint64
 }
 
-// Counts are what hostile peers have done, all together.
+// Counts are the total actions of hostile peers.
 type Counts struct {
 	TCP         uint64
-	Connections uint64 // with a Reply
-	Cut         uint64 // by the server, or unanswered
+	Connections uint64 // that got a Reply
+	Cut         uint64 // ended by the server, or unanswered
 	Writes      uint64 // system calls
 	Sent        uint64
 	Received    uint64
@@ -61,7 +61,7 @@ func (c *Counts) fields() []*uint64 {
 	}
 }
 
-// since returns what was done since an earlier count.
+// since returns the actions since an earlier count.
 func (c Counts) since(before Counts) Counts {
 	then := before.fields()
 	for i, f := range c.fields() {
@@ -116,8 +116,7 @@ func (h *hostile) end() {
 // again is how long a peer waits after the server has refused or ended its connection.
 const again = 5 * time.Millisecond
 
-// peer is one of the peers: it does what its kind says until ctx ends, on one connection
-// after another.
+// peer runs one peer: it acts as its kind until ctx ends, on one connection after another.
 func (h *hostile) peer(ctx context.Context, kind Kind, index int) {
 	begun := sync.OnceFunc(h.atWork.Done)
 	defer begun()
@@ -157,7 +156,7 @@ func socketOf(kind Kind) socket {
 	return socket{}
 }
 
-// stay is a peer on one connection, which lasts until ctx or the server ends it.
+// stay runs a peer on one connection, which lasts until ctx or the server ends it.
 func (h *hostile) stay(ctx context.Context, kind Kind, index int, begun func()) error {
 	l, err := h.open(ctx, socketOf(kind))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// world is a server and the victim's client in this process.
+// world has a server and the victim's client in this process.
 type world struct {
 	server *server
 	client *echo
@@ -38,7 +38,7 @@ func newWorld(t *testing.T, poll load.Poll) *world {
 	return &world{s, client}
 }
 
-// until waits until done reports true; what says what that means.
+// until waits until done reports true; what names the condition.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
@@ -48,7 +48,7 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// did is what peers of each kind have done after a while: what the kind says, and nothing
+// did has what peers of each kind must have done after a while: what their kind does, and nothing
 // else.
 var did = map[Kind]func(c Counts) error{
 	Idle: func(c Counts) error {
@@ -89,8 +89,8 @@ func want(is bool, what string) error {
 	return nil
 }
 
-// Peers of each kind do what their kind says, the server doesn't end their connections
-// because of that, and the victim is answered meanwhile.
+// TestKinds: peers of each kind act as their kind, the server does not end their connections for
+// that, and the victim still gets answers.
 func TestKinds(t *testing.T) {
 	for _, poll := range []load.Poll{load.Block, load.Spin} {
 		for _, kind := range slices.Concat([]Kind{Idle}, Kinds()) {
@@ -105,7 +105,7 @@ func TestKinds(t *testing.T) {
 				if p.N == 0 || p.RTT.Median <= 0 {
 					t.Errorf("round trips %+v", p)
 				}
-				// The counts are not read at the same time: they may fit only after a while.
+				// The counts are not read at the same time, so they may fit only after a while.
 				until(t, string(kind), func() bool { return did[kind](h.counts.now()) == nil })
 				if took := time.Since(began); kind == Slow && took < 180*time.Millisecond {
 					t.Errorf("10 KiB were taken in %v; want 1 KiB each 20 ms, by one of the two", took)
@@ -120,7 +120,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A peer whose connection the server closes connects again, and that is counted.
+// TestPeersComeAgain: a peer whose connection the server closes connects again, and is counted.
 func TestPeersComeAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.OK(t, err)
@@ -149,7 +149,7 @@ func TestPeersComeAgain(t *testing.T) {
 	}
 }
 
-// The segments of a peer with tiny ones are tiny at the server as well.
+// TestTinySegments: segments that a peer sends as tiny ones arrive as tiny ones at the server.
 func TestTinySegments(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.OK(t, err)

@@ -36,7 +36,7 @@ func start(ctx context.Context, c *Config, role Role, cpu int) (*process, error)
 // slack is how much longer than asked for an order may take.
 const slack = time.Minute
 
-// order gives an order, which takes about as long as about says, and waits for the answer.
+// order gives an order, which takes about the time about, and waits for the answer.
 func (p *process) order(ctx context.Context, o order, about time.Duration) (answer, error) {
 	a, err := p.worker.Order(ctx, o, about+slack)
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *process) order(ctx context.Context, o order, about time.Duration) (answ
 	return a, err
 }
 
-// close has the process end, and waits for it.
+// close makes the process end, and waits for it.
 func (p *process) close() error {
 	if err := p.worker.Close(); err != nil {
 		return fmt.Errorf("%s: %w", p.role, err)
@@ -53,11 +53,11 @@ func (p *process) close() error {
 	return nil
 }
 
-// trio is the three processes, with the victim connected.
+// trio has the three processes, with the victim connected.
 type trio struct {
 	server, client, peers *process
 	others                addrPort // where the server listens for peers
-	about                 answer   // of the peers' process to its setting
+	about                 answer   // the answer of the peers' process to its setting
 }
 
 func startTrio(ctx context.Context, c *Config, poll load.Poll) (_ *trio, err error) {

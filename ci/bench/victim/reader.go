@@ -9,14 +9,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// readSize is what a Read asks for: the whole region.
+// readSize is the length of a Read: the whole region.
 const readSize = 16 << 20
 
-// drainSize is how much is read from a socket at a time. It is little, so that the victim's
+// drainSize is how much is read from a socket at a time. It is small, so that the victim's
 // client gets the CPU soon if the two share one.
 const drainSize = 64 << 10
 
-// asker asks for as much as the server grants.
+// asker keeps as many Reads under way as the server grants.
 type asker struct {
 	l   *link
 	msn uint32
@@ -48,8 +48,8 @@ func (h *hostile) read(l *link) error {
 	return h.drain(l, func(answered int) error { return h.ask(a, answered) })
 }
 
-// drain takes what comes, until the connection ends, and calls answered with the number of
-// Reads that each piece has completed.
+// drain reads until the connection ends, and calls answered with the number of Reads that each
+// piece completes.
 func (h *hostile) drain(l *link, answered func(n int) error) error {
 	var s skimmer
 	s.skim(l.in)
@@ -80,8 +80,8 @@ func (h *hostile) ask(a *asker, n int) error {
 	return h.write(a.l, a.requests(n), n)
 }
 
-// skimmer looks at the first bytes of each FPDU of a stream without Markers, and at
-// nothing else. Its zero value is at the beginning of an FPDU.
+// skimmer reads the first bytes of each FPDU of a stream without Markers, and nothing else. Its
+// zero value is at the beginning of an FPDU.
 type skimmer struct {
 	head       [headLen]byte
 	have       int // bytes in head
@@ -89,15 +89,15 @@ type skimmer struct {
 	terminated bool
 }
 
-// headLen is how many bytes an FPDU has up to RDMAP's control field: ULPDU_Length, and one
+// headLen is the number of bytes of an FPDU up to RDMAP's control field: ULPDU_Length, and one
 // control byte each of DDP and RDMAP.
 const headLen = mpa.HeaderLen + 2
 
-// lastFlag is L of DDP's control byte.
+// lastFlag is the L bit of DDP's control byte.
 const lastFlag = 0x40
 
-// skim takes what came next, and returns how many of the FPDUs whose headers it has completed
-// are the last of a Read Response.
+// skim reads the next bytes, and returns how many of the FPDUs whose headers they complete are the
+// last of a Read Response.
 func (s *skimmer) skim(b []byte) (answered int) {
 	for len(b) > 0 {
 		if s.skip > 0 {

@@ -20,7 +20,7 @@ type Report struct {
 	Results    []Result
 }
 
-// A Result is what peers of a kind did to the victim.
+// A Result is the effect of peers of a kind on the victim.
 type Result struct {
 	Case
 	Idle   Times // beside as many idle connections
@@ -28,7 +28,7 @@ type Result struct {
 
 	Ratio  Spread  // of the two p99
 	Limit  float64 // of the median of Ratio; 0: none
-	Within bool    // Ratio is, the machine was quiet, and the peers worked
+	Within bool    // Ratio is within Limit, the machine was quiet, and the peers worked
 
 	IdleRounds   []Sample
 	BesideRounds []Sample
@@ -58,7 +58,7 @@ func spread(values []float64) Spread {
 	return Spread{middle, v[0], v[len(v)-1], len(v)}
 }
 
-// Within reports whether all results are within their limits; one that could not be measured
+// Within reports whether all results are within their limits. A result that could not be measured
 // is not.
 func (rep *Report) Within() bool {
 	return !slices.ContainsFunc(rep.Results, func(r Result) bool { return !r.Within })
@@ -77,8 +77,8 @@ func (r *runner) report() *Report {
 	return rep
 }
 
-// result sums up the rounds. One that failed does not count as a round, but then the result
-// has an error and is not within its limit.
+// result sums up the rounds. A failed round does not count, but then the result has an error and
+// is not within its limit.
 func result(c Case, idle, beside []Sample) Result {
 	r := Result{Case: c, Limit: limit(c.Peers), IdleRounds: idle, BesideRounds: beside}
 	var ratios []float64
@@ -101,16 +101,16 @@ func result(c Case, idle, beside []Sample) Result {
 	return r
 }
 
-// quiet is how many times p50 the p99 beside idle connections may be: nothing of the
-// measurement delays a round trip then.
+// quiet limits the ratio of p99 to p50 beside idle connections, where nothing of the measurement
+// delays a round trip.
 const quiet = 5
 
-// disturbed reports whether something else ran on the machine, or on its host: then p99 is
-// caused by that.
+// disturbed reports whether something else ran on the machine or its host, which then caused the
+// p99.
 func (r *Result) disturbed() bool { return r.Idle.P99 > quiet*r.Idle.P50 }
 
-// worked reports whether the peers did something in each round besides coming and being
-// refused. If they got no CPU, the victim had no peers beside it.
+// worked reports whether the peers did something in each round besides connecting and being
+// refused. Peers that get no CPU do not disturb the victim.
 func (r *Result) worked() bool {
 	for _, s := range r.BesideRounds {
 		if s.Did.Cut = 0; s.Error == "" && s.Did == (Counts{}) {
@@ -136,7 +136,7 @@ func times(samples []Sample) Times {
 	}
 }
 
-// conditions are all that the figures depend on.
+// conditions returns everything that the figures depend on.
 func (r *runner) conditions() map[string]any {
 	client := "it blocks, and sleeps at once"
 	if !r.shared() {
@@ -166,7 +166,7 @@ func awake() string {
 	return "may sleep"
 }
 
-// session says whether the script has other sessions give way.
+// session says whether the script makes other sessions yield.
 func session() string {
 	text, _ := os.ReadFile("/proc/self/autogroup")
 	if strings.HasSuffix(strings.TrimSpace(string(text)), "nice -20") {
@@ -184,7 +184,7 @@ func (rep *Report) headings() []string {
 	return append(cells, "limit")
 }
 
-// rows has a row for each kind of peers and number of them.
+// rows has a row for each kind and number of peers.
 func (rep *Report) rows() [][]string {
 	var rows [][]string
 	for _, first := range rep.Results {
@@ -203,7 +203,7 @@ func (rep *Report) rows() [][]string {
 	return rows
 }
 
-// ratio is the ratio with its range, and how it stands to its limit if it is not within.
+// ratio returns the ratio with its range, and, if it is not within its limit, the reason.
 func (r *Result) ratio() string {
 	text := fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max))
 	if s := r.Standing(); s != "within" && s != "no limit" {
@@ -212,7 +212,7 @@ func (r *Result) ratio() string {
 	return text
 }
 
-// Standing says in a word or two how a result stands to its limit.
+// Standing says in a word or two how a result compares with its limit.
 func (r *Result) Standing() string {
 	switch {
 	case r.Error != "":

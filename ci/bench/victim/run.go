@@ -15,7 +15,7 @@ import (
 type Sample struct {
 	Round int // from 0
 	Pings *Pings
-	Did   Counts // while it was measured
+	Did   Counts // during the measurement
 	Error string
 }
 
@@ -28,21 +28,21 @@ type Case struct {
 
 func (c Case) String() string { return fmt.Sprintf("%d %s, %s", c.Peers, c.Kind, c.Poll) }
 
-// runner is a run under way.
+// runner has the state of a run.
 type runner struct {
 	Config
 	trio    *trio
 	machine map[string]any // when the run began
 	policy  string
-	idle    map[Case][]Sample // measured just before each of beside
+	idle    map[Case][]Sample // measured just before each sample of beside
 	beside  map[Case][]Sample
 }
 
-// warmUp is how long peers are at work before a measurement begins.
+// warmUp is how long peers work before a measurement begins.
 const warmUp = 100 * time.Millisecond
 
-// Run measures. The report has the errors of single measurements; Run returns an error if it
-// can't go on.
+// Run measures. The report has the errors of single measurements; Run returns an error if it can't
+// continue.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
 	return nil
 }
 
-// cases returns what is measured of a server that waits in this way.
+// cases returns the cases for a server that waits in this way.
 func (r *runner) cases(poll load.Poll) (list []Case) {
 	for _, n := range r.Peers {
 		for _, k := range r.Kinds {
@@ -92,17 +92,17 @@ func (r *runner) cases(poll load.Poll) (list []Case) {
 	return list
 }
 
-// unsettled returns the cases that are not within their limits after the first rounds, because
-// the machine was not quiet or for another reason. They have as many rounds more, all of which
-// count, however they turn out.
+// unsettled returns the cases that are not within their limits after the first rounds, because the
+// machine was not quiet or for another reason. They get as many further rounds, all of which count,
+// whatever the result.
 func (r *runner) unsettled(poll load.Poll) []Case {
 	return slices.DeleteFunc(r.cases(poll), func(c Case) bool {
 		return result(c, r.idle[c], r.beside[c]).Within
 	})
 }
 
-// round measures each case of the list once, and before it as many idle peers. It begins with
-// another case in each round.
+// round measures each case of the list once, after as many idle peers. Each round begins with
+// another case.
 func (r *runner) round(ctx context.Context, round int, list []Case) error {
 	for i := range list {
 		c := list[(i+round*len(list)/r.Rounds)%len(list)]
@@ -165,7 +165,7 @@ func (r *runner) measure(ctx context.Context, c Case) (s Sample, err error) {
 	return s, t.settle(ctx)
 }
 
-// settle waits until the server has closed its connections to the peers, which have left.
+// settle waits until the server has closed its connections to the peers that have left.
 func (t *trio) settle(ctx context.Context) error {
 	for began := time.Now(); ; {
 		a, err := t.server.order(ctx, order{Look: true}, 0)

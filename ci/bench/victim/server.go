@@ -18,10 +18,10 @@ import (
 // cong is the TCP congestion control of all sockets.
 const cong = "cubic"
 
-// sinkSize is the region that peers may write to. Each has a part of it for itself.
+// sinkSize is the size of the region that peers may write to. Each peer has a part of it.
 const sinkSize = 4 << 20
 
-// server is the program that the victim and the hostile peers talk to, over one device.
+// server is the program that the victim and the hostile peers connect to, over one device.
 type server struct {
 	vctx   *ibverbs.Context
 	spin   bool
@@ -47,7 +47,7 @@ func device(busyWait time.Duration) (*ibverbs.Context, error) {
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-// backlog is that of the two listeners.
+// backlog is the backlog of the two listeners.
 const backlog = 1024
 
 func serve(ctx context.Context, vctx *ibverbs.Context, poll load.Poll) (_ *server, err error) {
@@ -109,8 +109,8 @@ func (s *server) accept(ctx context.Context, l *rdmacm.Listener, serve func(cont
 	}
 }
 
-// serveVictim answers until the victim's client leaves. If something goes wrong here, the
-// connection ends, and the client reports that.
+// serveVictim answers until the victim's client leaves. After an error here the connection ends,
+// and the client reports that.
 func (s *server) serveVictim(ctx context.Context, req *rdmacm.Request) {
 	e, err := newEcho(s.vctx, s.spin)
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// The receive buffer of a slow link, how much is taken from it at a time, and how often.
+// The receive buffer of a slow link, how much a peer reads from it at a time, and how often.
 const (
 	slowBuffer = 4096
 	slowBite   = 1024
 	slowPause  = 20 * time.Millisecond
 )
 
-// slow asks for as much as it may. Peers with an even index take the answers slowly, the
-// others take nothing.
+// slow keeps as many Reads under way as it may. Peers with an even index read the answers slowly,
+// the others read nothing.
 func (h *hostile) slow(ctx context.Context, l *link, index int) error {
 	a := &asker{l, ddp.FirstMSN}
 	if err := h.ask(a, l.ird); err != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 // zeroBuffer is the send buffer of a peer that sends FPDUs without payload. A system call that
-// sends is over, and counts, when its bytes are in that buffer. Linux makes the buffer of a
-// socket as long as 4 MiB, which is 200,000 such FPDUs: beside many peers no call would be over
-// within a measurement, however many FPDUs the server takes.
+// sends returns, and counts, when its bytes are in that buffer. Linux lets a socket's buffer grow
+// to 4 MiB, which is 200,000 such FPDUs. Beside many peers no call would then return within a
+// measurement, however many FPDUs the server takes.
 const zeroBuffer = 128 << 10
 
 // zero sends Writes without payload, as many in one system call as fit into drainSize.
@@ -35,8 +35,8 @@ const (
 	tinySize = 40
 )
 
-// tiny reads as the fast reader does, and sends short Writes meanwhile, each in a segment
-// of its own. The Writes stop while there is no room for them.
+// tiny reads as the fast reader does, and at the same time sends short Writes, each in its own
+// segment. The Writes stop while there is no room for them.
 func (h *hostile) tiny(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,21 +1,21 @@
-// Package victim measures what peers do to another peer: the round trips of one
-// well-behaved connection, the victim, beside N connections of hostile peers of one
-// kind, compared with its round trips beside N idle connections.
+// Package victim measures the effect of peers on another peer: the round trips of one well-behaved
+// connection, the victim, beside N connections of hostile peers of one kind, compared with its
+// round trips beside N idle connections.
 //
 // # What is measured
 //
 // There are three processes. The server has one device of the engine, which serves the
 // victim and the hostile peers. The victim's client has a device of its own. The hostile
-// peers are plain TCP sockets that speak MPA, DDP and RDMAP by hand, so that what is
-// measured is the server's engine, not the one of the process that loads it.
+// peers are plain TCP sockets that speak MPA, DDP and RDMAP by hand, so that the measurement
+// covers the server's engine, not the engine of the process that loads it.
 //
 // The server has a CPU to itself. The victim's client and the hostile peers share
 // another one, unless there is a third. The peers have the scheduler's lowest policy
 // (SCHED_IDLE), and a client that shares their CPU sleeps while it waits: it gets the CPU
 // as soon as there is something for it to do, and the peers have the rest. So the peers
-// work at the same time as the server, which makes a turn of the server long, but they do
-// not take the CPU from either end of the victim's connection. The report has the time for
-// which threads of client and server waited for a CPU nevertheless (/proc, schedstat).
+// work at the same time as the server, which makes a pass of the server's loop long, but they do
+// not take the CPU from either end of the victim's connection. The report still has the time for
+// which threads of client and server waited for a CPU (/proc, schedstat).
 //
 // The script run keeps all CPUs awake. Otherwise the client's would be halted while it sleeps
 // beside idle connections, its wake-up would take longer than beside busy peers, and ratios
@@ -26,10 +26,10 @@
 // The client sends a message of 64 bytes, and the server answers it with another. The
 // time runs from before the post to the answer's completion.
 //
-// Requests are due at even intervals, one at a time. Those that fall due while one is
-// under way are not sent, but count as if they had been and had been answered together
-// with that one. Without them a stall of a second would be a single round trip among
-// many, and p99 would not show it.
+// Requests are due at even intervals, one at a time. Requests that fall due while another one is
+// under way are not sent. They count as if they had been sent and answered together with that
+// one, because otherwise a stall of a second would be a single round trip among many, and p99
+// would not show it.
 package victim
 
 import (
@@ -43,7 +43,7 @@ import (
 // A Kind is what hostile peers do.
 type Kind string
 
-// The kinds. Idle is what the others are compared with.
+// The kinds. The others are compared with Idle.
 const (
 	Idle      Kind = "idle"
 	Reader    Kind = "reader"
@@ -55,7 +55,7 @@ const (
 	Tiny      Kind = "tiny"
 )
 
-// meaning says what each kind does, in the order of reports.
+// meaning describes what each kind does, in the order of reports.
 var meaning = []struct {
 	kind Kind
 	what string
@@ -73,7 +73,7 @@ var meaning = []struct {
 		"a segment of its own"},
 }
 
-// Kinds are the hostile ones.
+// Kinds are the hostile kinds.
 func Kinds() []Kind {
 	var list []Kind
 	for _, m := range meaning {
@@ -82,10 +82,10 @@ func Kinds() []Kind {
 	return list
 }
 
-// MaxPeers is how many hostile peers there can be: their sockets are all in one process.
+// MaxPeers limits the hostile peers, because their sockets are all in one process.
 const MaxPeers = 4096
 
-// limit is what the ratio of p99 may be beside this number of peers, 0 if it has no limit.
+// limit returns the limit of the ratio of p99 beside this number of peers, or 0 for no limit.
 func limit(peers int) float64 {
 	switch {
 	case peers == 1:
@@ -103,7 +103,7 @@ type Config struct {
 	Polls  []load.Poll // how the server's end of the victim waits
 	Rounds int
 	Time   time.Duration // of one measurement
-	Every  time.Duration // how often a request is due; 0: as soon as the one before is answered
+	Every  time.Duration // the interval of requests; 0: as soon as the previous one is answered
 
 	ServerCPU, ClientCPU, HostileCPU int
 
@@ -148,6 +148,6 @@ func (c *Config) Check() error {
 // shared reports whether the victim's client shares its CPU with the peers.
 func (c *Config) shared() bool { return c.ClientCPU == c.HostileCPU }
 
-// spins reports whether the victim's client spins. It does if the server's end spins, but not
-// on a CPU that the peers have to share.
+// spins reports whether the victim's client spins. It spins if the server's end spins, unless the
+// client shares its CPU with the peers.
 func (c *Config) spins(poll load.Poll) bool { return poll == load.Spin && !c.shared() }

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// A stall counts for all requests that were due during it.
+// TestCount: a stall counts for all requests that were due during it.
 func TestCount(t *testing.T) {
 	var h []time.Duration
 	for range 90 {
@@ -35,7 +35,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Wherever the stream is cut, the FPDUs in it are found.
+// TestSkim: the FPDUs of a stream are found wherever it is cut.
 func TestSkim(t *testing.T) {
 	var stream []byte
 	for i := range 3 {
@@ -81,7 +81,7 @@ func sample(p99 time.Duration) Sample {
 	}
 }
 
-// A ratio is formed in each round, and the median over the rounds is what counts.
+// TestResult: each round has a ratio, and the result is the median over the rounds.
 func TestResult(t *testing.T) {
 	ms := time.Millisecond
 	idle := []Sample{sample(ms), sample(2 * ms), sample(ms)}
@@ -131,8 +131,8 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Beside peers that the server only refused, or that did nothing in one round, the victim was
-// not beside hostile peers.
+// TestPeersWorked: peers that the server only refused, or that did nothing in one round, do not
+// count as hostile peers beside the victim.
 func TestPeersWorked(t *testing.T) {
 	ms := time.Millisecond
 	c := Case{Reader, 64, load.Block}
@@ -152,7 +152,8 @@ func TestPeersWorked(t *testing.T) {
 	}
 }
 
-// Cases that are not within their limits are measured again, whatever the reason, and no others.
+// TestUnsettled: the cases that are not within their limits, and no others, are measured again,
+// whatever the reason.
 func TestUnsettled(t *testing.T) {
 	ms := time.Millisecond
 	noisy, beyond, still := Case{Zero, 64, load.Spin}, Case{Reader, 1, load.Spin}, Case{Reader, 64, load.Spin}

@@ -16,7 +16,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// grant is what the server lets its peers do, in the private data of its Reply.
+// grant has the regions that the server's peers may use, in the private data of its Reply.
 type grant struct {
 	source, sink         uint64 // addresses
 	sourceKey, sinkKey   uint32
@@ -46,7 +46,7 @@ func parseGrant(b []byte) (g grant, err error) {
 	return g, nil
 }
 
-// socket says how a peer's socket is made. Zero leaves it to the system.
+// socket has the options of a peer's socket. Zero means the system's default.
 type socket struct {
 	mss     int
 	receive int // SO_RCVBUF
@@ -56,10 +56,10 @@ type socket struct {
 // link is a hostile peer's connection.
 type link struct {
 	*net.TCPConn
-	ird   int // Reads that the server takes at a time
+	ird   int // the number of Reads that the server takes at a time
 	grant grant
 	place uint64 // where in the sink the peer writes
-	in    []byte // what came after the Reply
+	in    []byte // bytes that came after the Reply
 }
 
 // patience is how long a peer waits for the server to answer.
@@ -78,8 +78,8 @@ func (h *hostile) connect(ctx context.Context, s socket) (*net.TCPConn, error) {
 	}
 	h.counts.tcp.Add(1)
 	tcp := c.(*net.TCPConn)
-	// Close resets: otherwise ports would be used up, and the server would wait for this end
-	// to take what it was sent.
+	// Close resets the connection: otherwise ports would run out, and the server would wait for
+	// this end to read what it sent.
 	_ = tcp.SetLinger(0)
 	return tcp, nil
 }
@@ -101,7 +101,7 @@ func (s socket) set(fd int) error {
 // maxDepth is what peers offer as their ORD, and what the server grants as its IRD.
 const maxDepth = 128
 
-// open makes a connection and does MPA's start-up.
+// open makes a connection and completes MPA's start-up.
 func (h *hostile) open(ctx context.Context, s socket) (_ *link, err error) {
 	c, err := h.connect(ctx, s)
 	if err != nil {
@@ -157,8 +157,8 @@ func (l *link) reply() error {
 	}
 }
 
-// until closes the connection when ctx ends, so that calls that wait return. The function
-// that it returns closes the connection, too.
+// until closes the connection when ctx ends, so that blocked calls return. The returned function
+// also closes the connection.
 func (l *link) until(ctx context.Context) func() {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	return func() {

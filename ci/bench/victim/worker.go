@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// Role says which of the three processes one is.
+// Role is one of the three processes.
 type Role string
 
 // The processes.
@@ -30,7 +30,7 @@ type setting struct {
 	Busy time.Duration // of the device, as engine.Options has it
 }
 
-// order is what a process is to do. One of its fields is set.
+// order is an order to a process. One of its fields is set.
 type order struct {
 	Set   *setting    `json:",omitempty"`
 	Dial  *addrPort   `json:",omitempty"` // client
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, role Role, in io.Reader, out io.Writer) (err err
 	return worker.Serve(in, out, x.do)
 }
 
-// executor carries out the orders to a process. It does one thing at a time.
+// executor carries out the orders to a process, one at a time.
 type executor struct {
 	ctx    context.Context
 	role   Role
@@ -120,7 +120,7 @@ func (x *executor) setUp(s setting) (a answer, err error) {
 	return a, nil
 }
 
-// look returns what was done so far.
+// look returns the actions so far.
 func (x *executor) look() (a answer) {
 	a.Counts = x.ended
 	if x.peers != nil {

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// OnCPU has a command, which is not started yet, run on one CPU with all its threads from the
-// start, so that its Go runtime counts one CPU. The process is that of the command itself.
+// OnCPU makes a command that has not started run on one CPU with all its threads from the start, so
+// that its Go runtime counts one CPU. The process is the command's own.
 func OnCPU(cmd *exec.Cmd, cpu int) error {
 	return within(cmd, "taskset", "--cpu-list", strconv.Itoa(cpu))
 }
 
-// WhenIdle has it run with the scheduler's lowest policy, SCHED_IDLE: when no other process wants
-// the CPU.
+// WhenIdle makes a command run with the scheduler's lowest policy, SCHED_IDLE: it runs only when no
+// other process wants the CPU.
 func WhenIdle(cmd *exec.Cmd) error { return within(cmd, "chrt", "--idle", "0") }
 
-// within has another program start a command, which replaces it.
+// within makes another program start a command, which replaces the program.
 func within(cmd *exec.Cmd, args ...string) error {
 	path, err := exec.LookPath(args[0])
 	if err = cmp.Or(cmd.Err, err); err != nil {
@@ -35,7 +35,7 @@ func within(cmd *exec.Cmd, args ...string) error {
 	return nil
 }
 
-// Process is a process that calls Serve with the same types. It is for one goroutine.
+// Process is a process that calls Serve with the same types. Only one goroutine may use it.
 type Process[O, A any] struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -125,7 +125,7 @@ func (p *Process[O, A]) PID() int { return p.cmd.Process.Pid }
 // Kill ends the process at once. Close is still to be called.
 func (p *Process[O, A]) Kill() error { return p.cmd.Process.Kill() }
 
-// Close has the process end, waits for that, and returns how it has failed, with what it
+// Close makes the process end, waits for that, and returns how it failed, with what it
 // wrote to stderr. A second call does nothing.
 func (p *Process[O, A]) Close() error {
 	if p.closed {
@@ -135,7 +135,7 @@ func (p *Process[O, A]) Close() error {
 	_ = p.in.Close() // fails if it has ended
 	kill := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
-	for range p.answers { // until it writes no more
+	for range p.answers { // until the process writes no more
 	}
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(p.stderr.String()))

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reply is an answer on its way.
+// reply is an answer in transit.
 type reply[A any] struct {
 	Error  string `json:",omitempty"`
 	Answer A
@@ -20,7 +20,7 @@ type reply[A any] struct {
 
 // Stdin is os.Stdin, from which a goroutine reads without holding a thread and a P while it
 // waits. A read of os.Stdin that waits keeps its P until the runtime notices, up to 10 ms
-// later: with GOMAXPROCS=1 nothing else of the process runs meanwhile.
+// later: with GOMAXPROCS=1 nothing else of the process runs until then.
 func Stdin() (*os.File, error) {
 	fd, err := unix.FcntlInt(os.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -30,10 +30,10 @@ func Stdin() (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("stdin: %w", err)
 	}
-	return os.NewFile(uintptr(fd), "stdin"), nil // it sees that the descriptor does not block
+	return os.NewFile(uintptr(fd), "stdin"), nil // os.NewFile notices that the descriptor does not block
 }
 
-// Serve has do carry out the orders from in until that ends, and writes the answers to out.
+// Serve makes do carry out the orders from in until in ends, and writes the answers to out.
 // An error of do is part of the answer. Serve returns an error if it does not understand an
 // order, or if reading or writing fails.
 func Serve[O, A any](in io.Reader, out io.Writer, do func(O) (A, error)) error {

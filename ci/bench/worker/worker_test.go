@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// double is the order that the test's workers carry out. It can't double a negative
-// number, and 0 takes for ever.
+// double is the order that the test's workers carry out. It can't double a negative number, and 0
+// takes forever.
 func double(n int) (int, error) {
 	switch {
 	case n < 0:
@@ -57,7 +57,7 @@ func startWorker(t *testing.T) *Process[int, int] {
 	return p
 }
 
-// The caller gets the answers and errors of its orders, and the process goes on after an
+// TestOrder: the caller gets the answers and errors of its orders, and the process goes on after an
 // order that it could not carry out.
 func TestOrder(t *testing.T) {
 	p := startWorker(t)
@@ -80,8 +80,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// After an answer that came too late, or never, no order is given any more: its answer
-// would be taken for that of the next order.
+// TestNoAnswer: after a late or missing answer no further order is given, because the late answer
+// would count as the answer to the next order.
 func TestNoAnswer(t *testing.T) {
 	p := startWorker(t)
 	for range 2 {
@@ -101,8 +101,8 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// A process that does not understand an order ends, and Close returns what it wrote to
-// stderr.
+// TestNotUnderstood: a process that does not understand an order ends, and Close returns what it
+// wrote to stderr.
 func TestNotUnderstood(t *testing.T) {
 	p := startWorker(t)
 	if _, err := p.in.Write([]byte("perhaps\n")); err != nil {
@@ -116,7 +116,7 @@ func TestNotUnderstood(t *testing.T) {
 	}
 }
 
-// A command runs on its CPU from the start, and with the policy that it is to have.
+// TestOnCPU: a command runs on its CPU from the start, and with the requested policy.
 func TestOnCPU(t *testing.T) {
 	cpus, err := CPUs()
 	if err != nil {

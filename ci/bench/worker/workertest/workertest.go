@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/bench/worker"
 )
 
-// Two are two CPUs that the test's processes may run on, one for each end. Where there is
-// one only, the test is skipped, or with REQUIRE_SIW=1 fails: then no test may be left
+// Two returns two CPUs that the test's processes may run on, one for each end. If there is only one
+// CPU, the test is skipped, or fails with REQUIRE_SIW=1, because then no test may be left
 // out.
 func Two(t testing.TB) (client, server int) {
 	t.Helper()
@@ -33,7 +33,7 @@ func Two(t testing.TB) (client, server int) {
 	return 0, 0
 }
 
-// Command builds govs-verbs-test, once, below the folder for what is built, and returns its path.
+// Command builds govs-verbs-test, once, in the folder for built programs, and returns its path.
 func Command(t testing.TB) string {
 	t.Helper()
 	path, err := command()
