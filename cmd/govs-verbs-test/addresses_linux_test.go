@@ -23,12 +23,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// spellings are addresses to listen at, each with addresses that lead there. PORT is the port that
-// the listener has got, and SERVICE one of services, another for each
+// spellings are addresses to listen at, each with addresses that reach the listener. PORT is the
+// listener's port, and SERVICE one of services, another for each
 // endpoint. The network namespace of the test has lo with fe80::7, and nothing else.
 //
-// Programs give what they are given to the functions. So they show only what differs in form, a
-// name, a service, no host and a zone, and connect to the first address of each.
+// Programs pass addresses to the functions unchanged. So they test only spellings of another form:
+// a name, a service, no host and a zone. They connect to the first address of each.
 var spellings = []struct {
 	listen   string
 	dial     []string
@@ -46,10 +46,10 @@ var spellings = []struct {
 // An endpoint listens at an address as a user spells it, and connects to one.
 type endpoint struct {
 	name string
-	// listen returns the address that it has got.
+	// listen returns the listener's address.
 	listen func(t *testing.T, address string) (got string)
 	dial   func(t *testing.T, address string) error
-	// program says that it is one, and not a function.
+	// program reports whether the endpoint is a program, and not a function.
 	program bool
 }
 
@@ -59,8 +59,8 @@ var services = []string{"http", "https", "ftp", "ftps", "telnet", "smtp", "domai
 
 const inAddressNamespace = "GOVS_ADDRESSES"
 
-// TestAddresses: every function that takes an address takes each spelling, and every command and
-// example each that has another form.
+// TestAddresses: every function that takes an address accepts each spelling, and every command and
+// example accepts each spelling of another form.
 func TestAddresses(t *testing.T) {
 	dir := os.Getenv(inAddressNamespace)
 	if dir == "" {
@@ -111,8 +111,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// buildExamples builds packages of a module below ibverbs/examples. They are without the kernel
-// provider, because then the go command links them without a C linker, in half of the time.
+// buildExamples builds packages of a module below ibverbs/examples, without the kernel provider,
+// because then the go command links them without a C linker, in half the time.
 func buildExamples(t *testing.T, dir, module string, packages ...string) {
 	t.Helper()
 	args := []string{"build", "-tags", "nokernel", "-o", dir + "/"}
@@ -129,7 +129,7 @@ func buildExamples(t *testing.T, dir, module string, packages ...string) {
 // hosts are addresses of this machine for options that take no port.
 var hosts = []string{"127.0.0.1", "::ffff:127.0.0.1", "::1", "fe80::7%lo", "fe80::7%1"}
 
-// testHosts: options that take an address of this machine take each spelling.
+// testHosts: options that take an address of this machine accept each spelling.
 func testHosts(t *testing.T) {
 	b := newBridged(t)
 	for _, host := range hosts {
@@ -139,7 +139,7 @@ func testHosts(t *testing.T) {
 			p.want(t, 0)
 		})
 		if strings.Contains(host, ".") {
-			continue // TestExecAddress: here libc's getaddrinfo has IPv6 addresses only, as lo is alone
+			continue // TestExecAddress: getaddrinfo has only IPv6 addresses here
 		}
 		t.Run("exec --address "+host, func(t *testing.T) {
 			port := freePort()
@@ -147,14 +147,14 @@ func testHosts(t *testing.T) {
 			listening := startCmd(t, b.command([]string{"--address", host}, append([]string{"rping", "-s"}, arguments...)...))
 			awaitListener(t, listening, port)
 			startCmd(t, b.command([]string{"--address", host}, append([]string{"rping", "-c"}, arguments...)...)).want(t, 0)
-			// TestExecPrograms looks at its status, which was 255 here once (CONTRIBUTING.md).
+			// TestExecPrograms checks its status, which was 255 here once (CONTRIBUTING.md).
 			listening.wait(t)
 			wantText(t, listening.String(), listening.stdout.String(), parts("server ping data: rdma-ping-2"))
 		})
 	}
 }
 
-// libraryEndpoints are the functions.
+// libraryEndpoints returns the functions.
 func libraryEndpoints(vctx *ibverbs.Context) []endpoint {
 	streamListen := func(t *testing.T, address string) string {
 		l := testkit.Must(rsocket.Listen(t.Context(), vctx, "tcp", address))(t)
@@ -256,7 +256,7 @@ func server(t *testing.T, cmd *exec.Cmd) string {
 	return ""
 }
 
-// programEndpoints are the commands, and the examples in dir.
+// programEndpoints returns the commands, and the examples in dir.
 func programEndpoints(dir string) []endpoint {
 	ran := func(cmd *exec.Cmd) error {
 		cmd.Stdin = strings.NewReader("")

@@ -27,13 +27,13 @@ func startAgent(t *testing.T, cmd *exec.Cmd) (*program, string) {
 	return p, m[1]
 }
 
-// localAgent starts an agent with the engine in a process of its own.
+// localAgent starts an agent with the engine in a new process.
 func localAgent(t *testing.T) (*program, string) {
 	t.Helper()
 	return startAgent(t, self(t, "agent", "--listen", "127.0.0.1:0", "--provider", "engine"))
 }
 
-// stoppable is a recording that says when it is stopped.
+// stoppable is a recording that reports when it is stopped.
 type stoppable struct{ stopped bool }
 
 func (s *stoppable) Stop(file string) error {
@@ -50,11 +50,11 @@ func TestRecordingEnds(t *testing.T) {
 	}
 }
 
-// verbsGroups are the groups that have scenarios between two providers, most of them nothing else.
+// verbsGroups are the groups that have scenarios between two providers; most have nothing else.
 const verbsGroups = "send,write,read,order,conn,protection,srq,queue,objects,memory,states,window,ext"
 
-// TestRunPeer runs the verbs scenarios between two processes: what they check and observe and what
-// crosses the wire is as in one process, in each direction.
+// TestRunPeer runs the verbs scenarios between two processes. Checks, observations and the wire
+// must be the same as in one process, in each direction.
 func TestRunPeer(t *testing.T) {
 	const least = 200
 	p, addr := localAgent(t)
@@ -90,8 +90,8 @@ func TestRunPeer(t *testing.T) {
 	}
 }
 
-// story is what a report says of a run: the reason of its verdict in the first line, then its log
-// and the wire, which has a connection of somebody else if the capture took one.
+// story returns what a report says about a run: the reason of its verdict in the first line, then
+// its log and the wire, which has another process's connection if the capture recorded one.
 func story(r *conformance.Result) string {
 	lines := []string{fmt.Sprintf("%s %s->%s: %s: %s", r.Scenario, r.Initiator, r.Responder, r.Verdict, r.Why),
 		fmt.Sprintf("port %d, %d ms, again: %s", r.Port, r.DurationMillis, r.Replay)}
@@ -102,7 +102,7 @@ func story(r *conformance.Result) string {
 	return strings.Join(lines, "\n\t")
 }
 
-// TestRunPeerRaw: the scripted peer here meets the provider there, in both roles.
+// TestRunPeerRaw: the scripted peer here meets the provider at the agent, in both roles.
 func TestRunPeerRaw(t *testing.T) {
 	_, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
@@ -111,8 +111,8 @@ func TestRunPeerRaw(t *testing.T) {
 		exitPassed, "the suite passed", "engine@peer")
 }
 
-// TestAgentKilled: a run whose agent dies ends at once, with a verdict that says so for the run
-// that was under way.
+// TestAgentKilled: a run whose agent dies ends at once, and the verdict on the run under way says
+// so.
 func TestAgentKilled(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
@@ -134,8 +134,8 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestAgentKilledCollecting: runs that were left out because the agent died are no collection,
-// which would be judged without them.
+// TestAgentKilledCollecting: a run whose agent died leaves no collection, because that would be
+// judged without the runs that were left out.
 func TestAgentKilledCollecting(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
@@ -151,7 +151,7 @@ func TestAgentKilledCollecting(t *testing.T) {
 	}
 }
 
-// TestAgentRefuses has what is said about secrets and a second run.
+// TestAgentRefuses checks what is printed about secrets and a second run.
 func TestAgentRefuses(t *testing.T) {
 	dir := t.TempDir()
 	good, bad, empty := filepath.Join(dir, "good"), filepath.Join(dir, "bad"), filepath.Join(dir, "empty")

@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestDecodeLive: frames are printed while two connections come and go, until a signal, or as many
-// as --count says.
+// TestDecodeLive: frames are printed while two connections come and go, until a signal or until the
+// number of --count.
 func TestDecodeLive(t *testing.T) {
 	testkit.NeedRoot(t, "packet sockets need root or CAP_NET_RAW")
 	_, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
@@ -46,8 +46,8 @@ func TestDecodeLive(t *testing.T) {
 	}
 }
 
-// TestDecodeLiveDown: an interface that is down ends the command, which says so. lo of a network
-// namespace is down when that is new.
+// TestDecodeLiveDown: an interface that is down ends the command with an error that says so. lo of
+// a new network namespace is down.
 func TestDecodeLiveDown(t *testing.T) {
 	code, out := decodeElsewhere(t, syscall.CLONE_NEWUSER|syscall.CLONE_NEWNET)
 	if code != exitUsage {
@@ -56,8 +56,8 @@ func TestDecodeLiveDown(t *testing.T) {
 	wantText(t, "the output", out, parts("decode: interface lo: is down", "removed", "network is down"))
 }
 
-// TestDecodeLiveForbidden: in a user namespace of its own a process has no rights in the network
-// namespace, and the error says which one is missing.
+// TestDecodeLiveForbidden: a process in a user namespace of its own has no rights in the network
+// namespace, and the error names the missing right.
 func TestDecodeLiveForbidden(t *testing.T) {
 	code, out := decodeElsewhere(t, syscall.CLONE_NEWUSER)
 	if code != exitUsage {
@@ -66,8 +66,7 @@ func TestDecodeLiveForbidden(t *testing.T) {
 	wantText(t, "the output", out, parts("operation not permitted", "need root or CAP_NET_RAW"))
 }
 
-// decodeElsewhere decodes on lo as root of new namespaces, and returns the status and what is
-// printed.
+// decodeElsewhere decodes on lo as root of new namespaces, and returns the status and the output.
 func decodeElsewhere(t *testing.T, namespaces uintptr) (status int, out string) {
 	t.Helper()
 	cmd := self(t, "decode", "-i", "lo", "--port", "7471")

@@ -16,11 +16,11 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// captures are those of testdata, where capture says how they were made.
+// captures are the files in testdata, where capture documents how they were made.
 var captures = []string{"rping-server.pcapng", "rping-client.pcap"}
 
-// TestDecodeAgrees has tshark decode the captures, so that the golden ladders do not rest
-// on our own decoder alone.
+// TestDecodeAgrees makes tshark decode the captures, so that the golden ladders do not rest on our
+// decoder alone.
 func TestDecodeAgrees(t *testing.T) {
 	if !tshark.Available() {
 		vmtest.Need(t, "witnesses")
@@ -82,15 +82,15 @@ func TestDecodeJSON(t *testing.T) {
 	if diff := cmp.Diff(want, kinds); diff != "" {
 		t.Errorf("kinds of frames (-want +got):\n%s", diff)
 	}
-	// What rping puts into its message, and siw and we around it.
+	// The message of rping, and what siw and the engine put around it.
 	first := decodedFrame{Seconds: c.Frames[2].Seconds, Direction: "to-responder", Kind: "fpdu", Offset: 24, Length: 40, Text: "Send L QN 0 MSN 1 MO 0 length 16 CRC ok"}
 	if diff := cmp.Diff(first, c.Frames[2]); diff != "" {
 		t.Errorf("first Send (-want +got):\n%s", diff)
 	}
 }
 
-// TestDecodeJSONNotes: what is wrong with a file is in the JSON, too, which is whole even
-// where there is nothing to list.
+// TestDecodeJSONNotes: the JSON also has the faults of a file, and is whole even if there is
+// nothing to list.
 func TestDecodeJSONNotes(t *testing.T) {
 	whole := readFile(t, "testdata/rping-client.pcap")
 	for _, c := range []struct {

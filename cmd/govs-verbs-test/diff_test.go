@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// corpus is where captures of siw are, with how they were made.
+// corpus is the folder of siw's captures, with how they were made.
 const corpus = "../../provider/conformance/replay/testdata/"
 
 // wantGolden compares what a command printed with a file of testdata.

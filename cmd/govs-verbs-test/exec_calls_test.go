@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestExecErrnos: calls with bad arguments fail with exec as without it. With exec they name the
-// RDMA device and its files in sysfs, without it another device and its files.
+// TestExecErrnos: calls with bad arguments fail with exec as they fail without it. With exec they
+// name the RDMA device and its files in sysfs, without exec another device and its files.
 func TestExecErrnos(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "errnos")
@@ -29,21 +29,21 @@ func TestExecErrnos(t *testing.T) {
 	}
 }
 
-// TestExecSpellings: all ways to name the device and what sysfs has of it.
+// TestExecSpellings uses all ways to name the device and its files in sysfs.
 func TestExecSpellings(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "spellings")).want(t, 0, "as it must be")
 }
 
-// TestExecCloseLater: what a signal handler has closed ends with the thread's next call, however
-// many descriptors it has closed.
+// TestExecCloseLater: descriptors that a signal handler has closed end with the thread's next call,
+// however many there are.
 func TestExecCloseLater(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "closelater")).want(t, 0, "as it must be")
 }
 
-// TestExecDescriptors: what poll, read, lseek and others say of the device's descriptors is what
-// they say of the kernel's.
+// TestExecDescriptors: poll, read, lseek and others return the same for the device's descriptors as
+// for the kernel's.
 func TestExecDescriptors(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")

@@ -19,20 +19,20 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// environment is what exec gives to a program, which the program can be run with without exec.
+// environment is the environment that exec gives to a program, which can then run without exec.
 func (b *bridged) environment() []string {
 	b.t.Helper()
 	return strings.Split(string(testkit.Must(b.command(nil, "env").Output())(b.t)), "\n")
 }
 
-// sharedMemory names what there is of shared memory, which outlives processes.
+// sharedMemory names the existing shared memory, which outlives processes.
 func sharedMemory(t *testing.T) (names []string) {
 	t.Helper()
 	for _, entry := range testkit.Must(os.ReadDir("/dev/shm"))(t) {
 		names = append(names, entry.Name())
 	}
 	for _, kind := range []string{"shm", "sem", "msg"} {
-		// A system without System V's has nothing to leave.
+		// A system without System V's shared memory has none to leave.
 		if list, err := os.ReadFile("/proc/sysvipc/" + kind); err == nil {
 			for line := range strings.Lines(string(list)) {
 				names = append(names, kind+" "+strings.Join(strings.Fields(line), " "))
@@ -42,9 +42,9 @@ func sharedMemory(t *testing.T) (names []string) {
 	return names
 }
 
-// TestExecManyProcesses runs many programs one after the other, which make objects and listen on
-// the same port, and end without cleaning up. Nothing of them is left: no process, file or shared
-// memory, and the port is free for the next.
+// TestExecManyProcesses runs many programs one after the other, which make objects, listen on the
+// same port and end without cleaning up. They leave no process, file or shared memory, and the
+// port is free for the next program.
 func TestExecManyProcesses(t *testing.T) {
 	const processes = 25
 	b := newBridged(t)
@@ -86,12 +86,12 @@ func TestExecManyProcesses(t *testing.T) {
 	}
 }
 
-// TestExecCost: a program that opens no device pays little for the library that stands before libc.
+// TestExecCost: a program that opens no device pays little for the library before libc.
 func TestExecCost(t *testing.T) {
 	const rounds = 60
 	b := newBridged(t)
 	env := b.environment()
-	// The least of many is what the program needs; the rest is what others on the machine do.
+	// The minimum of many runs is the program's own cost; the rest is other load of the machine.
 	least := func(to *time.Duration, mem *int, env []string) {
 		t.Helper()
 		cmd := exec.Command("true")
@@ -119,8 +119,8 @@ func TestExecCost(t *testing.T) {
 	}
 }
 
-// TestExecFileCost: what a program does with files and with memory that it has not registered costs
-// about what it does without the library, even if the program has many regions.
+// TestExecFileCost: a program's work with files and with memory that it has not registered costs
+// about as much as without the library, even if the program has many regions.
 func TestExecFileCost(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "filecost", "-O2", "-libverbs", "-Wno-unused-function")

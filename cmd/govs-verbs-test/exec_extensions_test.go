@@ -16,9 +16,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestExecExtensions: a peer that has RFC 7306's messages may send them to a program only if that
-// runs with --extensions. Otherwise they end the connection, and the program's memory stays as it
-// is.
+// TestExecExtensions: a peer that has RFC 7306's messages may send them to a program only if the
+// program runs with --extensions. Otherwise they end the connection, and the program's memory is
+// unchanged.
 func TestExecExtensions(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "extended", "-lrdmacm", "-libverbs")
@@ -65,7 +65,7 @@ func addAndSend(t *testing.T, port uint16) error {
 	if was := binary.NativeEndian.Uint64(mr.Bytes()); was != 40 {
 		t.Errorf("the word was %d, want 40", was)
 	}
-	send := ibverbs.NewSend() // RFC 7306 has immediate data without payload only
+	send := ibverbs.NewSend() // RFC 7306 has immediate data only without payload
 	send.Opcode, send.Imm = ibverbs.WRSendWithImm, 7
 	return conn.Do(ctx, send)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestOwnFolder: a folder in one that all users share is used if it is this user's alone.
+// TestOwnFolder: a folder below one that all users share is used if only this user can write it.
 func TestOwnFolder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -39,8 +39,8 @@ func TestOwnFolder(t *testing.T) {
 	}
 }
 
-// TestExecWithoutHome: users who have no home, or one that can't be written, get a folder among
-// temporary files. It is refused if somebody else could have made it.
+// TestExecWithoutHome: users without a home, or with one that can't be written, get a folder among
+// temporary files. The folder is refused if another user could have made it.
 func TestExecWithoutHome(t *testing.T) {
 	b := newBridged(t)
 	file := filepath.Join(t.TempDir(), "file")

@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestExecForeignLibraries: what another user has put where the libraries are looked for, or where
-// the source was that they are built from, is not executed, unless the command is that user's, too.
+// TestExecForeignLibraries: exec executes no files of another user where it looks for the libraries
+// or their source, unless the command belongs to that user, too.
 func TestExecForeignLibraries(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can make files of another user")
@@ -53,7 +53,7 @@ func TestExecForeignLibraries(t *testing.T) {
 	}
 }
 
-// TestExecBuildFails: a build of the libraries that fails says why, and leaves nothing.
+// TestExecBuildFails: if a build of the libraries fails, it reports why and leaves nothing.
 func TestExecBuildFails(t *testing.T) {
 	b := newBridged(t)
 	fail := filepath.Join(t.TempDir(), "go")
@@ -70,8 +70,8 @@ func TestExecBuildFails(t *testing.T) {
 	}
 }
 
-// TestExecBuildsAgain: the libraries are built when the command or what they are built from is
-// newer, and only then.
+// TestExecBuildsAgain: the libraries are built if the command or their source is newer than they
+// are, and only then.
 func TestExecBuildsAgain(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	source := t.TempDir()
