@@ -24,10 +24,10 @@ type programPair struct {
 	server, client string
 	serverSays     []string
 	clientSays     []string
-	clientEnds     []int // statuses that the client may have, where it is not 0 alone
-	mode           bool  // not run beside siw: another pair does the same with the device there
+	clientEnds     []int // statuses that the client may have, if not only 0
+	mode           bool  // not run beside siw: another pair uses the device in the same way
 	besideSiw      side  // the one side that is over the engine while the other is over siw; both without
-	siwAccepts     bool  // the server is over siw, which may not read what the client says first
+	siwAccepts     bool  // the server is over siw, which may not read the client's first message
 }
 
 // arguments returns the words of a command.
@@ -36,7 +36,7 @@ func arguments(command, addr string, port uint16) []string {
 		Replace(command))
 }
 
-// check waits for both programs and checks what they say.
+// check waits for both programs and checks their output.
 func (p *programPair) check(t *testing.T, server, client *program) {
 	t.Helper()
 	if ends := p.clientEnds; len(ends) > 0 {
@@ -50,9 +50,9 @@ func (p *programPair) check(t *testing.T, server, client *program) {
 	server.want(t, 0, p.serverSays...)
 }
 
-// perftest is a program of perftest's, with flags and what its client prints. Those of bandwidth
-// send more messages than their queue takes, 128. Those of latency spin, and each message of theirs
-// may wait for a time slice on a busy machine.
+// perftest returns a pair of a perftest program, with flags and what its client prints. Bandwidth
+// programs send more messages than their queue takes, 128. Latency programs spin, and each of their
+// messages may wait for a time slice on a busy machine.
 func perftest(program, flags, says string) programPair {
 	count := "200"
 	if strings.HasSuffix(program, "_lat") {
@@ -73,14 +73,14 @@ func mode(p programPair) programPair {
 	return p
 }
 
-// beside returns the pair with one side that is over the engine in TestExecWithSiw, instead of each
+// beside returns the pair with one side that is over the engine in TestExecWithSiw, instead of both
 // in turn.
 func (p programPair) beside(engine side) programPair {
 	p.besideSiw = engine
 	return p
 }
 
-// rsockets is a program that has librdmacm's streams, with flags.
+// rsockets returns a program that uses librdmacm's streams, with flags.
 func rsockets(program, flags string) programPair {
 	return programPair{name: strings.TrimSpace(program + " " + flags),
 		server:     program + " -b ADDR -p PORT -S 4096 -I 20 -C 20 " + flags,
@@ -113,7 +113,7 @@ var bridgedPairs = []programPair{
 	mode(perftest("ib_write_lat", "", " 2       50")),
 	mode(perftest("ib_read_lat", "", " 2       50")),
 	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the
-	// server's credits, which come by RDMA Write, and then waits for ever.
+	// server's credits, which come by RDMA Write, and then waits forever.
 	perftest("ib_send_lat", "-e", " 2       50").beside(serverSide),
 	mode(perftest("ib_read_bw", "-e", "65536      200")),
 	mode(perftest("ib_read_lat", "-e", " 2       50")),
@@ -127,8 +127,8 @@ var bridgedPairs = []programPair{
 	{name: "rstream -T a", server: "rstream -b ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		client:     "rstream -s ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		serverSays: parts("custom    4k"),
-		// The client takes POLLHUP, which comes when the server is done, for a failure if it
-		// sees it with the last data. So it does on siw.
+		// The client takes POLLHUP, which comes when the server is done, for a failure if it sees
+		// it with the last data. It does the same on siw.
 		clientEnds: []int{0, 16}, mode: true},
 	rsockets("riostream", "").beside(clientSide),
 	{name: "fi_pingpong, verbs", server: "fi_pingpong -B PORT -p verbs -e msg -I 20 -S 65536 -c",
@@ -145,23 +145,23 @@ var bridgedPairs = []programPair{
 		client: "qperf -lp PORT ADDR -cm 1 -t 1 rc_lat quit", clientSays: parts("latency"), besideSiw: clientSide},
 }
 
-// perftestAttempts is how often programs of perftest are tried. With -R the server listens a second
-// time, for the connection that is measured, after it has told the client to go on: a client that
-// is faster is refused, over any device, and may crash. The server of qperf sends its client the
-// port before it listens on it. On a busy machine one client in five was faster.
+// perftestAttempts is how often programs of perftest are tried. With -R the server listens again,
+// for the measured connection, after it has let the client continue. A faster client is refused,
+// over any device, and may crash. The server of qperf sends its client the port before it listens
+// on it. On a busy machine one client in five was faster.
 const perftestAttempts = 8
 
-// mostCrashes is how often a signal may end the client of such a pair that does not say it was
-// refused: more may be our fault. One that was refused ends by SIGSEGV in most cases.
+// mostCrashes is how often a signal may end the client of such a pair without a report that it was
+// refused: more crashes may be our fault. Most refused clients end by SIGSEGV.
 const mostCrashes = 2
 
-// listensLate reports whether a program's server is one of those.
+// listensLate reports whether a program's server may listen too late.
 func (p *programPair) listensLate() bool {
 	return strings.HasPrefix(p.name, "ib_") || strings.HasPrefix(p.name, "qperf")
 }
 
-// run runs a server and its client, and again if the client was refused by a server that was late,
-// or if siw did not read what the client sent first. Some programs choose the port for that.
+// run runs a server and its client, and again if the client came before its server listened, or if
+// siw did not read the client's first message. Some programs choose the port for that.
 func (p *programPair) run(t *testing.T, start func(port uint16) (server, client *program)) {
 	t.Helper()
 	crashes := 0
@@ -188,8 +188,8 @@ func (p *programPair) run(t *testing.T, start func(port uint16) (server, client 
 	}
 }
 
-// early reports whether a client ended because its server did not listen yet, or because siw can't
-// have the local port that Linux chose for the client (kernel-notes/siw-port-zero.md).
+// early reports whether a client ended because its server did not listen yet, or because siw could
+// not get the local port that Linux chose for the client (kernel-notes/siw-port-zero.md).
 func early(t *testing.T, client *program) bool {
 	t.Helper()
 	if client.wait(t) == 0 {
@@ -205,13 +205,13 @@ func saysRefused(said string) bool {
 		strings.Contains(said, "Event rejected") || strings.Contains(said, "rdma_connect failed") // qperf
 }
 
-// crashed reports whether a signal ended a program that has ended.
+// crashed reports whether a signal ended a program, which must have ended.
 func crashed(p *program) bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled()
 }
 
-// traced is b with a trace of its own, whose file is in dir.
+// traced returns b with its own trace, whose file is in dir.
 func (b *bridged) traced(t *testing.T, dir, name string) *bridged {
 	t.Helper()
 	part := b.of(t)
@@ -219,8 +219,8 @@ func (b *bridged) traced(t *testing.T, dir, name string) *bridged {
 	return part
 }
 
-// wantQueuePairs wants a queue pair in each trace of dir: some programs use TCP if they don't get
-// one, or with some flags.
+// wantQueuePairs checks that each trace of dir has a queue pair: some programs use TCP if they get
+// none, or with some flags.
 func wantQueuePairs(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -255,7 +255,7 @@ func (b *bridged) launch(env []string, args ...string) *program {
 	return startCmd(b.t, cmd)
 }
 
-// launchOverSiw returns what starts programs over the device of the kernel.
+// launchOverSiw returns a launcher of programs over the kernel's device.
 func launchOverSiw(t *testing.T) launcher {
 	return func(env []string, args ...string) *program {
 		t.Helper()
@@ -265,8 +265,8 @@ func launchOverSiw(t *testing.T) launcher {
 	}
 }
 
-// untilRead starts a server and its client, and again if siw accepts and does not read what the
-// client sends first.
+// untilRead starts a server and its client, and again if siw accepts the connection and does not
+// read the client's first message.
 func untilRead(t *testing.T, siwAccepts bool,
 	start func(port uint16) (server interface{ kill() }, client *program)) (client *program) {
 	t.Helper()
@@ -281,7 +281,7 @@ func untilRead(t *testing.T, siwAccepts bool,
 	}
 }
 
-// copyFile has rcopy copy a file over librdmacm's streams.
+// copyFile makes rcopy copy a file over librdmacm's streams.
 func copyFile(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
@@ -296,7 +296,7 @@ func copyFile(t *testing.T, addr string, server, client launcher) {
 	}
 }
 
-// useSockets has a program that uses TCP use librdmacm's streams instead, by librspreload.
+// useSockets makes a TCP program use librdmacm's streams instead, by librspreload.
 func useSockets(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	streams := []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
@@ -314,7 +314,7 @@ func TestExecCopy(t *testing.T) {
 	copyFile(t, "127.0.0.1", b.launch, b.launch)
 }
 
-// TestExecSocketProgram runs iperf over the engine, which the traces show.
+// TestExecSocketProgram runs iperf over the engine, and the traces show it.
 func TestExecSocketProgram(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()
@@ -322,7 +322,7 @@ func TestExecSocketProgram(t *testing.T) {
 	wantQueuePairs(t, dir, "server", "client")
 }
 
-// TestExecRefusesDatagrams: udaddy wants a UD queue pair, which iWARP has not.
+// TestExecRefusesDatagrams: udaddy asks for a UD queue pair, which iWARP does not have.
 func TestExecRefusesDatagrams(t *testing.T) {
 	b := newBridged(t)
 	client := b.start("udaddy", "-s", "127.0.0.1")
@@ -342,7 +342,7 @@ func TestExecMemoryThatChanges(t *testing.T) {
 	}
 }
 
-// A side is one that can be over the engine while the other one is over siw.
+// A side is an end that can be over the engine while the other one is over siw.
 type side string
 
 const (
@@ -350,12 +350,12 @@ const (
 	clientSide side = "client"
 )
 
-// notWithSiw are the sides of pairs that can't be over the engine while the other side is over siw.
+// notWithSiw are the sides of pairs that can't be over the engine if the other side is over siw.
 var notWithSiw = map[string]map[side]string{
 	"ucmatose": {serverSide: "the server sends first, and siw opens no stream"},
 }
 
-// cannotBeside returns why a side of a pair is not over the engine beside siw, or "".
+// cannotBeside returns why a side of a pair can't be over the engine beside siw, or "".
 func (p *programPair) cannotBeside(engine side) string {
 	if p.besideSiw != "" && p.besideSiw != engine {
 		return "the other side is"
@@ -364,9 +364,9 @@ func (p *programPair) cannotBeside(engine side) string {
 }
 
 // TestExecWithSiw connects programs over the engine to the same programs over siw: one for each
-// kind of operation and each library. rping has the engine at either side, and the others at one,
-// because a pair takes five seconds in the emulated guest, and TestExecPrograms runs both sides of
-// all programs over the engine.
+// kind of operation and each library. rping has the engine at either side, and the others at one
+// side, because a pair takes five seconds in the emulated guest, and TestExecPrograms runs both
+// sides of all programs over the engine.
 func TestExecWithSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		newBridged(t) // the libraries are built on the host
@@ -391,7 +391,7 @@ func TestExecWithSiw(t *testing.T) {
 		copyFile(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t))
 		wantQueuePairs(t, dir, "server")
 	})
-	// The programs have what exec gives them, which need not start for each in an emulated machine.
+	// The programs get exec's environment without exec, which starts slowly in an emulated machine.
 	env := b.environment()
 	bridge := func(t *testing.T, args ...string) *program {
 		cmd := exec.Command(args[0], args[1:]...)

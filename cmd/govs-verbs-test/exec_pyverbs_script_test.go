@@ -20,7 +20,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestPyverbsMisjudged: what is not as on siw must be in the list, and what is there must occur.
+// TestPyverbsMisjudged: a verdict that differs from siw's must be in the list, and each entry of
+// the list must occur.
 func TestPyverbsMisjudged(t *testing.T) {
 	ok, skip := verdict{"ok", ""}, verdict{"skip", "not supported"}
 	pages := verdict{"skip", "There are no huge pages"}
@@ -55,7 +56,7 @@ func TestPyverbsMisjudged(t *testing.T) {
 	}
 }
 
-// scriptTests are tests in place of rdma-core's, with each verdict that there is.
+// scriptTests replace rdma-core's tests, with one for each possible verdict.
 var scriptTests = map[string]string{
 	"__init__.py": "",
 	"args_parser.py": `
@@ -158,7 +159,7 @@ test_all.Case.test_subtest	fail	AssertionError: in a part
 	pid := testkit.Must(strconv.Atoi(string(testkit.Must(os.ReadFile(left))(t))))(t)
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		// Nobody may reap it where the first process of a container does not.
+		// Nobody may reap it if the first process of a container does not.
 		if syscall.Kill(pid, 0) != nil || strings.Contains(string(status), ") Z ") {
 			break
 		}

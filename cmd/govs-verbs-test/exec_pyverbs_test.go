@@ -20,17 +20,17 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// Files of the tests that rdma-core has in Python.
+// Files about rdma-core's tests in Python.
 const (
 	pyverbsScript = "testdata/pyverbs/run.py"
 	pyverbsOnSiw  = "testdata/pyverbs/siw.tsv"         // the verdicts on siw
 	pyverbsDiffer = "testdata/pyverbs/differences.tsv" // where the engine's differ, and why
 )
 
-// pyverbsUpdate, set in the environment, has the guest write the verdicts anew.
+// pyverbsUpdate, set in the environment, makes the guest write the verdicts again.
 const pyverbsUpdate = "GOVS_PYVERBS_UPDATE"
 
-// A verdict is what came of a test, with the reason if it is not ok.
+// A verdict is the result of a test, with the reason if it is not ok.
 type verdict struct{ what, reason string }
 
 func (v verdict) String() string {
@@ -40,8 +40,8 @@ func (v verdict) String() string {
 	return v.what + ", " + v.reason
 }
 
-// ofMachine matches reasons that are the machine's and not the device's: elsewhere the test may
-// have another.
+// ofMachine matches reasons that depend on the machine and not the device: on another machine the
+// test may have another one.
 var ofMachine = regexp.MustCompile(`no huge pages|/dev/dri/`)
 
 // like reports whether two verdicts are the same.
@@ -55,8 +55,8 @@ type difference struct {
 	why string
 }
 
-// tabbed returns the lines of a file, without comments, by the first of their columns. Columns at
-// the end that are empty may be missing.
+// tabbed returns the lines of a file, without comments, by their first column. Empty columns at the
+// end may be missing.
 func tabbed(t *testing.T, name, text string, columns int) map[string][]string {
 	t.Helper()
 	rows := make(map[string][]string)
@@ -101,8 +101,8 @@ func differences(t *testing.T) map[string]difference {
 	return all
 }
 
-// misjudged returns what is wrong with verdicts, by the names of the tests: those that are neither
-// as wanted nor as the list says, and lines of the list that are of no use.
+// misjudged returns what is wrong with verdicts, by the names of the tests: verdicts that neither
+// the wanted ones nor the list explain, and unused lines of the list.
 func misjudged(want map[string]verdict, known map[string]difference,
 	got map[string]verdict) map[string]string {
 	wrong := make(map[string]string)
@@ -135,8 +135,8 @@ func misjudged(want map[string]verdict, known map[string]difference,
 	return wrong
 }
 
-// runPyverbs runs what runs rdma-core's tests. It returns the verdicts as lines, and what each test
-// printed.
+// runPyverbs runs the command that runs rdma-core's tests. It returns the verdicts as lines, and
+// the output of each test.
 func runPyverbs(t *testing.T, cmd *exec.Cmd) (lines string, printed map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Minute)
@@ -159,7 +159,7 @@ func runPyverbs(t *testing.T, cmd *exec.Cmd) (lines string, printed map[string]s
 	return strings.Join(sorted, ""), printed
 }
 
-// judge fails the test for each verdict that is not as it should be.
+// judge fails the test for each wrong verdict.
 func judge(t *testing.T, known map[string]difference, lines string, printed map[string]string) {
 	t.Helper()
 	wrong := misjudged(siwVerdicts(t), known, verdicts(t, pyverbsScript, lines))
@@ -168,12 +168,12 @@ func judge(t *testing.T, known map[string]difference, lines string, printed map[
 	}
 }
 
-// placedLater is a test that looks at its memory when the peer has a completion of its RDMA Write.
-// On iWARP that says that the bytes are on their way, not that they are placed (RFC 5040 section
-// 5.5), so that on a busy machine the test finds what was there before.
+// placedLater is a test that checks its memory when the peer has a completion of its RDMA Write. On
+// iWARP the completion means that the bytes are on their way, not that they are placed (RFC 5040
+// section 5.5), so that on a busy machine the test finds the former bytes.
 const placedLater = "test_rdmacm.CMTestCase.test_rdmacm_async_write"
 
-// lookAgain has run run that test again, a few times, if it looked too early.
+// lookAgain makes run run that test again, a few times, if it looked too early.
 func lookAgain(t *testing.T, lines string, run func(parts ...string) (lines string)) string {
 	t.Helper()
 	for range 5 {
@@ -193,8 +193,8 @@ func lookAgain(t *testing.T, lines string, run func(parts ...string) (lines stri
 	return lines
 }
 
-// TestExecPyverbs: rdma-core's own tests have the same verdicts over the engine as on siw, but for
-// what the list has.
+// TestExecPyverbs: rdma-core's tests have the same verdicts over the engine as on siw, except for
+// the entries of the list.
 func TestExecPyverbs(t *testing.T) {
 	b := newBridged(t)
 	run := func(parts ...string) (string, map[string]string) {
@@ -209,8 +209,8 @@ func TestExecPyverbs(t *testing.T) {
 	judge(t, differences(t), lines, printed)
 }
 
-// TestPyverbsOnSiw: the verdicts on siw are those that TestExecPyverbs compares with. -update
-// writes them anew.
+// TestPyverbsOnSiw: the verdicts on siw are the ones that TestExecPyverbs compares with. -update
+// writes them again.
 func TestPyverbsOnSiw(t *testing.T) {
 	o := vmtest.Options{}
 	if *update {
@@ -246,8 +246,8 @@ func TestPyverbsOnSiw(t *testing.T) {
 	judge(t, nil, lines, printed)
 }
 
-// TestPyverbsDocument: docs/exec.md has the counts of rdma-core's tests, which are siw's and the
-// engine's, because no verdict differs.
+// TestPyverbsDocument: docs/exec.md has the counts of rdma-core's tests, for siw and the engine
+// alike, because no verdict differs.
 func TestPyverbsDocument(t *testing.T) {
 	document := string(testkit.Must(os.ReadFile("../../docs/exec.md"))(t))
 	siw := siwVerdicts(t)

@@ -27,12 +27,12 @@ const recordings = "../../provider/bridge/abi/testdata/siw"
 var recordTo = flag.String("record-siw", "", "write TestRecordSiw's recordings to this `folder`, "+
 	"instead of comparing them")
 
-// A recorded program is one that is run on its own, or a pair. ADDR and PORT stand for the server's
-// address and port, BUILT for the folder of programs whose sources are in testdata.
+// A recorded program is a single program or a pair. ADDR and PORT stand for the server's address
+// and port, BUILT for the folder of programs whose sources are in testdata.
 type recorded struct {
 	name           string
 	server, client string
-	fails          bool // its exit status is not 0: it wants what siw has not
+	fails          bool // its exit status is not 0, because it needs what siw lacks
 }
 
 var recordedPrograms = []recorded{
@@ -57,7 +57,7 @@ var recordedPrograms = []recorded{
 	{name: "cmrefusals", client: "BUILT/cmrefusals ADDR"},
 }
 
-// buildRecorded compiles what is recorded.
+// buildRecorded compiles the recorded programs.
 func buildRecorded(t *testing.T) {
 	t.Helper()
 	testkit.OK(t, os.MkdirAll(builtPrograms, 0o755))
@@ -69,16 +69,16 @@ func buildRecorded(t *testing.T) {
 // A recorder starts a program.
 type recorder func(t *testing.T, args []string) recordedRun
 
-// A recordedRun is a program that runs, whose recording is had when it has ended.
+// A recordedRun is a running program, whose recording is available when it has ended.
 type recordedRun struct {
 	done <-chan struct{}
 	kill func()
-	// end waits for the program's end, and returns its exit status and what it said, too.
+	// end waits for the program's end, and also returns its exit status and its output.
 	end func() (rec *recording.Recording, status int, said string)
 }
 
-// record runs a program, or a pair, and returns the recordings by the name of their files. With
-// overSiw a pair runs again if siw does not read what the client sends first.
+// record runs a program, or a pair, and returns the recordings by the names of their files. With
+// overSiw a pair runs again if siw does not read the client's first message.
 func (p *recorded) record(t *testing.T, addr string, overSiw bool, run recorder) map[string]*recording.Recording {
 	t.Helper()
 	port := freePort()
@@ -160,7 +160,7 @@ func onSiw(t *testing.T, args []string) recordedRun {
 	}}
 }
 
-// recorder returns what records a program over the bridge.
+// recorder returns a recorder of programs over the bridge.
 func (b *bridged) recorder(flags ...string) recorder {
 	return func(t *testing.T, args []string) recordedRun {
 		t.Helper()
@@ -176,8 +176,8 @@ func (b *bridged) recorder(flags ...string) recorder {
 	}
 }
 
-// TestRecordSiw records programs over siw again, and compares them with the recordings that there
-// are, so that these are known to be what siw does. In the guest it takes a minute.
+// TestRecordSiw records programs over siw again, and compares them with the existing recordings,
+// which must be what siw does. In the guest it takes a minute.
 func TestRecordSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		vmtest.NeedPackages(t, "guest", "kernel", "witnesses")
@@ -201,9 +201,9 @@ func TestRecordSiw(t *testing.T) {
 	}
 }
 
-// TestExecLikeSiw runs programs over the engine, and compares what they say and are answered with
-// the recordings of the same programs over siw. What differs is in a list, and what is in the
-// list differs.
+// TestExecLikeSiw runs programs over the engine, and compares their calls and the results with the
+// recordings of the same programs over siw. Every difference is in a list, and every entry of the
+// list occurs.
 func TestExecLikeSiw(t *testing.T) {
 	b := newBridged(t)
 	buildRecorded(t)
@@ -237,7 +237,7 @@ func TestExecLikeSiw(t *testing.T) {
 	}
 }
 
-// siwSteps are those of a recording of siw.
+// siwSteps returns the steps of a recording of siw.
 func siwSteps(t *testing.T, name string) []recording.Step {
 	t.Helper()
 	f := testkit.Must(os.Open(filepath.Join(recordings, name+".siw")))(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/recording"
 )
 
-// execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of
-// the project, so that tests in the guest find them there.
+// execLibraries builds the libraries of exec, once, and returns their folder. It is a folder of the
+// project, so that tests in the guest find them there.
 var execLibraries = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = filepath.Abs("../../out/lib/govs"); err != nil || vmtest.Inside() {
 		return dir, err
@@ -32,7 +32,7 @@ var execLibraries = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// bridged is what runs programs with exec.
+// bridged runs programs with exec.
 type bridged struct {
 	t         *testing.T
 	libraries string
@@ -40,14 +40,14 @@ type bridged struct {
 	flags     []string // of exec, for all
 }
 
-// of is b for a part of its test.
+// of returns b for a part of its test.
 func (b *bridged) of(t *testing.T) *bridged {
 	part := *b
 	part.t = t
 	return &part
 }
 
-// newBridged prepares exec: its libraries are built, and the C programs are there.
+// newBridged prepares exec: it builds the libraries, and checks for the C programs.
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
 	if !vmtest.Inside() {
@@ -61,7 +61,7 @@ func newBridged(t *testing.T) *bridged {
 	return &bridged{t: t, libraries: dir, cache: t.TempDir()}
 }
 
-// command is exec with flags and a program.
+// command returns a command that runs exec with flags and a program.
 func (b *bridged) command(flags []string, args ...string) *exec.Cmd {
 	b.t.Helper()
 	self := testkit.Must(os.Executable())(b.t)
@@ -77,7 +77,7 @@ func (b *bridged) start(args ...string) *program {
 	return startCmd(b.t, b.command(nil, args...))
 }
 
-// server starts a program that listens on a port, and waits until it does.
+// server starts a program that listens on a port, and waits until it listens.
 func (b *bridged) server(port uint16, args ...string) *program {
 	b.t.Helper()
 	p := b.start(args...)
@@ -92,7 +92,7 @@ func TestExecDevice(t *testing.T) {
 		"max_sge:			6")
 }
 
-// TestExecPing: a bridged rping and this project's own ping speak with each other.
+// TestExecPing: a bridged rping and this project's ping interoperate.
 func TestExecPing(t *testing.T) {
 	b := newBridged(t)
 	port := freePort()
@@ -107,7 +107,7 @@ func TestExecPing(t *testing.T) {
 	own.want(t, exitPassed, parts("served 5 pings"), nil)
 }
 
-// TestExecTrace prints each command with its answer.
+// TestExecTrace prints each command with its result.
 func TestExecTrace(t *testing.T) {
 	b := newBridged(t)
 	file := filepath.Join(t.TempDir(), "trace")
@@ -117,7 +117,7 @@ func TestExecTrace(t *testing.T) {
 		"query_port({response=", "port_num=1}) = 0 {"))
 }
 
-// TestExecAddress: what listens at any address does so at that of the device.
+// TestExecAddress: a program that listens at any address listens at the device's address.
 func TestExecAddress(t *testing.T) {
 	b := newBridged(t)
 	port := freePort()
@@ -142,7 +142,7 @@ func TestExecAddress(t *testing.T) {
 		for _, addr := range addresses {
 			flags = append(flags, "--address", addr)
 		}
-		// A process of its own: if exec finds nothing wrong, the program takes its place.
+		// A separate process: if exec finds nothing wrong, the program replaces it.
 		p := startCmd(t, b.command(flags, "true"))
 		if got := p.wait(t); got != exitUsage || !strings.Contains(p.stderr.String(), want) {
 			t.Errorf("%s: status %d, prints %q, want %q", p, got, &p.stderr, want)
@@ -150,8 +150,8 @@ func TestExecAddress(t *testing.T) {
 	}
 }
 
-// TestExecComplainsOnce: why a device can't be opened is printed once, by exec if it knows, and
-// otherwise by the library, which a program calls several times.
+// TestExecComplainsOnce: the reason why a device can't be opened is printed once, by exec if it
+// knows the reason, and otherwise by the library, which a program calls several times.
 func TestExecComplainsOnce(t *testing.T) {
 	b := newBridged(t)
 	for cause, p := range map[string]*program{
@@ -167,8 +167,8 @@ func TestExecComplainsOnce(t *testing.T) {
 	}
 }
 
-// TestExecStatus: the program's exit status and the signal that ends it are what the caller sees,
-// and a program that opens no device loads nothing.
+// TestExecStatus: the caller gets the program's exit status or the signal that ends it, and a
+// program that opens no device loads nothing.
 func TestExecStatus(t *testing.T) {
 	b := newBridged(t)
 	b.start("sh", "-c", "exit 7").want(t, 7)
@@ -182,7 +182,7 @@ func TestExecStatus(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing: many programs have one folder together.
+// TestExecLeavesNothing: many programs share one folder.
 func TestExecLeavesNothing(t *testing.T) {
 	b := newBridged(t)
 	for range 3 {
@@ -194,9 +194,9 @@ func TestExecLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecSymbols: the library that stands before libc has the names of libc's functions that it
-// takes, those of ibv_open_device and govs_watch_mappings, and no other. Some linkers list the ends
-// of its section, too, which are hidden, so that the loader binds nothing to them.
+// TestExecSymbols: the library before libc exports only the libc functions that it replaces,
+// ibv_open_device and govs_watch_mappings. Some linkers also list the ends of its section, which
+// are hidden, so that the loader binds nothing to them.
 func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
@@ -271,7 +271,7 @@ func TestExecRefuses(t *testing.T) {
 	}
 }
 
-// TestExecSIGPIPE: the program has the default action of the signal that the command ignores.
+// TestExecSIGPIPE: the program has the default action of the signal, which the command ignores.
 func TestExecSIGPIPE(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(b.command(nil, "grep", "SigIgn", "/proc/self/status").Output())(t))
@@ -280,8 +280,8 @@ func TestExecSIGPIPE(t *testing.T) {
 	}
 }
 
-// TestExecNoCache: where the user has no cache folder, as nobody has none, the files that stand for
-// sysfs are in a folder of the user's own below that for temporary files.
+// TestExecNoCache: a user without a cache folder, such as nobody, has the files that replace sysfs
+// in a folder of the user's own below the folder for temporary files.
 func TestExecNoCache(t *testing.T) {
 	b := newBridged(t)
 	tmp := t.TempDir()
@@ -298,8 +298,8 @@ func TestExecNoCache(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("/proc/none", own, "XDG_CACHE_HOME"))
 }
 
-// TestExecBuilds: a command that go run or go install has made builds the libraries from the source
-// that it was built from, once.
+// TestExecBuilds: a command made by go run or go install builds the libraries once, from the source
+// from which the command was built.
 func TestExecBuilds(t *testing.T) {
 	b := newBridged(t)
 	for _, builds := range []bool{true, false} {
@@ -314,15 +314,15 @@ func TestExecBuilds(t *testing.T) {
 	}
 }
 
-// goCache returns the go command's cache, which is in the user's cache folder otherwise.
+// goCache returns the go command's cache, which otherwise is in the user's cache folder.
 func goCache(t *testing.T) string {
 	t.Helper()
 	out := testkit.Must(exec.Command("go", "env", "GOCACHE").Output())(t)
 	return strings.TrimSpace(string(out))
 }
 
-// builtPrograms is the folder of programs that are compiled: one of the project, so that the guest
-// has them.
+// builtPrograms is the folder of compiled programs: a folder of the project, so that the guest has
+// them.
 const builtPrograms = "../../out/exec-test"
 
 // compiled returns the program of a C file in testdata.
@@ -333,8 +333,8 @@ func compiled(t *testing.T, name string, libraries ...string) string {
 	return program
 }
 
-// compiledOnHost returns the program of a C file in testdata for a test that runs in the guest: the
-// host compiles it there, because the guest needs ten seconds for that.
+// compiledOnHost returns the program of a C file in testdata for a test that runs in the guest. The
+// host compiles it, because the guest needs ten seconds for that.
 func compiledOnHost(t *testing.T, name string, libraries ...string) string {
 	t.Helper()
 	program := filepath.Join(builtPrograms, name)
@@ -346,7 +346,7 @@ func compiledOnHost(t *testing.T, name string, libraries ...string) string {
 	return program
 }
 
-// compiledAs makes a program of a C file in testdata. It appears as a whole.
+// compiledAs makes a program of a C file in testdata. The file appears whole.
 func compiledAs(t *testing.T, program, name string, flags ...string) {
 	t.Helper()
 	part := fmt.Sprintf("%s.%d", program, os.Getpid())
@@ -365,7 +365,7 @@ func TestExecBadCalls(t *testing.T) {
 	b.start(compiled(t, "badcalls")).want(t, 0, "as it must be")
 }
 
-// TestExecPaths: calls that take paths.
+// TestExecPaths checks calls that take paths.
 func TestExecPaths(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "paths")).want(t, 0, "as it must be")
@@ -377,8 +377,8 @@ func TestExecPaths(t *testing.T) {
 	b.start("test", "-c", "/dev/infiniband/rdma_cm").want(t, 0)
 }
 
-// TestExecCloseAll: programs that close all descriptors leave the library its own, those of its
-// outputs among them.
+// TestExecCloseAll: programs that close all descriptors do not close the library's own, nor the
+// descriptors of its outputs.
 func TestExecCloseAll(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()
@@ -402,14 +402,14 @@ func TestExecCloseAll(t *testing.T) {
 }
 
 // TestExecCloseNonblocking: a thread that does not wait for events ends when the descriptor is
-// closed meanwhile.
+// closed.
 func TestExecCloseNonblocking(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "nonblocking", "-pthread")).want(t, 0, "all threads have ended")
 }
 
-// TestExecSanitizers: programs that are built with sanitizers run, and these find what they look
-// for.
+// TestExecSanitizers: programs that are built with sanitizers run, and the sanitizers find their
+// faults.
 func TestExecSanitizers(t *testing.T) {
 	b := newBridged(t)
 	for _, sanitizer := range []string{"address", "thread", "undefined"} {
@@ -428,8 +428,8 @@ func TestExecSanitizers(t *testing.T) {
 	wantText(t, "the report", p.stderr.String(), parts("heap-buffer-overflow"))
 }
 
-// TestExecUnmap: memory that a program unmaps before it deregisters it does not end the program
-// when a peer writes there, or a Send reads from it. The program's own accesses do.
+// TestExecUnmap: if a program unmaps memory before it deregisters it, the program does not end when
+// a peer writes there, or when a Send reads from it. The program's own accesses end it.
 func TestExecUnmap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "unmap", "-libverbs", "-lrdmacm")
@@ -441,8 +441,8 @@ func TestExecUnmap(t *testing.T) {
 	}
 }
 
-// TestExecRemap: a peer does not reach what a program has mapped where a region was, however the
-// region's memory has gone away.
+// TestExecRemap: a peer does not reach new mappings in the place of a region, however the region's
+// memory was removed.
 func TestExecRemap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "remap", "-libverbs", "-lrdmacm")
@@ -453,12 +453,12 @@ func TestExecRemap(t *testing.T) {
 	}
 }
 
-// remaps are ways in which a region's memory goes away.
+// remaps are ways in which a region's memory is removed.
 var remaps = []string{"munmap", "half", "over", "a byte over", "munmap, fixed",
 	"mremap, smaller", "madvise", "fork", "shrinking"}
 
-// TestExecRemapOnSiw shows that the peer does not reach such memory over siw either. There pages
-// that are moved stay the region's, and mremap unmaps its target before it fails.
+// TestExecRemapOnSiw shows that the peer does not reach such memory over siw either. Over siw,
+// moved pages still belong to the region, and mremap unmaps its target before it fails.
 func TestExecRemapOnSiw(t *testing.T) {
 	program := compiledOnHost(t, "remap", "-libverbs", "-lrdmacm")
 	if !inGuest(t, vmtest.Options{}) {
@@ -469,7 +469,7 @@ func TestExecRemapOnSiw(t *testing.T) {
 	}
 }
 
-// TestExecForks: children of a program with threads in the library, of all kinds.
+// TestExecForks: children of a program with threads in the library, created in all ways.
 func TestExecForks(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "forks", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
@@ -484,8 +484,8 @@ func TestExecForksLocked(t *testing.T) {
 	b.start(compiled(t, "forklocked", "-lpthread"), fifo).want(t, 0, "as it must be")
 }
 
-// TestExecFileLimit: the limit of files' size is not for queues. Where they can't be had because of
-// it, that is an error (librdmacm says ENODEV), and not a signal.
+// TestExecFileLimit: the limit of file sizes does not apply to queues. If queues can't be made
+// because of it, that is an error (librdmacm says ENODEV), and not a signal.
 func TestExecFileLimit(t *testing.T) {
 	b := newBridged(t)
 	once := compiled(t, "once", "-libverbs", "-lrdmacm")
@@ -495,8 +495,8 @@ func TestExecFileLimit(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("No such device"))
 }
 
-// TestExecNoEnvironment: a program that writes over its environment and clears it has the
-// device, and the options.
+// TestExecNoEnvironment: a program that overwrites and clears its environment still has the device
+// and the options.
 func TestExecNoEnvironment(t *testing.T) {
 	b := newBridged(t)
 	p := startCmd(t, b.command([]string{"--trace"}, compiled(t, "noenv", "-libverbs")))
@@ -506,22 +506,22 @@ func TestExecNoEnvironment(t *testing.T) {
 	}
 }
 
-// TestExecConstructor: a constructor opens the device, that of the program and that of a library
-// which it loads, and a destructor uses it.
+// TestExecConstructor: constructors of the program and of a library that it loads open the device,
+// and a destructor uses it.
 func TestExecConstructor(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "constructor", "-libverbs"), compiled(t, "constructor", "-libverbs", "-shared",
 		"-fPIC")).want(t, 0, "as it must be\nas it must be")
 }
 
-// TestExecGarbled: what rdma-unit-test asks about bad handles, endless lists, sizes, and objects
-// that others need.
+// TestExecGarbled makes rdma-unit-test's calls with bad handles, endless lists and sizes, and
+// destroys objects that others need.
 func TestExecGarbled(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "garbled", "-libverbs")).want(t, 0, "as it must be")
 }
 
-// TestExecGarbledOnSiw shows that the same errnos are siw's.
+// TestExecGarbledOnSiw shows that siw returns the same errnos.
 func TestExecGarbledOnSiw(t *testing.T) {
 	program := compiledOnHost(t, "garbled", "-libverbs")
 	if inGuest(t, vmtest.Options{}) {
@@ -536,7 +536,7 @@ func TestExecDestroyCQ(t *testing.T) {
 	destroyCQ(t, compiled(t, "destroycq", "-rdynamic", "-libverbs"), b.start)
 }
 
-// TestExecDestroyCQOnSiw shows that it does the same on siw.
+// TestExecDestroyCQOnSiw shows that libsiw does the same on siw.
 func TestExecDestroyCQOnSiw(t *testing.T) {
 	path := compiledOnHost(t, "destroycq", "-rdynamic", "-libverbs")
 	if inGuest(t, vmtest.Options{}) {
@@ -578,8 +578,8 @@ func TestExecBusyEnd(t *testing.T) {
 	}
 }
 
-// TestExecManyOpens: a device that is opened many times, by threads too, and closed in any order;
-// and descriptors in select and epoll.
+// TestExecManyOpens: a device is opened many times, by threads too, and closed in any order;
+// descriptors are used in select and epoll.
 func TestExecManyOpens(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "manyopens", "-lrdmacm", "-libverbs", "-pthread")).want(t, 0, "as it must be")
