@@ -17,10 +17,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// hasten accepts one connection for the server at addr and forwards it, so that the server's first
-// FPDU comes to the client in one piece with the Reply, as it may over siw, which does not hold it
-// back. The engine does, until the initiator's first FPDU: so hasten sends one in the client's
-// place, an RDMA Write of length 0, which takes no place in any sequence.
+// hasten accepts one connection for the server at addr and forwards it. The server's first FPDU
+// then comes to the client in one piece with the Reply, as it may from siw, which does not delay
+// it. The engine delays it until the initiator's first FPDU, so hasten sends one for the client: an
+// RDMA Write of length 0, which takes no place in any sequence.
 func hasten(l net.Listener, addr string) error {
 	client, err := l.Accept()
 	if err != nil {
@@ -67,7 +67,7 @@ func hasten(l net.Listener, addr string) error {
 	return errors.Join(forward(client, server), <-there)
 }
 
-// forward copies what from sends until its end. Who has closed its end may reset the connection.
+// forward copies what from sends until its end. An end that has closed may reset the connection.
 func forward(to, from net.Conn) error {
 	_, err := io.Copy(to, from)
 	_ = to.(*net.TCPConn).CloseWrite()
@@ -101,7 +101,7 @@ func readFPDU(r io.Reader) ([]byte, error) {
 }
 
 // TestExecServerSpeaksTooSoon: a stream's server in C sends in one piece with the Reply, before it
-// has received anything. Clients over the engine work all the same, in C and in Go.
+// has received anything. Clients over the engine still work, in C and in Go.
 func TestExecServerSpeaksTooSoon(t *testing.T) {
 	b := newBridged(t)
 	client := func(args string) func(t *testing.T, port uint16) {

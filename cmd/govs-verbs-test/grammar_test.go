@@ -6,7 +6,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestGrammar: each command is found by its name, and alone; all are there for anything else.
+// TestGrammar: a command's name finds only that command, and anything else finds all commands.
 func TestGrammar(t *testing.T) {
 	commands := func(args ...string) (names []string) {
 		for _, n := range kong.Must(grammar(args)).Model.Children {

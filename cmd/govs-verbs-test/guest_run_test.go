@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestWithKernelDevice has the subcommands find, make, use and delete kernel devices.
-// Each that lists devices is a process of its own: librdmacm keeps devices open that it has
+// TestWithKernelDevice makes the subcommands find, make, use and delete kernel devices. Each
+// command that lists devices is a new process: librdmacm keeps the devices open that it has
 // listed, and the deletion of a siw link waits until they are closed.
 func TestWithKernelDevice(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
@@ -38,8 +38,8 @@ func listDevices(t *testing.T) {
 	}
 }
 
-// devicesAsDevinfo: each line of devices -v is one of ibv_devinfo -v, in its order,
-// and what ibv_devinfo has beyond that is known.
+// devicesAsDevinfo: each line of devices -v is a line of ibv_devinfo -v, in the same order, and the
+// further lines of ibv_devinfo are known.
 func devicesAsDevinfo(t *testing.T) {
 	out, err := exec.Command("ibv_devinfo", "-v", "-d", "siw0").Output()
 	if err != nil {
@@ -55,7 +55,7 @@ func devicesAsDevinfo(t *testing.T) {
 	theirs := strings.Split(string(out), "\n")
 	for _, line := range strings.Split(strings.TrimSuffix(head, "\n"), "\n") {
 		if strings.Contains(line, "GID[") {
-			continue // ibv_devinfo takes one with a lower half of zeros for none
+			continue // ibv_devinfo skips a GID whose lower half is zero
 		}
 		for ; at < len(theirs) && theirs[at] != line; at++ {
 			more = append(more, theirs[at])
@@ -107,7 +107,7 @@ func changeLinks(t *testing.T) {
 	ip(t, "link delete d7")
 }
 
-// runOverKernel has one pairing; ci/suite has all.
+// runOverKernel runs one pairing; ci/suite runs all.
 func runOverKernel(t *testing.T) {
 	only := "run --require-siw --scale 6 --no-tshark --only " + oneVerbs + "," + oneRaw
 	process(t, words(only+" --initiator kernel --responder engine"), exitPassed, parts(
@@ -118,7 +118,7 @@ func runOverKernel(t *testing.T) {
 func unusableDevices(t *testing.T) {
 	withoutSiw(t)
 	overKernel := words("run --initiator kernel")
-	t.Cleanup(func() { // other tests have the same guest
+	t.Cleanup(func() { // other tests use the same guest
 		ip(t, "link set d0 up")
 		start(t, words("link add siw0 --netdev d0")...).want(t, exitPassed, nil, nil)
 		process(t, words("devices"), exitPassed, parts("siw0    kernel"), parts("auto takes kernel: "))

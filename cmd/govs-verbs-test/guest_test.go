@@ -14,11 +14,11 @@ import (
 // siwAddr is the guest's address on the interface under siw0.
 const siwAddr = "192.0.2.1"
 
-// providers are those that a program of ours is tried with in the guest.
+// providers are the providers with which the guest's tests run our programs.
 var providers = []string{"engine", "kernel"}
 
-// inGuest reports whether the test is in the guest. If it is not, it runs the test
-// in one with the options and returns false. The C programs of
+// inGuest reports whether the test runs in the guest. If not, it runs the test in a guest with the
+// options and returns false. The C programs of
 // rdmacm-utils and perftest are needed.
 func inGuest(t *testing.T, o vmtest.Options) bool {
 	t.Helper()
@@ -32,13 +32,12 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 	return false
 }
 
-// addrOf is siwAddr with a port.
+// addrOf returns siwAddr with a port.
 func addrOf(port uint16) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(siwAddr), port).String()
 }
 
-// startServer starts a C program that listens on a port, and waits until it
-// does.
+// startServer starts a C program that listens on a port, and waits until it listens.
 func startServer(t *testing.T, port uint16, args ...string) *program {
 	t.Helper()
 	p := startProgram(t, args...)

@@ -15,9 +15,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// installed runs make install with a folder of its own to build in, removes that, and returns the
-// folder below which the command is installed. Nothing remains that the command could be using
-// other than what is installed.
+// installed runs make install with a build folder of its own, removes that folder, and returns the
+// folder below which the command is installed. So the command can use only installed files.
 func installed(t *testing.T, prefix string) string {
 	t.Helper()
 	// The headers, without which there are no libraries to install.
@@ -32,9 +31,9 @@ func installed(t *testing.T, prefix string) string {
 	return filepath.Join(stage, prefix)
 }
 
-// TestInstall: make install installs the command and the libraries of exec, and no more, and from
-// there, called by its name, by a link or from any folder, the command finds those libraries. A
-// command that is copied without them says where it has looked.
+// TestInstall: make install installs only the command and the libraries of exec. The command finds
+// the libraries from there, called by its name, by a link or from any folder. A command that is
+// copied without them reports where it has looked.
 func TestInstall(t *testing.T) {
 	root := installed(t, "/opt/govs")
 	self := filepath.Join(root, "bin", name)

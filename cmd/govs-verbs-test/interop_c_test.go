@@ -27,10 +27,10 @@ func TestCPrograms(t *testing.T) {
 	t.Run("ib_send_bw between kernel peers beside the engine", sendBW)
 }
 
-// TestCProgramsPeerToPeer has ucmatose wait for our first message with a siw that
-// asks for the peer-to-peer mode of RFC 6581, which is made for such programs.
-// Without it the engine, as the responder, keeps to RFC 5044 section 7.1.2 and
-// sends nothing before it has received something; siw does not wait.
+// TestCProgramsPeerToPeer makes ucmatose wait for our first message, with a siw that requests the
+// peer-to-peer mode of RFC 6581, which is made for such programs. Without that mode the engine, as
+// the responder, follows RFC 5044 section 7.1.2 and sends nothing before it has received
+// something; siw does not wait.
 func TestCProgramsPeerToPeer(t *testing.T) {
 	if !inGuest(t, vmtest.Options{Siw: "p2p"}) {
 		return
@@ -78,17 +78,16 @@ const (
 	ucmOctets   = 100_000
 )
 
-// ucmatoseClient waits for messages and then sends as many: the server has to
-// speak first.
+// ucmatoseClient waits for messages and then sends as many, so the server must send first.
 func ucmatoseClient(t *testing.T, vctx *ibverbs.Context) {
 	port := freePort()
 	l := listen(t, vctx, port)
 	client := startProgram(t, "ucmatose", "-s", siwAddr, "-p", fmt.Sprint(port), "-C", fmt.Sprint(ucmMessages), "-S", fmt.Sprint(ucmOctets))
 	m := accept(t, vctx, l, ucmOctets, ucmMessages)
-	time.Sleep(settle) // siw refuses what comes in one piece with the reply
+	time.Sleep(settle) // siw refuses a message in one piece with the Reply
 	m.send(ucmMessages)
 	m.receive(ucmMessages)
-	// ucmatose has one buffer for all, in which the last message is.
+	// ucmatose has one buffer for all messages, which has the last one.
 	last := m.out.Bytes()[(ucmMessages-1)*ucmOctets:]
 	for i := range ucmMessages {
 		if got := m.received()[i*ucmOctets : (i+1)*ucmOctets]; !bytes.Equal(got, last) {
@@ -116,9 +115,9 @@ func ucmatoseConnections(t *testing.T, vctx *ibverbs.Context) {
 	client.want(t, 0, "return status 0")
 }
 
-// ucmatoseServer takes connections and ends them. Messages are left out: it sends
-// the first right after its reply, which an initiator may refuse, and does if
-// the two come as one (RFC 5044 section 7.1.2); siw, too.
+// ucmatoseServer accepts connections and ends them, without messages: it sends the first right
+// after its Reply. An initiator may refuse that, and the engine and siw do if the two come in one
+// piece (RFC 5044 section 7.1.2).
 func ucmatoseServer(t *testing.T, vctx *ibverbs.Context) {
 	const connections = 10
 	port := freePort()

@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// messenger is our side of a connection to a C program: memory for messages of
-// one size, and receives for all that are expected.
+// messenger is our end of a connection to a C program: memory for messages of one size, and
+// receives for all expected messages.
 type messenger struct {
 	t       *testing.T
 	ctx     context.Context
@@ -40,7 +40,7 @@ func openDevice(t *testing.T, provider string) *ibverbs.Context {
 	return vctx
 }
 
-// config has the connection take count messages of size bytes, and send as many.
+// config makes the connection receive count messages of size bytes, and send as many.
 func (m *messenger) config(vctx *ibverbs.Context, size, count int) *rdmacm.ConnConfig {
 	m.t.Helper()
 	pd, err := vctx.AllocPD()
@@ -147,7 +147,7 @@ func (m *messenger) send(count int) {
 	m.want(m.conn.SendCQ(), count, ibverbs.WCSend)
 }
 
-// receive waits for count messages, in order and each as long as they are.
+// receive waits for count messages, in order, each with its length.
 func (m *messenger) receive(count int) {
 	m.t.Helper()
 	m.want(m.conn.RecvCQ(), count, ibverbs.WCRecv)
@@ -179,9 +179,9 @@ func (m *messenger) completions(ctx context.Context, cq *ibverbs.CQ, count int, 
 	return nil
 }
 
-// acceptFirst starts a C program that connects to l, which listens on a port, sends a message of
-// size bytes at once, and then waits; and receives that message. It does so again if siw does not
-// read the message.
+// acceptFirst starts a C program that connects to l, sends a message of size bytes at once and then
+// waits. l listens on a port. acceptFirst receives the message. If siw does not read it,
+// acceptFirst starts again.
 func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, port uint16, size int,
 	start func() *program) (*messenger, *program) {
 	t.Helper()
@@ -202,7 +202,7 @@ func acceptFirst(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, port u
 	}
 }
 
-// received are the bytes of all messages received.
+// received returns the bytes of all received messages.
 func (m *messenger) received() []byte { return bytes.Clone(m.in.Bytes()) }
 
 // ended waits until the C program has ended the connection.
@@ -222,7 +222,7 @@ func (m *messenger) disconnect() {
 	m.ended()
 }
 
-// overProviders runs a test with each provider on our side.
+// overProviders runs a test with each provider at our end.
 func overProviders(t *testing.T, name string, test func(t *testing.T, vctx *ibverbs.Context)) {
 	for _, p := range providers {
 		t.Run(fmt.Sprintf("%s, our side %s", name, p), func(t *testing.T) { test(t, openDevice(t, p)) })

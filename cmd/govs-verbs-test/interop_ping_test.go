@@ -11,12 +11,11 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// pingSizes are below and above what fits one FPDU on loopback, whose MSS is 65483.
+// pingSizes are below and above the capacity of an FPDU on loopback, whose MSS is 65483.
 var pingSizes = []int{minPing, maxPing}
 
-// TestRping shows that ping is an rping: ours with the C one both ways, ours
-// with ours, each over the engine and over siw. Both sides print the data, and
-// the two have to be the same.
+// TestRping shows that ping is an rping: our program with the C program both ways, and with itself,
+// each over the engine and over siw. Both ends print the data, and the two outputs must be equal.
 func TestRping(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
@@ -71,7 +70,7 @@ func bothOurs(t *testing.T, clients, servers string, count, size int) {
 	server.want(t, exitPassed, parts(pingLines("server ping data: ", count, size), " over "+servers+" "), nil)
 }
 
-// cServerTooSmall has the C server read more than its own -S, which it can't.
+// cServerTooSmall makes the C server read more than its own -S, which fails.
 func cServerTooSmall(t *testing.T) {
 	for _, p := range providers {
 		port := freePort()
@@ -82,7 +81,7 @@ func cServerTooSmall(t *testing.T) {
 	}
 }
 
-// cClientKilled ends a C client that would go on for ever. The kernel closes its
+// cClientKilled ends a C client that would run forever. The kernel closes its
 // connection.
 func cClientKilled(t *testing.T) {
 	for _, p := range providers {
@@ -102,7 +101,7 @@ func cClientKilled(t *testing.T) {
 		if err := client.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		// Between two pings that is an orderly end, inside one a failure.
+		// Between two pings this is a normal end, inside one a failure.
 		switch status := server.wait(t); {
 		case status == exitPassed && strings.Contains(server.stdout.String(), "served "):
 		case status == exitFailed && strings.Contains(server.stderr.String(), " of "+siwAddr+":"):

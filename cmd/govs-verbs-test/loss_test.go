@@ -30,8 +30,8 @@ const (
 	badQueue   = 1000 // frames under way; those beyond are lost
 )
 
-// A badEthernet joins two network namespaces by an interface "bad" in each. The frames between
-// these go through this process, which loses, doubles and reorders some of them, as the kernel's
+// A badEthernet joins two network namespaces by an interface "bad" in each. The frames between them
+// go through this process, which loses, doubles and reorders some of them, as the kernel's
 // netem does. Kernels of virtual machines often lack netem; TAP devices are everywhere.
 type badEthernet struct {
 	lost, doubled, early atomic.Int64
@@ -54,8 +54,8 @@ func newBadEthernet(t *testing.T, in, out namespace, n network, seed uint64) *ba
 	return e
 }
 
-// tap makes the interface "bad" in a namespace. What is read from the file are the frames that the
-// namespace sends there, and what is written to it are those that it receives.
+// tap makes the interface "bad" in a namespace. Reading the file returns the frames that the
+// namespace sends there, and writing sends frames to the namespace.
 func tap(t *testing.T, ns namespace) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -91,7 +91,7 @@ func (e *badEthernet) carry(from, to *os.File, random *rand.Rand) {
 	delivering.Go(func() {
 		for l := range queue {
 			time.Sleep(time.Until(l.due))
-			_, _ = to.Write(l.frame) // an interface that is down takes none
+			_, _ = to.Write(l.frame) // an interface that is down accepts none
 		}
 	})
 	send := func(frame []byte) {
@@ -125,13 +125,13 @@ func (e *badEthernet) carry(from, to *os.File, random *rand.Rand) {
 	}
 }
 
-// lossOnly is the environment variable that has TestRunPeerLoss run other scenarios than its own.
+// lossOnly names the environment variable that makes TestRunPeerLoss run other scenarios.
 const lossOnly = "GOVS_LOSS_ONLY"
 
 // TestRunPeerLoss runs scenarios between two network namespaces over an Ethernet that loses,
-// doubles and reorders frames. TCP repairs all of that, and the layers above it must not notice,
-// however late and in whatever pieces their bytes come. The control connection has a network of
-// its own: it is not what is tested.
+// doubles and reorders frames. TCP repairs all of that, and the layers above must not notice,
+// however late and in whatever pieces their bytes come. The control connection is not under test,
+// so it has its own network.
 func TestRunPeerLoss(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
 	only := os.Getenv(lossOnly)

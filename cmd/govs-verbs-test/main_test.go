@@ -72,20 +72,19 @@ func (w *transcript) matched(t *testing.T, pattern string) <-chan struct{} {
 	return found
 }
 
-// patience is how long a step may take that takes a second or a few, in an emulated guest and
-// beside one, too.
+// patience limits a step that normally takes seconds, even in an emulated guest or beside one.
 const patience = 2 * time.Minute
 
 // command is a run of the command inside the test's process.
 type command struct {
 	args           []string
 	stdout, stderr transcript
-	stop           context.CancelFunc // what SIGINT does
+	stop           context.CancelFunc // as SIGINT does
 	done           chan struct{}
 	status         int
 }
 
-// start starts the command, and sees that it has ended when the test does.
+// start starts the command, and checks that it has ended when the test ends.
 func start(t *testing.T, args ...string) *command {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -109,14 +108,13 @@ func (c *command) wait(t *testing.T) int {
 	return c.status
 }
 
-// kill ends the command, and waits for that.
+// kill ends the command, and waits until it has ended.
 func (c *command) kill() {
 	c.stop()
 	<-c.done
 }
 
-// want checks the command's end: its status, and what stdout and stderr have in
-// them.
+// want checks how the command ended: its status, and what stdout and stderr contain.
 func (c *command) want(t *testing.T, status int, stdout, stderr []string) {
 	t.Helper()
 	if got := c.wait(t); got != status {
@@ -137,7 +135,7 @@ func wantText(t *testing.T, what, text string, parts []string) {
 	}
 }
 
-// parts is a list of the parts that an output has to have.
+// parts is a list of the parts that an output must have.
 func parts(p ...string) []string { return p }
 
 // clip leaves out the middle of long lines and of long text.

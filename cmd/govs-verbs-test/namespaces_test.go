@@ -22,7 +22,7 @@ import (
 // A namespace is the name of a network namespace.
 type namespace string
 
-// cmd is a command in the namespace, with the secret of agents.
+// cmd returns a command that runs in the namespace, with the secret of agents.
 func (ns namespace) cmd(cmd *exec.Cmd) *exec.Cmd {
 	n := exec.Command("ip", append([]string{"netns", "exec", string(ns)}, cmd.Args...)...)
 	n.Env = append(cmd.Environ(), secretVariable+"="+testSecret)
@@ -30,7 +30,7 @@ func (ns namespace) cmd(cmd *exec.Cmd) *exec.Cmd {
 	return n
 }
 
-// A network is two network namespaces that are joined by an Ethernet.
+// A network has two network namespaces that an Ethernet joins.
 type network struct {
 	near, far netip.Prefix // addresses of the interfaces "near" and "far"
 	mtu       int
@@ -65,13 +65,13 @@ func (n *network) up(t *testing.T, ns, dev string, addr netip.Prefix) {
 	ip(t, fmt.Sprintf("-n %s link set %s up", ns, dev))
 }
 
-// networkOnly is the environment variable that has TestRunNamespaces run other scenarios than its
-// own. They have to have a message of 1 MiB among them.
+// networkOnly names the environment variable that makes TestRunNamespaces run other scenarios. They
+// must include a message of 1 MiB.
 const networkOnly = "GOVS_NETWORK_ONLY"
 
 // TestRunNamespaces runs scenarios between two network namespaces, whose frames are captured at
 // either end: over IPv4 and IPv6, and over an Ethernet of 1500 and of 9000 bytes, and of the 1496
-// and 1504 that a VLAN's tag leaves or needs. FPDUs are as long as fits one packet.
+// and 1504 that a VLAN's tag leaves or needs. FPDUs are as long as a packet can hold.
 func TestRunNamespaces(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
 	const few = "send/one-mib,write/one-mib,read/one-mib,protection/write-beyond-end,mpa/request-markers"
@@ -115,7 +115,7 @@ func runNamespaces(t *testing.T, n network, only string) {
 				r.Capture, r.CaptureSource, r.CaptureAtPeer)
 			continue
 		}
-		if r.Kind == "verbs" { // the scripted peer does as it likes
+		if r.Kind == "verbs" { // the scripted peer is free in this
 			longest = max(longest, longestFPDU(t, filepath.Join(dir, r.Capture), r.Port))
 		}
 	}
@@ -126,7 +126,7 @@ func runNamespaces(t *testing.T, n network, only string) {
 	agent.want(t, exitPassed, "captures: wire")
 }
 
-// longestFPDU is the length of the longest FPDU of a run, in bytes.
+// longestFPDU returns the length of the longest FPDU of a run, in bytes.
 func longestFPDU(t *testing.T, file string, port uint16) int {
 	t.Helper()
 	longest := 0

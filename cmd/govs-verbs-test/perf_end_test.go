@@ -16,8 +16,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// TestRunsDoNotShareConnections: a run has the connections of no other one beside it, whether that
-// was over the same device of the engine or over TCP.
+// TestRunsDoNotShareConnections: a run never has the connections of another run, over the same
+// device of the engine or over TCP.
 func TestRunsDoNotShareConnections(t *testing.T) {
 	var ends [2]*perfEnd
 	for i := range ends {
@@ -59,7 +59,7 @@ func TestRunsDoNotShareConnections(t *testing.T) {
 
 var overEngine = endDevice{Provider: "engine", CRC: "on"}
 
-// TestOrdersOfAnEnd: an order that an end can't carry out gets an answer, and the end goes on.
+// TestOrdersOfAnEnd: an end answers an order that it can't carry out, and goes on.
 func TestOrdersOfAnEnd(t *testing.T) {
 	var out bytes.Buffer
 	in := strings.NewReader(`{"Who":true}

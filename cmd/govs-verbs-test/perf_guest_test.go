@@ -11,9 +11,9 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// TestPerfOverKernel has each workload run between siw and the engine, those of bandwidth in one
-// direction and those of latency in the other, and one of each over siw alone, whose ends poll
-// without a pause. The ends are processes, as a program's are.
+// TestPerfOverKernel runs each workload between siw and the engine, bandwidth in one direction and
+// latency in the other, and one of each over siw alone, whose ends poll without a pause. The ends
+// are processes, as the ends of a program are.
 func TestPerfOverKernel(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
@@ -49,7 +49,7 @@ func TestPerfOverKernel(t *testing.T) {
 	}
 }
 
-// perfOver has a client run a workload at the server that listens on addr.
+// perfOver makes a client run a workload with the server that listens on addr.
 func perfOver(t *testing.T, op load.Op, provider, server, flags, addr string) {
 	if op == load.WriteLat {
 		flags = strings.Replace(flags, "--poll block", "--poll spin", 1)

@@ -17,7 +17,7 @@ import (
 func TestPerfProfiles(t *testing.T) {
 	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
 	cpu, mem := filepath.Join(t.TempDir(), "cpu"), filepath.Join(t.TempDir(), "mem")
-	// The rate of the allocation profile is the process's.
+	// The rate of the allocation profile belongs to the process.
 	startCommand(t, nil, words("perf write-bw --provider engine -n 10 --warmup 2 -t 2 -s 64 "+
 		"--cpuprofile "+cpu+" --memprofile "+mem+" "+addr)...).want(t, exitPassed)
 	server.want(t, exitPassed, nil, nil)
@@ -32,7 +32,7 @@ func TestPerfProfiles(t *testing.T) {
 	}
 }
 
-// TestPerfPinned has a process keep to a CPU, which can't be undone in ours.
+// TestPerfPinned pins a new process to a CPU, because pinning ours can't be undone.
 func TestPerfPinned(t *testing.T) {
 	cpus, err := pin.CPUs()
 	if err != nil {
@@ -46,7 +46,7 @@ func TestPerfPinned(t *testing.T) {
 	server.want(t, exitPassed, nil, nil)
 }
 
-// TestPerfSelfOps has one command be both ends of each workload.
+// TestPerfSelfOps makes one command both ends of each workload.
 func TestPerfSelfOps(t *testing.T) {
 	for _, op := range load.Ops() {
 		p := startCommand(t, nil, words("perf "+string(op)+

@@ -24,7 +24,7 @@ func perfServe(t *testing.T, op load.Op, args ...string) (*command, string) {
 // perfOps are the workloads, those over TCP included.
 func perfOps() []load.Op { return append(load.Ops(), "tcp-bw", "tcp-lat") }
 
-// perfEngine is --provider engine where there are providers.
+// perfEngine returns --provider engine for workloads that have providers.
 func perfEngine(op load.Op) []string {
 	if strings.HasPrefix(string(op), "tcp") {
 		return nil
@@ -102,7 +102,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestPerfWrongServer has clients that reach a server of another kind.
+// TestPerfWrongServer connects clients to a server of another kind.
 func TestPerfWrongServer(t *testing.T) {
 	_, rdma := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
 	start(t, "perf", "tcp-bw", rdma).want(t, exitFailed, nil,
@@ -111,7 +111,7 @@ func TestPerfWrongServer(t *testing.T) {
 	start(t, "perf", "tcp-lat", tcp, "-n", "10", "--warmup", "2", "-s", "64").want(t, exitPassed, parts("tcp-lat: "), nil)
 }
 
-// TestPerfUnable has well-formed options that this machine can't fulfil.
+// TestPerfUnable gives well-formed options that this machine can't fulfil.
 func TestPerfUnable(t *testing.T) {
 	for args, want := range map[string]string{
 		"write-bw --provider engine --listen 203.0.113.7:0":               "listening on 203.0.113.7:0: ",
@@ -130,7 +130,7 @@ func TestPerfUnable(t *testing.T) {
 		parts("connection refused: nobody listens there; start the server first"))
 }
 
-// TestPerfSaysWhy has runs that are impossible, or that differ from what one end may
+// TestPerfSaysWhy makes runs that are impossible, or that differ from what one end may
 // expect.
 func TestPerfSaysWhy(t *testing.T) {
 	_, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
@@ -142,12 +142,12 @@ func TestPerfSaysWhy(t *testing.T) {
 	client.want(t, exitPassed, nil, nil) // nothing is inline
 }
 
-// TestPerfPeerGone has each end lose the other in the middle of a run.
+// TestPerfPeerGone makes each end lose the other in the middle of a run.
 func TestPerfPeerGone(t *testing.T) {
 	for _, op := range []load.Op{load.WriteBW, load.SendLat, "tcp-lat"} {
 		for _, gone := range []string{"server", "client"} {
 			if op == "tcp-lat" && gone == "client" {
-				continue // an end of the stream is how it says that it has all it wants
+				continue // the end of the stream is how the client says that it is done
 			}
 			t.Run(string(op)+" "+gone, func(t *testing.T) {
 				// The ends may not be connected yet when one is killed.
@@ -164,7 +164,7 @@ func TestPerfPeerGone(t *testing.T) {
 }
 
 // perfLosing kills the server or the client, as gone says, a while after the client has begun to
-// connect, and returns what the other says.
+// connect, and returns the other's output.
 func perfLosing(t *testing.T, op load.Op, gone string, pause time.Duration) string {
 	perf := func(args ...string) *program {
 		return startCommand(t, nil, slices.Concat([]string{"perf", string(op)}, args, perfEngine(op))...)
@@ -185,7 +185,7 @@ func perfLosing(t *testing.T, op load.Op, gone string, pause time.Duration) stri
 	return left.stderr.String()
 }
 
-// TestPerfSelf has one command be both ends, beside raw TCP.
+// TestPerfSelf makes one command both ends, beside raw TCP.
 func TestPerfSelf(t *testing.T) {
 	p := startCommand(t, nil, words("perf write-bw --self [::1]:0 --provider engine --crc off --poll block "+
 		"-q 2 -D 20ms --rounds 3 --json")...)
@@ -215,7 +215,7 @@ func TestPerfSelfInterrupted(t *testing.T) {
 	testkit.NoneMarked(t, mark)
 }
 
-// TestPerfSelfFails: an error is said as it is, and no server is left behind.
+// TestPerfSelfFails: an error is reported unchanged, and no server is left behind.
 func TestPerfSelfFails(t *testing.T) {
 	mark := markProcesses(t)
 	p := startCommand(t, nil, words("perf write-bw --self --provider engine -n 10 -s 5000 --inline 5000")...)
@@ -224,7 +224,7 @@ func TestPerfSelfFails(t *testing.T) {
 	testkit.NoneMarked(t, mark)
 }
 
-// TestPerfSelfLine: a ratio that is not known is not 0.
+// TestPerfSelfLine: an unknown ratio is not printed as 0.
 func TestPerfSelfLine(t *testing.T) {
 	r := perfSelfRow{Size: 64, RDMA: perfValues{RTT: 7, CPUPerOp: 3}, TCP: perfValues{RTT: 6}}
 	if line := r.line(load.SendLat); !strings.HasSuffix(line, " -") {

@@ -100,5 +100,5 @@ func TestPerfHelp(t *testing.T) {
 	}
 }
 
-// onlyRDMA are the options of workloads that those over raw TCP don't have.
+// onlyRDMA are options that workloads over raw TCP do not have.
 var onlyRDMA = []string{"tx-depth", "post-list", "inline", "sge", "mr", "outstanding", "bidirectional"}

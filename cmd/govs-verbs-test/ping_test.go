@@ -29,7 +29,7 @@ func pingText(n, size int) string {
 	return b.String()
 }
 
-// pingLines is what a side prints of count pings.
+// pingLines returns a side's output of count pings.
 func pingLines(prefix string, count, size int) string {
 	var b strings.Builder
 	for n := range count {
@@ -129,7 +129,7 @@ func TestPingAuto(t *testing.T) {
 	}
 }
 
-// TestPingByName has both ends find each other by a name.
+// TestPingByName makes both ends find each other by a name.
 func TestPingByName(t *testing.T) {
 	server, addr := serve(t, "localhost:0", "--provider", "engine")
 	_, port, err := net.SplitHostPort(addr)
@@ -193,13 +193,13 @@ func TestPingInterrupted(t *testing.T) {
 	server.stop()
 	server.want(t, exitFailed, nil, parts(name+": interrupted\n"))
 
-	// The client prints the pings that it has done until then.
+	// The client prints the pings that it has completed.
 	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
 	client := start(t, "ping", addr, "--provider", "engine", "-v", "--count", "1000000000")
 	client.stdout.await(t, "rdma-ping-2: ")
 	client.stop()
 	client.want(t, exitFailed, parts(" pings of 64 bytes to "+addr), parts(name+": interrupted\n"))
-	server.wait(t) // the client has left in order, or in the middle of a ping
+	server.wait(t) // the client has left between pings, or in the middle of one
 	wantText(t, "the server's stdout", server.stdout.String(), parts("served "))
 }
 
@@ -333,7 +333,7 @@ func TestServerOfBadClients(t *testing.T) {
 				_ = p.conn.Wait(p.ctx)
 			}, exitFailed, parts("sink has 65 bytes, its data had 64"),
 		},
-		"a sink with a wrong key": { // the Write is done here before the peer refuses it, and what comes next may be, too
+		"a sink with a wrong key": { // the Write completes here before the peer refuses it, and the next work may, too
 			func(p *pingPeer) {
 				p.info(p.mr.Addr(), p.mr.RKey(), 64)
 				p.goAhead()
@@ -358,7 +358,7 @@ func TestServerOfBadClients(t *testing.T) {
 	}
 }
 
-// TestServerOfStrangers shows that a connection that is not from an RDMA client does not
+// TestServerOfStrangers shows that a connection of a program that is not an RDMA client does not
 // count as the one client that the server serves.
 func TestServerOfStrangers(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")

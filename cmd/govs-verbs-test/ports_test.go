@@ -10,24 +10,24 @@ import (
 	"testing"
 )
 
-// Ports for listeners of tests are below those that Linux gives to sockets that connect, and above
-// those that the suite takes.
+// Ports for listeners of tests are below the ports that Linux gives to connecting sockets, and
+// above the ports that the suite uses.
 const (
 	firstPort = 26000
 	ports     = 6000
 )
 
-// reserved are the sockets that reserve ports for this process, and how many were tried.
+// reserved has the sockets that reserve ports for this process, and how many were tried.
 var reserved struct {
 	sync.Mutex
 	next  int
 	socks []net.Listener
 }
 
-// freePort returns a port for a listener of the test. Nothing listens on it, and no freePort
-// returns it again, in this process or in another one, as long as this one runs: what a listener of
-// the kernel has accepted keeps its port for a while. C programs can't be given port 0, because
-// they don't print which one they got.
+// freePort returns a port for a listener of the test. Nothing listens on it, and freePort does not
+// return it again, in any process, as long as this process runs, because connections that a kernel
+// listener has accepted keep its port for a while. C programs can't use port 0, because they don't
+// print the port that they got.
 func freePort() uint16 {
 	reserved.Lock()
 	defer reserved.Unlock()
@@ -43,9 +43,9 @@ func freePort() uint16 {
 		firstPort, ports, len(reserved.socks)))
 }
 
-// reserve takes a port, if nobody has it. What reserves it is a socket with the port in its name,
-// in the abstract names of Linux: there is one of a name in a network namespace, and it ends with
-// the process.
+// reserve reserves a port if nobody has it. A socket reserves it with a name in Linux's abstract
+// namespace that has the port in it: a name exists once in a network namespace, and ends with the
+// process.
 func reserve(port uint16) (sock net.Listener, ok bool) {
 	sock, err := net.Listen("unix", fmt.Sprintf("@govs-test-port-%d", port))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -63,7 +63,7 @@ func reserve(port uint16) (sock net.Listener, ok bool) {
 	return sock, true
 }
 
-// TestFreePort has ports that others have reserved, and that others listen on.
+// TestFreePort tries ports that others have reserved, and ports that others listen on.
 func TestFreePort(t *testing.T) {
 	port := freePort()
 	if _, ok := reserve(port); ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// stackProfile is about the engine under another name, which a test gives to an engine.
+// stackProfile describes the engine under another name, which a test gives to an engine.
 const stackProfile = `about = "a stack"
 provider = "kernel"
 seen = "1.0"
@@ -79,8 +79,8 @@ func TestProfileCommand(t *testing.T) {
 		parts("none", "the profiles that are built in are bridge, siw"))
 }
 
-// TestCompareWithProfile judges one collection with the profile of a file, with that of the
-// program, and with one that is stale.
+// TestCompareWithProfile judges one collection with a profile from a file, with the program's own,
+// and with a stale one.
 func TestCompareWithProfile(t *testing.T) {
 	withoutSiw(t)
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestCompareWithProfile(t *testing.T) {
 	if err := json.Unmarshal(readFile(t, file), &col); err != nil {
 		t.Fatal(err)
 	}
-	other := col.Outcomes[0] // the same as by another stack
+	other := col.Outcomes[0] // the same run by another stack
 	other.Pairing.Responder = "kernel"
 	other.Checks = append(slices.Clone(other.Checks), conformance.Check{What: "pigs fly", Got: "they don't"})
 	col.Outcomes = append(col.Outcomes, other)
@@ -130,7 +130,7 @@ func TestCompareWithProfile(t *testing.T) {
 		parts("is not a folder that run --collect wrote"))
 }
 
-// TestProfileOptions has the options of the profiles of those stacks that take part.
+// TestProfileOptions checks that the options of a profile count only if its stack takes part.
 func TestProfileOptions(t *testing.T) {
 	f := &profileFlags{Profile: []string{writeProfile(t, stackProfile)}}
 	known, err := f.load()

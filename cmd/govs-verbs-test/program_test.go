@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// program is a process that runs.
+// program is a running process.
 type program struct {
 	cmd            *exec.Cmd
 	stdout, stderr transcript
@@ -22,7 +22,7 @@ func startProgram(t *testing.T, args ...string) *program {
 	return startCmd(t, exec.Command(args[0], args[1:]...))
 }
 
-// startCmd starts a process, and sees that it is gone when the test is.
+// startCmd starts a process, and ends it with the test.
 func startCmd(t *testing.T, cmd *exec.Cmd) *program {
 	t.Helper()
 	p := &program{cmd: cmd, done: make(chan struct{})}
@@ -53,13 +53,13 @@ func (p *program) wait(t *testing.T) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// kill ends the program, and waits for that.
+// kill ends the program, and waits until it has ended.
 func (p *program) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.done
 }
 
-// want waits for the program's end and checks its status, and what it printed.
+// want waits for the program's end and checks its status and its output.
 func (p *program) want(t *testing.T, status int, stdout ...string) {
 	t.Helper()
 	if got := p.wait(t); got != status {
@@ -68,11 +68,10 @@ func (p *program) want(t *testing.T, status int, stdout ...string) {
 	wantText(t, p.String()+": stdout", p.stdout.String(), stdout)
 }
 
-// String is the command line, and of a long one as much as leaves a report of a failure readable.
+// String returns the command line, shortened so that a report of a failure remains readable.
 func (p *program) String() string { return cut(strings.Join(p.cmd.Args, " "), 160) }
 
-// process runs the command to its end as a process, and checks its status and
-// what it printed.
+// process runs the command as a process to its end, and checks its status and its output.
 func process(t *testing.T, args []string, status int, stdout, stderr []string) *program {
 	t.Helper()
 	p := startCommand(t, nil, args...)
@@ -81,5 +80,5 @@ func process(t *testing.T, args []string, status int, stdout, stderr []string) *
 	return p
 }
 
-// words are a command line without quotes.
+// words splits a command line without quotes.
 func words(line string) []string { return strings.Fields(line) }
