@@ -14,8 +14,8 @@ func TestReplay(t *testing.T) {
 	cmd := start(t, "replay", corpus+"rstream.pcap.gz")
 	cmd.want(t, exitPassed, nil, nil)
 	wantGolden(t, cmd, "rstream.replay")
-	// siw's Terminate is not filled in as ours is. STags differ from run to run, and are not
-	// printed.
+	// siw fills its Terminate differently from the engine. STags differ from run to run, and are
+	// not printed.
 	start(t, "replay", "--play", "initiator",
 		corpus+"default-protection-write-beyond-end.pcapng").want(t, exitFailed, parts(
 		"initiator played: 1 FPDUs sent, 1 messages answered, 999 bytes compared: not as in the capture\n- <-- Terminate DDP error 1/1/0x01",
@@ -61,8 +61,8 @@ func TestReplayFailures(t *testing.T) {
 		parts("not replayed: "), parts("nothing could be replayed"))
 }
 
-// TestReplayInPart: a capture of which one connection can't be replayed has not passed, and what is
-// wrong with a file is said.
+// TestReplayInPart: a capture with one connection that can't be replayed has not passed, and the
+// faults of a file are reported.
 func TestReplayInPart(t *testing.T) {
 	withoutSiw(t)
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// startRun starts a run of the suite with the bridge, in a process of its own.
+// startRun starts a run of the suite with the bridge, in a new process.
 func (b *bridged) startRun(args ...string) *program {
 	b.t.Helper()
 	cmd := self(b.t, append([]string{"run", "--library", b.libraries, "--addr",
@@ -25,8 +25,8 @@ func (b *bridged) startRun(args ...string) *program {
 }
 
 // TestRunBridge runs some scenarios of each kind over C's libraries and the bridge, against
-// themselves, the engine and the scripted peer, and the wire is compared with the engine's. All of
-// them are a step of ci/test: ci/suite --bridge.
+// themselves, the engine and the scripted peer, and compares the wire with the engine's. A step of
+// ci/test runs all scenarios: ci/suite --bridge.
 func TestRunBridge(t *testing.T) {
 	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
@@ -58,8 +58,8 @@ func TestRunBridge(t *testing.T) {
 	}
 }
 
-// TestRunBridgeInterrupted: the process that has the bridge is the one that was started, and ends
-// in order.
+// TestRunBridgeInterrupted: the process that has the bridge is the process that was started, and it
+// ends cleanly.
 func TestRunBridgeInterrupted(t *testing.T) {
 	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
@@ -75,7 +75,7 @@ func TestRunBridgeInterrupted(t *testing.T) {
 	wantText(t, "stderr", p.stderr.String(), parts("nothing was judged (seed 5)"))
 }
 
-// TestRunBridgeRefuses has what is said without the libraries.
+// TestRunBridgeRefuses checks what is printed without the libraries.
 func TestRunBridgeRefuses(t *testing.T) {
 	dir := t.TempDir()
 	want := parts(preloadLibrary, dir, "make build", "make install")

@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// targetGroup has scenarios of each kind of need, and of those that a target can't have.
+// targetGroup has scenarios of each kind of requirement, and scenarios that can't run on a target.
 const targetGroup = "mpa/request-http,mpa/request-revision-3,mpa/request-depth-1," +
 	"mpa/request-private-data-252,mpa/request-revision-1,mpa/crc-wrong-send,ddp/send-queue-1," +
 	"ddp/write-unknown-stag,rdmap/terminated," +
@@ -41,7 +41,7 @@ func targetVerdicts(t *testing.T, file, name string) map[conformance.Verdict]int
 	return counts
 }
 
-// TestRunTarget plays scenarios to a server of ping, which knows nothing of the suite.
+// TestRunTarget runs scenarios against a server of ping, which knows nothing of the suite.
 func TestRunTarget(t *testing.T) {
 	t.Setenv("REQUIRE_SIW", "")
 	server, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
@@ -109,8 +109,9 @@ func hostileTarget(t *testing.T, serve func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// TestRunTargetHostile: a target that answers when the run begins, and then does what no stack
-// does, gets its verdicts, and the run ends. That it does not speak iWARP any more is said once.
+// TestRunTargetHostile: a target that answers when the run begins, and then misbehaves as no stack
+// does, gets its verdicts, and the run ends. The run reports once that the target no longer speaks
+// iWARP.
 func TestRunTargetHostile(t *testing.T) {
 	t.Setenv("REQUIRE_SIW", "")
 	ff := strings.Repeat("\xff", 1<<16)
@@ -167,7 +168,7 @@ func TestRunTargetHostile(t *testing.T) {
 	}
 }
 
-// TestRunTargetSiw plays them to the C rping on siw, whose divergences its profile has.
+// TestRunTargetSiw runs them against the C rping on siw, whose divergences are in its profile.
 func TestRunTargetSiw(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return

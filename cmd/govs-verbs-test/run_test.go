@@ -24,7 +24,7 @@ const (
 	oneRaw   = "mpa/request-revision-1"
 )
 
-// withoutSiw undoes REQUIRE_SIW=1 for a test that is about the engine alone.
+// withoutSiw undoes REQUIRE_SIW=1 for a test of the engine alone.
 func withoutSiw(t *testing.T) { t.Setenv("REQUIRE_SIW", "") }
 
 func TestRun(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunInALog: without a terminal there is a line for an area, not for a run.
+// TestRunInALog: without a terminal each area has a line, not each run.
 func TestRunInALog(t *testing.T) {
 	withoutSiw(t)
 	cmd := start(t, "run", "--only", "send/one-*,"+oneRaw, "--no-tshark")
@@ -81,7 +81,7 @@ func TestRunInALog(t *testing.T) {
 	}
 }
 
-// TestRunInATerminal: there, each run has a line and each scenario a row.
+// TestRunInATerminal: in a terminal each run has a line and each scenario a row.
 func TestRunInATerminal(t *testing.T) {
 	withoutSiw(t)
 	master, terminal := openTerminal(t)
@@ -146,8 +146,8 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// startCommand starts the command as a process of its own. The link in /proc
-// leads to the test's binary for users, too, who may not see the folder it is in.
+// startCommand starts the command as a new process. The link in /proc leads to the test's binary,
+// even for users who may not see its folder.
 func startCommand(t *testing.T, attr *syscall.SysProcAttr, args ...string) *program {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)

@@ -18,8 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// TestCollectAndCompare runs in one place and judges in another, as make run does
-// with its guest.
+// TestCollectAndCompare runs in one place and judges in another, as make run does with its guest.
 func TestCollectAndCompare(t *testing.T) {
 	withoutSiw(t)
 	dir := t.TempDir()
@@ -109,8 +108,8 @@ func TestReportsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestWithoutKernel asks for an address that no device's interface has, so that
-// it is the same on machines with and without a kernel device.
+// TestWithoutKernel requests an address that no device's interface has, so that it behaves the same
+// on machines with and without a kernel device.
 func TestWithoutKernel(t *testing.T) {
 	only := []string{"run", "--only", oneVerbs, "--no-tshark", "--addr", "127.0.0.1"}
 	with := func(more ...string) []string { return append(slices.Clone(only), more...) }
@@ -145,8 +144,8 @@ func TestWithoutKernel(t *testing.T) {
 	})
 }
 
-// TestProcess runs the command as a process: signals end it in order, and
-// without the right to capture on the wire it captures at the sockets.
+// TestProcess runs the command as a process: signals end it cleanly, and without the right to
+// capture on the wire it captures at the sockets.
 func TestProcess(t *testing.T) {
 	withoutSiw(t)
 	t.Run("SIGINT", func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestProcess(t *testing.T) {
 		p.want(t, exitFailed)
 		wantText(t, "stderr", p.stderr.String(), parts(name+": interrupted\n"))
 	})
-	// As with head: a run whose reader closes the pipe removes its temporary files.
+	// As with head: a run removes its temporary files if the reader of its output closes the pipe.
 	t.Run("a reader that leaves", func(t *testing.T) {
 		tmp := t.TempDir()
 		r, w, err := os.Pipe()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// self is the command as a process of its own, with the race detector if the test has it.
+// self returns the command as a new process, with the race detector if the test has it.
 func self(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)

@@ -25,7 +25,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// A streamSite is where a stream has one end in Go and the other one in C.
+// A streamSite says where the Go end and the C end of a stream are.
 type streamSite struct {
 	vctx    *ibverbs.Context // of the Go end
 	addr    netip.Addr       // of both ends
@@ -56,9 +56,9 @@ func (s *streamSite) accept(t *testing.T, l *rsocket.Listener, p *program) *rsoc
 // streamAttempts is how often a Go end over siw is tried with a C end over siw.
 const streamAttempts = 10
 
-// serve starts a C end that connects to the port and speaks first, and has do serve it. If the Go
-// end is over siw, and siw does not read the C end's first bytes, all that begins again. err is
-// that of do.
+// serve starts a C end that connects to the port and sends first, and lets do serve it. If the Go
+// end is over siw, and siw does not read the C end's first bytes, serve starts again. err is the
+// error of do.
 func (s *streamSite) serve(t *testing.T, port uint16, start func() *program,
 	do func(c *rsocket.Conn) error) (c *rsocket.Conn, p *program, err error) {
 	t.Helper()
@@ -82,9 +82,9 @@ func (s *streamSite) serve(t *testing.T, port uint16, start func() *program,
 }
 
 // dial starts a C end that listens, and connects to it. A C end sends as soon as it has accepted,
-// which it may not, and which siw does not hold back (kernel-notes/siw-responder-speaks-first.md).
-// siw refuses it if it comes in one piece with the Reply, and then both are tried again. The engine
-// takes it.
+// although it may not, and siw does not delay that (kernel-notes/siw-responder-speaks-first.md).
+// siw refuses the message if it comes in one piece with the Reply, and then dial tries again with
+// both ends. The engine accepts it.
 func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsocket.Conn,
 	*program) {
 	t.Helper()
@@ -110,11 +110,11 @@ func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsoc
 func limited(t *testing.T, c *rsocket.Conn) *rsocket.Conn {
 	t.Helper()
 	testkit.OK(t, c.SetDeadline(time.Now().Add(patience)))
-	t.Cleanup(func() { _ = c.Close() }) // again, mostly
+	t.Cleanup(func() { _ = c.Close() }) // mostly already closed
 	return c
 }
 
-// streamPrograms are tests of a Go end with programs of others.
+// streamPrograms are tests of a Go end with other projects' programs.
 var streamPrograms = []struct {
 	name string
 	test func(t *testing.T, s *streamSite)
@@ -129,7 +129,7 @@ var streamPrograms = []struct {
 	{"calls of a server", func(t *testing.T, s *streamSite) { interopCalls(t, s, true) }},
 }
 
-// copyMessage is a message of rcopy's, which has bytes behind it in some.
+// copyMessage is a message of rcopy, which some kinds continue with further bytes.
 type copyMessage struct {
 	Version, Command uint8
 	Len              uint16 // with what follows
@@ -144,13 +144,13 @@ const (
 	copyResponse = 0x80 // of a command
 )
 
-// copyContent returns what is copied. It is made when a test asks for it: each command that tests
-// start is the tests' own binary, and would make it, too.
+// copyContent returns the content to copy. It is made only when a test asks for it, because each
+// command that tests start is the tests' own binary, and would make it, too.
 var copyContent = sync.OnceValue(func() []byte {
 	return bytes.Repeat([]byte("one file after another, "), 1<<16)
 })
 
-// fromRcopy is rcopy's server, in Go.
+// fromRcopy does in Go what rcopy's server does.
 func fromRcopy(t *testing.T, s *streamSite) {
 	from := filepath.Join(t.TempDir(), "from")
 	testkit.OK(t, os.WriteFile(from, copyContent(), 0o644))
@@ -197,7 +197,7 @@ func fromRcopy(t *testing.T, s *streamSite) {
 	client.want(t, 0, "done", fmt.Sprint(len(copyContent()), " bytes in"))
 }
 
-// toRcopy is rcopy's client, in Go.
+// toRcopy does in Go what rcopy's client does.
 func toRcopy(t *testing.T, s *streamSite) {
 	to := filepath.Join(t.TempDir(), "to")
 	c, _ := s.dial(t, func(port uint16) *program {
@@ -250,7 +250,7 @@ func fromIperf(t *testing.T, s *streamSite) {
 	client.want(t, 0, "2.00 MBytes")
 }
 
-// toIperf sends to one.
+// toIperf sends to a program that uses TCP.
 func toIperf(t *testing.T, s *streamSite) {
 	c, server := s.dial(t, func(port uint16) *program {
 		return s.program(preloaded, arguments("iperf -s -P 1 -B ADDR -p PORT", s.addr.String(),
@@ -261,8 +261,8 @@ func toIperf(t *testing.T, s *streamSite) {
 	server.want(t, 0, "2.00 MBytes")
 }
 
-// wantNoMap checks how riostream ends, which maps memory of its own for the peer: a Go end has no
-// room for an entry, and so riostream says ENOMEM and has closed its end.
+// wantNoMap checks how riostream ends, because riostream maps its own memory for the peer: a Go end
+// has no room for an entry, so riostream says ENOMEM and has closed its end.
 func wantNoMap(t *testing.T, c *rsocket.Conn, p *program) {
 	t.Helper()
 	testkit.OK(t, c.Close())
@@ -292,7 +292,7 @@ func toRiostream(t *testing.T, s *streamSite) {
 	wantNoMap(t, c, server)
 }
 
-// noOctets waits for the end of a stream, before which nothing may come.
+// noOctets waits for the end of a stream. No bytes may come before it.
 func noOctets(c *rsocket.Conn) error {
 	got, err := io.ReadAll(c)
 	if err == nil && len(got) > 0 {
@@ -351,7 +351,7 @@ func goCalls(c *rsocket.Conn, calls string) error {
 	return nil
 }
 
-// streamCalls is the program that makes calls in C, which is built on the host.
+// streamCalls returns the program that makes calls in C, which is built on the host.
 const streamCalls = builtPrograms + "/streamcalls"
 
 func buildStreamCalls(t *testing.T) {
@@ -360,13 +360,13 @@ func buildStreamCalls(t *testing.T) {
 	compiledAs(t, streamCalls, "streamcalls", "-lrdmacm")
 }
 
-// cCalls starts it.
+// cCalls starts the program that makes calls in C.
 func cCalls(program launcher, addr netip.Addr, port uint16, role, calls string) *program {
 	return program(nil, append([]string{streamCalls, addr.String(), fmt.Sprint(port), role},
 		strings.Fields(calls)...)...)
 }
 
-// interopCalls has a Go end and one in C make calls.
+// interopCalls makes a Go end and a C end make calls.
 func interopCalls(t *testing.T, s *streamSite, cListens bool) {
 	client := "w1 r1 w300000 r300000 w65536 r1 w10 s r20 e c"
 	server := "r1 w1 r300000 w300000 r65536 w1 r10 e w20 c"
@@ -390,7 +390,7 @@ func interopCalls(t *testing.T, s *streamSite, cListens bool) {
 	p.want(t, 0, "all calls were made")
 }
 
-// TestStreamPrograms has a Go end, over the engine, speak with programs over the engine, on IPv4
+// TestStreamPrograms connects a Go end, over the engine, with programs over the engine, on IPv4
 // and IPv6.
 func TestStreamPrograms(t *testing.T) {
 	b := newBridged(t)
@@ -410,8 +410,8 @@ func TestStreamPrograms(t *testing.T) {
 	}
 }
 
-// TestStreamProgramsOnSiw: the same with programs over siw, and the Go end over the engine and over
-// siw.
+// TestStreamProgramsOnSiw runs streamPrograms with programs over siw, and the Go end over the
+// engine and over siw.
 func TestStreamProgramsOnSiw(t *testing.T) {
 	if !vmtest.Inside() {
 		newBridged(t)
@@ -433,8 +433,7 @@ func TestStreamProgramsOnSiw(t *testing.T) {
 	}
 }
 
-// TestStreamNoMap: riostream says the same to a peer in C that has no entries, which is C's
-// default.
+// TestStreamNoMap: riostream says the same to a C peer that has no entries, which is C's default.
 func TestStreamNoMap(t *testing.T) {
 	b := newBridged(t)
 	buildStreamCalls(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rstream"
 )
 
-// TestStreamWithRstreamAll has rstream and our end go through all 33 sizes of rstream -S all, which
-// itself takes a million round trips, and no option of rstream changes that. So each size has a run
-// of its own: in turns one of round trips, in which our end dials, and one in each direction, in
+// TestStreamWithRstreamAll makes rstream and our end use all 33 sizes of rstream -S all. rstream
+// itself takes a million round trips for that, and no option changes this. So each size has its
+// own run: in turns one of round trips, in which our end dials, and one in each direction, in
 // which it listens.
 func TestStreamWithRstreamAll(t *testing.T) {
 	if testing.Short() {
@@ -39,7 +39,7 @@ func TestStreamWithRstreamAll(t *testing.T) {
 	}
 }
 
-// TestStreamManyTransfers: 70,000 messages each way are more than an rsocket has numbers for.
+// TestStreamManyTransfers: an rsocket has fewer numbers than the 70,000 messages that go each way.
 // rstream's four sizes without options, which are 111,000 round trips and as many messages each
 // way, are among those of TestStreamWithRstreamAll.
 func TestStreamManyTransfers(t *testing.T) {

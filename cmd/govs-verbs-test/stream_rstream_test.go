@@ -19,16 +19,16 @@ type rstreamCase struct {
 	says  string // what rstream prints
 	row   string // what ours prints
 	six   bool   // over IPv6
-	guest bool   // it is run with siw, too
+	guest bool   // also run with siw
 
 	siw     bool // rstream is over siw
 	refused bool // our end is over siw, and may refuse rstream's first message when it dials: see refusedEarly
 }
 
-// rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. Other
-// modes are how it waits: -T b in calls that block, -T n (which is the default) in calls that
-// don't, -T a in poll before each. -T r looks up addresses with rdma_getaddrinfo. -T f and -T s are
-// of TCP: see TestStreamWithRstreamOverTCP.
+// rstreamCases: -T v makes rstream send what our --verify expects, and verify what we send. Other
+// modes choose how rstream waits: -T b in blocking calls, -T n (the default) in non-blocking calls,
+// -T a in poll before each call. -T r looks up addresses with rdma_getaddrinfo. -T f and -T s use
+// TCP: see TestStreamWithRstreamOverTCP.
 var rstreamCases = []rstreamCase{
 	{flags: "-T v -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
 		says: "custom    4k      20      20", row: "     4096          800 "},
@@ -50,7 +50,7 @@ var rstreamCases = []rstreamCase{
 	// Round trips.
 	{flags: "-T v -T b -S 64 -C 1 -I 300", ours: "--verify -S 64 -C 1 -I 300",
 		says: "custom    64      1       300", row: "       64          300 ", guest: true},
-	// Sizes around those that the protocol has.
+	// Sizes around the limits of the protocol.
 	{flags: "-T v -T b -S 1 -C 300 -I 2", ours: "--verify -S 1 -C 300 -I 2",
 		says: "custom    1       300     2", row: "        1         1200 "},
 	{flags: "-T v -T b -S 65536 -C 50 -I 2", ours: "--verify -S 65536 -C 50 -I 2",
@@ -60,7 +60,7 @@ var rstreamCases = []rstreamCase{
 	// More transfers than either end has receives; two ends of C fail with these (docs/exec.md).
 	{flags: "-T b -S 1024 -C 1000 -I 2", ours: "-S 1024 -C 1000 -I 2",
 		says: "custom    1k      1k      2", row: "     1024         4000 ", guest: true},
-	// Rings of other sizes than its own, and of other sizes than ours.
+	// Rings of other sizes than rstream's defaults, and than ours.
 	{flags: "-T v -T b -B 8192 -S 50000 -C 10 -I 2",
 		ours: "--verify --buffer 4000 -S 50000 -C 10 -I 2",
 		says: "custom    48k     10      2", row: "    50000           40 "},
@@ -77,31 +77,32 @@ func (c rstreamCase) String() string {
 // mostAttempts is how often both ends are run if siw loses the connection.
 const mostAttempts = 4
 
-// refusedEarly reports whether our end over siw has no connection because the accepting side sent
-// before it had received anything. An rsocket of C does so as soon as its program reads, and siw
-// lets it, against RFC 5044 section 7.1.2. If that comes together with the Reply, siw refuses it
-// when it connects (EPROTO). The engine takes it.
+// refusedEarly reports whether our end over siw has no connection because the accepting end sent
+// before it had received anything. A C rsocket does that as soon as its program reads, and siw lets
+// it, against RFC 5044 section 7.1.2. If the message comes together with the Reply, siw refuses it
+// when it connects (EPROTO). The engine accepts it.
 func refusedEarly(ours *command) bool {
 	said := ours.stderr.String()
 	return strings.Contains(said, "connecting: ") && strings.Contains(said, "protocol error")
 }
 
-// lostAtEnd reports whether rstream over siw has done its part, and our end has not received what
-// rstream sent last. siw closes its socket with our bytes in it unread, so that TCP resets the
+// lostAtEnd reports whether rstream over siw has done its part, and our end has not received
+// rstream's last bytes. siw closes its socket with our bytes in it unread, so TCP resets the
 // connection (kernel-notes/siw-close-resets.md).
 func (c rstreamCase) lostAtEnd(t *testing.T, ours *command, rstream *program) bool {
 	return wasReset(ours.stderr.String()) &&
 		rstream.wait(t) == 0 && strings.Contains(rstream.stdout.String(), c.says)
 }
 
-// wasReset reports whether an end says last that TCP reset its connection. Over the engine all
-// causes follow after the same words: a FIN, or what the engine refuses, may be its own fault. siw
-// tells no cause.
+// wasReset reports whether an end says last that TCP reset its connection. Over the engine, all
+// causes follow the same words, and a FIN or a refusal by the engine may be the engine's fault. siw
+// reports no cause.
 func wasReset(said string) bool {
 	return strings.HasSuffix(strings.TrimSpace(said), "connection reset by peer")
 }
 
-// TestWasReset: of all that ends a connection, runs are repeated after a reset by TCP only.
+// TestWasReset: runs are repeated only after a reset by TCP, and not after other ends of a
+// connection.
 func TestWasReset(t *testing.T) {
 	const lost = "govs-verbs-test: read rsocket 192.0.2.1:1->192.0.2.1:2: connection reset by peer"
 	for cause, want := range map[string]bool{
@@ -118,8 +119,8 @@ func TestWasReset(t *testing.T) {
 	}
 }
 
-// run runs both ends, and again if siw loses the connection, or accepts it, which siwAccepts says
-// that it does, and does not read its first bytes.
+// run runs both ends, and again if siw loses the connection. If siwAccepts is true, siw may also
+// accept the connection and not read its first bytes, and then both run again, too.
 func (c rstreamCase) run(t *testing.T, siwAccepts bool,
 	pair func(port uint16) (ours *command, rstream *program)) {
 	for attempt := 1; ; attempt++ {
@@ -148,8 +149,8 @@ func (c rstreamCase) run(t *testing.T, siwAccepts bool,
 	}
 }
 
-// weDial has rstream listen at addr, and our end connect, which gets its answer from siw,
-// too: package rsocket sends siw more, to have it read.
+// weDial makes rstream listen at addr, and our end connect. Our end also gets its answer from siw,
+// because package rsocket sends siw more, so that siw reads it.
 func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
 	c.run(t, false, func(port uint16) (*command, *program) {
 		server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)},
@@ -161,7 +162,7 @@ func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ..
 	})
 }
 
-// weListen has our end listen at addr, and rstream connect.
+// weListen makes our end listen at addr, and rstream connect.
 func (c rstreamCase) weListen(t *testing.T, addr string, rstream launcher, ours ...string) {
 	c.run(t, c.refused, func(port uint16) (*command, *program) {
 		server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)},
@@ -178,11 +179,11 @@ func at(addr string, port uint16) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()
 }
 
-// onEngine are flags of our end where it is over the engine. The congestion control is that which
-// newBridged gives to C programs.
+// onEngine are flags of our end over the engine. The congestion control is the one that newBridged
+// gives to C programs.
 var onEngine = words("--provider engine --cong reno")
 
-// TestStreamWithRstream has our stream --bench over the engine at one end, and rstream over the
+// TestStreamWithRstream runs our stream --bench over the engine at one end, and rstream over the
 // bridge at the other.
 func TestStreamWithRstream(t *testing.T) {
 	b := newBridged(t)
@@ -200,7 +201,7 @@ func TestStreamWithRstream(t *testing.T) {
 	}
 }
 
-// TestStreamWithRstreamOverTCP: rstream -T s uses sockets of TCP, and so does -T f, which forks
+// TestStreamWithRstreamOverTCP: rstream -T s uses TCP sockets, and so does -T f, which forks
 // (its child would stay). Our end can't connect to such a server, and says so.
 func TestStreamWithRstreamOverTCP(t *testing.T) {
 	b := newBridged(t)

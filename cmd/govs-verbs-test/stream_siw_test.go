@@ -13,13 +13,13 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// siwAddr6 is an address of IPv6 that tests add to the interface under siw0.
+// siwAddr6 is an IPv6 address that tests add to the interface under siw0.
 const siwAddr6 = "2001:db8::1"
 
-// TestStreamWithSiw has our stream --bench over either provider at one end, and rstream over siw at
-// the other; then files that our stream sends between the providers. One case shows that either
+// TestStreamWithSiw runs our stream --bench over either provider at one end, and rstream over siw
+// at the other. Then our stream sends files between the providers. One case shows that either
 // provider can be at either end. The others, where the provider of our end makes no difference,
-// have the engine there, and it dials: TestStreamWithRstream has both directions of all cases.
+// use the engine there, and it dials: TestStreamWithRstream has both directions of all cases.
 func TestStreamWithSiw(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
@@ -54,7 +54,7 @@ func TestStreamWithSiw(t *testing.T) {
 	}
 }
 
-// sendFile sends a file from a process over one provider to one over the other.
+// sendFile sends a file from a process over one provider to a process over the other.
 func sendFile(t *testing.T, from, to string) {
 	content := bytes.Repeat([]byte("one file after another, "), 1<<15)
 	name := filepath.Join(t.TempDir(), "file")

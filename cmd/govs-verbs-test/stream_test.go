@@ -39,7 +39,8 @@ func piped(t *testing.T, input io.Reader, args ...string) *program {
 	return startCmd(t, cmd)
 }
 
-// pipedServer is piped with --listen at a port of its own, and returns the address as well.
+// pipedServer starts stream with --listen and an input, at a port of its own, and returns the
+// address.
 func pipedServer(t *testing.T, input io.Reader, addr string) (*program, string) {
 	t.Helper()
 	p := piped(t, input, "--listen", addr)
@@ -61,7 +62,7 @@ func file(t *testing.T, n int, seed uint64) (*os.File, []byte) {
 	return f, content
 }
 
-// TestStreamFiles sends files both ways at once, of different lengths, the empty one among them.
+// TestStreamFiles sends files both ways at once, of different lengths, one of them empty.
 func TestStreamFiles(t *testing.T) {
 	for i, tc := range []struct {
 		addr      string
@@ -145,8 +146,8 @@ func TestStreamPeerGone(t *testing.T) {
 	}
 }
 
-// TestStreamLostOutput: an end whose output is closed ends, and the other one, whose input was not
-// taken, has an error.
+// TestStreamLostOutput: an end whose output is closed ends. The other one, whose input was not
+// read, has an error.
 func TestStreamLostOutput(t *testing.T) {
 	input, _ := file(t, 20_000_000, 7) // more than the rsockets have room for
 	r, w := testkit.Must2(os.Pipe())(t)
@@ -167,7 +168,7 @@ func TestStreamLostOutput(t *testing.T) {
 	client.want(t, exitFailed)
 }
 
-// TestStreamFailures: who connects learns why it can't.
+// TestStreamFailures: an end that can't connect reports why.
 func TestStreamFailures(t *testing.T) {
 	start(t, "stream", "--provider", "engine", "127.0.0.1:1").want(t, exitFailed, nil,
 		parts("connecting: dial rsocket 127.0.0.1:1", "connection refused"))
@@ -176,7 +177,7 @@ func TestStreamFailures(t *testing.T) {
 	start(t, "stream", "--provider", "engine", "--cong", "no-such", "127.0.0.1:1").want(t, exitUsage,
 		nil, parts("--cong no-such", "this machine has"))
 
-	// A server that is not one of rsockets, and a client that is not.
+	// A server that does not use rsockets, and a client that does not.
 	ping, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
 	start(t, "stream", "--provider", "engine", addr).want(t, exitFailed, nil, parts("connecting"))
 	ping.stop()
@@ -184,7 +185,7 @@ func TestStreamFailures(t *testing.T) {
 	start(t, "ping", "--provider", "engine", addr).want(t, exitFailed, nil, parts("connecting"))
 	server.stderr.await(t, `refused 127\.0\.0\.1:\d+: .*rsocket`)
 
-	// A server of TCP that says nothing.
+	// A TCP server that sends nothing.
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	silent := l.Addr().String()
@@ -192,13 +193,13 @@ func TestStreamFailures(t *testing.T) {
 		parts("no answer for 200ms (--timeout)"))
 }
 
-// benchClient starts stream --bench, in the test's process, with a server.
+// benchClient starts stream --bench, in the test's process, against a server.
 func benchClient(t *testing.T, addr string, args ...string) *command {
 	t.Helper()
 	return start(t, append([]string{"stream", "--provider", "engine", "--bench", addr}, args...)...)
 }
 
-// TestStreamBench has both ends of --bench be this command.
+// TestStreamBench makes this command both ends of --bench.
 func TestStreamBench(t *testing.T) {
 	for _, tc := range []struct {
 		flags, row string
@@ -264,7 +265,7 @@ func TestStreamBenchPhases(t *testing.T) {
 	}
 }
 
-// TestStreamBenchJSON: what --json prints.
+// TestStreamBenchJSON checks what --json prints.
 func TestStreamBenchJSON(t *testing.T) {
 	server, addr := streamServer(t, words("[::1]:0 --bench -S 500 -C 1 -I 20")...)
 	client := benchClient(t, addr, words("-S 500 -C 1 -I 20 --json")...)
@@ -282,10 +283,10 @@ func TestStreamBenchJSON(t *testing.T) {
 	}
 }
 
-// TestStreamBenchDisagrees: ends whose options differ.
+// TestStreamBenchDisagrees runs ends whose options differ.
 func TestStreamBenchDisagrees(t *testing.T) {
 	for _, tc := range []struct{ server, client, serverSays, clientSays string }{
-		// The client waits for what the server, which has not got all, does not send.
+		// The client waits for data that the server does not send, because it has not received all.
 		{"-S 1000 -C 10", "-S 500 -C 10 --timeout 300ms", "",
 			"nothing was exchanged for 300ms; does it have the same --size"},
 		{"-S 500 -C 10", "-S 500 -C 11", "sends more than the tests have", ""},
@@ -304,7 +305,7 @@ func TestStreamBenchDisagrees(t *testing.T) {
 	}
 }
 
-// TestStreamWrongUsage: what is refused before anything is opened.
+// TestStreamWrongUsage checks what is refused before anything is opened.
 func TestStreamWrongUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                                 "give either ADDR:PORT to connect to, or --listen ADDR:PORT",

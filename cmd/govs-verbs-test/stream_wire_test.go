@@ -24,9 +24,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// streamScripts are calls that both ends make. What an end sends does not depend on how fast the
-// other one is, but for the times of grants in those that are loose. They end with a byte each
-// way, so that C's last grants come before the end.
+// streamScripts are calls that both ends make. What an end sends does not depend on the other end's
+// speed, except for the times of grants in the loose scripts. Scripts end with a byte each way, so
+// that C's last grants come before the end.
 var streamScripts = []struct {
 	name, client, server string
 	loose                bool
@@ -44,7 +44,7 @@ var streamScripts = []struct {
 		server: strings.Repeat("r1 w1 ", 400) + "e c"},
 }
 
-// recordStream has two ends make calls, in C or in Go, and returns what each sent, the client
+// recordStream makes two ends make calls, in C or in Go, and returns what each sent, the client
 // first.
 func recordStream(t *testing.T, b *bridged, inC [2]bool, client, server string) [2]streamSent {
 	t.Helper()
@@ -98,8 +98,8 @@ func recordStream(t *testing.T, b *bridged, inC [2]bool, client, server string) 
 	}
 }
 
-// recordReference is recordStream of two ends in C. On a busy machine one sent something else once:
-// its opening Write after the first data, and no FIN. So the reference is what they send twice.
+// recordReference records two C ends. On a busy machine one end once sent something else: its
+// opening Write after the first data, and no FIN. So the reference is what they send twice.
 func recordReference(t *testing.T, b *bridged, client, server string, loose bool) [2]streamSent {
 	t.Helper()
 	same := func(a, b streamSent) bool {
@@ -122,7 +122,7 @@ func recordReference(t *testing.T, b *bridged, client, server string, loose bool
 	return all[0]
 }
 
-// streamHello is the private data of an end, decoded apart from package rsocket.
+// streamHello is the private data of an end, decoded without package rsocket.
 type streamHello struct {
 	sglAddr, ringAddr uint64
 	sglKey, ringKey   uint32
@@ -139,11 +139,11 @@ func (h *streamHello) parse(f *mpa.Frame) (string, error) {
 	return fmt.Sprintf("hello %x: SGL of %d, half of %d", b[:8], u32(b[20:]), u32(b[36:])), nil
 }
 
-// streamSent is what one end sent. Grants are apart: their order among the rest is their times'.
+// streamSent is what one end sent. Grants are separate, because their order depends on timing.
 type streamSent struct {
 	data   []string
 	grants []string
-	behind []int // of each grant, how many messages of data were before it
+	behind []int // for each grant, the number of data messages before it
 }
 
 // add adds a message, which for a grant is the Write or the Send.
@@ -158,7 +158,7 @@ func (s *streamSent) add(m string) {
 }
 
 // streamMessages returns what one end sent, with addresses relative to those that the ends named.
-// Left out are Writes of no bytes of an end in Go, which it sends after Dial to a peer that is
+// It leaves out the Writes without bytes that a Go end sends after Dial to a peer that is
 // slow to answer.
 func streamMessages(c *wire.Conn, dir wire.Direction, inC bool) (out streamSent, err error) {
 	var mine, peers streamHello
@@ -196,7 +196,7 @@ func streamMessages(c *wire.Conn, dir wire.Direction, inC bool) (out streamSent,
 	return out, nil
 }
 
-// describeStream says what a message is whose last segment is f.
+// describeStream describes a message whose last segment is f.
 func describeStream(f *wire.Frame, at uint64, octets []byte, mine, peers *streamHello) string {
 	switch op := f.Opcode(); {
 	case f.Err != nil:
@@ -233,7 +233,7 @@ func describeMessage(m uint32) string {
 	return fmt.Sprintf("message %#x", m)
 }
 
-// streamDifferences are what the ends in C and in Go do otherwise, with the reasons. Each occurs.
+// streamDifferences are the differences between C ends and Go ends, with the reasons. Each occurs.
 var streamDifferences = map[string]string{
 	"opening": "The engine opens the stream of a C program with a Write of no bytes, because a " +
 		"program that connects may wait for the other one. On siw there is none. Package rsocket " +
@@ -244,15 +244,15 @@ var streamDifferences = map[string]string{
 		"next time.",
 }
 
-// openingWrite is how a Write of no bytes to nowhere is described.
+// openingWrite describes a Write of no bytes to nowhere.
 const openingWrite = "write 0 bytes at 0x0 with 0x0"
 
-// compareStream compares what an end in Go sent with what C sends in its place, and notes which
+// compareStream compares what a Go end sent with what a C end sends instead, and notes which
 // differences occur.
 func compareStream(t *testing.T, inC, inGo streamSent, loose bool, seen map[string]bool) {
 	t.Helper()
 	opened := 0
-	if at := slices.Index(inC.data, openingWrite); at == 1 { // behind the private data
+	if at := slices.Index(inC.data, openingWrite); at == 1 { // after the private data
 		inC.data = slices.Delete(slices.Clone(inC.data), at, at+1)
 		opened = 1
 		seen["opening"] = true
@@ -270,7 +270,7 @@ func compareStream(t *testing.T, inC, inGo streamSent, loose bool, seen map[stri
 	for i := range inGo.behind {
 		c, g := inC.behind[i]-opened, inGo.behind[i]
 		name := "grants"
-		if i < 2 { // Write and Send of the first
+		if i < 2 { // Write and Send of the first message
 			name = "first grant"
 		}
 		switch {
@@ -293,8 +293,8 @@ func withoutCredits(grants []string) []string {
 	return out
 }
 
-// TestStreamLikeC has two ends make the same calls, in C and in Go, and compares what they send.
-// What differs is in streamDifferences, and what is there differs.
+// TestStreamLikeC makes two ends make the same calls, in C and in Go, and compares what they send.
+// Every difference is in streamDifferences, and every entry there occurs.
 func TestStreamLikeC(t *testing.T) {
 	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {

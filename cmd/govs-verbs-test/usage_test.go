@@ -252,8 +252,8 @@ func TestDevicesOfTheEngine(t *testing.T) {
 	}
 }
 
-// TestDevicesVerbose compares the lines of devices -v with what the device says.
-// In the guest they are compared with ibv_devinfo's.
+// TestDevicesVerbose compares the lines of devices -v with the device's attributes. In the guest it
+// compares them with ibv_devinfo's.
 func TestDevicesVerbose(t *testing.T) {
 	cmd := start(t, "devices", "--provider", "engine", "-v")
 	cmd.want(t, exitPassed, parts(

@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// inFakeGuest starts vm in a folder outside of the tree, with a program in the place of qemu that
-// runs the command on this machine. TestOutside of ci/vm has a guest.
+// inFakeGuest starts vm in a folder outside the tree. A program replaces qemu, and runs the command
+// on this machine. TestOutside of ci/vm has a guest.
 func inFakeGuest(t *testing.T, dir string, args ...string) *program {
 	t.Helper()
 	vmtest.Need(t)
@@ -27,11 +27,11 @@ func inFakeGuest(t *testing.T, dir string, args ...string) *program {
 	fake := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+fake+":"+os.Getenv("PATH"),
 		"GREETING=hello  world", "GOVS_VM_MEMORY=512", "TMPDIR="+temporary)
-	cmd.WaitDelay = 10 * time.Second // for a guest that is left behind, and has the streams
+	cmd.WaitDelay = 10 * time.Second // for a guest that is left behind and holds the streams
 	return startCmd(t, cmd)
 }
 
-// wantNothingLeft fails t if a run, whose TMPDIR was a folder of its own, has left something there.
+// wantNothingLeft fails t if a run, whose TMPDIR was a new folder, has left something there.
 func wantNothingLeft(t *testing.T, p *program) {
 	t.Helper()
 	for _, v := range p.cmd.Env {
@@ -43,12 +43,12 @@ func wantNothingLeft(t *testing.T, p *program) {
 	}
 }
 
-// TestVM: the command gets its folder, arguments, variables and streams, its exit status is vm's,
-// and the guest is what the flags ask for.
+// TestVM: the command gets its folder, arguments, variables and streams, vm's exit status is the
+// command's, and the guest is as the flags say.
 func TestVM(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "results")
-	elsewhere := t.TempDir() // where a cd may go to results by itself
+	elsewhere := t.TempDir() // CDPATH: a cd to results may go here
 	testkit.OK(t, os.Mkdir(filepath.Join(elsewhere, "results"), 0o777))
 	t.Setenv("CDPATH", elsewhere)
 	p := inFakeGuest(t, dir, "--siw", "crc", "--rxe", "--memory", "1024", "--cpus", "3",
@@ -72,8 +72,8 @@ func TestVM(t *testing.T) {
 	}
 }
 
-// TestVMDefaults: without --out nothing is left behind, and the variables that ci/vm/run takes
-// count.
+// TestVMDefaults: without --out nothing is left behind, and the variables of ci/vm/run have an
+// effect.
 func TestVMDefaults(t *testing.T) {
 	dir := t.TempDir()
 	p := inFakeGuest(t, dir, "bash", "-c", `echo "siw=$VM_SIW rxe=$VM_RXE link=$VM_LINK out=$VM_OUT"
@@ -89,17 +89,17 @@ func TestVMDefaults(t *testing.T) {
 	}
 }
 
-// TestVMVariables: a variable is one whatever its name is, also where it looks like an option of
-// what sets it.
+// TestVMVariables: a variable is passed whatever its name is, even if it looks like an option of
+// the program that sets it.
 func TestVMVariables(t *testing.T) {
 	p := inFakeGuest(t, t.TempDir(), "--env=--chdir=/", "--env=-i=1", "--env", "A==b", "--", "bash", "-c",
 		`echo "$PWD, $A, $VM_SIW"; tr '\0' '\n' </proc/$$/environ`)
 	p.want(t, 0, p.cmd.Dir+", =b, default\n", "\n--chdir=/\n", "\n-i=1\n")
 }
 
-// TestVMStatuses: what becomes of a command that fails, or can't be run. The guests end within
-// milliseconds, which no real one does: the clock of the time limit is started all the same, and
-// what ends it must not end more.
+// TestVMStatuses: exit statuses of commands that fail or can't run. The guests end within
+// milliseconds, unlike real ones: the clock of the time limit still starts, and what ends it must
+// not end anything else.
 func TestVMStatuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "text file")
 	if err := os.WriteFile(file, []byte("true\n"), 0o644); err != nil {
@@ -126,7 +126,7 @@ func TestVMStatuses(t *testing.T) {
 	}
 }
 
-// TestVMSignals: what ends vm ends the guest, and nothing is left, unless vm has no time for that.
+// TestVMSignals: a signal that ends vm ends the guest, and nothing is left, unless vm has no time.
 func TestVMSignals(t *testing.T) {
 	for sig, status := range map[syscall.Signal]int{
 		syscall.SIGINT: 130, syscall.SIGQUIT: 131, syscall.SIGTERM: 143,
@@ -147,7 +147,7 @@ func TestVMSignals(t *testing.T) {
 	}
 }
 
-// awaitEnd waits until a process that is not this one's child has ended.
+// awaitEnd waits until a process that is not a child of this one has ended.
 func awaitEnd(t *testing.T, id string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -166,7 +166,7 @@ func TestVMTimeout(t *testing.T) {
 	wantText(t, "stderr", p.stderr.String(), parts("the time limit of 1 s passed"))
 }
 
-// TestVMRefuses: what the scripts find wrong is reported before anything is booted.
+// TestVMRefuses: errors that the scripts find are reported before anything is booted.
 func TestVMRefuses(t *testing.T) {
 	for _, c := range []struct {
 		dir, args, want string
@@ -184,7 +184,7 @@ func TestVMRefuses(t *testing.T) {
 	}
 }
 
-// TestVMMissing: where packages are missing, the command that installs them is named.
+// TestVMMissing: if packages are missing, the error names the command that installs them.
 func TestVMMissing(t *testing.T) {
 	dir := t.TempDir()
 	query := `#!/bin/sh
