@@ -92,7 +92,8 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 	if transparent {
 		if err := adviseHuge(pages); err != nil {
 			_ = unmap(pages)
-			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d bytes", size), Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
+			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d bytes", size),
+				Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
 		}
 	}
 	return pages, nil

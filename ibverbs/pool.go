@@ -164,7 +164,8 @@ func (p *Pool) begin(n int) (int, error) {
 		first++
 	}
 	if n < 0 || first == len(p.classes) {
-		return 0, object.Errorf("pool get", p.mr.obj.Name(), syscall.EINVAL, "a buffer of %d bytes from a pool whose longest has %d", n, p.classes[len(p.classes)-1].size)
+		return 0, object.Errorf("pool get", p.mr.obj.Name(), syscall.EINVAL,
+			"a buffer of %d bytes from a pool whose longest has %d", n, p.classes[len(p.classes)-1].size)
 	}
 	for {
 		out := p.out.Load()

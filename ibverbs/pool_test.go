@@ -75,8 +75,8 @@ func TestMemoryPool(t *testing.T) {
 	}
 }
 
-// A second Release, and any use after the first, is an error, even if another user has the buffer,
-// who does not notice.
+// A second Release, and any use after the first, is an error, even if another user has the buffer.
+// The other user does not notice.
 func TestBadPool(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()

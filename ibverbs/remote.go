@@ -27,7 +27,8 @@ const RemoteRegionSize = 20
 // Part returns n bytes of the region from offset off. Bytes outside the region are EINVAL.
 func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 	if off < 0 || n < 0 || uint64(off) > r.Len || uint64(n) > r.Len-uint64(off) {
-		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from offset %d of a region of %d", n, off, r.Len)
+		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL,
+			"%d bytes from offset %d of a region of %d", n, off, r.Len)
 	}
 	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
 }

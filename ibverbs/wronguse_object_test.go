@@ -43,7 +43,8 @@ var wrongObjects = []wrongUse{
 		return err
 	})},
 	{name: "AllocMR: 0 bytes", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(0, 0); return err })},
-	{name: "AllocMR: -1 bytes", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(-1, 0); return err })},
+	{name: "AllocMR: -1 bytes", do: onPD("AllocMR",
+		func(pd *ibverbs.PD) error { _, err := pd.AllocMR(-1, 0); return err })},
 	{name: "AllocMR: more than there is", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(math.MaxInt/2+1, 0); return err })},
 	{name: "CreateQP: nil", do: onPD("CreateQP", func(pd *ibverbs.PD) error { _, err := pd.CreateQP(nil); return err })},
 	{name: "CreateQP: no CQs", do: onPD("CreateQP", func(pd *ibverbs.PD) error { _, err := pd.CreateQP(&ibverbs.QPInitAttr{}); return err })},

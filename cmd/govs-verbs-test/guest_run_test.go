@@ -133,6 +133,7 @@ func unusableDevices(t *testing.T) {
 	start(t, words("link delete siw0")...).want(t, exitPassed, nil, nil)
 	process(t, overKernel, exitUsage, nil, parts("the kernel has no RDMA device; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
 	process(t, words("devices --provider kernel"), exitPassed, parts("DEVICE"), nil)
-	start(t, words("link")...).want(t, exitPassed, nil, parts("no RDMA links; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
+	start(t, words("link")...).want(t, exitPassed, nil,
+		parts("no RDMA links; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
 	process(t, append(words("ping --provider kernel"), addrOf(1)), exitUsage, nil, parts("there is no RDMA device"))
 }

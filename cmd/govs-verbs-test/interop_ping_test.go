@@ -29,7 +29,8 @@ func TestRping(t *testing.T) {
 				if p == "engine" && s == "engine" {
 					continue // needs no guest: TestPing
 				}
-				t.Run(fmt.Sprintf("our %s client, our %s server, %d bytes", p, s, size), func(t *testing.T) { bothOurs(t, p, s, count, size) })
+				t.Run(fmt.Sprintf("our %s client, our %s server, %d bytes", p, s, size),
+					func(t *testing.T) { bothOurs(t, p, s, count, size) })
 			}
 		}
 	}
@@ -41,7 +42,8 @@ func cServer(t *testing.T, provider string, count, size int) {
 	port := freePort()
 	server := startServer(t, port, "rping", "-s", "-v", "-a", siwAddr, "-p", fmt.Sprint(port), "-S", fmt.Sprint(size))
 	client := start(t, "ping", addrOf(port), "-v", "--provider", provider, "--count", fmt.Sprint(count), "--size", fmt.Sprint(size))
-	client.want(t, exitPassed, parts(pingLines("ping data: ", count, size), fmt.Sprintf("%d pings of %d bytes", count, size)), nil)
+	client.want(t, exitPassed, parts(pingLines("ping data: ", count, size),
+		fmt.Sprintf("%d pings of %d bytes", count, size)), nil)
 	server.want(t, 0)
 	if got, want := server.stdout.String(), pingLines("server ping data: ", count, size); got != want {
 		t.Errorf("the C server printed\n%s\nwant\n%s", clip(got), clip(want))
@@ -59,7 +61,8 @@ func cClient(t *testing.T, provider string, count, size int) {
 	if got, want := client.stdout.String(), pingLines("ping data: ", count, size); got != want {
 		t.Errorf("the C client printed\n%s\nwant\n%s", clip(got), clip(want))
 	}
-	server.want(t, exitPassed, parts(pingLines("server ping data: ", count, size), fmt.Sprintf("served %d pings of %d bytes for %s:", count, size, siwAddr)), nil)
+	server.want(t, exitPassed, parts(pingLines("server ping data: ", count, size),
+		fmt.Sprintf("served %d pings of %d bytes for %s:", count, size, siwAddr)), nil)
 }
 
 func bothOurs(t *testing.T, clients, servers string, count, size int) {

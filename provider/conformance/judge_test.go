@@ -142,8 +142,9 @@ func TestVerdicts(t *testing.T) {
 		},
 		"XFAIL of a difference": {
 			profile: []ProfileEntry{entry("known", "a/b", "observe:w*")},
-			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:    "XFAIL: because of known", passed: true,
+			runs: []Outcome{observed(good, "wc", "ok"),
+				observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want: "XFAIL: because of known", passed: true,
 		},
 		"one known, one not": {
 			profile: []ProfileEntry{entry("known", "a/b", "observe:wc")},
@@ -159,8 +160,9 @@ func TestVerdicts(t *testing.T) {
 		},
 		"XPASS": {
 			profile: []ProfileEntry{entry("known", "a/b", "observe:wc")},
-			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
-			want:    "XPASS: the profile's known did not show: because of known",
+			runs: []Outcome{observed(good, "wc", "ok"),
+				observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
+			want: "XPASS: the profile's known did not show: because of known",
 		},
 		"XPASS of a check, without a reference": {
 			profile: []ProfileEntry{entry("known", "a/b", "check:it holds")},
@@ -179,13 +181,15 @@ func TestVerdicts(t *testing.T) {
 		},
 		"an entry about another variant": {
 			profile: []ProfileEntry{other},
-			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:    `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+			runs: []Outcome{observed(good, "wc", "ok"),
+				observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want: `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
 		},
 		"an entry about another part": {
 			profile: []ProfileEntry{asInitiator},
-			runs:    []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
-			want:    `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+			runs: []Outcome{observed(good, "wc", "ok"),
+				observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want: `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
 		},
 		"raw runs are compared with the reference opposite the raw peer": {
 			runs: []Outcome{observed(outcome("r/w", Raw, "engine", check(true)), "wc", "ok"), observed(outcome("r/w", Raw, "kernel", check(true)), "wc", "no")},

@@ -79,7 +79,8 @@ func TestIllegalRequests(t *testing.T) {
 func TestOctetsBehindARequest(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
-		for name, behind := range map[string][]byte{"a byte": {0}, "an FPDU": make([]byte, 24), "another Request": rawRequest(nil)} {
+		for name, behind := range map[string][]byte{"a byte": {0}, "an FPDU": make([]byte, 24),
+			"another Request": rawRequest(nil)} {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(append(rawRequest(nil), behind...))
 			_ = p.wantEnd(name)
@@ -117,7 +118,8 @@ func TestLegalRequests(t *testing.T) {
 		{"R and reserved bits set", func(f *mpa.Frame) { f.Reject, f.Reserved = true, 0x0f }, 0, [2]int{1, 1}, 2, enhanced},
 		{"markers wanted", func(f *mpa.Frame) { f.Markers = true }, 0, [2]int{1, 1}, 2, enhanced},
 		{"CRC wanted", func(f *mpa.Frame) { f.CRC = true }, 0, [2]int{1, 1}, 2, enhanced},
-		{"512 bytes", func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, octets(508)...) }, 508, [2]int{1, 1}, 2, enhanced},
+		{"512 bytes", func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, octets(508)...) },
+			508, [2]int{1, 1}, 2, enhanced},
 		{"depths left to the programs", func(f *mpa.Frame) {
 			f.PrivateData = mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)
 		}, 0, [2]int{128, 128}, 2, mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)},
@@ -132,7 +134,8 @@ func TestLegalRequests(t *testing.T) {
 				p.send(rawRequest(tc.request))
 				server, param := w.server.wantRequest("the Request is legal", l)
 				if len(param.PrivateData) != tc.private || [2]int{param.ResponderResources, param.InitiatorDepth} != tc.depths {
-					t.Errorf("the program hears of %d bytes and depths %d, %d", len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
+					t.Errorf("the program hears of %d bytes and depths %d, %d",
+						len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
 				}
 				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
 				f := p.wantFrame("accepted", mpa.KindReply)
@@ -244,7 +247,8 @@ func TestReplyCutShort(t *testing.T) {
 				} else {
 					testkit.OK(t, p.w.conn.CloseWrite())
 				}
-				w.active.want(fmt.Sprintf("the peer hung up after %d bytes of the Reply", n), client, provider.CMRejected, syscall.ECONNRESET)
+				w.active.want(fmt.Sprintf("the peer hung up after %d bytes of the Reply", n),
+					client, provider.CMRejected, syscall.ECONNRESET)
 				if !reset {
 					_ = p.wantEnd("then so do we")
 				}

@@ -155,7 +155,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 			l := w.server.listen()
 			refused := func(call string, err error) {
 				t.Helper()
-				if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data, limit %d", tc.limit+1, tc.limit)) {
+				if !errors.Is(err, syscall.EINVAL) ||
+					!strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data, limit %d", tc.limit+1, tc.limit)) {
 					t.Errorf("%s with %d bytes: %v, want EINVAL and the limit", call, tc.limit+1, err)
 				}
 			}

@@ -32,8 +32,10 @@ func TestE2EProtection(t *testing.T) {
 	}{
 		{"bad key", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag ^= 0x100 }, code{1, 1, 0}, code{0, 1, 0}},
 		{"STag 0", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag = 0 }, code{1, 1, 0}, code{0, 1, 0}},
-		{"one byte beyond", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to++ }, code{1, 1, 1}, code{0, 1, 1}},
-		{"one byte before", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to-- }, code{1, 1, 1}, code{0, 1, 1}},
+		{"one byte beyond", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to++ },
+			code{1, 1, 1}, code{0, 1, 1}},
+		{"one byte before", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to-- },
+			code{1, 1, 1}, code{0, 1, 1}},
 		{"far away", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1 << 60 }, code{1, 1, 1}, code{0, 1, 1}},
 		{"wraps", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1<<64 - 2 }, code{1, 1, 3}, code{0, 1, 4}},
 		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},

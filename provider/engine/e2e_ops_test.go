@@ -188,7 +188,8 @@ func TestE2EManyGathered(t *testing.T) {
 			SGList:     []provider.SGE{sge(sink.Region, 0, 1)},
 			RemoteAddr: dst.Region.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
 		a.one(a.scq, provider.WC{WRID: writes, Opcode: provider.WCRDMARead, ByteLen: 1})
-		if !bytes.Equal(octetsOf(dst.Region)[:writes*octets], octetsOf(src.Region)[:writes*octets]) || !dst.untouched(0, writes*octets) {
+		if !bytes.Equal(octetsOf(dst.Region)[:writes*octets],
+			octetsOf(src.Region)[:writes*octets]) || !dst.untouched(0, writes*octets) {
 			t.Error("what was gathered is not what was placed")
 		}
 	})

@@ -175,7 +175,8 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 	if len(sends)+len(recvs) != 0 {
 		t.Errorf("%d and %d completions too many", len(sends), len(recvs))
 	}
-	if !bytes.Equal(octetsOf(s.sink.Region), sink) || !bytes.Equal(octetsOf(s.target.Region)[:len(target)], target) || !bytes.Equal(octetsOf(s.received.Region), received) {
+	if !bytes.Equal(octetsOf(s.sink.Region), sink) ||
+		!bytes.Equal(octetsOf(s.target.Region)[:len(target)], target) || !bytes.Equal(octetsOf(s.received.Region), received) {
 		t.Error("memory is not as it should be")
 	}
 	s.canaries(t)
@@ -314,7 +315,8 @@ func (s *soup) unspoilt(t *testing.T) {
 		case provider.WRRDMAWrite:
 			at = octetsOf(s.target.Region)[op.off:][:op.n]
 		case provider.WRRDMARead:
-			at, from = octetsOf(s.sink.Region)[op.off:][:op.n], octetsOf(s.target.Region)[len(octetsOf(s.target.Region))/2+op.off:][:op.n]
+			at, from = octetsOf(s.sink.Region)[op.off:][:op.n],
+				octetsOf(s.target.Region)[len(octetsOf(s.target.Region))/2+op.off:][:op.n]
 		}
 		for i := range at {
 			if at[i] != from[i] && at[i] != 0xa5 {

@@ -68,7 +68,8 @@ func TestWindowE2E(t *testing.T) {
 				testkit.Must(a.q.PostSend(wrs))(t)
 				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
 				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
-					t.Fatalf("the region says %d bytes, keys %#x and %#x, rights %s", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
+					t.Fatalf("the region says %d bytes, keys %#x and %#x, rights %s", fast.Len(),
+						fast.LKey(), fast.RKey(), fast.Access())
 				}
 			}
 			a.one(a.scq, provider.WC{WRID: 10, Opcode: opcode})
@@ -179,7 +180,8 @@ func TestMemoryWorkFails(t *testing.T) {
 			return a.post(bindWR(2, testMW(t, a.pd, provider.MWType2), plain, 0, 64, both))
 		}},
 		{"type 1, no right to bind", func(t *testing.T, a *e2eEnd, _, plain *guarded) error {
-			return a.q.BindMW(testMW(t, a.pd, provider.MWType1), 2, signaled, provider.MWBindInfo{LKey: plain.LKey(), Addr: plain.Addr(), Length: 1})
+			return a.q.BindMW(testMW(t, a.pd, provider.MWType1), 2, signaled,
+				provider.MWBindInfo{LKey: plain.LKey(), Addr: plain.Addr(), Length: 1})
 		}},
 		{"registered twice", func(t *testing.T, a *e2eEnd, _, _ *guarded) error {
 			f := testFast(t, a.pd, 10)
@@ -308,10 +310,12 @@ func TestMemoryWorkRefused(t *testing.T) {
 			{"another device's", elsewhere, 0, info, syscall.EINVAL},
 			{"nil", nil, 0, info, syscall.EINVAL},
 			{"another PD's", foreignOne, 0, info, syscall.EPERM},
-			{"region of another PD", one, 0, provider.MWBindInfo{LKey: foreignMR.STag(), Addr: foreignMR.Addr(), Length: 1}, syscall.EPERM},
+			{"region of another PD", one, 0, provider.MWBindInfo{LKey: foreignMR.STag(),
+				Addr: foreignMR.Addr(), Length: 1}, syscall.EPERM},
 			{"an address of no region", one, 0, provider.MWBindInfo{Addr: 1}, syscall.EINVAL},
 			{"inline", one, provider.SendInline, info, syscall.EINVAL},
-			{"rights", one, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1, Access: provider.AccessRemoteInvalidate}, syscall.EINVAL},
+			{"rights", one, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1,
+				Access: provider.AccessRemoteInvalidate}, syscall.EINVAL},
 		} {
 			before := one.RKey()
 			err := a.q.BindMW(c.w, 1, c.flags, c.info)

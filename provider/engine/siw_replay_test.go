@@ -192,7 +192,8 @@ func (p *player) play(r *recorded, later []recorded) {
 	switch r.op {
 	case rdmap.OpSend:
 		wc := p.completion("siw's Send")
-		if wc.Opcode != provider.WCRecv || int(wc.ByteLen) != len(r.payload) || !bytes.Equal(octetsOf(p.recv)[:len(r.payload)], r.payload) {
+		if wc.Opcode != provider.WCRecv || int(wc.ByteLen) != len(r.payload) ||
+			!bytes.Equal(octetsOf(p.recv)[:len(r.payload)], r.payload) {
 			p.t.Errorf("siw's Send of %x: %+v, bytes %x", r.payload, wc, octetsOf(p.recv)[:len(r.payload)])
 		}
 		p.taken++
@@ -247,7 +248,8 @@ func (p *player) expect(r *recorded) {
 	default:
 		p.t.Fatalf("%s in the capture", r.op)
 	}
-	wr.SGList = []provider.SGE{{Addr: p.send.Addr(), Length: uint32(copy(octetsOf(p.send), r.payload)), LKey: p.send.STag()}}
+	wr.SGList = []provider.SGE{{Addr: p.send.Addr(),
+		Length: uint32(copy(octetsOf(p.send), r.payload)), LKey: p.send.STag()}}
 	testkit.Must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
 	p.want(r.op.String(), r.octets)
 	p.completion("our " + r.op.String())

@@ -161,7 +161,8 @@ func TestExtensionsAllocateNothing(t *testing.T) {
 		{Opcode: provider.WRRDMAWriteWithImm, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag()},
 		{Opcode: provider.WRSendWithImm},
 		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag(), CompareAdd: 1},
-		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.Addr(), RKey: m.STag()},
+		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges,
+			RemoteAddr: m.Addr(), RKey: m.STag()},
 	}
 	wantNoAllocs(t, func() {
 		b.recv(recvs...)

@@ -177,7 +177,8 @@ func TestAtomicTarget(t *testing.T) {
 				two := rdmap.CmpSwap(11, m.STag(), to, 0, 0xffff, 0xff00, 0x0ff0)
 				read := rdmap.ReadRequest{SinkSTag: 77, Size: 8, SourceSTag: m.STag(), SourceTO: to}
 				r.write(bytes.Join([][]byte{
-					r.fpdu(rdmap.WriteHeader(m.STag(), to, true), octet[:]), r.fpdu(h, one.AppendTo(nil)), r.fpdu(h2, two.AppendTo(nil)),
+					r.fpdu(rdmap.WriteHeader(m.STag(), to, true), octet[:]),
+					r.fpdu(h, one.AppendTo(nil)), r.fpdu(h2, two.AppendTo(nil)),
 					r.fpdu(rdmap.ReadRequestHeader(r.readMSN+2), read.AppendTo(nil)),
 				}, nil))
 				r.readMSN += 3

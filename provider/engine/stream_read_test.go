@@ -141,7 +141,8 @@ func TestResponses(t *testing.T) {
 			story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 				src := s.reg(10000, provider.AccessRemoteRead)
 				pattern(src.b, 1)
-				r.readReq(rdmap.ReadRequest{SinkSTag: 77, SinkTO: ^uint64(0) - 9999, Size: 10000, SourceSTag: src.m.STag(), SourceTO: src.to(0)})
+				r.readReq(rdmap.ReadRequest{SinkSTag: 77, SinkTO: ^uint64(0) - 9999, Size: 10000,
+					SourceSTag: src.m.STag(), SourceTO: src.to(0)})
 				r.readReq(rdmap.ReadRequest{SinkSTag: 78, SinkTO: 79, SourceSTag: 1, SourceTO: ^uint64(0)})
 				var got []byte
 				for last := false; !last; {

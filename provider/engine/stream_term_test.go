@@ -131,7 +131,8 @@ var faults = []struct {
 		}},
 	{what: "tagged Send", want: fault{0, 2, 6},
 		do: func(s *scene) act {
-			return s.one(change(write(s.open.m.STag(), s.open.to(0), true), func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
+			return s.one(change(write(s.open.m.STag(), s.open.to(0), true),
+				func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
 		}},
 	{what: "Send that turns into another kind of Send", want: fault{0, 2, 6},
 		do: func(s *scene) act {
@@ -151,7 +152,8 @@ var faults = []struct {
 			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
 			return s.one(sendSeg(1, 2, true), 4)
 		}},
-	{what: "Send one byte longer than its receive", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
+	{what: "Send one byte longer than its receive", want: fault{1, 2, 5},
+		event: provider.EventQPFatal, recv: provider.WCLocLenErr,
 		do: func(s *scene) act { return s.one(sendSeg(1, 0, true), 101) }},
 	{what: "Send whose second segment is too much", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
 		do: func(s *scene) act {
@@ -204,7 +206,8 @@ var faults = []struct {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+1, true), 100)
 		}},
-	{what: "Read Response with a byte too many", want: fault{1, 1, 1}, event: provider.EventQPFatal, read: provider.WCLocLenErr,
+	{what: "Read Response with a byte too many", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+		read: provider.WCLocLenErr,
 		do: func(s *scene) act {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 101)

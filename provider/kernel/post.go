@@ -211,7 +211,8 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 			return fmt.Errorf("%w: IBV_SEND_INLINE with a scatter/gather list: the payload is SendWR.Inline", syscall.EINVAL)
 		}
 		if !q.sq.SetInline(wr.Inline) {
-			return fmt.Errorf("%w: %d bytes of inline data, the QP has room for %d", syscall.EINVAL, len(wr.Inline), q.init.Cap.MaxInlineData)
+			return fmt.Errorf("%w: %d bytes of inline data, the QP has room for %d", syscall.EINVAL,
+				len(wr.Inline), q.init.Cap.MaxInlineData)
 		}
 		return nil
 	}

@@ -33,7 +33,7 @@ type run struct {
 
 const (
 	maxConns = 3
-	margin   = 4096 // bytes beside the memory, for who would go beyond it
+	margin   = 4096 // bytes beside the memory, which nothing may change
 )
 
 func newRun(w *world, p plan) *run {

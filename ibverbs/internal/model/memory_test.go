@@ -228,7 +228,8 @@ func differ(a, b []byte) int {
 func (s *side) compare() {
 	if !bytes.Equal(s.mem, s.want) {
 		i := differ(s.mem, s.want)
-		s.r.fail("byte %d of side %d is %#x, want %#x, which no work that is posted accounts for", i, s.e, s.mem[i], s.want[i])
+		s.r.fail("byte %d of side %d is %#x, want %#x, which no work that is posted accounts for",
+			i, s.e, s.mem[i], s.want[i])
 	}
 }
 
@@ -362,7 +363,8 @@ func (r *run) stepReregister(d *dice) {
 		g.off = d.pick(arena-g.n) &^ 7
 	}
 	r.need("re-registering", g.mr.Rereg(flags, g.d.pd, s.mem[g.off:g.off+g.n], g.access))
-	r.note("side %d re-registers key %#x (%#x): now %d bytes at %d, rights %s, key %#x", s.e, was, flags, g.n, g.off, g.access, g.mr.RKey())
+	r.note("side %d re-registers key %#x (%#x): now %d bytes at %d, rights %s, key %#x", s.e, was,
+		flags, g.n, g.off, g.access, g.mr.RKey())
 	if g.mr.RKey() == was || g.mr.PD() != g.d.pd || g.mr.Len() != uint64(g.n) {
 		r.fail("a region that was re-registered: key %#x, %d bytes", g.mr.RKey(), g.mr.Len())
 	}

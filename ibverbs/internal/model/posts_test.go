@@ -207,7 +207,8 @@ func (r *run) work(d *dice, l *lane) (ibverbs.SendWR, bool) {
 	}
 	wr.Flags |= r.flags(d, j)
 	r.enter(j)
-	r.note("connection %d, side %d posts %d: %s of %d bytes, flags %#x, %d SGEs, remote %#x of %#x", l.c.n, l.s.e, j.id, j.op, j.n, wr.Flags, len(wr.SGList), wr.RemoteAddr, wr.RKey|wr.InvalidateRKey)
+	r.note("connection %d, side %d posts %d: %s of %d bytes, flags %#x, %d SGEs, remote %#x of %#x",
+		l.c.n, l.s.e, j.id, j.op, j.n, wr.Flags, len(wr.SGList), wr.RemoteAddr, wr.RKey|wr.InvalidateRKey)
 	if j.took != nil {
 		r.note("     for receive %d", j.took.id)
 	}

@@ -445,7 +445,8 @@ func (r *run) checkKeys(s *side) {
 	}
 	for _, g := range s.regions {
 		if g.fast != nil && (g.mr.RKey() != g.fast.key || g.mr.LKey() != g.fast.key || g.mr.Addr() != g.fast.base || g.mr.Len() != uint64(g.n)) {
-			r.fail("side %d: a region has key %#x and %d bytes at %#x, want %#x and %d at %#x", s.e, g.mr.RKey(), g.mr.Len(), g.mr.Addr(), g.fast.key, g.n, g.fast.base)
+			r.fail("side %d: a region has key %#x and %d bytes at %#x, want %#x and %d at %#x", s.e,
+				g.mr.RKey(), g.mr.Len(), g.mr.Addr(), g.fast.key, g.n, g.fast.base)
 		}
 	}
 }

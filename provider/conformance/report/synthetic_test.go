@@ -98,11 +98,13 @@ func synthetic(t *testing.T, dir string) *conformance.Report {
 		{"queue/receive-empty", noBuffer, "verbs", "engine", "engine", conformance.Pass, "", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"queue/receive-empty", noBuffer, "verbs", "engine", "kernel", conformance.XFail, "siw packs the Terminate's control word the other way round", 2, true, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"queue/receive-empty", noBuffer, "verbs", "kernel", "engine", conformance.Pass, "", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
-		{"queue/receive-empty", noBuffer, "verbs", "kernel", "kernel", conformance.XPass, "the profile's siw-terminate-layout did not show", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
+		{"queue/receive-empty", noBuffer, "verbs", "kernel", "kernel", conformance.XPass,
+			"the profile's siw-terminate-layout did not show", 2, false, []string{"DDP-7.1u2-01", "RDMAP-5.3-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "engine", "engine", conformance.Pass, "", 1, false, []string{"RDMAP-5.3-01", "X-1-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "engine", "kernel", conformance.Fail, "not so: the receive completes: it did not, " + nasty, 3, false, []string{"RDMAP-5.3-01", "X-1-01"}},
 		{"send/one", "a Send of one message arrives " + nasty, "verbs", "kernel", "engine", conformance.Setup, "provider \"kernel\" cannot be opened: no siw0", 0, false, nil},
-		{"srq/limit", "a shared receive queue tells when it runs low", "verbs", "engine", "engine", conformance.Unsupported, "the engine has no shared receive queues (docs/support.md)", 0, false, nil},
+		{"srq/limit", "a shared receive queue tells when it runs low", "verbs", "engine", "engine",
+			conformance.Unsupported, "the engine has no shared receive queues (docs/support.md)", 0, false, nil},
 		{"mpa/crc-wrong", "a wrong CRC is refused", "raw", "raw", "engine", conformance.Pass, "", 1, false, []string{"MPA-4.4-07"}},
 		{"mpa/crc-wrong", "a wrong CRC is refused", "raw", "raw", "kernel", conformance.XFail, "siw packs the Terminate's control word the other way round", 1, true, []string{"MPA-4.4-07"}},
 		{"mpa/reply-cut", "a Reply cut short is no Reply", "raw", "engine", "raw", conformance.Pass, "", 1, false, nil},
@@ -189,7 +191,8 @@ func someCoverage(t *testing.T) []conformance.Coverage {
 			cov.Providers = map[string]*conformance.Standing{"engine": {State: conformance.Shown, Scenarios: []string{"send/one"}}}
 		}
 		if i%6 == 0 {
-			s := &conformance.Standing{State: conformance.Excepted, Scenarios: []string{"queue/receive-empty"}, Entries: []string{"siw-terminate-layout"}}
+			s := &conformance.Standing{State: conformance.Excepted,
+				Scenarios: []string{"queue/receive-empty"}, Entries: []string{"siw-terminate-layout"}}
 			if i%12 == 0 {
 				s = &conformance.Standing{State: conformance.Failed, Scenarios: []string{"send/one"}}
 			}

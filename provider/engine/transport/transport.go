@@ -129,7 +129,7 @@ type Poller interface {
 	// Wake makes the Wait in progress, or the next one, return nil.
 	Wake()
 
-	// Attend says that the caller, who has been polling, is about to sleep until something arrives.
+	// Attend says that the caller has been polling, and is about to sleep until something arrives.
 	// Wait then takes the streams over at once. If Wait has them anyway, Attend costs two atomic
 	// operations.
 	Attend()

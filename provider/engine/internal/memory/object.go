@@ -21,7 +21,8 @@ import (
 
 // objectRights are the rights that the region of an object can have. An invalidation by the peer
 // would have to wait for the object, and an object has no atomic operations.
-const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessZeroBased
+const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite |
+	provider.AccessRemoteRead | provider.AccessZeroBased
 
 // RegObject implements provider.PD.
 func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {

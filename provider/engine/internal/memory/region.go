@@ -45,7 +45,8 @@ type Region struct {
 }
 
 const (
-	mrRights  = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate | provider.AccessZeroBased | provider.AccessMWBind
+	mrRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead |
+		provider.AccessRemoteInvalidate | provider.AccessZeroBased | provider.AccessMWBind
 	mrDropped = provider.AccessRemoteAtomic // accepted and not granted, as siw does; but see grants
 
 	mrPage     = 4096
@@ -65,7 +66,8 @@ func (p *Domain) RegMR(buf []byte, access provider.Access) (provider.MR, error) 
 func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
-		return nil, fail(op, fmt.Sprintf("%d bytes", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
+		return nil, fail(op, fmt.Sprintf("%d bytes", len(buf)),
+			fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
 	}
 	return asMR(p.regMR(op, buf, iova, access))
 }

@@ -29,7 +29,8 @@ type Window struct {
 }
 
 // windowRights are the rights that a window can have.
-const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
+const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead |
+	provider.AccessRemoteAtomic | provider.AccessZeroBased
 
 // AllocMW implements provider.PD.
 func (p *Domain) AllocMW(t provider.MWType) (provider.MW, error) {

@@ -206,7 +206,8 @@ func TestInvalidations(t *testing.T) {
 				testkit.OK(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
 			}
 		}
-		for f, access := range map[*FastRegion]provider.Access{fast: allRights, kept: allRights &^ provider.AccessRemoteInvalidate} {
+		for f, access := range map[*FastRegion]provider.Access{fast: allRights,
+			kept: allRights &^ provider.AccessRemoteInvalidate} {
 			if !f.valid {
 				key := incRKey(f.stag)
 				testkit.OK(t, f.register(key, &Work{buf: make([]byte, 100), access: access}))

@@ -215,7 +215,8 @@ func because(qp *ibverbs.QP, err error) error {
 // readTable reads the peer's list of regions.
 func (c *control) readTable(ctx context.Context, pd *ibverbs.PD, t table, regions int, octets uint64) (_ []ibverbs.RemoteRegion, err error) {
 	if t.Len != uint64(regions*ibverbs.RemoteRegionSize) {
-		return nil, fmt.Errorf("the peer lists its regions in %d bytes, %d have %d", t.Len, regions, regions*ibverbs.RemoteRegionSize)
+		return nil, fmt.Errorf("the peer lists its regions in %d bytes, %d have %d", t.Len, regions,
+			regions*ibverbs.RemoteRegionSize)
 	}
 	// On iWARP the sink of a Read has to be writable for the peer.
 	mr, err := pd.AllocMR(int(t.Len), ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
