@@ -58,6 +58,13 @@ func (d *device) discharge(peer netip.Addr) {
 	}
 }
 
+// len returns how many connections are counted.
+func (a *admission) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all
+}
+
 func (d *device) countsAccepted() bool {
 	return d.opts.MaxAccepted > 0 || d.opts.MaxAcceptedPerPeer > 0
 }

@@ -41,6 +41,11 @@ type listening struct {
 	order map[netip.Addr][]*arrival // by peer, in TCP's order; guarded by turn
 }
 
+// listenCounts is what a listener counts.
+type listenCounts struct {
+	connections, requests, refused, failed atomic.Uint64
+}
+
 // Listen implements provider.ID. An unbound id gets a port on every IPv4 address. An id that
 // ResolveAddr has bound, but not resolved, gets a port on its address. backlog is TCP's;
 // Options.MaxPending limits the number of requests that wait for an answer.
@@ -231,4 +236,23 @@ func (d *device) requestParam(r *mpa.Request) provider.ConnParam {
 		p.InitiatorDepth = negotiable(r.IRD, d.opts.MaxORD)
 	}
 	return p
+}
+
+// ListenerStats implements provider.ListenerStater.
+func (id *cmID) ListenerStats() (provider.ListenerStats, error) {
+	const op = "stats"
+	if err := id.enter(op, idListening); err != nil {
+		return provider.ListenerStats{}, err
+	}
+	defer id.mu.Unlock()
+	ls := id.listening
+	pending := len(ls.places)
+	if ls.spare.Load() {
+		pending = max(pending-1, 0)
+	}
+	return provider.ListenerStats{
+		Connections: ls.counts.connections.Load(), Requests: ls.counts.requests.Load(),
+		Refused: ls.counts.refused.Load(), Failed: ls.counts.failed.Load(),
+		Pending: pending, MaxPending: cap(ls.places),
+	}, nil
 }

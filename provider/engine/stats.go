@@ -315,34 +315,3 @@ func termOrder(t provider.TerminateCount) uint32 {
 	}
 	return n
 }
-
-// len returns how many connections are counted.
-func (a *admission) len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all
-}
-
-// listenCounts is what a listener counts.
-type listenCounts struct {
-	connections, requests, refused, failed atomic.Uint64
-}
-
-// ListenerStats implements provider.ListenerStater.
-func (id *cmID) ListenerStats() (provider.ListenerStats, error) {
-	const op = "stats"
-	if err := id.enter(op, idListening); err != nil {
-		return provider.ListenerStats{}, err
-	}
-	defer id.mu.Unlock()
-	ls := id.listening
-	pending := len(ls.places)
-	if ls.spare.Load() {
-		pending = max(pending-1, 0)
-	}
-	return provider.ListenerStats{
-		Connections: ls.counts.connections.Load(), Requests: ls.counts.requests.Load(),
-		Refused: ls.counts.refused.Load(), Failed: ls.counts.failed.Load(),
-		Pending: pending, MaxPending: cap(ls.places),
-	}, nil
-}
