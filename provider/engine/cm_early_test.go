@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -117,7 +118,7 @@ func (tc earlyCase) early(t *testing.T, h *cmHost, receives, room int) *earlyCon
 	for range tc.unanswered {
 		p := accepted()
 		p.wantFrame("an attempt that is not answered", mpa.KindRequest)
-		p.w.close()
+		p.close()
 	}
 	c.peer = accepted()
 	c.peer.wantFrame("the initiator begins", mpa.KindRequest)
@@ -157,7 +158,7 @@ func (c *earlyConn) completion(what string) provider.WC {
 // end makes the peer leave.
 func (c *earlyConn) end(what string) {
 	c.t.Helper()
-	c.peer.w.close()
+	c.peer.close()
 	c.h.want(what, c.id, provider.CMDisconnected, 0)
 	c.free()
 }
@@ -213,7 +214,7 @@ func TestEndAfterTheReply(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		c := tc.early(t, w.active, 1, 64)
 		c.peer.send(append(tc.reply.AppendTo(nil), tc.fpdus(t, earlySend(1, "farewell"))...))
-		testkit.OK(t, c.peer.w.conn.CloseWrite())
+		testkit.OK(t, c.peer.conn.CloseWrite())
 		c.wantEstablished("the Reply")
 		c.wantReceived("the message before the end", "farewell")
 		w.active.want("the peer has left", c.id, provider.CMDisconnected, 0)
@@ -257,7 +258,7 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 					if got := ulpdu[ddp.UntaggedHeaderLen:][:2]; !bytes.Equal(got, v.terminate) {
 						t.Errorf("%s: Terminate %x, want %x", what, got, v.terminate)
 					}
-					c.peer.w.close()
+					c.peer.close()
 					w.active.want(what, c.id, provider.CMDisconnected, 0)
 					if err := c.id.qp.Cause(); err == nil || !strings.Contains(err.Error(), v.cause) {
 						t.Errorf("%s: the connection ended with %v", what, err)
@@ -278,17 +279,18 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 func TestInitiateReadsNoFurther(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
-		p := w.dialRaw(dst)
+		conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPort{}, dst))(t)
+		p := testkit.Must(newWire(w.active.dev, conn))(t)
+		defer p.close()
 		initiator := testkit.Must(mpa.NewInitiator(mpa.Config{MaxIRD: 4}, mpa.Offer{}))(t)
-		ctx, cancel := p.context()
-		defer cancel()
+		ctx := t.Context()
 		reply, after := enhanced(nil).AppendTo(nil), octets(1<<16)
 		peer, sent := accepted(), make(chan struct{})
 		go func() {
 			defer close(sent)
 			request := make([]byte, len(initiator.AppendRequest(nil)))
 			for n := 0; n < len(request); {
-				more, err := peer.w.read(ctx, request[n:])
+				more, err := peer.read(request[n:])
 				if err != nil {
 					return
 				}
@@ -296,15 +298,15 @@ func TestInitiateReadsNoFurther(t *testing.T) {
 			}
 			peer.trySend(append(bytes.Clone(reply), after...))
 		}()
-		p.send(initiator.AppendRequest(nil))
-		_, got, err := p.w.reply(ctx, initiator)
+		testkit.OK(t, p.write(ctx, initiator.AppendRequest(nil)))
+		_, got, err := p.reply(ctx, initiator)
 		testkit.OK(t, err)
 		if !bytes.Equal(got, reply) || cap(got) > pastFrame {
 			t.Errorf("reply has read %x, with room for %d bytes", got, cap(got))
 		}
-		rest := make([]byte, 0, len(after))
+		client, rest := &rawPeer{t: t, conn: conn}, make([]byte, 0, len(after))
 		for len(rest) < len(after) {
-			n := testkit.Must(p.w.read(ctx, rest[len(rest):cap(rest)]))(t)
+			n := testkit.Must(client.read(rest[len(rest):cap(rest)]))(t)
 			rest = rest[:len(rest)+n]
 		}
 		if !bytes.Equal(rest, after) {

@@ -109,7 +109,7 @@ func TestCloseAtAnyTime(t *testing.T) {
 		next.send(rawRequest(nil))
 		for closed := false; !closed; {
 			e := w.server.next("the requests of the one that was closed and of the next")
-			closed = e.ID.RemoteAddr() == next.w.conn.LocalAddr()
+			closed = e.ID.RemoteAddr() == next.conn.LocalAddr()
 			testkit.OK(t, e.ID.Close())
 		}
 		waitFor(t, "no request is left", func() bool {
@@ -118,7 +118,7 @@ func TestCloseAtAnyTime(t *testing.T) {
 			}
 			return len(l.listening.places) == 1 && w.server.ch.events() == 0
 		})
-		next.w.close()
+		next.close()
 
 		client, server := w.established()
 		h.closeID(client)

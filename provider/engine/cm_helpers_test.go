@@ -302,11 +302,17 @@ func (w *cmWorld) meet(what string, client, l *cmID) (server *cmID) {
 	return server
 }
 
-// rawPeer is a peer that sends what the test says.
+// rawPeer is a peer that sends what the test says. It has no poller: where it waits, it tries again.
 type rawPeer struct {
-	t *testing.T
-	w *wire
+	t    *testing.T
+	conn transport.Conn
 }
+
+// close ends the connection with FIN.
+func (p *rawPeer) close() { _ = p.conn.Close() }
+
+// abort ends it with a reset.
+func (p *rawPeer) abort() { _ = p.conn.Abort() }
 
 // dialRaw connects to dst and says nothing.
 func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
@@ -330,8 +336,8 @@ func (w *cmWorld) request(l *cmID) *rawPeer {
 
 func (w *cmWorld) raw(conn transport.Conn) *rawPeer {
 	w.t.Helper()
-	p := &rawPeer{t: w.t, w: testkit.Must(newWire(w.active.dev, conn))(w.t)}
-	w.t.Cleanup(p.w.close)
+	p := &rawPeer{t: w.t, conn: conn}
+	w.t.Cleanup(p.close)
 	return p
 }
 
@@ -356,52 +362,62 @@ func (w *cmWorld) toRaw(param provider.ConnParam) (client *cmID, p *rawPeer, req
 	return client, p, p.wantFrame("the initiator begins", mpa.KindRequest)
 }
 
-// read waits until there is something to read, and reads it.
-func (w *wire) read(ctx context.Context, b []byte) (int, error) {
-	bufs := [1][]byte{b}
-	for {
-		n, err := w.conn.Readv(bufs[:])
-		if err != transport.ErrWouldBlock {
-			return n, err
-		}
-		if err := w.awaitRead(ctx); err != nil {
-			return 0, err
+// retry calls what does not block until it does not return ErrWouldBlock, or patience is over.
+func (p *rawPeer) retry(do func() error) error {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if err := do(); err != transport.ErrWouldBlock || time.Now().After(end) {
+			return err
 		}
 	}
 }
 
-func (p *rawPeer) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(p.t.Context(), patience)
+// read waits until there is something to read, and reads it.
+func (p *rawPeer) read(b []byte) (n int, err error) {
+	bufs := [1][]byte{b}
+	err = p.retry(func() (err error) {
+		n, err = p.conn.Readv(bufs[:])
+		return err
+	})
+	return n, err
+}
+
+// write sends all of b.
+func (p *rawPeer) write(b []byte) (err error) {
+	for len(b) > 0 && err == nil {
+		err = p.retry(func() error {
+			n, err := p.conn.Writev([][]byte{b})
+			b = b[n:]
+			return err
+		})
+	}
+	return err
 }
 
 func (p *rawPeer) send(b []byte) {
 	p.t.Helper()
-	ctx, cancel := p.context()
-	defer cancel()
-	if err := p.w.write(ctx, b); err != nil {
+	if err := p.write(b); err != nil {
 		p.t.Fatalf("sending %d bytes: %v", len(b), err)
 	}
 }
 
 // trySend sends to a peer that may have hung up.
-func (p *rawPeer) trySend(b []byte) {
-	ctx, cancel := p.context()
-	defer cancel()
-	_ = p.w.write(ctx, b)
-}
+func (p *rawPeer) trySend(b []byte) { _ = p.write(b) }
 
 // wantFrame reads one start-up frame.
-func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
+func (p *rawPeer) wantFrame(what string, kind mpa.Kind) (f mpa.Frame) {
 	p.t.Helper()
-	ctx, cancel := p.context()
-	defer cancel()
-	var f mpa.Frame
-	_, err := p.w.frame(ctx, pastFrame, func(b []byte) (n int, err error) {
-		if f, n, err = mpa.ParseFrame(b, kind); err == nil && n < len(b) {
+	b, err := make([]byte, 0, mpa.MaxFrameLen+1), error(mpa.ErrShort)
+	for errors.Is(err, mpa.ErrShort) {
+		var n int
+		if n, err = p.read(b[len(b):cap(b)]); err != nil {
+			break
+		}
+		b = b[:len(b)+n]
+		f, n, err = mpa.ParseFrame(b, kind)
+		if err == nil && n < len(b) {
 			err = fmt.Errorf("%d bytes after the frame", len(b)-n)
 		}
-		return n, err
-	})
+	}
 	if err != nil {
 		p.t.Fatalf("%s: no %s: %v", what, kind, err)
 	}
@@ -412,14 +428,12 @@ func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
 // It returns io.EOF or the error of a reset.
 func (p *rawPeer) wantEnd(what string) error {
 	p.t.Helper()
-	ctx, cancel := p.context()
-	defer cancel()
 	b := make([]byte, 1024)
-	n, err := p.w.read(ctx, b)
+	n, err := p.read(b)
 	if n > 0 {
 		p.t.Fatalf("%s: received %x", what, b[:n])
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	if err == transport.ErrWouldBlock {
 		p.t.Fatalf("%s: the stream did not end", what)
 	}
 	return err

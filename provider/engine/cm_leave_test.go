@@ -68,9 +68,9 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 	onWholeNetworks(t, opts, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		leave := [limit]func(p *rawPeer){
-			func(p *rawPeer) { p.w.close() },
-			func(p *rawPeer) { testkit.OK(t, p.w.conn.CloseWrite()) },
-			func(p *rawPeer) { testkit.OK(t, p.w.conn.Abort()) },
+			func(p *rawPeer) { p.close() },
+			func(p *rawPeer) { testkit.OK(t, p.conn.CloseWrite()) },
+			func(p *rawPeer) { testkit.OK(t, p.conn.Abort()) },
 			func(p *rawPeer) { p.send([]byte{0}) },
 		}
 		comeAndGo := func(i int) {
@@ -119,7 +119,7 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 		p := w.request(l)
 		w.moment()
 		taken := w.server.ch.take(l) // as Migrate does
-		p.w.close()
+		p.close()
 		w.moment()
 		for _, e := range taken {
 			w.server.ch.push(e)
@@ -142,7 +142,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 		for range policy.StepsAtOnce { // the goroutine of the request has to wait before it notes that the peer left
 			w.server.dev.prog.steps <- struct{}{}
 		}
-		p.w.close()
+		p.close()
 		server.mu.Lock()
 		conn := server.request.wire.conn
 		server.mu.Unlock()
@@ -193,7 +193,7 @@ func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
 	waitFor(t, "the request", func() bool { return h.ch.events() == 1 })
 	release := lockElsewhere(h.dev.accepted.mu.Lock, h.dev.accepted.mu.Unlock) // it stops there
 	defer release()
-	p.w.close()
+	p.close()
 	waitFor(t, "the request is withdrawn", func() bool { return h.ch.events() == 0 })
 	testkit.OK(t, l.Close())
 	testkit.OK(t, h.ch.Close())
@@ -398,7 +398,7 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 			server, _ := w.server.wantRequest("a request", l)
 			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
-			p.w.close()
+			p.close()
 			w.server.want("established", server, provider.CMEstablished, 0)
 			w.server.want("the peer hung up", server, provider.CMDisconnected, 0)
 			w.server.closeID(server)
@@ -436,12 +436,10 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 					reject().wantFrame("read at last", mpa.KindReply)
 				}
 				b := make([]byte, 40)
-				ctx, cancel := first.context()
-				defer cancel()
 				time.Sleep(2 * time.Second)
 				var err error
 				for err == nil {
-					_, err = first.w.read(ctx, b)
+					_, err = first.read(b)
 				}
 				if !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("the end is %v", err)
@@ -465,7 +463,7 @@ func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 		server, _ := w.server.wantRequest("a request", l)
 		testkit.OK(t, server.Reject(octets(200)))
 		synctest.Wait()
-		testkit.OK(t, p.w.conn.CloseWrite())
+		testkit.OK(t, p.conn.CloseWrite())
 		synctest.Wait()
 		p.wantFrame("all of it", mpa.KindReply)
 		if err := p.wantEnd("and FIN"); err != io.EOF {
@@ -561,7 +559,7 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 				for i, a := range addrs {
 					p := w.dialRawFrom(a, l.LocalAddr())
 					synctest.Wait()
-					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
+					_, err := p.conn.Readv([][]byte{make([]byte, 1)})
 					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {
 						t.Errorf("connection %d, from %s: %v", i, a, err)
 					}
@@ -618,11 +616,9 @@ func TestReplyThatNobodyTakes(t *testing.T) {
 			t.Errorf("after %s", d)
 		}
 		w.server.wantPending("it is over", l, 1, 0, 1, 0)
-		ctx, cancel := p.context()
-		defer cancel()
 		var err error
 		for b := make([]byte, 100); err == nil; {
-			_, err = p.w.read(ctx, b)
+			_, err = p.read(b)
 		}
 		if !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the end is %v", err)

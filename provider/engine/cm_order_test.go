@@ -81,7 +81,7 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 	for range 2 * overtakenMost {
 		p := w.request(l)
 		r, _ := w.server.wantRequest("a request after the silent connection", l)
-		p.w.abort()
+		p.abort()
 		w.server.closeID(r)
 	}
 	first.send(rawRequest(nil))
@@ -108,10 +108,10 @@ func TestAnsweredWithinTheCall(t *testing.T) {
 			testkit.OK(t, r.Reject(nil))
 		}
 		var b [pastFrame]byte
-		if n, _ := p.w.conn.Readv([][]byte{b[:]}); n == 0 {
+		if n, _ := p.conn.Readv([][]byte{b[:]}); n == 0 {
 			late++
 		}
-		p.w.abort()
+		p.abort()
 		if i%2 == 0 {
 			w.server.want("accepted", r, provider.CMEstablished, 0)
 			w.server.want("the peer has left", r, provider.CMDisconnected, 0)

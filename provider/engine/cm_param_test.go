@@ -87,7 +87,7 @@ func TestRequestOfOptions(t *testing.T) {
 			if got := string(f.AppendTo(nil)); got != "MPA ID Req Frame"+tc.want {
 				t.Errorf("%+v: Request %q, want %q after the key", tc.opts, got, tc.want)
 			}
-			p.w.close()
+			p.close()
 			w.active.want("the peer hung up", client, provider.CMRejected, syscall.ECONNRESET)
 		})
 	}

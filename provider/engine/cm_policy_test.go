@@ -58,7 +58,7 @@ func TestCRCPolicies(t *testing.T) {
 				if got := client.qp.stream.Load().params.CRC; got != tc.crc {
 					t.Errorf("CRC %v, want %v", got, tc.crc)
 				}
-				p.w.close()
+				p.close()
 				w.active.want("the peer left", client, provider.CMDisconnected, 0)
 			})
 		})
@@ -67,8 +67,8 @@ func TestCRCPolicies(t *testing.T) {
 
 // oldPeer is what a peer does to the first, enhanced Request.
 var oldPeer = map[string]func(p *rawPeer){
-	"hangs up": func(p *rawPeer) { p.w.close() },
-	"resets":   func(p *rawPeer) { p.w.abort() },
+	"hangs up": func(p *rawPeer) { p.close() },
+	"resets":   func(p *rawPeer) { p.abort() },
 	"accepts unenhanced": func(p *rawPeer) {
 		p.send(mpa.Frame{Kind: mpa.KindReply, CRC: true, Revision: 1}.AppendTo(nil))
 	},
@@ -102,10 +102,10 @@ func TestFallback(t *testing.T) {
 				if e.Param.ResponderResources != 4 || e.Param.InitiatorDepth != 3 || string(e.Param.PrivateData) != "welcome" {
 					t.Errorf("established with %+v", e.Param)
 				}
-				if client.LocalAddr() != second.w.conn.RemoteAddr() {
-					t.Errorf("the id is at %s, the connection comes from %s", client.LocalAddr(), second.w.conn.RemoteAddr())
+				if client.LocalAddr() != second.conn.RemoteAddr() {
+					t.Errorf("the id is at %s, the connection comes from %s", client.LocalAddr(), second.conn.RemoteAddr())
 				}
-				second.w.close()
+				second.close()
 				w.active.want("the peer left", client, provider.CMDisconnected, 0)
 			})
 		})
@@ -117,7 +117,7 @@ func TestNoFallback(t *testing.T) {
 	rejected := func(p *rawPeer) { p.send(rawReply(func(f *mpa.Frame) { f.Reject = true })) }
 	partial := func(p *rawPeer) {
 		p.send(rawReply(nil)[:10])
-		p.w.close()
+		p.close()
 	}
 	type event struct {
 		typ   provider.CMEventType
@@ -164,10 +164,10 @@ func TestFallbackKeepsTheSourcePort(t *testing.T) {
 		oldPeer["rejects unenhanced"](p)
 		second := accepted()
 		second.wantFrame("the second attempt", mpa.KindRequest)
-		if a := second.w.conn.RemoteAddr(); a != bound || p.w.conn.RemoteAddr() != bound {
-			t.Errorf("attempts from %s and %s, bound to %s", p.w.conn.RemoteAddr(), a, bound)
+		if a := second.conn.RemoteAddr(); a != bound || p.conn.RemoteAddr() != bound {
+			t.Errorf("attempts from %s and %s, bound to %s", p.conn.RemoteAddr(), a, bound)
 		}
-		second.w.close()
+		second.close()
 		w.active.want("hung up", id, provider.CMRejected, syscall.ECONNRESET)
 	})
 }
@@ -238,7 +238,7 @@ func TestManualDepths(t *testing.T) {
 				if got := string(f.AppendTo(nil)[mpa.KeyLen:]); got != tc.request {
 					t.Errorf("Request %q, want %q", got, tc.request)
 				}
-				p.w.close()
+				p.close()
 				w.active.want("hung up", client, provider.CMRejected, syscall.ECONNRESET)
 
 				l := w.server.listen()
@@ -304,7 +304,7 @@ func TestMaxAccepted(t *testing.T) {
 
 				gone := w.request(l)
 				server, _ = w.server.wantRequest("its peer leaves", l)
-				gone.w.close()
+				gone.close()
 				wantLeft(t, server)
 				wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
 

@@ -31,7 +31,7 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 		if n := waiting(); n != 1 {
 			t.Errorf("%d completions after a connection has come, want 1", n)
 		}
-		p.w.abort()
+		p.abort()
 	})
 }
 
@@ -70,7 +70,7 @@ func TestStepsAtOnce(t *testing.T) {
 			testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
 		}, event)
 		w.server.want("accepted", server, provider.CMEstablished, 0)
-		p.w.abort()
+		p.abort()
 		w.server.want("ended", server, provider.CMDisconnected, 0)
 		come()
 		server, _ = w.server.wantRequest("another", l)
@@ -80,7 +80,7 @@ func TestStepsAtOnce(t *testing.T) {
 		blocked("rejecting it", func() { testkit.Must(server.beginReject(nil))(t) }, left(1))
 		p = come()
 		w.moment()
-		blocked("its peer leaves", func() { p.w.abort() }, func() bool { return !event() })
+		blocked("its peer leaves", func() { p.abort() }, func() bool { return !event() })
 		come()
 		server, _ = w.server.wantRequest("the last", l)
 		blocked("closing an id", func() { go w.server.closeID(server) }, left(2))

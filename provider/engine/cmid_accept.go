@@ -55,7 +55,7 @@ func (id *cmID) wait(r *request) {
 		case err != nil:
 			id.dev.step(func() { id.peerLeft(r, err) })
 		case a.qp == nil:
-			id.dev.step(func() { id.dev.leave(r.wire, a.reply) })
+			id.dev.step(func() { r.wire.leave(id.dev, a.reply) })
 		default:
 			id.accept(ctx, r, a)
 		}

@@ -99,7 +99,7 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, req
 			return
 		}
 		if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
-			id.dev.leave(w, frame)
+			w.leave(id.dev, frame)
 			return
 		}
 		w.discard()

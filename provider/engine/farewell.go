@@ -29,10 +29,9 @@ type farewell struct {
 	timer   *time.Timer
 }
 
-// leave sends last and ends w, without waiting. It takes over w.
-func (d *device) leave(w *wire, last []byte) {
-	w.release()
-	f := &farewell{dev: d, conn: w.conn, out: last}
+// leave sends last and ends conn, without waiting. It takes over conn, which no poller watches.
+func (d *device) leave(conn transport.Conn, last []byte) {
+	f := &farewell{dev: d, conn: conn, out: last}
 	f.mu.Lock() // Ready finds the lock taken, and is called again
 	instead := f.begin()
 	f.mu.Unlock()

@@ -187,7 +187,7 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 		w.close()
 		return
 	}
-	ls.id.dev.leave(w, reply)
+	w.leave(ls.id.dev, reply)
 }
 
 // announce makes the id of a connection and raises CONNECT_REQUEST. If the listener is closed, it

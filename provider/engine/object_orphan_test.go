@@ -153,9 +153,9 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 					testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1}))
 					p.wantFrame("accepted", mpa.KindReply)
 					h.want("accepted", server, provider.CMEstablished, 0)
-					tc.ask(rawOn(t, p.w.conn, params(true)), m)
+					tc.ask(rawOn(t, p.conn, params(true)), m)
 					synctest.Wait()
-					p.w.abort()
+					p.abort()
 					synctest.Wait()
 					h.closeID(server)
 					served++

@@ -103,7 +103,7 @@ func replay(t *testing.T, role string) {
 		t.Errorf("%d Sends of siw and %d operations of the engine completed; want 10 and %d", p.taken, p.done, want)
 	}
 	// siw closes, and so does the engine.
-	testkit.OK(t, p.peer.w.conn.CloseWrite())
+	testkit.OK(t, p.peer.conn.CloseWrite())
 	p.host.want("the end of siw's connection", p.id, provider.CMDisconnected, 0)
 	if err := p.peer.wantEnd("nothing more"); err == nil {
 		t.Error("the engine does not close")
@@ -259,11 +259,9 @@ func (p *player) expect(r *recorded) {
 // want reads what the engine sends and compares it.
 func (p *player) want(what string, octets []byte) {
 	p.t.Helper()
-	ctx, cancel := p.peer.context()
-	defer cancel()
 	got := make([]byte, len(octets))
 	for n := 0; n < len(got); {
-		m, err := p.peer.w.read(ctx, got[n:])
+		m, err := p.peer.read(got[n:])
 		if err != nil {
 			p.t.Fatalf("%s: %v after %x", what, err, got[:n])
 		}

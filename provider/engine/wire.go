@@ -73,6 +73,12 @@ func (w *wire) release() {
 	w.poller.Remove(w.conn)
 }
 
+// leave sends last and ends the connection, without waiting.
+func (w *wire) leave(d *device, last []byte) {
+	w.release()
+	d.leave(w.conn, last)
+}
+
 func (w *wire) close() {
 	w.release()
 	_ = w.conn.Close()
