@@ -18,6 +18,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -59,7 +60,7 @@ var manyQP = provider.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSG
 // manyEnd is one connection of the server or a client: its QP, and two buffers to receive
 // into with one to send from.
 type manyEnd struct {
-	id   *cmID
+	id   *cm.ID
 	qp   *qp
 	at   int // offset of its buffers
 	next int // of messages to be received
@@ -71,7 +72,7 @@ type manyHost struct {
 	dev  *device
 	pd   provider.PD
 	cq   provider.CQ
-	ch   *eventChannel
+	ch   *cm.EventChannel
 	mr   provider.MR
 	buf  []byte
 	mu   sync.Mutex
@@ -83,13 +84,13 @@ func newManyHost(t testing.TB, opts Options, n int) *manyHost {
 	h.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
 	h.pd = testkit.Must(h.dev.AllocPD())(t)
 	h.cq = testkit.Must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4 * n}))(t)
-	h.ch = testkit.Must(h.dev.CreateEventChannel())(t).(*eventChannel)
+	h.ch = testkit.Must(h.dev.CreateEventChannel())(t).(*cm.EventChannel)
 	h.mr = testkit.Must(h.pd.RegMR(h.buf, provider.AccessLocalWrite))(t)
 	return h
 }
 
 // end makes the QP of id, with a receive posted.
-func (h *manyHost) end(id *cmID) (*manyEnd, error) {
+func (h *manyHost) end(id *cm.ID) (*manyEnd, error) {
 	made, err := id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: manyQP})
 	if err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	n := manyConns()
 	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors())
 	h := newManyHost(t, Options{StartupTimeout: 2 * time.Second}, n)
-	l := testkit.Must(h.ch.CreateID(nil))(t).(*cmID)
+	l := testkit.Must(h.ch.CreateID(nil))(t).(*cm.ID)
 	testkit.OK(t, l.BindAddr(netip.AddrPortFrom(ownAddr(), 0)))
 	testkit.OK(t, l.Listen(4096))
 	before := holding(t)
@@ -203,7 +204,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 			if e.Type != provider.CMConnectRequest {
 				continue
 			}
-			if _, err := h.end(e.ID.(*cmID)); err != nil {
+			if _, err := h.end(e.ID.(*cm.ID)); err != nil {
 				t.Error(err)
 			}
 			_ = e.ID.Accept(provider.ConnParam{}) // fails if the peer has left
@@ -215,7 +216,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	peers.finish()
 	testkit.OK(t, l.Close())
 	done.Store(true)
-	for h.ch.events() > 0 {
+	for h.ch.Events() > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	h.close(&tasks)
@@ -226,10 +227,10 @@ type manyCount struct{ ids, open, pending, closing int }
 
 // count counts ids that the program has not closed, RDMA streams, connections of l that are
 // pending, and connections that wait for the peer's end.
-func (h *manyHost) count(l *cmID) manyCount {
+func (h *manyHost) count(l *cm.ID) manyCount {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := manyCount{ids: len(h.ends), pending: len(l.listening.places), closing: h.dev.leaving.len()}
+	c := manyCount{ids: len(h.ends), pending: l.Pending(), closing: h.dev.leaving.len()}
 	for _, e := range h.ends {
 		if e.qp.stream.Load() != nil {
 			c.open++
@@ -240,7 +241,7 @@ func (h *manyHost) count(l *cmID) manyCount {
 
 // wantWithin checks that the device holds no more than docs/bounds.md permits for its present
 // connections.
-func (h *manyHost) wantWithin(before held, n int, l *cmID) {
+func (h *manyHost) wantWithin(before held, n int, l *cm.ID) {
 	h.t.Helper()
 	first := h.count(l)
 	got := holding(h.t).minus(before)
@@ -382,10 +383,8 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 	src := netip.AddrPortFrom(dst.Addr().Next(), 0)
 	for range n {
 		starting <- struct{}{}
-		id := testkit.Must(h.ch.CreateID(nil))(h.t).(*cmID)
-		id.mu.Lock() // as ResolveAddr and ResolveRoute would leave it, but without their events
-		id.local, id.remote, id.state = src, dst, idRouted
-		id.mu.Unlock()
+		id := testkit.Must(h.ch.CreateID(nil))(h.t).(*cm.ID)
+		id.SetRoute(src, dst)
 		testkit.Must(h.end(id))(h.t)
 		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -120,9 +121,9 @@ func (p *plainPeers) close(reset bool) {
 // boundsServer is a program that has a listener, and one CQ for all connections.
 type boundsServer struct {
 	*cmHost
-	l     *cmID
+	l     *cm.ID
 	mu    sync.Mutex
-	ids   []*cmID
+	ids   []*cm.ID
 	ended int // connections that have ended, all of which are in ids
 }
 
@@ -143,8 +144,8 @@ func (s *boundsServer) serve(answer func(s *boundsServer, e provider.CMEvent)) {
 	}()
 }
 
-func (s *boundsServer) note(e provider.CMEvent) *cmID {
-	id := e.ID.(*cmID)
+func (s *boundsServer) note(e provider.CMEvent) *cm.ID {
+	id := e.ID.(*cm.ID)
 	s.mu.Lock()
 	s.ids = append(s.ids, id)
 	s.mu.Unlock()
@@ -297,7 +298,7 @@ var bounds = []bound{
 		serve: func(s *boundsServer, e provider.CMEvent) {
 			s.accept(e)
 			if e.Type == provider.CMDisconnected {
-				s.closeID(e.ID.(*cmID))
+				s.closeID(e.ID.(*cm.ID))
 			}
 		},
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
@@ -463,7 +464,7 @@ func (s *boundsServer) stop() {
 		s.closeID(id)
 	}
 	for {
-		if e, more, _ := s.ch.pop(); !more {
+		if e, more := s.ch.Poll(); !more {
 			break
 		} else if e.Type == provider.CMConnectRequest {
 			testkit.OK(s.t, e.ID.Close())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -96,7 +96,7 @@ func earlySend(n int, payload string) earlySegment {
 type earlyConn struct {
 	t      *testing.T
 	h      *cmHost
-	id     *cmID
+	id     *cm.ID
 	peer   *rawPeer
 	memory []byte
 	mr     *memory.Region
@@ -110,7 +110,7 @@ func (tc earlyCase) early(t *testing.T, h *cmHost, receives, room int) *earlyCon
 	c.mr = testkit.Must(h.pd.RegMR(c.memory,
 		provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*memory.Region)
 	for i := range receives {
-		_, err := c.id.qp.PostRecv([]provider.RecvWR{{WRID: uint64(i + 1), SGList: []provider.SGE{
+		_, err := qpOf(c.id).PostRecv([]provider.RecvWR{{WRID: uint64(i + 1), SGList: []provider.SGE{
 			{Addr: c.mr.Addr() + uint64(16*i), Length: 16, LKey: c.mr.LKey()}}}})
 		testkit.OK(t, err)
 	}
@@ -260,7 +260,7 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 					}
 					c.peer.close()
 					w.active.want(what, c.id, provider.CMDisconnected, 0)
-					if err := c.id.qp.Cause(); err == nil || !strings.Contains(err.Error(), v.cause) {
+					if err := qpOf(c.id).Cause(); err == nil || !strings.Contains(err.Error(), v.cause) {
 						t.Errorf("%s: the connection ended with %v", what, err)
 					}
 					if v.receives > 0 {
@@ -273,47 +273,6 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestInitiateReadsNoFurther: what follows the Reply stays in the socket.
-func TestInitiateReadsNoFurther(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		dst, accepted := w.listenRaw()
-		conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPort{}, dst))(t)
-		p := testkit.Must(newWire(w.active.dev, conn))(t)
-		defer p.close()
-		initiator := testkit.Must(mpa.NewInitiator(mpa.Config{MaxIRD: 4}, mpa.Offer{}))(t)
-		ctx := t.Context()
-		reply, after := enhanced(nil).AppendTo(nil), octets(1<<16)
-		peer, sent := accepted(), make(chan struct{})
-		go func() {
-			defer close(sent)
-			request := make([]byte, len(initiator.AppendRequest(nil)))
-			for n := 0; n < len(request); {
-				more, err := peer.read(request[n:])
-				if err != nil {
-					return
-				}
-				n += more
-			}
-			peer.trySend(append(bytes.Clone(reply), after...))
-		}()
-		testkit.OK(t, p.write(ctx, initiator.AppendRequest(nil)))
-		_, got, err := p.reply(ctx, initiator)
-		testkit.OK(t, err)
-		if !bytes.Equal(got, reply) || cap(got) > pastFrame {
-			t.Errorf("reply has read %x, with room for %d bytes", got, cap(got))
-		}
-		client, rest := &rawPeer{t: t, conn: conn}, make([]byte, 0, len(after))
-		for len(rest) < len(after) {
-			n := testkit.Must(client.read(rest[len(rest):cap(rest)]))(t)
-			rest = rest[:len(rest)+n]
-		}
-		if !bytes.Equal(rest, after) {
-			t.Error("what is left in the socket is not what followed the Reply")
-		}
-		<-sent
-	})
 }
 
 // TestOctetsAfterABadReply: a Reply that ends the start-up may have bytes after it, the ULP's

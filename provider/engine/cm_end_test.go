@@ -10,41 +10,42 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 )
 
 // wantDisconnected expects the end of a connection on both sides, once.
-func (w *cmWorld) wantDisconnected(what string, client, server *cmID) {
+func (w *cmWorld) wantDisconnected(what string, client, server *cm.ID) {
 	w.t.Helper()
 	w.active.want(what, client, provider.CMDisconnected, 0)
 	w.server.want(what, server, provider.CMDisconnected, 0)
 	w.active.wantIdle(what + ": once")
 	w.server.wantIdle(what + ": once")
-	for _, id := range []*cmID{client, server} {
-		if state := id.qp.getState(); state != provider.QPErr {
+	for _, id := range []*cm.ID{client, server} {
+		if state := qpOf(id).getState(); state != provider.QPErr {
 			w.t.Errorf("%s: QP in %s", what, state)
 		}
-		if id.qp.Cause() == nil {
+		if qpOf(id).Cause() == nil {
 			w.t.Errorf("%s: no cause", what)
 		}
 	}
 }
 
 func TestDisconnect(t *testing.T) {
-	for name, disconnect := range map[string]func(t *testing.T, client, server *cmID){
-		"the initiator disconnects": func(t *testing.T, client, _ *cmID) { testkit.OK(t, client.Disconnect()) },
-		"the responder disconnects": func(t *testing.T, _, server *cmID) { testkit.OK(t, server.Disconnect()) },
-		"both disconnect": func(t *testing.T, client, server *cmID) {
+	for name, disconnect := range map[string]func(t *testing.T, client, server *cm.ID){
+		"the initiator disconnects": func(t *testing.T, client, _ *cm.ID) { testkit.OK(t, client.Disconnect()) },
+		"the responder disconnects": func(t *testing.T, _, server *cm.ID) { testkit.OK(t, server.Disconnect()) },
+		"both disconnect": func(t *testing.T, client, server *cm.ID) {
 			testkit.OK(t, client.Disconnect())
 			testkit.OK(t, server.Disconnect())
 		},
-		"one disconnects twice": func(t *testing.T, client, _ *cmID) {
+		"one disconnects twice": func(t *testing.T, client, _ *cm.ID) {
 			testkit.OK(t, client.Disconnect())
 			testkit.OK(t, client.Disconnect())
 		},
-		"the initiator's QP is aborted": func(_ *testing.T, client, _ *cmID) { client.qp.abort(io.ErrUnexpectedEOF) },
-		"the responder's QP is closed":  func(t *testing.T, _, server *cmID) { testkit.OK(t, server.qp.Close()) },
-		"the initiator's QP goes to ERR": func(t *testing.T, client, _ *cmID) {
-			testkit.OK(t, client.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		"the initiator's QP is aborted": func(_ *testing.T, client, _ *cm.ID) { qpOf(client).abort(io.ErrUnexpectedEOF) },
+		"the responder's QP is closed":  func(t *testing.T, _, server *cm.ID) { testkit.OK(t, qpOf(server).Close()) },
+		"the initiator's QP goes to ERR": func(t *testing.T, client, _ *cm.ID) {
+			testkit.OK(t, qpOf(client).Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,10 +114,10 @@ func TestCloseAtAnyTime(t *testing.T) {
 			testkit.OK(t, e.ID.Close())
 		}
 		waitFor(t, "no request is left", func() bool {
-			for e, more, _ := w.server.ch.pop(); more; e, more, _ = w.server.ch.pop() {
+			for e, more := w.server.ch.Poll(); more; e, more = w.server.ch.Poll() {
 				testkit.OK(t, e.ID.Close())
 			}
-			return len(l.listening.places) == 1 && w.server.ch.events() == 0
+			return l.Pending() == 1 && w.server.ch.Events() == 0
 		})
 		next.close()
 
@@ -147,11 +148,11 @@ func TestCloseWithForeignQP(t *testing.T) {
 		}
 		l := w.server.listen()
 		client := w.active.routed(l.LocalAddr())
-		testkit.OK(t, client.qp.Close())
+		testkit.OK(t, qpOf(client).Close())
 		clientQP, serverQP := own(w.active), own(w.server)
 		testkit.OK(t, client.Connect(provider.ConnParam{QP: clientQP}))
 		e := w.server.next("the Request arrives")
-		server := e.ID.(*cmID)
+		server := e.ID.(*cm.ID)
 		testkit.OK(t, server.Accept(provider.ConnParam{QP: serverQP}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("accepted", client, provider.CMEstablished, 0)

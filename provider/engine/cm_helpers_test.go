@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
@@ -35,7 +36,7 @@ type cmHost struct {
 	dev *device
 	pd  provider.PD
 	cq  provider.CQ
-	ch  *eventChannel
+	ch  *cm.EventChannel
 }
 
 // onNetworks runs a test over the networks that there are: in memory, in a bubble
@@ -111,11 +112,11 @@ func (w *cmWorld) host(opts Options) *cmHost {
 
 // channel makes an event channel, which has to be empty of ids and of surprises
 // in the end.
-func (h *cmHost) channel() *eventChannel {
+func (h *cmHost) channel() *cm.EventChannel {
 	h.t.Helper()
-	ch := testkit.Must(h.dev.CreateEventChannel())(h.t).(*eventChannel)
+	ch := testkit.Must(h.dev.CreateEventChannel())(h.t).(*cm.EventChannel)
 	h.t.Cleanup(func() {
-		if e, more, _ := ch.pop(); more {
+		if e, more := ch.Poll(); more {
 			h.t.Errorf("event that nobody expected: %s, status %d", e.Type, e.Status)
 		}
 		if err := ch.Close(); err != nil {
@@ -126,40 +127,43 @@ func (h *cmHost) channel() *eventChannel {
 }
 
 // id makes an id, which is closed, and its QP before it, when the test ends.
-func (h *cmHost) id() *cmID {
+func (h *cmHost) id() *cm.ID {
 	h.t.Helper()
 	return h.own(testkit.Must(h.ch.CreateID(nil))(h.t))
 }
 
 // own closes an id when the test ends.
-func (h *cmHost) own(id provider.ID) *cmID {
-	own := id.(*cmID)
+func (h *cmHost) own(id provider.ID) *cm.ID {
+	own := id.(*cm.ID)
 	h.t.Cleanup(func() { h.closeID(own) })
 	return own
 }
 
-func (h *cmHost) closeID(id *cmID) {
+func (h *cmHost) closeID(id *cm.ID) {
 	h.t.Helper()
-	id.mu.Lock()
-	q := id.qp
-	id.mu.Unlock()
-	if q != nil {
+	if q := qpOf(id); q != nil {
 		testkit.OK(h.t, q.Close())
 	}
 	testkit.OK(h.t, id.Close())
 }
 
+// qpOf returns the QP of an id, nil if it has none.
+func qpOf(id *cm.ID) *qp {
+	q, _ := id.QP().(*cmQP)
+	return (*qp)(q)
+}
+
 var smallQP = provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}
 
 // qp makes the QP of an id.
-func (h *cmHost) qp(id *cmID) *qp {
+func (h *cmHost) qp(id *cm.ID) *qp {
 	h.t.Helper()
 	return testkit.Must(id.CreateQP(h.pd,
 		provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
 }
 
 // listen makes a listener.
-func (h *cmHost) listen() *cmID {
+func (h *cmHost) listen() *cm.ID {
 	h.t.Helper()
 	id := h.id()
 	testkit.OK(h.t, id.BindAddr(h.w.addr))
@@ -168,7 +172,7 @@ func (h *cmHost) listen() *cmID {
 }
 
 // routed makes an id with a QP that is ready to connect to dst.
-func (h *cmHost) routed(dst netip.AddrPort) *cmID {
+func (h *cmHost) routed(dst netip.AddrPort) *cm.ID {
 	h.t.Helper()
 	id := h.id()
 	h.resolve(id, dst)
@@ -176,7 +180,7 @@ func (h *cmHost) routed(dst netip.AddrPort) *cmID {
 }
 
 // resolve makes an id ready to connect to dst, with a QP.
-func (h *cmHost) resolve(id *cmID, dst netip.AddrPort) {
+func (h *cmHost) resolve(id *cm.ID, dst netip.AddrPort) {
 	h.t.Helper()
 	testkit.OK(h.t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
 	h.want("an address is resolved at once", id, provider.CMAddrResolved, 0)
@@ -186,7 +190,7 @@ func (h *cmHost) resolve(id *cmID, dst netip.AddrPort) {
 }
 
 // connect begins a connection to dst.
-func (h *cmHost) connect(dst netip.AddrPort, param provider.ConnParam) *cmID {
+func (h *cmHost) connect(dst netip.AddrPort, param provider.ConnParam) *cm.ID {
 	h.t.Helper()
 	id := h.routed(dst)
 	testkit.OK(h.t, id.Connect(param))
@@ -206,7 +210,7 @@ func (h *cmHost) next(what string) provider.CMEvent {
 }
 
 // want waits for an event of id and compares it.
-func (h *cmHost) want(what string, id *cmID, typ provider.CMEventType, errno syscall.Errno) provider.CMEvent {
+func (h *cmHost) want(what string, id *cm.ID, typ provider.CMEventType, errno syscall.Errno) provider.CMEvent {
 	h.t.Helper()
 	e := h.next(what)
 	if e.Type != typ || e.Status != -int(errno) || e.ID != id {
@@ -217,7 +221,7 @@ func (h *cmHost) want(what string, id *cmID, typ provider.CMEventType, errno sys
 }
 
 // wantRequest waits for a CONNECT_REQUEST. A QP is made for its id.
-func (h *cmHost) wantRequest(what string, listener *cmID) (*cmID, provider.ConnParam) {
+func (h *cmHost) wantRequest(what string, listener *cm.ID) (*cm.ID, provider.ConnParam) {
 	h.t.Helper()
 	e := h.next(what)
 	if e.Type != provider.CMConnectRequest || e.Status != 0 || e.ListenID != listener || e.ID == listener {
@@ -232,7 +236,7 @@ func (h *cmHost) wantRequest(what string, listener *cmID) (*cmID, provider.ConnP
 func (h *cmHost) wantIdle(what string) {
 	h.t.Helper()
 	h.w.pause()
-	if e, more, _ := h.ch.pop(); more {
+	if e, more := h.ch.Poll(); more {
 		h.t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
 	}
 }
@@ -269,30 +273,28 @@ func waitFor(t testing.TB, what string, done func() bool) {
 
 // wantLeft waits until the engine has noted that the peer of a request has left, or has not waited
 // for the answer.
-func wantLeft(t testing.TB, id *cmID) {
+func wantLeft(t testing.TB, id *cm.ID) {
 	t.Helper()
 	waitFor(t, "the peer of a request has left", func() bool {
-		id.mu.Lock()
-		defer id.mu.Unlock()
-		return id.request == nil || id.request.gone
+		return id.PeerLeft()
 	})
 }
 
 // established makes a connection.
-func (w *cmWorld) established() (client, server *cmID) {
+func (w *cmWorld) established() (client, server *cm.ID) {
 	w.t.Helper()
 	return w.acceptedOn(w.server.listen())
 }
 
 // acceptedOn is established with a listener that is there.
-func (w *cmWorld) acceptedOn(l *cmID) (client, server *cmID) {
+func (w *cmWorld) acceptedOn(l *cm.ID) (client, server *cm.ID) {
 	w.t.Helper()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
 	return client, w.meet("a connection is made", client, l)
 }
 
 // meet accepts the request of a client that connects to l, with the depths that it asks for.
-func (w *cmWorld) meet(what string, client, l *cmID) (server *cmID) {
+func (w *cmWorld) meet(what string, client, l *cm.ID) (server *cm.ID) {
 	w.t.Helper()
 	server, param := w.server.wantRequest(what, l)
 	testkit.OK(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources,
@@ -327,7 +329,7 @@ func (w *cmWorld) dialRawFrom(src netip.Addr, dst netip.AddrPort) *rawPeer {
 }
 
 // request connects to the listener l and sends a Request.
-func (w *cmWorld) request(l *cmID) *rawPeer {
+func (w *cmWorld) request(l *cm.ID) *rawPeer {
 	w.t.Helper()
 	p := w.dialRaw(l.LocalAddr())
 	p.send(rawRequest(nil))
@@ -354,7 +356,7 @@ func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
 }
 
 // toRaw connects to a scripted peer, and returns the id, the peer, and the Request that has come.
-func (w *cmWorld) toRaw(param provider.ConnParam) (client *cmID, p *rawPeer, request mpa.Frame) {
+func (w *cmWorld) toRaw(param provider.ConnParam) (client *cm.ID, p *rawPeer, request mpa.Frame) {
 	w.t.Helper()
 	dst, accepted := w.listenRaw()
 	client = w.active.connect(dst, param)

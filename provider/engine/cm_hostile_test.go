@@ -12,12 +12,13 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // wantServed checks that a listener still serves others.
-func (w *cmWorld) wantServed(l *cmID) {
+func (w *cmWorld) wantServed(l *cm.ID) {
 	w.t.Helper()
 	w.meet("others are still served", w.active.connect(l.LocalAddr(), provider.ConnParam{}), l)
 }
@@ -227,7 +228,7 @@ func TestIllegalReplies(t *testing.T) {
 			p.trySend(b)
 			w.active.want(name, client, provider.CMConnectError, syscall.EINVAL)
 			_ = p.wantEnd(name)
-			if state := client.qp.getState(); state != provider.QPInit {
+			if state := qpOf(client).getState(); state != provider.QPInit {
 				t.Errorf("%s: QP in %s", name, state)
 			}
 		}
@@ -347,7 +348,7 @@ func TestAcceptFails(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.id()
 		testkit.OK(t, l.BindAddr(w.addr))
-		l.binding = poorBinding{l.binding}
+		l.ReplaceBinding(func(b transport.Binding) transport.Binding { return poorBinding{b} })
 		testkit.OK(t, l.Listen(0))
 		start := time.Now()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})

@@ -16,38 +16,22 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// events is how many events wait on a channel.
-func (ch *eventChannel) events() (n int) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	for e := ch.first; e != nil; e = e.next {
-		n++
-	}
-	return n
-}
-
-// accepts returns how many connections count as accepted.
-func (h *cmHost) accepts() int {
-	h.dev.accepted.mu.Lock()
-	defer h.dev.accepted.mu.Unlock()
-	return h.dev.accepted.all
-}
-
 // wantPending checks how many requests a listener, its channel and its device have, after a moment
 // in which it may become too many, or after the time that it takes.
-func (h *cmHost) wantPending(what string, l *cmID, places, events, ids, accepted int) {
+func (h *cmHost) wantPending(what string, l *cm.ID, places, events, ids, accepted int) {
 	h.t.Helper()
 	h.w.moment()
 	var got [4]int
 	want := [...]int{places, events, ids, accepted}
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		got = [...]int{len(l.listening.places), h.ch.events(), int(h.ch.refs.Len()) - 1, h.accepts()}
+		got = [...]int{l.Pending(), h.ch.Events(), h.ch.IDs() - 1, h.dev.cm.Accepted()}
 		if got == want || h.w.fake || time.Now().After(end) {
 			break
 		}
@@ -75,16 +59,16 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		}
 		comeAndGo := func(i int) {
 			p := w.request(l)
-			waitFor(t, "a request has come", func() bool { return w.server.ch.events() == 1 })
+			waitFor(t, "a request has come", func() bool { return w.server.ch.Events() == 1 })
 			leave[i%limit](p)
-			waitFor(t, "it is withdrawn", func() bool { return w.server.ch.events() == 0 })
+			waitFor(t, "it is withdrawn", func() bool { return w.server.ch.Events() == 0 })
 		}
 		for i := range 3 * limit {
 			comeAndGo(i)
 		}
 		w.server.wantPending("nobody fetched them", l, 1, 0, 0, 0) // one place for the next peer
 
-		var fetched []*cmID
+		var fetched []*cm.ID
 		for i := range limit {
 			p := w.request(l)
 			id, _ := w.server.wantRequest("a request", l)
@@ -102,7 +86,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		w.server.closeID(fetched[2])
 		w.server.wantPending("so do Reject and Close", l, 2, 0, 4, 1)
 		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.EINVAL)
-		if state := fetched[0].qp.getState(); state != provider.QPInit {
+		if state := qpOf(fetched[0]).getState(); state != provider.QPInit {
 			t.Errorf("QP in %s", state)
 		}
 		wantErr(t, fetched[3].Accept(provider.ConnParam{}), syscall.ECONNRESET)
@@ -118,12 +102,10 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 		l := w.server.listen()
 		p := w.request(l)
 		w.moment()
-		taken := w.server.ch.take(l) // as Migrate does
+		release := w.server.ch.Hold(l)
 		p.close()
 		w.moment()
-		for _, e := range taken {
-			w.server.ch.push(e)
-		}
+		release()
 		server, _ := w.server.wantRequest("it is fetched", l)
 		wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
 		w.server.wantPending("and answered", l, 1, 0, 1, 0)
@@ -143,14 +125,12 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 			w.server.dev.prog.steps <- struct{}{}
 		}
 		p.close()
-		server.mu.Lock()
-		conn := server.request.wire.conn
-		server.mu.Unlock()
+		conn := server.RequestConn()
 		waitFor(t, "the FIN has come", func() bool {
 			_, err := conn.Readv([][]byte{make([]byte, 1)})
 			return err == io.EOF
 		})
-		testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
+		testkit.OK(t, server.AcceptLater(provider.ConnParam{}))
 		for range policy.StepsAtOnce {
 			<-w.server.dev.prog.steps
 		}
@@ -190,11 +170,11 @@ func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
 	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
 	h, l := w.server, w.server.listen()
 	p := w.request(l)
-	waitFor(t, "the request", func() bool { return h.ch.events() == 1 })
-	release := lockElsewhere(h.dev.accepted.mu.Lock, h.dev.accepted.mu.Unlock) // it stops there
+	waitFor(t, "the request", func() bool { return h.ch.Events() == 1 })
+	release := lockElsewhere(h.dev.cm.LockAdmission, h.dev.cm.UnlockAdmission) // it stops there
 	defer release()
 	p.close()
-	waitFor(t, "the request is withdrawn", func() bool { return h.ch.events() == 0 })
+	waitFor(t, "the request is withdrawn", func() bool { return h.ch.Events() == 0 })
 	testkit.OK(t, l.Close())
 	testkit.OK(t, h.ch.Close())
 	testkit.OK(t, h.cq.Close())
@@ -233,12 +213,12 @@ func wantCloseAfter(t *testing.T, d *device, release func()) {
 
 // leavings are the ways in which a server ends a connection and has to wait for the peer.
 // Each reads what the peer is sent last.
-var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
-	"refused": func(_ *cmWorld, _ *cmID, p *rawPeer) {
+var leavings = map[string]func(w *cmWorld, l *cm.ID, p *rawPeer){
+	"refused": func(_ *cmWorld, _ *cm.ID, p *rawPeer) {
 		p.send(rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
 		p.wantFrame("refused", mpa.KindReply)
 	},
-	"rejected": func(w *cmWorld, l *cmID, p *rawPeer) {
+	"rejected": func(w *cmWorld, l *cm.ID, p *rawPeer) {
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("to be rejected", l)
 		testkit.OK(w.t, server.Reject([]byte("no")))
@@ -247,7 +227,7 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 		}
 		w.server.closeID(server)
 	},
-	"terminated": func(w *cmWorld, l *cmID, p *rawPeer) {
+	"terminated": func(w *cmWorld, l *cm.ID, p *rawPeer) {
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("to be terminated", l)
 		testkit.OK(w.t, server.Accept(provider.ConnParam{}))
@@ -475,8 +455,8 @@ func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 // TestCloseEndsItsOwnConnection: an id whose connection has ended does not end the QP's next
 // one, even if its own DISCONNECTED has not been raised yet.
 func TestCloseEndsItsOwnConnection(t *testing.T) {
-	for name, end := range map[string]func(id *cmID) error{
-		"Close": (*cmID).Close, "Disconnect": (*cmID).Disconnect,
+	for name, end := range map[string]func(id *cm.ID) error{
+		"Close": (*cm.ID).Close, "Disconnect": (*cm.ID).Disconnect,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -485,7 +465,7 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 				q := testkit.Must(w.server.pd.CreateQP(attr))(t).(*qp)
 				t.Cleanup(func() { testkit.OK(t, q.Close()) })
 				l := w.server.listen()
-				accept := func() (client, server *cmID) {
+				accept := func() (client, server *cm.ID) {
 					client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 					server = w.server.own(w.server.next("a request").ID)
 					testkit.OK(t, server.Accept(provider.ConnParam{QP: q}))
@@ -524,24 +504,6 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 	}
 }
 
-// TestPeerGroups: which addresses count as one peer.
-func TestPeerGroups(t *testing.T) {
-	for a, want := range map[string]string{
-		"192.0.2.1":            "192.0.2.1",
-		"::ffff:192.0.2.1":     "192.0.2.1",
-		"2001:db8::1":          "2001:db8::",
-		"2001:db8:0:0:1:2:3:4": "2001:db8::",
-		"2001:db8:0:1::1":      "2001:db8:0:1::",
-		"fe80::1%eth0":         "fe80::",
-		"::1":                  "::1",
-		"::2":                  "::",
-	} {
-		if got := peerGroup(netip.MustParseAddr(a)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s belongs to %s, want %s", a, got, want)
-		}
-	}
-}
-
 // TestLimitsOfIPv6Peers: all addresses of one prefix share the limits of one peer, for silent and
 // for accepted connections.
 func TestLimitsOfIPv6Peers(t *testing.T) {
@@ -567,32 +529,6 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 				w.pause()
 			})
 		})
-	}
-}
-
-// TestAcceptedPerPeerByDefault: one peer may have half of MaxAccepted, and the host itself any
-// number.
-func TestAcceptedPerPeerByDefault(t *testing.T) {
-	for _, tc := range []struct {
-		opts  Options
-		peer  string
-		limit int
-	}{
-		{Options{MaxAccepted: 7}, "192.0.2.1", 3},
-		{Options{MaxAccepted: 1}, "192.0.2.1", 1},
-		{Options{MaxAccepted: 7}, "127.0.0.9", 0},
-		{Options{MaxAccepted: 7}, "::1", 0},
-		{Options{MaxAccepted: 7}, "::2", 3},
-		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: 2}, "::1", 2},
-		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: -1}, "192.0.2.1", 0},
-		{Options{MaxAccepted: -1}, "192.0.2.1", 0},
-	} {
-		tc.opts.Network = noNetwork{}
-		testkit.OK(t, tc.opts.complete())
-		if got := tc.opts.eachAccepted(peerGroup(netip.MustParseAddr(tc.peer))); got != tc.limit {
-			t.Errorf("MaxAccepted %d, MaxAcceptedPerPeer %d: %s may have %d, want %d",
-				tc.opts.MaxAccepted, tc.opts.MaxAcceptedPerPeer, tc.peer, got, tc.limit)
-		}
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // TestConnectOrder: a listener reports the requests of a program in the order of its calls of
@@ -17,14 +19,14 @@ func TestConnectOrder(t *testing.T) {
 	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
 	l := w.server.listen()
 	for range rounds {
-		var clients []*cmID
+		var clients []*cm.ID
 		for range each {
 			clients = append(clients, w.active.routed(l.LocalAddr()))
 		}
 		for i, c := range clients {
 			testkit.OK(t, c.Connect(provider.ConnParam{PrivateData: []byte{byte(i)}}))
 		}
-		var requests []*cmID
+		var requests []*cm.ID
 		for i := range each {
 			r, param := w.server.wantRequest("a request", l)
 			if got := param.PrivateData[0]; int(got) != i {
@@ -41,7 +43,7 @@ func TestConnectOrder(t *testing.T) {
 		}
 		for _, h := range []*cmHost{w.server, w.active} {
 			for more := true; more; {
-				_, more, _ = h.ch.pop()
+				_, more = h.ch.Poll()
 			}
 		}
 	}
@@ -51,7 +53,7 @@ func TestConnectOrder(t *testing.T) {
 func TestResolveOrder(t *testing.T) {
 	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
 	l := w.server.listen()
-	ids := make([]*cmID, 16)
+	ids := make([]*cm.ID, 16)
 	for i := range ids {
 		ids[i] = w.active.id()
 		testkit.OK(t, ids[i].ResolveAddr(netip.AddrPort{}, l.LocalAddr(), time.Second))
@@ -74,11 +76,9 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 	l := w.server.listen()
 	first := w.dialRaw(l.LocalAddr())
 	waitFor(t, "the first one counts as silent", func() bool {
-		l.listening.mu.Lock()
-		defer l.listening.mu.Unlock()
-		return len(l.listening.silent) == 1
+		return l.Silent() == 1
 	})
-	for range 2 * overtakenMost {
+	for range 2 * cm.OvertakenMost {
 		p := w.request(l)
 		r, _ := w.server.wantRequest("a request after the silent connection", l)
 		p.abort()
@@ -101,13 +101,13 @@ func TestAnsweredWithinTheCall(t *testing.T) {
 		r, _ := w.server.wantRequest("a request", l)
 		if i%2 == 0 {
 			testkit.OK(t, r.Accept(provider.ConnParam{}))
-			if state := r.qp.getState(); state != provider.QPRTS {
+			if state := qpOf(r).getState(); state != provider.QPRTS {
 				t.Errorf("the QP is in %v after Accept", state)
 			}
 		} else {
 			testkit.OK(t, r.Reject(nil))
 		}
-		var b [pastFrame]byte
+		var b [mpa.MaxFrameLen]byte
 		if n, _ := p.conn.Readv([][]byte{b[:]}); n == 0 {
 			late++
 		}

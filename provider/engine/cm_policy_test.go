@@ -11,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -55,7 +56,7 @@ func TestCRCPolicies(t *testing.T) {
 					return
 				}
 				w.active.want("established", client, provider.CMEstablished, 0)
-				if got := client.qp.stream.Load().params.CRC; got != tc.crc {
+				if got := qpOf(client).stream.Load().params.CRC; got != tc.crc {
 					t.Errorf("CRC %v, want %v", got, tc.crc)
 				}
 				p.close()
@@ -198,12 +199,12 @@ func TestPeerToPeerFlags(t *testing.T) {
 						return
 					}
 					w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-					p := client.qp.stream.Load().params
+					p := qpOf(client).stream.Load().params
 					if !p.PeerToPeer || p.RTR&active&passive != p.RTR || p.RTR == 0 {
 						t.Errorf("the initiator begins with %s", p.RTR)
 					}
 					waitFor(t, "the RTR indication has come, and the responder may send",
-						server.qp.stream.Load().maySend.Load)
+						qpOf(server).stream.Load().maySend.Load)
 				})
 			})
 		}
@@ -277,16 +278,16 @@ func TestMaxAccepted(t *testing.T) {
 						t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
 					}
 					w.moment()
-					if e, more, _ := w.server.ch.pop(); more {
+					if e, more := w.server.ch.Poll(); more {
 						t.Errorf("%s: event %s at the server", what, e.Type)
 					}
 				}
-				for end, act := range map[string]func(client, server *cmID){
-					"disconnect": func(client, server *cmID) {
+				for end, act := range map[string]func(client, server *cm.ID){
+					"disconnect": func(client, server *cm.ID) {
 						testkit.OK(t, client.Disconnect())
 						w.wantDisconnected("disconnected", client, server)
 					},
-					"close": func(client, server *cmID) {
+					"close": func(client, server *cm.ID) {
 						w.server.closeID(server)
 						w.active.want("the server closed", client, provider.CMDisconnected, 0)
 					},
@@ -294,7 +295,7 @@ func TestMaxAccepted(t *testing.T) {
 					c, s := w.acceptedOn(l)
 					full("two are there, " + end)
 					act(c, s)
-					waitFor(t, "its place is given back", func() bool { return w.server.accepts() == 1 })
+					waitFor(t, "its place is given back", func() bool { return w.server.dev.cm.Accepted() == 1 })
 				}
 				client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 				server, _ := w.server.wantRequest("not answered yet", l)
@@ -311,12 +312,12 @@ func TestMaxAccepted(t *testing.T) {
 				bad := w.dialRaw(l.LocalAddr())
 				bad.trySend([]byte("GET / HTTP/1.1\r\n\r\n"))
 				_ = bad.wantEnd("not MPA")
-				waitFor(t, "their places are given back", func() bool { return w.server.accepts() == 1 })
+				waitFor(t, "their places are given back", func() bool { return w.server.dev.cm.Accepted() == 1 })
 				c, s := w.acceptedOn(l)
 				testkit.OK(t, c.Disconnect())
 				w.wantDisconnected("disconnected", c, s)
-				waitFor(t, "the first one is counted only", func() bool { return w.server.accepts() == 1 })
-				if n := len(w.server.dev.accepted.peers); n != 1 {
+				waitFor(t, "the first one is counted only", func() bool { return w.server.dev.cm.Accepted() == 1 })
+				if n := w.server.dev.cm.AcceptedPeers(); n != 1 {
 					t.Errorf("a connection of %d peers is counted", n)
 				}
 			})
@@ -335,9 +336,7 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", opts, true)
 		l := w.server.listen()
 		w.moment() // until the place of the next connection is taken
-		for range places - 1 {
-			l.listening.places <- struct{}{}
-		}
+		release := l.TakePlaces(places - 1)
 		var peers []*rawPeer
 		for range places {
 			p := w.request(l)
@@ -345,9 +344,7 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 		}
 		first, _ := w.server.wantRequest("the one place", l)
 		w.server.wantIdle("the others wait in the backlog")
-		for range places - 1 {
-			<-l.listening.places
-		}
+		release()
 		testkit.OK(t, first.Reject(nil))
 		for range places - 1 {
 			server, _ := w.server.wantRequest("an honest peer's", l)

@@ -20,8 +20,8 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 		waiting := func() int64 { return w.server.cq.(*cq).seen.Load() }
 		w.server.dev.prog.cancel() // from here on only connections that come call the poller
 		<-w.server.dev.prog.ended
-		testkit.Must(server.qp.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
-		testkit.Must(client.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
+		testkit.Must(qpOf(server).PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		testkit.Must(qpOf(client).PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
 		synctest.Wait()
 		if n := waiting(); n != 0 {
 			t.Fatalf("%d completions, though nobody has called the poller", n)
@@ -61,13 +61,13 @@ func TestStepsAtOnce(t *testing.T) {
 				t.Errorf("%s: done %v, and %d steps are not over", what, done(), n)
 			}
 		}
-		event := func() bool { return w.server.ch.events() > 0 }
+		event := func() bool { return w.server.ch.Events() > 0 }
 		come := func() *rawPeer { return w.request(l) }
 		var p *rawPeer
 		blocked("a request", func() { p = come() }, event)
 		server, _ := w.server.wantRequest("a request", l)
 		blocked("accepting it", func() {
-			testkit.Must(server.beginAccept(provider.ConnParam{}))(t)
+			testkit.OK(t, server.AcceptLater(provider.ConnParam{}))
 		}, event)
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		p.abort()
@@ -77,7 +77,7 @@ func TestStepsAtOnce(t *testing.T) {
 		left := func(n int) func() bool {
 			return func() bool { return w.server.dev.leaving.len() == n }
 		}
-		blocked("rejecting it", func() { testkit.Must(server.beginReject(nil))(t) }, left(1))
+		blocked("rejecting it", func() { testkit.OK(t, server.RejectLater(nil)) }, left(1))
 		p = come()
 		w.moment()
 		blocked("its peer leaves", func() { p.abort() }, func() bool { return !event() })

@@ -52,8 +52,8 @@ func TestConnect(t *testing.T) {
 		if client.DeviceName() != DeviceName || server.DeviceName() != DeviceName {
 			t.Errorf("devices %q and %q", client.DeviceName(), server.DeviceName())
 		}
-		if client.qp.getState() != provider.QPRTS || server.qp.getState() != provider.QPRTS {
-			t.Errorf("QPs in %s and %s", client.qp.getState(), server.qp.getState())
+		if qpOf(client).getState() != provider.QPRTS || qpOf(server).getState() != provider.QPRTS {
+			t.Errorf("QPs in %s and %s", qpOf(client).getState(), qpOf(server).getState())
 		}
 		w.active.wantIdle("an idle connection has nothing to say")
 		w.server.wantIdle("an idle connection has nothing to say")
@@ -182,7 +182,7 @@ func TestReject(t *testing.T) {
 		if string(e.Param.PrivateData) != "no room" {
 			t.Errorf("reason %q", e.Param.PrivateData)
 		}
-		if state := client.qp.getState(); state != provider.QPInit {
+		if state := qpOf(client).getState(); state != provider.QPInit {
 			t.Errorf("QP in %s", state)
 		}
 		wantErr(t, server.Reject(nil), syscall.EINVAL)
@@ -214,7 +214,7 @@ func TestRejectByClose(t *testing.T) {
 
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		waitFor(t, "the request is there, and nobody fetches it",
-			func() bool { return w.server.ch.events() == 1 })
+			func() bool { return w.server.ch.Events() == 1 })
 		w.server.closeID(l)
 		w.active.want("the listener was closed", client, provider.CMRejected, syscall.ECONNREFUSED)
 		w.server.wantIdle("requests of a closed listener are not delivered")

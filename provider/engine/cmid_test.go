@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 )
 
 // TestListenAfterAddressError listens on an id that ResolveAddr has bound to a source address,
@@ -158,11 +158,11 @@ func TestResolve(t *testing.T) {
 func TestSourcePort(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
-		for name, bind := range map[string]func(id *cmID, src netip.AddrPort) error{
-			"BindAddr": func(id *cmID, src netip.AddrPort) error {
+		for name, bind := range map[string]func(id *cm.ID, src netip.AddrPort) error{
+			"BindAddr": func(id *cm.ID, src netip.AddrPort) error {
 				return errors.Join(id.BindAddr(src), id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), 0))
 			},
-			"ResolveAddr": func(id *cmID, src netip.AddrPort) error { return id.ResolveAddr(src, l.LocalAddr(), 0) },
+			"ResolveAddr": func(id *cm.ID, src netip.AddrPort) error { return id.ResolveAddr(src, l.LocalAddr(), 0) },
 		} {
 			probe := w.active.id()
 			testkit.OK(t, probe.BindAddr(w.addr))
@@ -227,12 +227,12 @@ func TestParameters(t *testing.T) {
 		for _, param := range bad {
 			wantErr(t, server.Accept(param), syscall.EINVAL)
 		}
-		testkit.OK(t, server.qp.Close())
+		testkit.OK(t, qpOf(server).Close())
 		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
-		wantErr(t, server.Accept(provider.ConnParam{QP: client.qp}), syscall.EINVAL) // of another device
-		wantErr(t, server.Accept(provider.ConnParam{QP: server.qp}), syscall.EINVAL) // closed
-		testkit.OK(t, foreign.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
-		wantErr(t, server.Accept(provider.ConnParam{QP: foreign.qp}), syscall.EINVAL) // in ERR
+		wantErr(t, server.Accept(provider.ConnParam{QP: qpOf(client)}), syscall.EINVAL) // of another device
+		wantErr(t, server.Accept(provider.ConnParam{QP: qpOf(server)}), syscall.EINVAL) // closed
+		testkit.OK(t, qpOf(foreign).Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		wantErr(t, server.Accept(provider.ConnParam{QP: qpOf(foreign)}), syscall.EINVAL) // in ERR
 		w.server.qp(server)
 		testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 255, InitiatorDepth: 255}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
@@ -245,9 +245,9 @@ func TestOneQPForTwo(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		first, second := w.active.routed(l.LocalAddr()), w.active.routed(l.LocalAddr())
-		testkit.OK(t, second.qp.Close())
+		testkit.OK(t, qpOf(second).Close())
 		testkit.OK(t, first.Connect(provider.ConnParam{}))
-		testkit.OK(t, second.Connect(provider.ConnParam{QP: first.qp}))
+		testkit.OK(t, second.Connect(provider.ConnParam{QP: qpOf(first)}))
 		var heard []provider.CMEventType
 		for len(heard) < 5 {
 			e := w.server.next("both ask")
@@ -287,17 +287,15 @@ func TestEstablishedKeepsNoStartup(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		client, server := w.established()
 		w.moment()
-		for name, id := range map[string]*cmID{"client": client, "server": server} {
-			id.mu.Lock()
-			if id.request != nil || id.cancel != nil || id.binding != nil {
-				t.Errorf("%s keeps request %v, cancel %t, binding %v", name, id.request, id.cancel != nil, id.binding)
+		for name, id := range map[string]*cm.ID{"client": client, "server": server} {
+			if what := id.Keeps(); len(what) > 0 {
+				t.Errorf("%s keeps %v", name, what)
 			}
-			id.ch.mu.Lock()
-			if id.ch.first != nil {
-				t.Errorf("%s: its channel keeps an event, %s", name, id.ch.first.Type)
+		}
+		for name, h := range map[string]*cmHost{"client": w.active, "server": w.server} {
+			if n := h.ch.Events(); n > 0 {
+				t.Errorf("%s: its channel keeps %d events", name, n)
 			}
-			id.ch.mu.Unlock()
-			id.mu.Unlock()
 		}
 	})
 }
@@ -317,7 +315,7 @@ func TestManyWaitForEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		for range n - 2 {
-			ch.(*eventChannel).push(&queuedEvent{CMEvent: provider.CMEvent{Type: provider.CMDisconnected}})
+			ch.(*cm.EventChannel).Push(provider.CMEvent{Type: provider.CMDisconnected})
 		}
 		for range n - 2 {
 			testkit.OK(t, <-got)
@@ -337,14 +335,4 @@ func TestNextEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		wantErr(t, errOf(w.active.ch.Next(ctx)), context.DeadlineExceeded)
 	})
-}
-
-func TestStatesHaveNames(t *testing.T) {
-	seen := make(map[string]bool)
-	for s := idIdle; s <= idClosed; s++ {
-		if seen[fmt.Sprint(s)] || fmt.Sprint(s) == "" {
-			t.Errorf("state %d is called %q", uint8(s), s)
-		}
-		seen[fmt.Sprint(s)] = true
-	}
 }

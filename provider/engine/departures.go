@@ -90,7 +90,7 @@ type departing interface {
 	// taken, and the FIN. With reset, the connection is reset instead if TCP has not taken
 	// everything. The caller holds no lock. The socket may be closed already.
 	cut(reset bool)
-	peer() netip.Addr // a result of peerGroup
+	peer() netip.Addr // a result of cm.PeerOf
 }
 
 // add notes that c waits. If instead is not nil, there is one connection too many, and the caller

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -82,7 +83,7 @@ func TestTurnsOfEnds(t *testing.T) {
 		l := w.server.listen()
 		var sources []*rawPeer
 		var conns []transport.Conn
-		var servers []*cmID
+		var servers []*cm.ID
 		for range peers {
 			p := w.request(l)
 			server, _ := w.server.wantRequest("a request", l)
@@ -90,7 +91,7 @@ func TestTurnsOfEnds(t *testing.T) {
 			p.wantFrame("accepted", mpa.KindReply)
 			w.server.want("established", server, provider.CMEstablished, 0)
 			sources, servers = append(sources, p), append(servers, server)
-			conns = append(conns, server.qp.stream.Load().conn)
+			conns = append(conns, qpOf(server).stream.Load().conn)
 		}
 		w.moment()
 		w.server.dev.prog.cancel() // from here on this test alone calls the poller
@@ -101,7 +102,7 @@ func TestTurnsOfEnds(t *testing.T) {
 		synctest.Wait()
 		ended := func() (n int) {
 			for _, id := range servers {
-				if id.qp.Cause() != nil {
+				if qpOf(id).Cause() != nil {
 					n++
 				}
 			}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -50,10 +51,10 @@ type device struct {
 	tally tally
 	log   logger
 
-	accepted admission
-	leaving  departures
-	streams  sync.WaitGroup // streams whose onDown has not returned yet
-	tasks    sync.WaitGroup // goroutines of spawn
+	cm      *cm.Manager
+	leaving departures
+	streams sync.WaitGroup // streams whose onDown has not returned yet
+	tasks   sync.WaitGroup // goroutines of spawn
 
 	pds, cqs, qps, srqs refs.Limit
 
@@ -79,6 +80,7 @@ func openDevice(opts Options) (*device, error) {
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
+	d.cm = cm.New(cmConfig(&d.opts), (*cmDevice)(d))
 	d.async.init(maxAsync)
 	d.log.open(opts.Logger)
 	d.chunks.New = func() *chunk { return new(chunk) }
@@ -229,7 +231,7 @@ func (d *device) CreateEventChannel() (provider.EventChannel, error) {
 	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
-	return newEventChannel(d), nil // drops the hold when it is closed
+	return d.cm.NewEventChannel(), nil // calls cmDevice.Release when it is closed
 }
 
 // Close implements provider.Device. When it returns nil the device has no
@@ -243,6 +245,7 @@ func (d *device) Close() error {
 	if first {
 		d.streams.Wait() // QPs are closed when they are flushed, and onDown comes after that
 		d.stopProgress()
+		d.cm.Wait()
 		d.tasks.Wait() // the last step of each may be to let the program close the device
 		d.poller.close()
 		d.async.close()

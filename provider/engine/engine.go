@@ -390,12 +390,6 @@ func (o *Options) checkStartup() error {
 	return nil
 }
 
-// enhances reports whether Connect sends an enhanced Request. RFC 6581 section 10 forbids an
-// enhanced Request that has nothing to negotiate.
-func (o *Options) enhances() bool {
-	return o.Revision >= 2 && o.RDMAC != mpa.RDMACOnly && (!o.ManualIRD || !o.ManualORD || o.PeerToPeer)
-}
-
 func setDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {

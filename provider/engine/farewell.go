@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -57,7 +58,7 @@ func (f *farewell) begin() (instead departing) {
 }
 
 // peer implements departing.
-func (f *farewell) peer() netip.Addr { return peerOf(f.conn) }
+func (f *farewell) peer() netip.Addr { return cm.PeerOf(f.conn) }
 
 // Ready implements transport.Handler.
 func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, policy.TurnLeast) }

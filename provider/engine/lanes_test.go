@@ -16,6 +16,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -326,11 +327,8 @@ func TestStrangersSayNothing(t *testing.T) {
 	addr := id.LocalAddr().String()
 	first := testkit.Must(net.Dial("tcp", addr))(t)
 	defer first.Close() // it stays, until there have been others
-	ls := id.(*cmID).listening
 	waitFor(t, "the first one counts as silent", func() bool {
-		ls.mu.Lock()
-		defer ls.mu.Unlock()
-		return len(ls.silent) == 1
+		return id.(*cm.ID).Silent() == 1
 	})
 	for i := range 19 {
 		c, err := net.Dial("tcp", addr)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,7 +39,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	}
 	s.tx.fetches = m
 
-	d.accepted.mu.Lock() // a goroutine that counts waits here
+	d.cm.LockAdmission() // a goroutine that counts waits here
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -51,13 +50,10 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("pieces that are there were counted as calls of an object")
 	}
-	if d.accepted.peers == nil {
-		d.accepted.peers = make(map[netip.Addr]int) // for counting, if that happens
-	}
-	d.accepted.mu.Unlock()
+	d.cm.UnlockAdmission()
 	<-ended
-	if n, ahead := d.chunks.Lent(), d.prog.ahead.Load(); n != 0 || ahead != 0 || d.accepted.all != 0 {
-		t.Errorf("%d chunks are lent, %d pieces are ahead, %d are counted", n, ahead, d.accepted.all)
+	if n, ahead := d.chunks.Lent(), d.prog.ahead.Load(); n != 0 || ahead != 0 || d.cm.Accepted() != 0 {
+		t.Errorf("%d chunks are lent, %d pieces are ahead, %d are counted", n, ahead, d.cm.Accepted())
 	}
 }
 
@@ -146,7 +142,7 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 					p := w.dialRaw(l.LocalAddr())
 					p.trySend(rawRequest(nil))
 					w.moment()
-					if h.ch.events() == 0 {
+					if h.ch.Events() == 0 {
 						continue // it was reset
 					}
 					server, _ := h.wantRequest("a request", l)

@@ -261,8 +261,7 @@ func TestOutsidePollerLendsP(t *testing.T) {
 	if n := runs(func() {}); n > 2 {
 		t.Errorf("other goroutines ran in %d of 9 polls, which costs two switches of threads", n)
 	}
-	w := &wire{readable: make(chan struct{}, 1), poller: acceptingPoller{}, woken: &d.prog.woken}
-	if n := runs(func() { w.Ready(true, false) }); n < 7 {
+	if n := runs((*cmDevice)(d).Woke); n < 7 {
 		t.Errorf("a goroutine that the peer woke ran in %d of 9 polls", n)
 	}
 	if n := runs(func() {}); n > 2 {
@@ -273,8 +272,3 @@ func TestOutsidePollerLendsP(t *testing.T) {
 		t.Errorf("a goroutine in a step ran in %d of 9 polls", n)
 	}
 }
-
-// acceptingPoller watches for whatever it is told to.
-type acceptingPoller struct{ transport.Poller }
-
-func (acceptingPoller) WantRead(transport.Conn, bool) error { return nil }

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -27,7 +28,7 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, onDown func(error)) e
 }
 
 // begin does the work of start, and returns the stream, so that the caller can end this stream and
-// not a later one of the QP. admitted says that admission counts the connection, at least until
+// not a later one of the QP. admitted says that package cm counts the connection, at least until
 // onDown is called.
 func (q *qp) begin(
 	conn transport.Conn, params mpa.Params, admitted bool, onDown func(error),
@@ -39,7 +40,7 @@ func (q *qp) begin(
 		MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
 		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
 	}
-	s.inbound.Init(roundDepth(params.IRD))
+	s.inbound.Init(cm.RoundDepth(params.IRD))
 	s.outstanding.Init(outboundDepth(params))
 	s.records, _ = conn.(transport.RecordWriter)
 	s.rx.init(s)
@@ -73,17 +74,6 @@ func (q *qp) begin(
 	return s, nil
 }
 
-// roundDepth rounds the number of inbound Reads up to a power of two, because siw does so with the
-// number in the start-up frames and uses the result.
-//
-//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
-func roundDepth(ird int) int {
-	if ird <= 0 {
-		return 0
-	}
-	return roundUp(ird)
-}
-
 // outboundDepth returns the ORD, or 1 if it is 0 and the RTR indication is a Read.
 func outboundDepth(p mpa.Params) int {
 	if sendsRTR(p.PeerToPeer, p.WaitFirstFPDU) && p.RTR == mpa.RTRRead {
@@ -98,18 +88,28 @@ func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitF
 func (q *qp) enterRTS(s *stream, ord int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch state := q.getState(); {
+	switch {
 	case q.closing:
 		return errDestroyed
 	case q.dev.fatal.Load():
 		return errDeviceFatal
-	case state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
-		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
+	}
+	if err := q.checkConnectable(); err != nil {
+		return err
 	}
 	s.tx.next = q.sq.tail.Load() // posts are refused before RTS
 	q.ird, q.ord = uint16(s.inbound.Depth()), uint16(ord)
 	q.stream.Store(s)
 	q.setState(provider.QPRTS)
+	return nil
+}
+
+// checkConnectable returns EINVAL for a QP in a state from which it can't be connected.
+func (q *qp) checkConnectable() error {
+	state := q.getState()
+	if state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR {
+		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -115,7 +116,7 @@ func replay(t *testing.T, role string) {
 type player struct {
 	t    *testing.T
 	host *cmHost
-	id   *cmID
+	id   *cm.ID
 	qp   *qp
 	peer *rawPeer
 
@@ -124,11 +125,8 @@ type player struct {
 	taken, done int
 }
 
-func newPlayer(t *testing.T, h *cmHost, id *cmID, peer *rawPeer) *player {
-	id.mu.Lock()
-	q := id.qp
-	id.mu.Unlock()
-	p := &player{t: t, host: h, id: id, qp: q, peer: peer, regions: make(map[uint32]*memory.Region)}
+func newPlayer(t *testing.T, h *cmHost, id *cm.ID, peer *rawPeer) *player {
+	p := &player{t: t, host: h, id: id, qp: qpOf(id), peer: peer, regions: make(map[uint32]*memory.Region)}
 	p.recv = p.region(0, 0, 64)
 	p.send = p.region(0, 0, 64)
 	p.postRecv()

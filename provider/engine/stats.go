@@ -276,7 +276,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 			connected++
 		}
 	}
-	accepted, closing := d.accepted.len(), d.leaving.len()
+	accepted, closing := d.cm.Accepted(), d.leaving.len()
 	t := &d.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()

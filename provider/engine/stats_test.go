@@ -13,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -74,8 +75,8 @@ func TestStatsTraffic(t *testing.T) {
 func TestIdleCountsNothing(t *testing.T) {
 	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
 		client, server := w.established()
-		for _, id := range []*cmID{client, server} {
-			q := id.qp
+		for _, id := range []*cm.ID{client, server} {
+			q := qpOf(id)
 			st := testkit.Must(q.Stats())(t)
 			if q.counts.Load() != nil || st.Sent != (provider.Traffic{}) || st.LowestRecvs != -1 {
 				t.Errorf("an idle QP has counts: %+v", st)

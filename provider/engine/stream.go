@@ -56,7 +56,7 @@ type stream struct {
 
 	watchMu   sched.Mutex[locks.Watch]
 	unwatched unwatched // why the poller does not watch the stream for arrivals
-	admitted  bool      // admission counts it
+	admitted  bool      // package cm counts it
 
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger

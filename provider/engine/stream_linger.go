@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -289,7 +290,7 @@ func (s *stream) startLinger(e *ending, from phase) {
 }
 
 // peer implements departing.
-func (s *stream) peer() netip.Addr { return peerOf(s.conn) }
+func (s *stream) peer() netip.Addr { return cm.PeerOf(s.conn) }
 
 // closeConn closes the socket. linger.mu is held.
 func (s *stream) closeConn() {

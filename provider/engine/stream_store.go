@@ -334,22 +334,16 @@ func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
 	return ok
 }
 
-// orphan counts a call of an object whose stream is about to end, if admission counts that stream.
-// It may exceed the limit, because the call exists already.
+// orphan counts a call of an object whose stream is about to end, if package cm counts that stream.
 func (s *stream) orphan() {
-	if !s.admitted {
-		return
+	if s.admitted {
+		s.dev.cm.CountOrphan(s.peer())
 	}
-	a := &s.dev.accepted
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all++
-	a.peers[s.peer()]++ // its connection is in the map
 }
 
 // orphanOver undoes orphan.
 func (s *stream) orphanOver() {
 	if s.admitted {
-		s.dev.discharge(s.peer())
+		s.dev.cm.Discharge(s.peer())
 	}
 }

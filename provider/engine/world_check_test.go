@@ -237,10 +237,7 @@ func (d *device) listed() int {
 }
 
 func (d *device) acceptedNow() int {
-	a := &d.accepted
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return max(a.all, len(a.peers))
+	return max(d.cm.Accepted(), d.cm.AcceptedPeers())
 }
 
 // freeListsAreClean checks that the objects in the free lists, which the next stream gets, refer to

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 )
 
 // The end of a world: everything is closed, in any order that is permitted.
@@ -143,8 +145,7 @@ func (w *world) closings(p *proc) []*closing {
 // noIDs reports whether no id is on the process's event channel: a request may have come
 // just before its listener was closed.
 func (w *world) noIDs(p *proc) bool {
-	n := p.ch.(*eventChannel).refs.Len()
-	return n == 0
+	return p.ch.(*cm.EventChannel).IDs() == 0
 }
 
 // drainAll empties a CQ and checks that its QPs, which are closed, have nothing left.

@@ -14,11 +14,11 @@ import "github.com/govs-rdma/govs/provider/engine/internal/sched"
 
 // Locks of the connection manager. A listener's ID comes before the IDs of its requests.
 type (
-	ID struct { // cmID.mu
+	ID struct { // cm.ID.mu
 		sched.First
 		sched.Nests
 	}
-	Wire struct{ sched.After[ID] } // wire.mu
+	Wire struct{ sched.After[ID] } // cm.wire.mu
 )
 
 // Locks of a stream: its two sides, and the end of its connection.
@@ -67,15 +67,15 @@ type (
 		sched.After[CompChannel]
 		sched.Leaf
 	}
-	EventChannel struct { // eventChannel.mu
+	EventChannel struct { // cm.EventChannel.mu
 		sched.After[Async]
 		sched.Leaf
 	}
-	Listening struct { // listening.mu
+	Listening struct { // cm.listening.mu
 		sched.After[EventChannel]
 		sched.Leaf
 	}
-	Admission struct { // admission.mu
+	Admission struct { // cm.admission.mu
 		sched.After[Listening]
 		sched.Leaf
 	}

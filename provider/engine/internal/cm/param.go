@@ -1,10 +1,11 @@
-package engine
+package cm
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -18,28 +19,28 @@ const maxDepth = 0xff
 
 // checkDepths checks the read depths of param and replaces maxDepth. It rounds IRD up to a power of
 // two, because siw rounds up what it is granted, and uses it.
-func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error) {
+func (m *Manager) checkDepths(param provider.ConnParam) (ird, ord int, err error) {
 	ird, ord = param.ResponderResources, param.InitiatorDepth
 	if ird == maxDepth {
-		ird = d.opts.MaxIRD
+		ird = m.cfg.MPA.MaxIRD
 	}
 	if ord == maxDepth {
-		ord = d.opts.MaxORD
+		ord = m.cfg.MaxORD
 	}
 	switch {
-	case ird < 0 || ird > d.opts.MaxIRD:
-		return 0, 0, depthOutside("ResponderResources (IRD)", ird, d.opts.MaxIRD)
-	case ord < 0 || ord > d.opts.MaxORD:
-		return 0, 0, depthOutside("InitiatorDepth (ORD)", ord, d.opts.MaxORD)
+	case ird < 0 || ird > m.cfg.MPA.MaxIRD:
+		return 0, 0, depthOutside("ResponderResources (IRD)", ird, m.cfg.MPA.MaxIRD)
+	case ord < 0 || ord > m.cfg.MaxORD:
+		return 0, 0, depthOutside("InitiatorDepth (ORD)", ord, m.cfg.MaxORD)
 	}
-	return roundDepth(ird), ord, nil
+	return RoundDepth(ird), ord, nil
 }
 
 // depthOutside returns EINVAL for a read depth out of range. Programs often set depths in
 // rdmacm.ConnConfig, where other values have a meaning.
 func depthOutside(name string, depth, limit int) error {
-	return fmt.Errorf("%s is %d, and must be from 0 to %d (in ConnConfig, 0 is the default and a negative one none): %w",
-		name, depth, limit, syscall.EINVAL)
+	return fmt.Errorf("%s is %d, and must be from 0 to %d "+
+		"(in ConnConfig, 0 is the default and a negative one none): %w", name, depth, limit, syscall.EINVAL)
 }
 
 // checkPrivateData returns an error that names the limit. The layer below would only refuse.
@@ -52,44 +53,44 @@ func checkPrivateData(private []byte, enhanced bool) error {
 		limit, revision = limit-mpa.EnhancedLen, "6581"
 	}
 	if len(private) > limit {
-		return fmt.Errorf("%d bytes of private data, limit %d (RFC %s): %w", len(private), limit, revision, syscall.EINVAL)
+		return fmt.Errorf("%d bytes of private data, limit %d (RFC %s): %w", len(private), limit,
+			revision, syscall.EINVAL)
 	}
 	return nil
 }
 
-// startupConfig returns how the engine does the MPA start-up, in either role. Deadlines are the
-// caller's.
-func (d *device) startupConfig() mpa.Config {
-	cfg := mpa.Config{RDMAC: d.opts.RDMAC, Markers: d.opts.Markers, MaxIRD: d.opts.MaxIRD, RTR: d.opts.RTR}
-	switch d.opts.CRC {
-	case CRCOff:
-		cfg.CRC = mpa.CRCOff
-	case CRCRequired:
-		cfg.CRC = mpa.CRCRequired
+// enhances reports whether Connect sends an enhanced Request. RFC 6581 section 10 forbids an
+// enhanced Request that has nothing to negotiate.
+func (c *Config) enhances() bool {
+	return c.Revision >= 2 && c.MPA.RDMAC != mpa.RDMACOnly &&
+		(!c.Offer.ManualIRD || !c.Offer.ManualORD || c.Offer.PeerToPeer)
+}
+
+// RoundDepth rounds the number of inbound Reads up to a power of two, because siw does so with the
+// number in the start-up frames and uses the result.
+//
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
+func RoundDepth(ird int) int {
+	if ird <= 0 {
+		return 0
 	}
-	return cfg
+	return 1 << bits.Len(uint(ird-1))
 }
 
 // connectable returns the QP on which a connection of id is to run. id.mu is held.
-func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
+func (id *ID) connectable(param provider.ConnParam) (QP, error) {
 	q := id.qp
 	if !id.hasQP() {
 		if param.QP == nil {
 			return nil, fmt.Errorf("it has no QP; call ID.CreateQP, or set ConnParam.QP: %w", syscall.EINVAL)
 		}
-		own, ok := param.QP.(*qp)
-		if !ok || own.dev != id.dev {
-			return nil, fmt.Errorf("QP: %w: %w", errForeign, syscall.EINVAL)
+		own, err := id.m.host.QP(param.QP)
+		if err != nil {
+			return nil, err
 		}
 		q = own
 	}
-	switch state := q.getState(); {
-	case q.isClosed():
-		return nil, fmt.Errorf("%s is closed: %w", q.name(), syscall.EINVAL)
-	case state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
-		return nil, fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
-	}
-	return q, nil
+	return q, q.CheckConnectable()
 }
 
 // establishedEvent returns the event of an established connection, with the peer's private data and
@@ -157,7 +158,8 @@ func rejectedEvent(r *mpa.RejectedError) provider.CMEvent {
 		Param:  provider.ConnParam{PrivateData: r.PrivateData},
 	}
 	if r.Enhanced { // the depths that the responder needs on our side
-		e.Param.ResponderResources, e.Param.InitiatorDepth = negotiable(r.ORD, maxDepth), negotiable(r.IRD, maxDepth)
+		e.Param.ResponderResources = negotiable(r.ORD, maxDepth)
+		e.Param.InitiatorDepth = negotiable(r.IRD, maxDepth)
 	}
 	return e
 }

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"bytes"
@@ -14,20 +14,21 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // Connect implements provider.ID. It returns when the Request is sent, so that a peer sees the
 // Requests of one goroutine in the order of its calls. It also returns when no Request will be
 // sent; then the event says why. TCP's handshake and the MPA start-up together have
-// Options.StartupTimeout. siw takes at most 252 bytes of private data, and hangs up when there are
+// Config.StartupTimeout. siw takes at most 252 bytes of private data, and hangs up when there are
 // more.
 //
-// Options.Fallback says whether Connect retries with revision 1 when the peer may not understand
-// revision 2. If Options.RDMAC permits it, Connect also retries after an answer of revision 0.
+// Config says whether Connect retries with revision 1 when the peer may not understand revision 2.
+// If Config.MPA permits RDMAC, Connect also retries after an answer of revision 0.
 //
 //rfc:5044 MPA-7.1-02 Immediate start right after TCP connect is allowed
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
-func (id *cmID) Connect(param provider.ConnParam) error {
+func (id *ID) Connect(param provider.ConnParam) error {
 	requested, err := id.beginConnect(param)
 	if err == nil {
 		<-requested
@@ -36,7 +37,7 @@ func (id *cmID) Connect(param provider.ConnParam) error {
 }
 
 // beginConnect starts a Connect without waiting. requested is closed when Connect may return.
-func (id *cmID) beginConnect(param provider.ConnParam) (requested <-chan struct{}, err error) {
+func (id *ID) beginConnect(param provider.ConnParam) (requested <-chan struct{}, err error) {
 	const op = "rdma_connect"
 	if err := id.enter(op, idRouted); err != nil {
 		return nil, err
@@ -46,11 +47,11 @@ func (id *cmID) beginConnect(param provider.ConnParam) (requested <-chan struct{
 	if err != nil {
 		return nil, fail(op, id.name(), err)
 	}
-	initiator, err := id.dev.initiator(param)
+	initiator, err := id.m.initiator(param)
 	if err != nil {
 		return nil, fail(op, id.name(), err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), id.dev.opts.StartupTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), id.m.cfg.StartupTimeout)
 	id.cancel, id.state = cancel, idConnecting
 	sent := make(chan struct{})
 	id.tasks.Go(func() {
@@ -61,26 +62,23 @@ func (id *cmID) beginConnect(param provider.ConnParam) (requested <-chan struct{
 }
 
 // initiator makes the Request of a Connect.
-func (d *device) initiator(param provider.ConnParam) (mpa.Initiator, error) {
-	ird, ord, err := d.checkDepths(param)
+func (m *Manager) initiator(param provider.ConnParam) (mpa.Initiator, error) {
+	ird, ord, err := m.checkDepths(param)
 	if err != nil {
 		return mpa.Initiator{}, err
 	}
-	if err := checkPrivateData(param.PrivateData, d.opts.enhances()); err != nil {
+	if err := checkPrivateData(param.PrivateData, m.cfg.enhances()); err != nil {
 		return mpa.Initiator{}, err
 	}
-	cfg := d.startupConfig()
-	cfg.Revision = uint8(d.opts.Revision)
-	return mpa.NewInitiator(cfg, mpa.Offer{
-		IRD: ird, ORD: ord, ManualIRD: d.opts.ManualIRD, ManualORD: d.opts.ManualORD,
-		PeerToPeer:  d.opts.PeerToPeer,
-		PrivateData: bytes.Clone(param.PrivateData),
-	})
+	cfg, offer := m.cfg.MPA, m.cfg.Offer
+	cfg.Revision = m.cfg.Revision
+	offer.IRD, offer.ORD, offer.PrivateData = ird, ord, bytes.Clone(param.PrivateData)
+	return mpa.NewInitiator(cfg, offer)
 }
 
 // connect makes the connection and raises the event with the result. It calls requested when the
 // first Request is sent, at the latest when it returns.
-func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, requested func()) {
+func (id *ID) connect(ctx context.Context, q QP, initiator mpa.Initiator, requested func()) {
 	defer requested()
 	src := id.source()
 	for {
@@ -89,17 +87,17 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, req
 			id.run(w, q, params)
 			return
 		}
-		if second, again := id.dev.opts.Fallback.second(initiator, err, reply); again && w != nil {
+		if second, again := id.m.cfg.second(initiator, err, reply); again && w != nil {
 			w.abort() // the program may need src again at once
 			initiator = second
 			continue
 		}
-		id.failed(whyNoConnection(err, w != nil, reply, id.dev.opts.StartupTimeout))
+		id.failed(whyNoConnection(err, w != nil, reply, id.m.cfg.StartupTimeout))
 		if w == nil {
 			return
 		}
-		if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
-			w.leave(id.dev, frame)
+		if frame := lastFPDU(err, reply, id.m.cfg.MPA); frame != nil {
+			w.leave(frame)
 			return
 		}
 		w.discard()
@@ -112,13 +110,13 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator, req
 // Request is sent. Without a TCP connection the wire is nil.
 //
 //rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
-func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator,
+func (id *ID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator,
 	requested func()) (*wire, mpa.Params, []byte, error) {
 	conn, err := id.dial(ctx, src)
 	if err != nil {
 		return nil, mpa.Params{}, nil, err
 	}
-	w, err := newWire(id.dev, conn)
+	w, err := newWire(id.m.host, conn)
 	if err != nil {
 		return nil, mpa.Params{}, nil, err
 	}
@@ -134,15 +132,15 @@ func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.I
 	return w, params, reply, err
 }
 
-// second returns the initiator of a second attempt, with revision 1, and whether the policy wants
-// one after err.
+// second returns the initiator of a second attempt, with revision 1, and whether c wants one after
+// err.
 //
 //rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
-func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
+func (c *Config) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
 	hungUp := err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
 	case isRDMAC(err):
-	case p == FallbackNever, hungUp && (p != FallbackClosed || len(reply) > 0):
+	case !c.RetryUnenhanced, hungUp && (!c.RetryClosed || len(reply) > 0):
 		return mpa.Initiator{}, false
 	case hungUp:
 		err = mpa.ErrClosed
@@ -150,7 +148,7 @@ func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mp
 	return first.Fallback(err, time.Time{})
 }
 
-// isRDMAC reports whether the peer answered an enhanced Request in revision 0. If Options.RDMAC
+// isRDMAC reports whether the peer answered an enhanced Request in revision 0. If Config.MPA
 // permits such peers, Connect makes a second attempt, which such a peer can serve.
 //
 //rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
@@ -160,7 +158,7 @@ func isRDMAC(err error) bool {
 }
 
 // source returns the address to connect from. Its port is the one that BindAddr reserved, or 0.
-func (id *cmID) source() netip.AddrPort {
+func (id *ID) source() netip.AddrPort {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.binding != nil {
@@ -170,7 +168,7 @@ func (id *cmID) source() netip.AddrPort {
 }
 
 // dial makes the TCP connection, from the port that BindAddr reserved if it is still reserved.
-func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, error) {
+func (id *ID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, error) {
 	id.mu.Lock()
 	binding, network, remote := id.binding, id.network(), id.remote
 	id.binding = nil
@@ -209,7 +207,8 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 		return nil
 	}
 	framer := mpa.NewFramer(f.Markers, f.CRC || cfg.CRC != mpa.CRCOff)
-	fpdu, err := framer.AppendFPDU(nil, endTerminate(e, nil, 0, nil, false).ulpdu)
+	header, terminate := rdmap.TerminateHeader(), rdmap.NewTerminate(e, nil, 0, nil)
+	fpdu, err := framer.AppendFPDU(nil, terminate.AppendTo(header.AppendTo(nil)))
 	if err != nil {
 		return nil
 	}
@@ -217,26 +216,26 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 }
 
 // run hands the connection to the QP and raises the event.
-func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
+func (id *ID) run(w *wire, q QP, params mpa.Params) {
 	event := establishedEvent(params)
 	w.release()
 	id.mu.Lock()
 	admitted := id.admitted
 	id.mu.Unlock()
-	s, err := q.begin(w.conn, params, admitted, id.disconnected)
+	s, err := q.Begin(w.conn, params, admitted, id.disconnected)
 	if err != nil {
 		_ = w.conn.Abort()
 		id.failed(err)
 		return
 	}
 	if id.established(s, event) {
-		s.disconnect()
+		s.Disconnect()
 	}
 }
 
 // established raises ESTABLISHED, and reports whether Disconnect was called before. From now on id
 // ends s, not the QP's connection, because the QP may have another one once s has ended.
-func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
+func (id *ID) established(s Stream, event provider.CMEvent) (leave bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if !id.down {
@@ -255,7 +254,7 @@ func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
 
 // disconnected is called once by the QP when the connection has ended. That may be before
 // ESTABLISHED was raised; ESTABLISHED still comes first.
-func (id *cmID) disconnected(error) {
+func (id *ID) disconnected(error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.down = true
@@ -267,17 +266,17 @@ func (id *cmID) disconnected(error) {
 }
 
 // failed raises the event of a connection that could not be made.
-func (id *cmID) failed(err error) {
+func (id *ID) failed(err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.request != nil {
-		err = whyNotAccepted(err, id.dev.opts.StartupTimeout)
+		err = whyNotAccepted(err, id.m.cfg.StartupTimeout)
 	}
 	id.noConnection(err)
 }
 
 // noConnection raises that event for a complete error. id.mu is held.
-func (id *cmID) noConnection(err error) {
+func (id *ID) noConnection(err error) {
 	if id.state == idClosed {
 		err = errIDClosed
 	}
@@ -290,17 +289,16 @@ func (id *cmID) noConnection(err error) {
 }
 
 // countFailure counts and logs a start-up that has failed. id.mu is held.
-func (id *cmID) countFailure(err error) {
+func (id *ID) countFailure(err error) {
 	side := "dialler"
 	if id.request != nil {
 		side = "listener"
 	}
-	id.dev.tally.failures.Add(1)
-	id.dev.log.startup(side, id.remote, err)
+	id.m.host.Failed(side, id.remote, err)
 }
 
 // end raises the last event of id. id.mu is held.
-func (id *cmID) end(e provider.CMEvent) {
+func (id *ID) end(e provider.CMEvent) {
 	id.discharge()
 	if id.state != idClosed {
 		id.post(e)
@@ -311,11 +309,11 @@ func (id *cmID) end(e provider.CMEvent) {
 // Disconnect implements provider.ID. A connection that is being made ends as soon as it is
 // established. For a request that was not answered, and after the peer has disconnected, it does
 // nothing and returns nil, as the kernel does.
-func (id *cmID) Disconnect() error {
+func (id *ID) Disconnect() error {
 	if err := id.enter("rdma_disconnect", idConnecting, idRequested, idAccepting, idEstablished, idEnded); err != nil {
 		return err
 	}
-	var s *stream
+	var s Stream
 	switch id.state {
 	case idConnecting, idAccepting:
 		id.leave = true
@@ -324,7 +322,7 @@ func (id *cmID) Disconnect() error {
 	}
 	id.mu.Unlock()
 	if s != nil {
-		s.disconnect()
+		s.Disconnect()
 	}
 	return nil
 }

@@ -1,9 +1,8 @@
-package engine
+package cm
 
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -14,19 +13,19 @@ import (
 // wire is a connection that exchanges start-up frames, with blocking reads and writes for one
 // goroutine. While idle, it has that goroutine and nothing else.
 type wire struct {
+	host               Host
 	conn               transport.Conn
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
-	woken              *atomic.Bool  // progressState.woken of the device
 
 	mu       sched.Mutex[locks.Wire]
 	released bool
 }
 
 // newWire takes over conn, even when it fails.
-func newWire(d *device, conn transport.Conn) (*wire, error) {
-	w := &wire{conn: conn, poller: d.poller.first(), readable: make(chan struct{}, 1),
-		writable: make(chan struct{}, 1), woken: &d.prog.woken}
+func newWire(host Host, conn transport.Conn) (*wire, error) {
+	w := &wire{host: host, conn: conn, poller: host.Poller(), readable: make(chan struct{}, 1),
+		writable: make(chan struct{}, 1)}
 	if err := w.poller.Add(conn, w); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -50,7 +49,7 @@ func (w *wire) notify(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-	w.woken.Store(true) // after it is runnable
+	w.host.Woke() // after it is runnable
 }
 
 // want changes what the poller watches for, unless conn has another handler by then, because Ready
@@ -74,9 +73,9 @@ func (w *wire) release() {
 }
 
 // leave sends last and ends the connection, without waiting.
-func (w *wire) leave(d *device, last []byte) {
+func (w *wire) leave(last []byte) {
 	w.release()
-	d.leave(w.conn, last)
+	w.host.Leave(w.conn, last)
 }
 
 func (w *wire) close() {
@@ -122,7 +121,7 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 // start-up frame, and begins a segment.
 func (w *wire) writeNow(b []byte) (rest []byte, err error) {
 	for len(b) > 0 {
-		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
+		n, err := writeRecord(w.conn, b)
 		b = b[n:]
 		switch err {
 		case nil:
@@ -133,6 +132,14 @@ func (w *wire) writeNow(b []byte) (rest []byte, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// writeRecord writes b to conn, as a record if conn can keep its limits.
+func writeRecord(conn transport.Conn, b []byte) (int, error) {
+	if w, ok := conn.(transport.RecordWriter); ok {
+		return w.WriteRecords([][]byte{b}, []int{len(b)})
+	}
+	return conn.Writev([][]byte{b})
 }
 
 // reply waits for the Reply to a Request that was sent, and also returns the bytes of the Reply. It

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"context"
@@ -19,12 +19,12 @@ import (
 // connection that has not sent its Request yet.
 //
 // A peer that connects and stays silent takes a place until StartupTimeout has passed. There are
-// Options.MaxPending places; a request that the program has not answered takes one as well. When
+// Config.MaxPending places; a request that the program has not answered takes one as well. When
 // all are taken, connections wait in TCP's backlog. One peer (see peerGroup) has at most
-// Options.MaxPendingPerPeer places for silent connections, so that it alone can't keep all others
+// Config.MaxPendingPerPeer places for silent connections, so that it alone can't keep all others
 // out. Further silent connections of it are reset.
 type listening struct {
-	id     *cmID
+	id     *ID
 	l      transport.Listener
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -48,8 +48,8 @@ type listenCounts struct {
 
 // Listen implements provider.ID. An unbound id gets a port on every IPv4 address. An id that
 // ResolveAddr has bound, but not resolved, gets a port on its address. backlog is TCP's;
-// Options.MaxPending limits the number of requests that wait for an answer.
-func (id *cmID) Listen(backlog int) error {
+// Config.MaxPending limits the number of requests that wait for an answer.
+func (id *ID) Listen(backlog int) error {
 	const op = "rdma_listen"
 	if err := id.enter(op, idIdle, idBound); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (id *cmID) Listen(backlog int) error {
 	ls := &listening{
 		id:     id,
 		l:      l,
-		places: make(chan struct{}, id.dev.opts.MaxPending),
+		places: make(chan struct{}, id.m.cfg.MaxPending),
 		silent: make(map[netip.Addr]int),
 		turn:   make(chan struct{}, 1),
 		order:  make(map[netip.Addr][]*arrival),
@@ -105,7 +105,7 @@ func (ls *listening) acceptAll() {
 		ls.spare.Store(false)
 		if err == nil {
 			ls.welcome(conn)
-			ls.id.dev.giveWay()
+			ls.id.m.host.Yield()
 			continue
 		}
 		<-ls.places
@@ -119,9 +119,9 @@ func (ls *listening) acceptAll() {
 
 // welcome gives a new connection the place that acceptAll holds.
 func (ls *listening) welcome(conn transport.Conn) {
-	peer, dev := peerOf(conn), ls.id.dev
+	peer := PeerOf(conn)
 	ls.counts.connections.Add(1)
-	if limit := dev.admit(peer); limit != "" {
+	if limit := ls.id.m.admit(peer); limit != "" {
 		ls.refused(limit, conn)
 		_ = conn.Abort()
 		<-ls.places
@@ -137,22 +137,20 @@ func (ls *listening) welcome(conn transport.Conn) {
 
 // giveUp undoes the counting of welcome.
 func (ls *listening) giveUp(peer netip.Addr) {
-	ls.id.dev.discharge(peer)
+	ls.id.m.Discharge(peer)
 	<-ls.places
 }
 
 // refused counts a connection that a limit refuses.
 func (ls *listening) refused(limit string, conn transport.Conn) {
 	ls.counts.refused.Add(1)
-	ls.id.dev.tally.refuse(limit)
-	ls.id.dev.log.limit(limit, conn.RemoteAddr())
+	ls.id.m.host.Refused(limit, conn.RemoteAddr())
 }
 
 // failed counts a connection without a valid Request.
 func (ls *listening) failed(conn transport.Conn, err error) {
 	ls.counts.failed.Add(1)
-	ls.id.dev.tally.failures.Add(1)
-	ls.id.dev.log.startup("listener", conn.RemoteAddr(), err)
+	ls.id.m.host.Failed("listener", conn.RemoteAddr(), err)
 }
 
 // errSilent is why a silent connection is reset when its peer has too many of them.
@@ -162,7 +160,7 @@ var errSilent = errors.New("too many connections of the peer are silent")
 func (ls *listening) admit(peer netip.Addr) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ls.silent[peer] >= ls.id.dev.opts.MaxPendingPerPeer {
+	if ls.silent[peer] >= ls.id.m.cfg.MaxPendingPerPeer {
 		return errSilent
 	}
 	ls.silent[peer]++
@@ -187,7 +185,7 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 		w.close()
 		return
 	}
-	w.leave(ls.id.dev, reply)
+	w.leave(reply)
 }
 
 // announce makes the id of a connection and raises CONNECT_REQUEST. If the listener is closed, it
@@ -207,13 +205,13 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 	// Until child is complete, others may fetch the event, or find that the peer has left.
 	child.mu.Lock()
 	defer child.mu.Unlock()
-	child.state, child.admitted = idRequested, ls.id.dev.countsAccepted()
+	child.state, child.admitted = idRequested, ls.id.m.cfg.countsAccepted()
 	child.local, child.remote = w.conn.LocalAddr(), w.conn.RemoteAddr()
 	event := &queuedEvent{CMEvent: provider.CMEvent{
 		Type:     provider.CMConnectRequest,
 		ID:       child,
 		ListenID: l,
-		Param:    l.dev.requestParam(r),
+		Param:    l.m.requestParam(r),
 		RDMAC:    r.RDMAC,
 	}}
 	r.PrivateData = nil // the event has a copy, and this slice would keep the whole frame in memory
@@ -229,17 +227,17 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 // depths that can be accepted. For a Request without depths (revision 1) they are 0, as with siw.
 //
 //rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
-func (d *device) requestParam(r *mpa.Request) provider.ConnParam {
+func (m *Manager) requestParam(r *mpa.Request) provider.ConnParam {
 	p := provider.ConnParam{PrivateData: append([]byte(nil), r.PrivateData...)}
 	if r.Enhanced {
-		p.ResponderResources = negotiable(r.ORD, d.opts.MaxIRD)
-		p.InitiatorDepth = negotiable(r.IRD, d.opts.MaxORD)
+		p.ResponderResources = negotiable(r.ORD, m.cfg.MPA.MaxIRD)
+		p.InitiatorDepth = negotiable(r.IRD, m.cfg.MaxORD)
 	}
 	return p
 }
 
 // ListenerStats implements provider.ListenerStater.
-func (id *cmID) ListenerStats() (provider.ListenerStats, error) {
+func (id *ID) ListenerStats() (provider.ListenerStats, error) {
 	const op = "stats"
 	if err := id.enter(op, idListening); err != nil {
 		return provider.ListenerStats{}, err

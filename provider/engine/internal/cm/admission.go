@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"net/netip"
@@ -8,10 +8,10 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// admission counts the connections that came to the listeners of a device, for Options.MaxAccepted
+// admission counts the connections that came to the listeners of a Manager, for Config.MaxAccepted
 // and MaxAcceptedPerPeer. Without either it counts nothing. A connection counts from TCP's
-// handshake until its RDMA stream has ended; then departures counts it, unless it is closed at
-// once.
+// handshake until its RDMA stream has ended; then the device's bound of closing connections counts
+// it, unless it is closed at once.
 //
 // Each call of an object that outlives its connection counts in the connection's place. Otherwise
 // peers that connect, send a request and leave could make any number of calls.
@@ -22,12 +22,12 @@ type admission struct {
 }
 
 // admit counts a connection from peer, or returns the name of the limit that forbids it.
-func (d *device) admit(peer netip.Addr) (limitName string) {
-	if !d.countsAccepted() {
+func (m *Manager) admit(peer netip.Addr) (limitName string) {
+	if !m.cfg.countsAccepted() {
 		return ""
 	}
-	limit, each := d.opts.MaxAccepted, d.opts.eachAccepted(peer)
-	a := &d.accepted
+	limit, each := m.cfg.MaxAccepted, m.cfg.eachAccepted(peer)
+	a := &m.accepted
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
@@ -44,12 +44,22 @@ func (d *device) admit(peer netip.Addr) (limitName string) {
 	return ""
 }
 
-// discharge undoes admit for one connection.
-func (d *device) discharge(peer netip.Addr) {
-	if !d.countsAccepted() {
+// CountOrphan counts a call of an object that outlives a counted connection of peer. It may exceed
+// the limit, because the call exists already. The connection must still be counted.
+func (m *Manager) CountOrphan(peer netip.Addr) {
+	a := &m.accepted
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all++
+	a.peers[peer]++
+}
+
+// Discharge removes one connection, or one call, of peer from the count.
+func (m *Manager) Discharge(peer netip.Addr) {
+	if !m.cfg.countsAccepted() {
 		return
 	}
-	a := &d.accepted
+	a := &m.accepted
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all--
@@ -58,39 +68,36 @@ func (d *device) discharge(peer netip.Addr) {
 	}
 }
 
-// len returns how many connections are counted.
-func (a *admission) len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all
+// Accepted returns how many connections and calls are counted.
+func (m *Manager) Accepted() int {
+	m.accepted.mu.Lock()
+	defer m.accepted.mu.Unlock()
+	return m.accepted.all
 }
 
-func (d *device) countsAccepted() bool {
-	return d.opts.MaxAccepted > 0 || d.opts.MaxAcceptedPerPeer > 0
-}
+func (c *Config) countsAccepted() bool { return c.MaxAccepted > 0 || c.MaxAcceptedPerPeer > 0 }
 
-// eachAccepted returns how many connections peer, a result of peerGroup, may have; 0 means any
-// number.
-func (o *Options) eachAccepted(peer netip.Addr) int {
+// eachAccepted returns how many connections peer, a result of PeerOf, may have; 0 means any number.
+func (c *Config) eachAccepted(peer netip.Addr) int {
 	switch {
-	case o.MaxAcceptedPerPeer != 0:
-		return max(0, o.MaxAcceptedPerPeer)
-	case o.MaxAccepted < 0 || peer.IsLoopback():
+	case c.MaxAcceptedPerPeer != 0:
+		return max(0, c.MaxAcceptedPerPeer)
+	case c.MaxAccepted < 0 || peer.IsLoopback():
 		return 0
 	}
-	return max(1, o.MaxAccepted/2)
+	return max(1, c.MaxAccepted/2)
 }
 
 // discharge removes the connection of id from the count, once. id.mu is held.
-func (id *cmID) discharge() {
+func (id *ID) discharge() {
 	if id.admitted {
 		id.admitted = false
-		id.dev.discharge(peerGroup(id.remote.Addr()))
+		id.m.Discharge(peerGroup(id.remote.Addr()))
 	}
 }
 
-// peerOf returns the address by which limits count a connection.
-func peerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr().Addr()) }
+// PeerOf returns the address by which limits count a connection.
+func PeerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr().Addr()) }
 
 // peerGroup returns one address for all addresses of one peer. An IPv4 address is one peer, even
 // where an IPv6 socket has it in IPv4-mapped form. All IPv6 addresses with the same first 64 bits

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"bytes"
@@ -11,9 +11,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
+
+// fail returns the error of a failed call.
+func fail(op, object string, err error) error {
+	return &provider.Error{Op: op, Object: object, Err: err}
+}
+
+// failClosed returns the error of a call on a closed object.
+func failClosed(op, object string) error { return fail(op, object, os.ErrClosed) }
+
+// failBusy returns the error of closing an object on which others depend.
+func failBusy(op, object, dependants string) error {
+	return fail(op, object, fmt.Errorf("%s not closed: %w", dependants, syscall.EBUSY))
+}
 
 // Texts of start-ups that fail. They are made after something has failed, so they may allocate.
 
@@ -34,7 +48,8 @@ func whyNoConnection(err error, connected bool, reply []byte, limit time.Duratio
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return &reworded{"nobody listens there", err}
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &reworded{"the peer closed the TCP connection before it had answered; it rejected the request, or is not an iWARP listener", err}
+		return &reworded{"the peer closed the TCP connection before it had answered; " +
+			"it rejected the request, or is not an iWARP listener", err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return &reworded{silence(connected, len(reply), limit), err}
 	}
@@ -47,7 +62,8 @@ func whyNotAccepted(err error, limit time.Duration) error {
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return &reworded{"the peer closed the TCP connection before it had the Reply", err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &reworded{fmt.Sprintf("the peer did not take the Reply within engine.Options.StartupTimeout, %v", limit), err}
+		return &reworded{fmt.Sprintf("the peer did not take the Reply within "+
+			"engine.Options.StartupTimeout, %v", limit), err}
 	}
 	return err
 }
@@ -56,7 +72,8 @@ func whyNotAccepted(err error, limit time.Duration) error {
 func whyNotBound(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another socket has it; take another port, or port 0 for any that is free", err)
+		return fmt.Errorf("%w: another socket has it; "+
+			"take another port, or port 0 for any that is free", err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: no interface of this machine has the address", err)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENODEV):
@@ -77,18 +94,22 @@ func whyNoRoute(dst netip.Addr, err error) error {
 }
 
 // errIDClosed is the cause if the program closes the id during the start-up.
-const errIDClosed ownEnd = "this side closed the id before the connection was made"
+// It is os.ErrClosed for errors.Is, but the text of os.ErrClosed is about files.
+var errIDClosed = &reworded{"this side closed the id before the connection was made", os.ErrClosed}
+
+// errForeign is the error of an argument that belongs to another device or provider.
+var errForeign = fmt.Errorf("belongs to another device or provider: %w", syscall.EINVAL)
 
 // silence describes what a peer did not do in time.
 func silence(connected bool, got int, limit time.Duration) string {
 	const option = "engine.Options.StartupTimeout"
 	switch {
 	case !connected:
-		return fmt.Sprintf("the peer's host did not answer within %s, %v: is the address right, and no firewall in between?",
-			option, limit)
+		return fmt.Sprintf("the peer's host did not answer within %s, %v: "+
+			"is the address right, and no firewall in between?", option, limit)
 	case got > 0:
-		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d bytes of an MPA Reply within %s, %v: "+
-			"is it an iWARP listener?", got, option, limit)
+		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d bytes of an MPA "+
+			"Reply within %s, %v: is it an iWARP listener?", got, option, limit)
 	}
 	return fmt.Sprintf("the peer accepted the TCP connection, but sent no MPA Reply within %s, %v: "+
 		"is it an iWARP listener, and does its program call Accept?", option, limit)
@@ -119,7 +140,8 @@ func whyNoRequest(err error, sent []byte) error {
 func speaks(b []byte) string {
 	for _, p := range []struct{ begin, name string }{
 		{"HTTP/", "HTTP"}, {"GET ", "HTTP"}, {"HEAD ", "HTTP"}, {"POST ", "HTTP"}, {"PUT ", "HTTP"},
-		{"OPTIONS ", "HTTP"}, {"CONNECT ", "HTTP"}, {"PRI * HTTP/2", "HTTP/2"}, {"SSH-", "SSH"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"220 ", "SMTP or FTP"},
+		{"OPTIONS ", "HTTP"}, {"CONNECT ", "HTTP"}, {"PRI * HTTP/2", "HTTP/2"},
+		{"SSH-", "SSH"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"220 ", "SMTP or FTP"},
 	} {
 		if bytes.HasPrefix(b, []byte(p.begin)) {
 			return p.name

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // arrival is a connection to a listener that has not sent its Request yet.
 //
 // The CONNECT_REQUESTs of one peer come in the order of its connections, if the Requests have come
-// in that order, because programs number connections by it (see cmID.Connect). Each connection has
+// in that order, because programs number connections by it (see ID.Connect). Each connection has
 // a goroutine that waits for its Request, and these may run in any order. So the first goroutine
 // that has a Request reads what has come on the peer's earlier connections.
 type arrival struct {
@@ -29,12 +29,12 @@ type arrival struct {
 
 // arrive appends a connection to its peer's connections. It closes the connection if it fails.
 func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, error) {
-	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
-	if err != nil { // Options were checked
+	responder, err := mpa.NewResponder(ls.id.m.cfg.MPA)
+	if err != nil { // the engine has checked Config
 		_ = conn.Close()
 		return nil, err
 	}
-	w, err := newWire(ls.id.dev, conn)
+	w, err := newWire(ls.id.m.host, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, err
 //rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
 //rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (ls *listening) await(a *arrival) {
-	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.dev.opts.StartupTimeout)
+	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.m.cfg.StartupTimeout)
 	defer cancel()
 	var late error
 	for !ls.look(a, late) {
@@ -154,7 +154,7 @@ func (ls *listening) settle(a *arrival, r *mpa.Request, err error) {
 		ls.speaks(a.peer)
 	}
 	announced := false
-	ls.id.dev.step(func() {
+	ls.id.m.host.Step(func() {
 		switch err {
 		case nil:
 			announced = ls.announce(r, a.wire)

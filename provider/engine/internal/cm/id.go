@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// cmState is how far an id has come.
-type cmState uint8
+// idState is how far an id has come.
+type idState uint8
 
 const (
-	idIdle        cmState = iota
+	idIdle        idState = iota
 	idBound               // BindAddr
 	idResolved            // ResolveAddr
 	idRouted              // ResolveRoute
@@ -34,46 +34,46 @@ const (
 	idClosed
 )
 
-var cmStateNames = [...]string{
-	"idle", "bound", "address resolved", "route resolved", "listening", "connecting", "requested", "accepting",
-	"established", "ended", "closed",
+var idStateNames = [...]string{
+	"idle", "bound", "address resolved", "route resolved", "listening", "connecting", "requested",
+	"accepting", "established", "ended", "closed",
 }
 
 // String returns the state's name, as errors have it.
-func (s cmState) String() string { return cmStateNames[s] }
+func (s idState) String() string { return idStateNames[s] }
 
-// cmID is a communication identifier. It has at most one goroutine, while its connection is in the
-// start-up or waits for Accept. An established or idle id has none.
-type cmID struct {
-	dev   *device
+// ID is a communication identifier, an rdma_cm_id. It has at most one goroutine, while its
+// connection is in the start-up or waits for Accept. An established or idle id has none.
+type ID struct {
+	m     *Manager
 	tasks sync.WaitGroup
 
 	mu            sched.Mutex[locks.ID]
-	ch            *eventChannel // holds it
+	ch            *EventChannel // holds it
 	cookie        any
-	state         cmState
+	state         idState
 	local, remote netip.AddrPort
 	binding       transport.Binding  // a port reserved by BindAddr, nil if none or used up
 	adjusted      transport.Network  // the device's with options of this id; nil without any
-	qp            *qp                // made by CreateQP
+	qp            QP                 // made by CreateQP
 	listening     *listening         // while idListening
 	request       *request           // since a CONNECT_REQUEST
 	cancel        context.CancelFunc // of the goroutine, nil without one
 
-	stream   *stream // the connection, while there is one
-	down     bool    // the connection has ended, perhaps before ESTABLISHED was raised
-	leave    bool    // Disconnect was called before ESTABLISHED was raised
-	admitted bool    // the device counts the connection
+	stream   Stream // the connection, while there is one
+	down     bool   // the connection has ended, perhaps before ESTABLISHED was raised
+	leave    bool   // Disconnect was called before ESTABLISHED was raised
+	admitted bool   // the Manager counts the connection
 }
 
 // newID makes an id on ch. The caller holds ch for it.
-func newID(ch *eventChannel, cookie any) *cmID {
-	return &cmID{dev: ch.dev, ch: ch, cookie: cookie}
+func newID(ch *EventChannel, cookie any) *ID {
+	return &ID{m: ch.m, ch: ch, cookie: cookie}
 }
 
 // idle ends the work of id's goroutine, and drops what only the start-up needed. The data of a
 // CONNECT_REQUEST stays as long as the program may answer it.
-func (id *cmID) idle(cancel context.CancelFunc) {
+func (id *ID) idle(cancel context.CancelFunc) {
 	cancel()
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -85,7 +85,7 @@ func (id *cmID) idle(cancel context.CancelFunc) {
 }
 
 // name identifies the id in errors. id.mu is held.
-func (id *cmID) name() string {
+func (id *ID) name() string {
 	switch {
 	case id.remote.IsValid():
 		return fmt.Sprintf("id %s to %s", id.local, id.remote)
@@ -97,7 +97,7 @@ func (id *cmID) name() string {
 
 // enter begins a call that is allowed only in some states. If it succeeds, id.mu is held when it
 // returns.
-func (id *cmID) enter(op string, allowed ...cmState) error {
+func (id *ID) enter(op string, allowed ...idState) error {
 	id.mu.Lock()
 	for _, s := range allowed {
 		if id.state == s {
@@ -108,11 +108,12 @@ func (id *cmID) enter(op string, allowed ...cmState) error {
 	if id.state == idClosed {
 		return failClosed(op, id.name())
 	}
-	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed), syscall.EINVAL))
+	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed),
+		syscall.EINVAL))
 }
 
 // anyOf lists states, for example "bound or listening".
-func anyOf(states []cmState) string {
+func anyOf(states []idState) string {
 	names := make([]string, len(states))
 	for i, s := range states {
 		names[i] = s.String()
@@ -121,7 +122,7 @@ func anyOf(states []cmState) string {
 }
 
 // post queues an event of id. id.mu is held, so that nothing is queued after the id is closed.
-func (id *cmID) post(e provider.CMEvent) {
+func (id *ID) post(e provider.CMEvent) {
 	if id.state != idClosed {
 		e.ID = id
 		id.ch.push(&queuedEvent{CMEvent: e})
@@ -130,7 +131,7 @@ func (id *cmID) post(e provider.CMEvent) {
 
 // BindAddr implements provider.ID. The port stays reserved until Listen or Connect uses it, or
 // Close.
-func (id *cmID) BindAddr(addr netip.AddrPort) error {
+func (id *ID) BindAddr(addr netip.AddrPort) error {
 	const op = "rdma_bind_addr"
 	if err := id.enter(op, idIdle); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (id *cmID) BindAddr(addr netip.AddrPort) error {
 }
 
 // bind reserves addr. id.mu is held.
-func (id *cmID) bind(op string, addr netip.AddrPort) error {
+func (id *ID) bind(op string, addr netip.AddrPort) error {
 	b, err := id.network().Bind(addr)
 	if err != nil {
 		return fail(op, "", whyNotBound(addr.Addr(), err))
@@ -152,7 +153,7 @@ func (id *cmID) bind(op string, addr netip.AddrPort) error {
 // ResolveAddr implements provider.ID. The engine has the answer at once, so the event is queued
 // when ResolveAddr returns, and timeout does not matter. Without a port in src, and without
 // BindAddr before, LocalAddr has no port until the id is connected. After BindAddr, src is ignored.
-func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	const op = "rdma_resolve_addr"
 	if err := id.enter(op, idIdle, idBound); err != nil {
 		return err
@@ -173,11 +174,13 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 	local := id.local.Addr()
 	fixed := local.IsValid() && !local.IsUnspecified()
 	if fixed && local.Is4() != dst.Addr().Unmap().Is4() {
-		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families: %w", local, dst.Addr(), syscall.EINVAL))
+		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families: %w", local,
+			dst.Addr(), syscall.EINVAL))
 	}
 	route, err := id.network().Route(dst.Addr())
 	if err != nil {
-		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err), Cause: whyNoRoute(dst.Addr(), err)})
+		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err),
+			Cause: whyNoRoute(dst.Addr(), err)})
 		return nil
 	}
 	if !fixed {
@@ -191,7 +194,7 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 // bindSource reserves the port of src. If src has none, it checks that the address is ours and
 // leaves the choice to Connect, because any number of connections can share a port that is chosen
 // with their destination known.
-func (id *cmID) bindSource(op string, src netip.AddrPort) error {
+func (id *ID) bindSource(op string, src netip.AddrPort) error {
 	if err := id.bind(op, src); err != nil {
 		return err
 	}
@@ -204,7 +207,7 @@ func (id *cmID) bindSource(op string, src netip.AddrPort) error {
 }
 
 // ResolveRoute implements provider.ID. ResolveAddr has found the route already.
-func (id *cmID) ResolveRoute(timeout time.Duration) error {
+func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err := id.enter("rdma_resolve_route", idResolved); err != nil {
 		return err
 	}
@@ -215,7 +218,7 @@ func (id *cmID) ResolveRoute(timeout time.Duration) error {
 }
 
 // CreateQP implements provider.ID. The QP is in INIT when it returns.
-func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, error) {
+func (id *ID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, error) {
 	const op = "rdma_create_qp"
 	if err := id.enter(op, idBound, idResolved, idRouted, idRequested); err != nil {
 		return nil, err
@@ -227,30 +230,23 @@ func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, 
 	if id.hasQP() {
 		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP: %w", syscall.EINVAL))
 	}
-	own, ok := p.(*pd)
-	if !ok || own.dev != id.dev {
-		return nil, failForeign(op, "pd")
-	}
-	made, err := own.CreateQP(init)
+	made, err := id.m.host.CreateQP(p, init)
 	if err != nil {
 		return nil, err
 	}
-	id.qp = made.(*qp)
-	if err := id.qp.Modify(provider.QPAttr{State: provider.QPInit}, provider.QPAttrState); err != nil {
-		return nil, errors.Join(err, id.qp.Close())
-	}
-	return id.qp, nil
+	id.qp, err = id.m.host.QP(made)
+	return made, err
 }
 
 // hasQP reports whether the QP of CreateQP exists. id.mu is held.
-func (id *cmID) hasQP() bool { return id.qp != nil && !id.qp.isClosed() }
+func (id *ID) hasQP() bool { return id.qp != nil && !id.qp.Closed() }
 
 // Migrate implements provider.ID. Events that the program has not fetched move along.
-func (id *cmID) Migrate(to provider.EventChannel) error {
+func (id *ID) Migrate(to provider.EventChannel) error {
 	const op = "rdma_migrate_id"
-	ch, ok := to.(*eventChannel)
-	if !ok || ch.dev != id.dev {
-		return failForeign(op, "event channel")
+	ch, ok := to.(*EventChannel)
+	if !ok || ch.m != id.m {
+		return fail(op, "event channel", errForeign)
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -266,7 +262,7 @@ func (id *cmID) Migrate(to provider.EventChannel) error {
 	}
 	for _, e := range old.take(id) {
 		// A request that was not fetched moves with its listener.
-		if child := e.ID.(*cmID); child != id {
+		if child := e.ID.(*ID); child != id {
 			child.mu.Lock()
 			child.move(ch)
 			child.mu.Unlock()
@@ -277,7 +273,7 @@ func (id *cmID) Migrate(to provider.EventChannel) error {
 }
 
 // move makes ch the channel of id, which still has events in it. id.mu is held.
-func (id *cmID) move(ch *eventChannel) bool {
+func (id *ID) move(ch *EventChannel) bool {
 	if !ch.refs.Hold() {
 		return false
 	}
@@ -288,7 +284,7 @@ func (id *cmID) move(ch *eventChannel) bool {
 
 // Close implements provider.ID. It ends a connection as QP.Close does. It rejects an unanswered
 // request without private data.
-func (id *cmID) Close() error {
+func (id *ID) Close() error {
 	id.mu.Lock()
 	if id.state == idClosed {
 		id.mu.Unlock()
@@ -316,8 +312,7 @@ func (id *cmID) Close() error {
 	s, ch := id.stream, id.ch
 	id.mu.Unlock()
 	if s != nil {
-		s.fail(&ending{cause: errIDDestroyed})
-		s.settle()
+		s.Destroy()
 	}
 	id.mu.Lock()
 	id.stream = nil
@@ -334,14 +329,14 @@ func (id *cmID) Close() error {
 }
 
 // LocalAddr implements provider.ID.
-func (id *cmID) LocalAddr() netip.AddrPort {
+func (id *ID) LocalAddr() netip.AddrPort {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.local
 }
 
 // RemoteAddr implements provider.ID.
-func (id *cmID) RemoteAddr() netip.AddrPort {
+func (id *ID) RemoteAddr() netip.AddrPort {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.remote
@@ -349,28 +344,28 @@ func (id *cmID) RemoteAddr() netip.AddrPort {
 
 // DeviceName implements provider.ID. As with the kernel, an id bound to all addresses is not bound
 // to a device.
-func (id *cmID) DeviceName() string {
+func (id *ID) DeviceName() string {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.deviceName()
 }
 
-func (id *cmID) deviceName() string {
+func (id *ID) deviceName() string {
 	if a := id.local.Addr(); !a.IsValid() || a.IsUnspecified() {
 		return ""
 	}
-	return DeviceName
+	return id.m.cfg.Device
 }
 
 // Cookie implements provider.ID.
-func (id *cmID) Cookie() any {
+func (id *ID) Cookie() any {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.cookie
 }
 
 // SetCookie implements provider.ID.
-func (id *cmID) SetCookie(cookie any) {
+func (id *ID) SetCookie(cookie any) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.cookie = cookie

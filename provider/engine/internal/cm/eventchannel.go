@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// eventChannel is an event channel: a queue of the events of the ids on it.
+// EventChannel is an event channel: a queue of the events of the ids on it.
 //
 // Most connections have a channel of their own, and no events most of the time. So a channel holds
 // memory only for queued events and waiting goroutines.
-type eventChannel struct {
-	dev  *device
+type EventChannel struct {
+	m    *Manager
 	refs refs.Count // ids
 
 	mu          sched.Mutex[locks.EventChannel]
@@ -32,13 +32,12 @@ type queuedEvent struct {
 	prev, next *queuedEvent
 }
 
-// newEventChannel makes an event channel of d. The caller holds d for it, and Close drops the hold.
-func newEventChannel(d *device) provider.EventChannel {
-	return &eventChannel{dev: d}
-}
+// NewEventChannel makes an event channel. The caller holds the device for it, and Close of the
+// channel calls Host.Release.
+func (m *Manager) NewEventChannel() *EventChannel { return &EventChannel{m: m} }
 
 // CreateID implements provider.EventChannel.
-func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
+func (ch *EventChannel) CreateID(cookie any) (provider.ID, error) {
 	if !ch.refs.Hold() {
 		return nil, failClosed("rdma_create_id", "event channel")
 	}
@@ -46,7 +45,7 @@ func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
 }
 
 // push queues e.
-func (ch *eventChannel) push(e *queuedEvent) {
+func (ch *EventChannel) push(e *queuedEvent) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	e.queued, e.prev, e.next = true, ch.last, nil
@@ -60,7 +59,7 @@ func (ch *eventChannel) push(e *queuedEvent) {
 }
 
 // unlink takes e out of the queue. mu is held.
-func (ch *eventChannel) unlink(e *queuedEvent) {
+func (ch *EventChannel) unlink(e *queuedEvent) {
 	if e.prev == nil {
 		ch.first = e.next
 	} else {
@@ -77,7 +76,7 @@ func (ch *eventChannel) unlink(e *queuedEvent) {
 // withdraw takes e out of the queue, and its id off the channel. It returns false if e was fetched,
 // or is about to move to another channel. It does both under one lock, because Close of the
 // listener looks only for events, and the program may close the channel after that.
-func (ch *eventChannel) withdraw(e *queuedEvent) bool {
+func (ch *EventChannel) withdraw(e *queuedEvent) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if !e.queued {
@@ -89,7 +88,7 @@ func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 }
 
 // wake makes all waiting goroutines check the queue again. mu is held.
-func (ch *eventChannel) wake() {
+func (ch *EventChannel) wake() {
 	if ch.woken != nil {
 		close(ch.woken)
 		ch.woken = nil
@@ -98,7 +97,7 @@ func (ch *eventChannel) wake() {
 
 // pop takes the oldest event. Without one it returns a channel that is closed when the caller
 // should try again.
-func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{}) {
+func (ch *EventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{}) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	switch {
@@ -124,7 +123,7 @@ var closedChan = func() <-chan struct{} {
 
 // take removes the events of id, in order. For a listener, these include the requests that were not
 // fetched.
-func (ch *eventChannel) take(id *cmID) []*queuedEvent {
+func (ch *EventChannel) take(id *ID) []*queuedEvent {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	var taken []*queuedEvent
@@ -141,7 +140,7 @@ func (ch *eventChannel) take(id *cmID) []*queuedEvent {
 
 // Next implements provider.EventChannel. Several goroutines may wait; each event
 // goes to one of them.
-func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
+func (ch *EventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	const op = "rdma_get_cm_event"
 	for {
 		if ch.refs.Closed() {
@@ -160,8 +159,8 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 }
 
 // Close implements provider.EventChannel. Rejected connections go on waiting for the peer's FIN,
-// because they belong to the device (see departures).
-func (ch *eventChannel) Close() error {
+// because they belong to the device (Host.Leave).
+func (ch *EventChannel) Close() error {
 	ids := ch.refs.Len()
 	first, busy := ch.refs.End()
 	if busy {
@@ -171,7 +170,7 @@ func (ch *eventChannel) Close() error {
 		ch.mu.Lock()
 		ch.wake()
 		ch.mu.Unlock()
-		ch.dev.refs.Drop()
+		ch.m.host.Release()
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"fmt"
@@ -14,15 +14,16 @@ import (
 // bind such a shared address, too. Both options have an effect only before Connect or Listen;
 // AFONLY, and REUSEADDR 0, only before BindAddr. Later calls return EINVAL. An ACK timeout is
 // unsupported: TCP retransmits.
-func (id *cmID) SetOption(option provider.IDOption, value int) error {
+func (id *ID) SetOption(option provider.IDOption, value int) error {
 	const op = "rdma_set_option"
 	if err := option.Check(value); err != nil {
 		return fail(op, "", err)
 	}
 	if option == provider.IDOptionAckTimeout {
-		return fail(op, "", failUnsupported(option.String(), "TCP chooses when it retransmits; Options.TCP.UserTimeout says when it gives up"))
+		return fail(op, "", unsupported(option, "TCP chooses when it retransmits; "+
+			"Options.TCP.UserTimeout says when it gives up"))
 	}
-	allowed := []cmState{idIdle, idBound, idResolved, idRouted}
+	allowed := []idState{idIdle, idBound, idResolved, idRouted}
 	if option == provider.IDOptionAFOnly || option == provider.IDOptionReuseAddr && value == 0 {
 		allowed = allowed[:1]
 	}
@@ -37,7 +38,7 @@ func (id *cmID) SetOption(option provider.IDOption, value int) error {
 }
 
 // adjust changes the sockets that id makes, and the socket that it has bound. id.mu is held.
-func (id *cmID) adjust(option provider.IDOption, value int) error {
+func (id *ID) adjust(option provider.IDOption, value int) error {
 	change := func(o *transport.TCPOptions) { o.V6Only = value == 1 }
 	switch option {
 	case provider.IDOptionTOS:
@@ -47,7 +48,7 @@ func (id *cmID) adjust(option provider.IDOption, value int) error {
 	}
 	adjustable, ok := id.network().(transport.Adjustable)
 	if !ok {
-		return failUnsupported(option.String(), "the engine's network has no sockets with options")
+		return unsupported(option, "the engine's network has no sockets with options")
 	}
 	network, err := adjustable.With(change)
 	if err != nil {
@@ -67,9 +68,14 @@ func (id *cmID) adjust(option provider.IDOption, value int) error {
 }
 
 // network returns the network that makes id's sockets. id.mu is held.
-func (id *cmID) network() transport.Network {
+func (id *ID) network() transport.Network {
 	if id.adjusted != nil {
 		return id.adjusted
 	}
-	return id.dev.opts.Network
+	return id.m.cfg.Network
+}
+
+// unsupported returns the error of an option that the id does not have.
+func unsupported(option provider.IDOption, reason string) error {
+	return &provider.UnsupportedError{Feature: option.String(), Reason: reason}
 }

@@ -1,4 +1,4 @@
-package engine
+package cm
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type request struct {
 	answered chan struct{}
 	settled  func()
 
-	// Under cmID.mu.
+	// Under ID.mu.
 	places chan struct{} // of the listener; nil after this request has returned its place
 	gone   bool          // the peer has closed the connection
 }
@@ -29,33 +29,33 @@ type request struct {
 // answer is the program's decision: to accept with params on qp, or to reject.
 type answer struct {
 	reply  []byte
-	qp     *qp // nil: reject
+	qp     QP // nil: reject
 	params mpa.Params
 }
 
 // wait starts the goroutine that waits for the answer and carries it out. There is no time limit,
 // as with siw: the program may take as long as it needs. id.mu is held.
 //
-// The request counts against Options.MaxPending and MaxAccepted until the program has answered it
+// The request counts against Config.MaxPending and MaxAccepted until the program has answered it
 // or closed the id, even if the peer is gone. Otherwise peers that come and leave could make any
 // number of ids and events.
-func (id *cmID) wait(r *request) {
+func (id *ID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
 	r.answered = make(chan struct{})
 	r.settled = sync.OnceFunc(func() { close(r.answered) })
-	// The device waits for it as well, because nobody closes the id of a withdrawn request.
-	id.dev.tasks.Add(1)
+	// The Manager waits for it as well, because nobody closes the id of a withdrawn request.
+	id.m.requests.Add(1)
 	id.tasks.Go(func() {
-		defer id.dev.tasks.Done()
+		defer id.m.requests.Done()
 		defer id.idle(cancel)
 		defer r.settled()
 		a, err := r.answer(ctx)
 		switch {
 		case err != nil:
-			id.dev.step(func() { id.peerLeft(r, err) })
+			id.m.host.Step(func() { id.peerLeft(r, err) })
 		case a.qp == nil:
-			id.dev.step(func() { r.wire.leave(id.dev, a.reply) })
+			id.m.host.Step(func() { r.wire.leave(a.reply) })
 		default:
 			id.accept(ctx, r, a)
 		}
@@ -89,7 +89,7 @@ func (r *request) answer(ctx context.Context) (answer, error) {
 // peerLeft notes that the peer has closed the connection before it was answered. If the program has
 // not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or Reject fails, or, if the
 // program has accepted already, an event reports the failure.
-func (id *cmID) peerLeft(r *request, err error) {
+func (id *ID) peerLeft(r *request, err error) {
 	if err == mpa.ErrTrailing { // TCP may have more bytes of it, and would reset anyway
 		r.wire.abort()
 	} else {
@@ -112,7 +112,7 @@ func (id *cmID) peerLeft(r *request, err error) {
 }
 
 // vacate returns the request's place to its listener, unless it was returned before. id.mu is held.
-func (id *cmID) vacate() {
+func (id *ID) vacate() {
 	if r := id.request; r != nil && r.places != nil {
 		<-r.places
 		r.places = nil
@@ -120,7 +120,7 @@ func (id *cmID) vacate() {
 }
 
 // forgo ends a request whose peer has left. id.mu is held.
-func (id *cmID) forgo() {
+func (id *ID) forgo() {
 	id.state = idEnded
 	id.discharge()
 	id.vacate()
@@ -130,8 +130,8 @@ func (id *cmID) forgo() {
 // accept sends the accepting Reply and starts the QP.
 //
 //rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
-func (id *cmID) accept(ctx context.Context, r *request, a answer) {
-	ctx, cancel := context.WithTimeout(ctx, id.dev.opts.StartupTimeout)
+func (id *ID) accept(ctx context.Context, r *request, a answer) {
+	ctx, cancel := context.WithTimeout(ctx, id.m.cfg.StartupTimeout)
 	defer cancel()
 	rest, err := r.wire.writeNow(a.reply)
 	if err == nil && len(rest) > 0 { // TCP has room for it otherwise
@@ -144,7 +144,7 @@ func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 		return
 	}
 	a.params.PeerPrivateData = nil // it came with CONNECT_REQUEST
-	id.dev.step(func() { id.run(r.wire, a.qp, a.params) })
+	id.m.host.Step(func() { id.run(r.wire, a.qp, a.params) })
 }
 
 // errDiallerGone is why a request can't be answered.
@@ -155,7 +155,7 @@ var errDiallerGone = fmt.Errorf("%w: the peer closed the TCP connection before t
 // for, as far as the device allows, and lowers InitiatorDepth to what the peer offers. When it
 // returns, the Reply is sent and the QP is in RTS, or the event says why not. ECONNRESET: the peer
 // has hung up.
-func (id *cmID) Accept(param provider.ConnParam) error {
+func (id *ID) Accept(param provider.ConnParam) error {
 	r, err := id.beginAccept(param)
 	if err == nil {
 		<-r.answered
@@ -164,7 +164,7 @@ func (id *cmID) Accept(param provider.ConnParam) error {
 }
 
 // beginAccept does everything that Accept does before it waits.
-func (id *cmID) beginAccept(param provider.ConnParam) (*request, error) {
+func (id *ID) beginAccept(param provider.ConnParam) (*request, error) {
 	const op = "rdma_accept"
 	if err := id.enter(op, idRequested); err != nil {
 		return nil, err
@@ -193,9 +193,9 @@ func (id *cmID) beginAccept(param provider.ConnParam) (*request, error) {
 //
 //rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
 //rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
-func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
+func (id *ID) acceptance(param provider.ConnParam) (answer, error) {
 	r := id.request.Request
-	ird, ord, err := id.dev.checkDepths(param)
+	ird, ord, err := id.m.checkDepths(param)
 	if err != nil {
 		return answer{}, err
 	}
@@ -203,20 +203,19 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 		return answer{}, err
 	}
 	if r.Enhanced && r.ORD != mpa.NotNegotiated {
-		ird = max(ird, roundDepth(min(r.ORD, id.dev.opts.MaxIRD)))
+		ird = max(ird, RoundDepth(min(r.ORD, id.m.cfg.MPA.MaxIRD)))
 	}
 	reply, params, err := r.AppendAccept(nil, mpa.Answer{IRD: ird, ORD: ord, PrivateData: param.PrivateData})
 	return answer{reply: reply, params: params}, err
 }
 
-// Reject implements provider.ID. It sends private to the peer, and hangs up when the peer has hung
-// up or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves the TCP connection to the
-// ULP, and the verbs have no other use for it. When Reject returns, private is sent. ECONNRESET:
-// the peer has hung up.
+// Reject implements provider.ID. It sends private to the peer, and hangs up as Host.Leave does: RFC
+// 5044 section 7.1.2 leaves the TCP connection to the ULP, and the verbs have no other use for it.
+// When Reject returns, private is sent. ECONNRESET: the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
-func (id *cmID) Reject(private []byte) error {
+func (id *ID) Reject(private []byte) error {
 	r, err := id.beginReject(private)
 	if err == nil {
 		<-r.answered
@@ -225,7 +224,7 @@ func (id *cmID) Reject(private []byte) error {
 }
 
 // beginReject does everything that Reject does before it waits.
-func (id *cmID) beginReject(private []byte) (*request, error) {
+func (id *ID) beginReject(private []byte) (*request, error) {
 	const op = "rdma_reject"
 	if err := id.enter(op, idRequested); err != nil {
 		return nil, err

@@ -1,0 +1,149 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// Only tests of package engine call these functions. Most results may be outdated at once, because
+// other goroutines change the state. The tests compare them with what they have done.
+
+// OvertakenMost is how many later Requests of a peer a silent connection of it is looked at for.
+const OvertakenMost = overtakenMost
+
+// Pending returns how many places of the listener are taken, with the one for the next connection.
+func (id *ID) Pending() int { return len(id.listening.places) }
+
+// TakePlaces takes n free places of the listener. A call of release gives them back.
+func (id *ID) TakePlaces(n int) (release func()) {
+	for range n {
+		id.listening.places <- struct{}{}
+	}
+	return func() {
+		for range n {
+			<-id.listening.places
+		}
+	}
+}
+
+// Silent returns how many connections of the listener count as silent.
+func (id *ID) Silent() (n int) {
+	ls := id.listening
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, each := range ls.silent {
+		n += each
+	}
+	return n
+}
+
+// QP returns the QP of CreateQP, or nil.
+func (id *ID) QP() QP {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.qp
+}
+
+// PeerLeft reports whether the id has no request, or one whose peer has left.
+func (id *ID) PeerLeft() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.request == nil || id.request.gone
+}
+
+// RequestConn returns the connection of the id's request.
+func (id *ID) RequestConn() transport.Conn {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.request.wire.conn
+}
+
+// Keeps names what the id still has of a start-up. It is empty for an established or ended id.
+func (id *ID) Keeps() (what []string) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.request != nil {
+		what = append(what, "a request")
+	}
+	if id.cancel != nil {
+		what = append(what, "a goroutine")
+	}
+	if id.binding != nil {
+		what = append(what, fmt.Sprint("the binding of ", id.binding.Addr()))
+	}
+	return what
+}
+
+// SetRoute does what ResolveAddr and ResolveRoute do, without their events.
+func (id *ID) SetRoute(src, dst netip.AddrPort) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.local, id.remote, id.state = src, dst, idRouted
+}
+
+// ReplaceBinding replaces the binding that BindAddr has made.
+func (id *ID) ReplaceBinding(by func(transport.Binding) transport.Binding) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.binding = by(id.binding)
+}
+
+// AcceptLater is Accept without the wait until the Reply is sent.
+func (id *ID) AcceptLater(param provider.ConnParam) error {
+	_, err := id.beginAccept(param)
+	return err
+}
+
+// RejectLater is Reject without the wait until the Reply is sent.
+func (id *ID) RejectLater(private []byte) error {
+	_, err := id.beginReject(private)
+	return err
+}
+
+// Events returns how many events wait on the channel.
+func (ch *EventChannel) Events() (n int) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for e := ch.first; e != nil; e = e.next {
+		n++
+	}
+	return n
+}
+
+// Poll takes the oldest event, if there is one.
+func (ch *EventChannel) Poll() (e provider.CMEvent, ok bool) {
+	e, ok, _ = ch.pop()
+	return e, ok
+}
+
+// Push queues e.
+func (ch *EventChannel) Push(e provider.CMEvent) { ch.push(&queuedEvent{CMEvent: e}) }
+
+// Hold takes the events of id, as Migrate does. A call of release queues them again.
+func (ch *EventChannel) Hold(id *ID) (release func()) {
+	taken := ch.take(id)
+	return func() {
+		for _, e := range taken {
+			ch.push(e)
+		}
+	}
+}
+
+// IDs returns how many ids are on the channel.
+func (ch *EventChannel) IDs() int { return int(ch.refs.Len()) }
+
+// LockAdmission makes goroutines that count connections wait until UnlockAdmission.
+func (m *Manager) LockAdmission() { m.accepted.mu.Lock() }
+
+// UnlockAdmission undoes LockAdmission.
+func (m *Manager) UnlockAdmission() { m.accepted.mu.Unlock() }
+
+// AcceptedPeers returns how many peers have connections that are counted.
+func (m *Manager) AcceptedPeers() int {
+	m.accepted.mu.Lock()
+	defer m.accepted.mu.Unlock()
+	return len(m.accepted.peers)
+}
