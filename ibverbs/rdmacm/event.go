@@ -28,7 +28,7 @@ type Event struct {
 
 	// RDMAC reports, with ConnectRequest and Established, that the connection uses the RDMA
 	// Consortium's version of DDP and RDMAP (RFC 5044 appendix C). librdmacm has no equivalent;
-	// engine.Options.RDMAC permits it.
+	// engine.Options.Conformance.RDMAC permits it.
 	RDMAC bool
 }
 

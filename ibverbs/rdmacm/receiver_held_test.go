@@ -54,7 +54,8 @@ func TestBindOfASend(t *testing.T) {
 // message without a receive. The error does not recommend more receives.
 func TestReceiverHoldsNothing(t *testing.T) {
 	ctx := timeout(t)
-	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{ManualIRD: true, ManualORD: true}), ""))(t)
+	opts := &engine.Options{Conformance: engine.Conformance{ManualIRD: true, ManualORD: true}}
+	vctx := testkit.Must(ibverbs.Open(engine.New(opts), ""))(t)
 	l := testkit.Must(rdmacm.ListenName(ctx, vctx, "127.0.0.1:0", nil))(t)
 	const size = 1 << 20
 	var region *ibverbs.MR

@@ -22,16 +22,21 @@ type (
 
 // cmConfig returns what package cm needs of complete options.
 func cmConfig(o *Options) cm.Config {
+	suite := &o.Conformance
 	c := cm.Config{
-		Device:   DeviceName,
-		Network:  o.Network,
-		MPA:      mpa.Config{RDMAC: o.RDMAC, Markers: o.Markers, MaxIRD: o.MaxIRD, RTR: o.RTR},
-		Revision: uint8(o.Revision),
-		Offer:    mpa.Offer{ManualIRD: o.ManualIRD, ManualORD: o.ManualORD, PeerToPeer: o.PeerToPeer},
-		MaxORD:   o.MaxORD,
+		Device:  DeviceName,
+		Network: o.Network,
+		MPA: mpa.Config{
+			RDMAC: suite.RDMAC, Markers: suite.Markers, MaxIRD: o.MaxIRD, RTR: suite.RTR,
+		},
+		Revision: uint8(suite.Revision),
+		Offer: mpa.Offer{
+			ManualIRD: suite.ManualIRD, ManualORD: suite.ManualORD, PeerToPeer: o.PeerToPeer,
+		},
+		MaxORD: o.MaxORD,
 
-		RetryUnenhanced: o.Fallback != FallbackNever,
-		RetryClosed:     o.Fallback == FallbackClosed,
+		RetryUnenhanced: suite.Fallback != FallbackNever,
+		RetryClosed:     suite.Fallback == FallbackClosed,
 
 		StartupTimeout:     o.StartupTimeout,
 		MaxPending:         o.MaxPending,

@@ -49,17 +49,19 @@ func earlyCases() map[string]earlyCase {
 	consortium.Revision, consortium.Markers = 0, true
 	cases := map[string]earlyCase{
 		"enhanced":    {reply: enhanced(nil)},
-		"markers":     {opts: Options{Markers: true}, reply: enhanced(nil), markers: true},
+		"markers": {opts: Options{Conformance: Conformance{Markers: true}}, markers: true,
+			reply: enhanced(nil)},
 		"markers too": {reply: enhanced(func(f *mpa.Frame, _ *mpa.Enhanced) { f.Markers = true })},
 		"no CRC": {opts: Options{CRC: CRCOff}, noCRC: true,
 			reply: enhanced(func(f *mpa.Frame, _ *mpa.Enhanced) { f.CRC = false })},
-		"second attempt": {opts: Options{Fallback: FallbackClosed}, unanswered: 1, reply: plain},
-		"RDMAC": {opts: Options{RDMAC: mpa.RDMACOnly}, markers: true, rdmac: true,
-			reply: consortium},
+		"second attempt": {opts: Options{Conformance: Conformance{Fallback: FallbackClosed}},
+			unanswered: 1, reply: plain},
+		"RDMAC": {opts: Options{Conformance: Conformance{RDMAC: mpa.RDMACOnly}}, markers: true,
+			rdmac: true, reply: consortium},
 	}
 	for _, rtr := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead} {
 		cases["peer-to-peer, "+rtr.String()] = earlyCase{
-			opts: Options{PeerToPeer: true, RTR: rtr},
+			opts: Options{Conformance: Conformance{RTR: rtr}, PeerToPeer: true},
 			reply: enhanced(func(_ *mpa.Frame, e *mpa.Enhanced) {
 				e.A, e.B, e.C, e.D = true, rtr == mpa.RTRSend, rtr == mpa.RTRWrite, rtr == mpa.RTRRead
 			}),

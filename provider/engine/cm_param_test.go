@@ -24,9 +24,9 @@ func TestRequestOfOptions(t *testing.T) {
 	}{
 		{Options{}, "\x50\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
 		{Options{CRC: CRCOff}, "\x10\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
-		{Options{Markers: true}, "\xd0\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
-		{Options{Revision: 1}, "\x40\x01\x00\x02" + "hi"},
-		{Options{Revision: 1, CRC: CRCOff, Markers: true}, "\x80\x01\x00\x02" + "hi"},
+		{Options{Conformance: Conformance{Markers: true}}, "\xd0\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
+		{Options{Conformance: Conformance{Revision: 1}}, "\x40\x01\x00\x02" + "hi"},
+		{Options{Conformance: Conformance{Revision: 1, Markers: true}, CRC: CRCOff}, "\x80\x01\x00\x02" + "hi"},
 	} {
 		inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
 			client, p, f := w.toRaw(provider.ConnParam{ResponderResources: 3, InitiatorDepth: 5,

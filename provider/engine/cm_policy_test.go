@@ -85,7 +85,7 @@ var oldPeer = map[string]func(p *rawPeer){
 func TestFallback(t *testing.T) {
 	for name, act := range oldPeer {
 		t.Run(name, func(t *testing.T) {
-			onNetworks(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
+			onNetworks(t, Options{Conformance: Conformance{Fallback: FallbackClosed}}, func(t *testing.T, w *cmWorld) {
 				dst, accepted := w.listenRaw()
 				client := w.active.connect(dst, provider.ConnParam{ResponderResources: 4, InitiatorDepth: 3, PrivateData: []byte("hello")})
 				p := accepted()
@@ -141,7 +141,7 @@ func TestNoFallback(t *testing.T) {
 			func(p *rawPeer) { p.send([]byte("220 smtp.example.com ESMTP\r\n")) }, invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onWholeNetworks(t, Options{Fallback: tc.policy}, func(t *testing.T, w *cmWorld) {
+			onWholeNetworks(t, Options{Conformance: Conformance{Fallback: tc.policy}}, func(t *testing.T, w *cmWorld) {
 				client, p, _ := w.toRaw(provider.ConnParam{})
 				tc.act(p)
 				w.active.want("the end", client, tc.want.typ, tc.want.errno)
@@ -153,7 +153,7 @@ func TestNoFallback(t *testing.T) {
 // TestFallbackKeepsTheSourcePort: both attempts use a port that the program bound. The second one
 // fails like any other, and there is no third one.
 func TestFallbackKeepsTheSourcePort(t *testing.T) {
-	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
+	onTCP(t, Options{Conformance: Conformance{Fallback: FallbackUnenhanced}}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
 		id := w.active.id()
 		testkit.OK(t, id.BindAddr(w.addr))
@@ -185,8 +185,8 @@ func TestPeerToPeerFlags(t *testing.T) {
 	for active := mpa.RTR(1); active <= mpa.RTRAll; active++ {
 		for passive := mpa.RTR(1); passive <= mpa.RTRAll; passive++ {
 			t.Run(fmt.Sprintf("%s to %s", active, passive), func(t *testing.T) {
-				inMemory(t, Options{PeerToPeer: true, RTR: active}, func(t *testing.T, w *cmWorld) {
-					w.server = w.host(Options{Network: w.net, RTR: passive})
+				inMemory(t, Options{Conformance: Conformance{RTR: active}, PeerToPeer: true}, func(t *testing.T, w *cmWorld) {
+					w.server = w.host(Options{Conformance: Conformance{RTR: passive}, Network: w.net})
 					l := w.server.listen()
 					client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1})
 					server, _ := w.server.wantRequest("the Request arrives", l)
@@ -227,10 +227,11 @@ func TestManualDepths(t *testing.T) {
 		serverIRD, server int    // IRD and ORD of the responder, which accepts 2 and 16
 	}{
 		{Options{}, "\x50\x02\x00\x04\x00\x04\x00\x05", 4, 5, 8, 4},
-		{Options{ManualIRD: true}, "\x50\x02\x00\x04\x3f\xff\x00\x05", 4, 5, 8, 16},
-		{Options{ManualORD: true}, "\x50\x02\x00\x04\x00\x04\x3f\xff", 4, 5, 2, 4},
-		{Options{ManualIRD: true, ManualORD: true, PeerToPeer: true}, "\x50\x02\x00\x04\xff\xff\xff\xff", 4, 5, 2, 16},
-		{Options{ManualIRD: true, ManualORD: true}, "\x40\x01\x00\x00", 4, 5, 2, 16},
+		{Options{Conformance: Conformance{ManualIRD: true}}, "\x50\x02\x00\x04\x3f\xff\x00\x05", 4, 5, 8, 16},
+		{Options{Conformance: Conformance{ManualORD: true}}, "\x50\x02\x00\x04\x00\x04\x3f\xff", 4, 5, 2, 4},
+		{Options{Conformance: Conformance{ManualIRD: true, ManualORD: true}, PeerToPeer: true},
+			"\x50\x02\x00\x04\xff\xff\xff\xff", 4, 5, 2, 16},
+		{Options{Conformance: Conformance{ManualIRD: true, ManualORD: true}}, "\x40\x01\x00\x00", 4, 5, 2, 16},
 	} {
 		t.Run(fmt.Sprintf("%q", tc.request), func(t *testing.T) {
 			inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {

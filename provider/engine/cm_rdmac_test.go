@@ -36,8 +36,8 @@ func TestRDMACNegotiated(t *testing.T) {
 						w.run(t, func(t *testing.T, w e2eWire) {
 							want := ap == mpa.RDMACOnly || bp == mpa.RDMACOnly
 							network, addr := w.network()
-							a := newCMSide(t, network, Options{RDMAC: ap, Revision: revision, CRC: CRCOff})
-							b := newCMSide(t, network, Options{RDMAC: bp, CRC: CRCOff})
+							a := newCMSide(t, network, Options{Conformance: Conformance{RDMAC: ap, Revision: revision}, CRC: CRCOff})
+							b := newCMSide(t, network, Options{Conformance: Conformance{RDMAC: bp}, CRC: CRCOff})
 							cmConnect(t, a, b, b.listen(addr), 4)
 							tryOperations(t, a.e2eEnd, b.e2eEnd, 5000, 1) // the initiator speaks first
 							tryOperations(t, b.e2eEnd, a.e2eEnd, 5000, 3)
@@ -65,7 +65,7 @@ func TestRDMACNegotiated(t *testing.T) {
 //rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 func TestRDMACRefused(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+		rdmac := w.host(Options{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, Network: w.net})
 
 		l := w.server.listen()
 		client := rdmac.connect(l.LocalAddr(), provider.ConnParam{})
@@ -87,8 +87,8 @@ func TestRDMACRefused(t *testing.T) {
 //
 //rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 func TestRDMACRefusedInRevision1(t *testing.T) {
-	onNetworks(t, Options{Revision: 1}, func(t *testing.T, w *cmWorld) {
-		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+	onNetworks(t, Options{Conformance: Conformance{Revision: 1}}, func(t *testing.T, w *cmWorld) {
+		rdmac := w.host(Options{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, Network: w.net})
 		l := rdmac.listen()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := rdmac.wantRequest("a Request of revision 1", l)
@@ -118,7 +118,7 @@ func TestRDMACRefusal(t *testing.T) {
 		"revision 0 without M":             {mpa.RDMACPermitted, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onNetworks(t, Options{RDMAC: tc.policy}, func(t *testing.T, w *cmWorld) {
+			onNetworks(t, Options{Conformance: Conformance{RDMAC: tc.policy}}, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
 				p := w.dialRaw(l.LocalAddr())
 				p.send(tc.request)
@@ -140,8 +140,8 @@ func TestRDMACRefusal(t *testing.T) {
 //
 //rfc:5044 RDMAC-C.2.3-02 Permissive responder never sends M=0 to an RDMAC initiator
 func TestRDMACRejects(t *testing.T) {
-	onNetworks(t, Options{RDMAC: mpa.RDMACPermitted}, func(t *testing.T, w *cmWorld) {
-		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+	onNetworks(t, Options{Conformance: Conformance{RDMAC: mpa.RDMACPermitted}}, func(t *testing.T, w *cmWorld) {
+		rdmac := w.host(Options{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, Network: w.net})
 		l := w.server.listen()
 		client := rdmac.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := w.server.wantRequest("revision 0", l)
@@ -165,9 +165,9 @@ func TestRDMACRejects(t *testing.T) {
 
 func TestRDMACOptions(t *testing.T) {
 	for _, o := range []Options{
-		{RDMAC: mpa.RDMACOnly + 1},
-		{RDMAC: mpa.RDMACOnly, PeerToPeer: true},
-		{RDMAC: mpa.RDMACOnly, Extensions: true},
+		{Conformance: Conformance{RDMAC: mpa.RDMACOnly + 1}},
+		{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, PeerToPeer: true},
+		{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, Extensions: true},
 	} {
 		if _, err := New(&o).Open(""); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "RDMAC") {
 			t.Errorf("%+v: %v", o, err)

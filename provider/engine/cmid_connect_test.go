@@ -102,9 +102,9 @@ var privateLimits = map[string]struct {
 	opts  Options
 	limit int
 }{
-	"revision 1":    {Options{Revision: 1}, 512},
-	"revision 2":    {Options{Revision: 2}, 508},
-	"manual depths": {Options{ManualIRD: true, ManualORD: true}, 512},
+	"revision 1":    {Options{Conformance: Conformance{Revision: 1}}, 512},
+	"revision 2":    {Options{Conformance: Conformance{Revision: 2}}, 508},
+	"manual depths": {Options{Conformance: Conformance{ManualIRD: true, ManualORD: true}}, 512},
 }
 
 // TestPrivateData sends every length around the limits, in all three directions.

@@ -28,9 +28,13 @@ func TestProvider(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, bad := range []Options{
-		{CRC: -1}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
+		{CRC: -1}, {CRC: 3}, {StartupTimeout: -1}, {CloseTimeout: -1},
 		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
-		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
+		{Conformance: Conformance{Revision: 3}}, {Conformance: Conformance{Revision: -1}},
+		{Conformance: Conformance{Fallback: -1}}, {Conformance: Conformance{Fallback: 3}},
+		{Conformance: Conformance{RTR: 8}},
+		{Conformance: Conformance{Revision: 1}, PeerToPeer: true},
+		{Conformance: Conformance{Fallback: FallbackClosed}, PeerToPeer: true},
 		{MaxPendingPerPeer: -1}, {MaxClosing: -1}, {MaxClosingPerPeer: -1},
 		{MaxPending: 2, MaxPendingPerPeer: 3}, {MaxAccepted: 2, MaxAcceptedPerPeer: 3}, {MaxClosing: 2, MaxClosingPerPeer: 3},
 		{MaxPendingPerPeer: 1025}, {ProgressGoroutines: -1}, {ProgressGoroutines: 257},
@@ -52,10 +56,11 @@ func TestOptions(t *testing.T) {
 	both := Options{Network: noNetwork{}}
 	both.TCP.DSCP = 8
 	wantErr(t, errOf(New(&both).Open("")), syscall.EINVAL)
-	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
+	revision := Conformance{Revision: 1}
+	o := Options{Network: noNetwork{}, Conformance: revision, StartupTimeout: time.Minute, MaxORD: 4}
 	testkit.OK(t, o.complete())
 	want := Options{
-		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
+		Network: noNetwork{}, Conformance: revision, StartupTimeout: time.Minute, CloseTimeout: time.Second,
 		FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
 		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
 		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait, ProgressGoroutines: 1,

@@ -107,9 +107,9 @@ func TestE2ENegotiated(t *testing.T) {
 	sides := []Options{
 		{},
 		{CRC: CRCOff},
-		{CRC: CRCOff, Markers: true},
-		{Markers: true, Revision: 1},
-		{CRC: CRCOff, Revision: 1},
+		{CRC: CRCOff, Conformance: Conformance{Markers: true}},
+		{Conformance: Conformance{Markers: true, Revision: 1}},
+		{CRC: CRCOff, Conformance: Conformance{Revision: 1}},
 	}
 	for i, ao := range sides {
 		for j, bo := range sides {
@@ -143,11 +143,11 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	if st[0].params.CRC != crc || st[1].params.CRC != crc {
 		t.Errorf("CRC %v and %v, want %v", st[0].params.CRC, st[1].params.CRC, crc)
 	}
-	if st[0].params.MarkersTx != bo.Markers || st[1].params.MarkersTx != ao.Markers {
+	if st[0].params.MarkersTx != bo.Conformance.Markers || st[1].params.MarkersTx != ao.Conformance.Markers {
 		t.Errorf("markers sent %v and %v", st[0].params.MarkersTx, st[1].params.MarkersTx)
 	}
 	for i, s := range st {
-		if p := s.params; p.Enhanced != (ao.Revision != 1) || p.WaitFirstFPDU != (i == 1) {
+		if p := s.params; p.Enhanced != (ao.Conformance.Revision != 1) || p.WaitFirstFPDU != (i == 1) {
 			t.Errorf("side %d: %+v", i, p)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // DeviceName is the name of the engine's one device.
@@ -39,24 +38,6 @@ const (
 	CRCOn = CRCPreferred
 )
 
-// FallbackPolicy says when Connect, after a Request of revision 2, tries once more with MPA
-// revision 1 on a new TCP connection. RFC 6581 section 10 permits it. Read depths are not
-// negotiated then: each side uses the depths that its program gave.
-type FallbackPolicy int
-
-const (
-	// FallbackNever makes no second attempt. A peer that knows only revision 1 then looks like a
-	// peer that hung up (REJECTED, -ECONNRESET).
-	FallbackNever FallbackPolicy = iota
-	// FallbackUnenhanced retries after a Reply, accepting or rejecting, that is not enhanced: no
-	// peer of revision 2 sends one.
-	FallbackUnenhanced
-	// FallbackClosed also retries after the peer hung up without a Reply, as RFC 6581 section 10
-	// requires of peers that don't know revision 2. Other peers also hang up if their program does,
-	// so such a peer may see one Connect as two.
-	FallbackClosed
-)
-
 // DefaultBusyWait is longer than waking a peer on another CPU and being woken by its answer take
 // together: round trips between two sleeping ends took 70 to 95 us on a virtual machine. If
 // BusyWait were shorter, waits for such a peer, which also has work to do, would count as too long,
@@ -66,58 +47,20 @@ const DefaultBusyWait = policy.BusyWait
 // Options configures an engine. Every zero value is the default.
 //
 // The fields are in groups:
-//   - the start-up of connections (MPA): Revision, Fallback, PeerToPeer, RTR, ManualIRD, ManualORD,
-//     MaxIRD, MaxORD, Markers, RDMAC, Extensions;
-//   - the data path: CRC, TransmitAtOnce, BusyWait, ProgressGoroutines;
+//   - what two ends agree on: PeerToPeer, MaxIRD, MaxORD, Extensions, CRC, Conformance;
+//   - the data path: TransmitAtOnce, BusyWait, ProgressGoroutines;
 //   - time limits: StartupTimeout, FPDUTimeout, SendTimeout, CloseTimeout;
 //   - what peers can have of a device at a time: MaxPending, MaxPendingPerPeer, MaxAccepted,
 //     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
 //   - the system and the program: Network, TCP, Logger.
 type Options struct {
-	// Revision is the MPA revision to connect with: 2 (RFC 6581, the default) or 1 (RFC 5044). A
-	// listener answers in the revision of the Request.
-	Revision int
-
-	// Fallback is for peers that know only revision 1. It excludes PeerToPeer, which revision 1
-	// doesn't have.
-	Fallback FallbackPolicy
-
 	// PeerToPeer makes Connect begin with an RTR indication (RFC 6581 section 9), so that the
-	// accepting side may send first. It needs revision 2. A listener serves both models.
+	// accepting side may send first. A listener serves both models.
 	PeerToPeer bool
-
-	// RTR is the set of RTR indications, as package provider/iwarp/mpa defines them, that this end
-	// can send when it connects with PeerToPeer, and take when it listens. 0 means all. If both
-	// ends have none in common, the connection fails (CONNECT_ERROR).
-	RTR mpa.RTR
-
-	// ManualIRD and ManualORD leave a read depth out of the negotiation (RFC 6581 section 9.1):
-	// Connect sends 0x3fff instead, and each side has the depth that its program gives. With both,
-	// and without PeerToPeer, Connect sends a Request of revision 1. siw does not know the special
-	// meaning of 0x3fff and takes it for a depth.
-	ManualIRD, ManualORD bool
 
 	// MaxIRD and MaxORD bound how many RDMA Reads one QP serves, and has outstanding, at a time: 1
 	// to 128, default 128.
 	MaxIRD, MaxORD int
-
-	// Markers asks peers to put MPA markers into the FPDUs that they send. Our own FPDUs have
-	// markers if and only if the peer asked (RFC 5044 section 4.3).
-	Markers bool
-
-	// RDMAC says whether the engine accepts peers with the RDMA Consortium's protocols: MPA
-	// revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). Package provider/iwarp/mpa defines
-	// the policies. By default such peers are refused: a rejecting Reply of revision 1 answers
-	// their Request, and their Reply is a CONNECT_ERROR. With mpa.RDMACPermitted the engine speaks
-	// each peer's version. With mpa.RDMACOnly the engine itself speaks only the Consortium's
-	// protocols.
-	//
-	// CMEvent.RDMAC reports such a connection to the program. It has Markers and CRCs in both
-	// directions, the read depths that both programs give, no peer-to-peer mode and no messages of
-	// RFC 7306. Connect begins with Revision, and retries with revision 1 when the answer to
-	// revision 2 is of revision 0. For peers that hang up instead, set Revision to 1 or Fallback to
-	// FallbackClosed.
-	RDMAC mpa.RDMACPolicy
 
 	// Extensions enables the messages of RFC 7306, in both directions, for every connection of the
 	// device. A program can then post WRRDMAWriteWithImm, WRSendWithImm without payload and atomic
@@ -132,6 +75,9 @@ type Options struct {
 
 	// CRC is the policy for the CRC.
 	CRC CRCPolicy
+
+	// Conformance is for the conformance suite. Programs leave it zero.
+	Conformance Conformance
 
 	// BusyWait is how long a goroutine that waits for a completion event polls for it before it
 	// sleeps, if its last wait was no longer than that. Where answers come within microseconds,
@@ -300,7 +246,7 @@ type engine struct {
 
 // complete fills in the defaults, and returns EINVAL for impossible values.
 func (o *Options) complete() error {
-	setDefault(&o.Revision, 2)
+	setDefault(&o.Conformance.Revision, 2)
 	setDefault(&o.StartupTimeout, 10*time.Second)
 	setDefault(&o.CloseTimeout, time.Second)
 	setDefault(&o.FPDUTimeout, 30*time.Second)
@@ -325,10 +271,12 @@ func (o *Options) complete() error {
 	setDefault(&o.ProgressGoroutines, 1)
 	setDefault(&o.MaxIRD, maxRdAtom)
 	setDefault(&o.MaxORD, maxRdAtom)
-	if err := o.checkStartup(); err != nil {
+	if err := o.checkConformance(); err != nil {
 		return err
 	}
 	switch {
+	case o.CRC < CRCPreferred || o.CRC > CRCRequired:
+		return badOption("CRC", int(o.CRC), "CRCPreferred, CRCOff or CRCRequired")
 	case o.ProgressGoroutines < 1 || o.ProgressGoroutines > 256:
 		return badOption("ProgressGoroutines", o.ProgressGoroutines, "from 1 to 256, or 0 for the default")
 	case o.StartupTimeout < 0:
@@ -365,29 +313,6 @@ func (o *Options) complete() error {
 func isNil(network transport.Network) bool {
 	v := reflect.ValueOf(network)
 	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// checkStartup returns EINVAL for impossible values among the options of MPA's start-up.
-func (o *Options) checkStartup() error {
-	switch {
-	case o.CRC < CRCPreferred || o.CRC > CRCRequired:
-		return badOption("CRC", int(o.CRC), "CRCPreferred, CRCOff or CRCRequired")
-	case o.Revision != 1 && o.Revision != 2:
-		return badOption("Revision", o.Revision, "1, 2, or 0 for the default")
-	case o.Fallback < FallbackNever || o.Fallback > FallbackClosed:
-		return badOption("Fallback", int(o.Fallback), "one of FallbackNever to FallbackClosed")
-	case o.RDMAC > mpa.RDMACOnly:
-		return badOption("RDMAC", int(o.RDMAC), "one of the policies of package mpa")
-	case o.RDMAC == mpa.RDMACOnly && (o.PeerToPeer || o.Extensions):
-		return fmt.Errorf("engine option RDMAC: the RDMA Consortium's protocols have neither PeerToPeer nor Extensions: %w", syscall.EINVAL)
-	case o.RTR&^mpa.RTRAll != 0:
-		return badOption("RTR", o.RTR, "a set of the bits of mpa.RTRAll")
-	case o.PeerToPeer && o.Revision < 2:
-		return fmt.Errorf("engine option PeerToPeer needs MPA revision 2: %w", syscall.EINVAL)
-	case o.PeerToPeer && o.Fallback != FallbackNever:
-		return fmt.Errorf("engine options PeerToPeer and Fallback exclude each other, as revision 1 has no peer-to-peer mode: %w", syscall.EINVAL)
-	}
-	return nil
 }
 
 func setDefault[T comparable](v *T, d T) {

@@ -248,9 +248,9 @@ func (w *world) newProc(addr netip.Addr) *proc {
 	p := &proc{w: w, no: w.proc, addr: addr}
 	p.mem = newMemory(p)
 	opts := Options{
-		Network: w.net, Extensions: w.ext, RDMAC: w.rdmac,
+		Network: w.net, Extensions: w.ext,
 		CRC:            one(d, []CRCPolicy{CRCPreferred, CRCPreferred, CRCOff}),
-		Markers:        d.oneIn(6),
+		Conformance:    Conformance{RDMAC: w.rdmac, Markers: d.oneIn(6)},
 		PeerToPeer:     w.rdmac == mpa.RDMACRefused && d.oneIn(3),
 		StartupTimeout: time.Second, CloseTimeout: 200 * time.Millisecond,
 		BusyWait:   one(d, []time.Duration{0, -1}),
@@ -297,7 +297,7 @@ func (w *world) newProc(addr netip.Addr) *proc {
 	}
 	w.listen(p)
 	w.note("%s at %s: CRC %v, markers %v, peer-to-peer %v",
-		p, addr, opts.CRC, opts.Markers, opts.PeerToPeer)
+		p, addr, opts.CRC, opts.Conformance.Markers, opts.PeerToPeer)
 	return p
 }
 

@@ -122,8 +122,9 @@ func TestSimulated(t *testing.T) {
 		opts := shapes[d.pick(len(shapes))]
 		opts.Seed = d.next()
 		eng := engine.Options{
-			CRC:     one(d, []engine.CRCPolicy{engine.CRCPreferred, engine.CRCPreferred, engine.CRCOff}),
-			Markers: d.oneIn(4), PeerToPeer: d.oneIn(4), Extensions: d.oneIn(2),
+			CRC:         one(d, []engine.CRCPolicy{engine.CRCPreferred, engine.CRCPreferred, engine.CRCOff}),
+			Conformance: engine.Conformance{Markers: d.oneIn(4)},
+			PeerToPeer:  d.oneIn(4), Extensions: d.oneIn(2),
 		}
 		rt.Logf("network %+v, engine %+v", opts, eng)
 		defer func() {

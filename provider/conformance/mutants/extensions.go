@@ -86,19 +86,21 @@ func rdmacMutants() []*Mutant {
 				"rdmac/both", "rdmac/permitted", "rdmac/request-permitted", "rdmac/reply-permitted", "rdmac/send-version-1",
 				"rdmac/write-version-1", "rdmac/rdmap-version-1", "rdmac/send-msn-ahead", "rdmac/write-out-of-bounds",
 			},
-			options: func(o *engine.Options) { o.RDMAC = mpa.RDMACRefused },
+			options: func(o *engine.Options) { o.Conformance.RDMAC = mpa.RDMACRefused },
 		},
 		{
 			Name: "rdmac-unasked", What: "speaks the RDMA Consortium's version though its program has not permitted it",
 			CaughtBy: []string{"rdmac/request-refused", "rdmac/reply-refused"},
-			options:  func(o *engine.Options) { o.RDMAC = max(o.RDMAC, mpa.RDMACPermitted) },
+			options: func(o *engine.Options) {
+				o.Conformance.RDMAC = max(o.Conformance.RDMAC, mpa.RDMACPermitted)
+			},
 		},
 		{
 			Name: "rdmac-only", What: "speaks the RDMA Consortium's version where it is only permitted",
 			CaughtBy: []string{"rdmac/not-needed"},
 			options: func(o *engine.Options) {
-				if o.RDMAC == mpa.RDMACPermitted {
-					o.RDMAC = mpa.RDMACOnly
+				if o.Conformance.RDMAC == mpa.RDMACPermitted {
+					o.Conformance.RDMAC = mpa.RDMACOnly
 				}
 			},
 		},

@@ -35,7 +35,7 @@ func startupMutants() []*Mutant {
 		{
 			Name: "fallback-never", What: "does not try revision 1 though it may",
 			CaughtBy: []string{"mpa/fallback"},
-			options:  func(o *engine.Options) { o.Fallback = engine.FallbackNever },
+			options:  func(o *engine.Options) { o.Conformance.Fallback = engine.FallbackNever },
 		},
 		{
 			Name: "depth-off-by-one", What: "says an ORD that is one off",

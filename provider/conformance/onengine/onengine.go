@@ -80,14 +80,20 @@ func set(opts *engine.Options, key, value string) error {
 	case "crc":
 		opts.CRC, ok = map[string]engine.CRCPolicy{"on": engine.CRCOn, "off": engine.CRCOff}[value]
 	case "markers":
-		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
+		opts.Conformance.Markers, ok = map[string]bool{"on": true, "off": false}[value]
 	case "rtr":
-		opts.RTR, ok = map[string]mpa.RTR{"send": mpa.RTRSend, "write": mpa.RTRWrite, "read": mpa.RTRRead}[value]
+		opts.Conformance.RTR, ok = map[string]mpa.RTR{
+			"send": mpa.RTRSend, "write": mpa.RTRWrite, "read": mpa.RTRRead,
+		}[value]
 		opts.PeerToPeer = true
 	case "fallback":
-		opts.Fallback, ok = map[string]engine.FallbackPolicy{"closed": engine.FallbackClosed, "unenhanced": engine.FallbackUnenhanced}[value]
+		opts.Conformance.Fallback, ok = map[string]engine.FallbackPolicy{
+			"closed": engine.FallbackClosed, "unenhanced": engine.FallbackUnenhanced,
+		}[value]
 	case "rdmac":
-		opts.RDMAC, ok = map[string]mpa.RDMACPolicy{"permitted": mpa.RDMACPermitted, "only": mpa.RDMACOnly}[value]
+		opts.Conformance.RDMAC, ok = map[string]mpa.RDMACPolicy{
+			"permitted": mpa.RDMACPermitted, "only": mpa.RDMACOnly,
+		}[value]
 	case "extensions":
 		opts.Extensions, ok = map[string]bool{"on": true, "off": false}[value]
 	case "startup":

@@ -36,8 +36,11 @@ func TestSet(t *testing.T) {
 	opts := engine.Options{Extensions: true, BusyWait: time.Hour}
 	err := onengine.Set(&opts, []string{"crc=off", "rtr=write", "startup=1s", "close=2s", "fallback=closed", "rdmac=permitted", "extensions=off", "markers=on"})
 	want := engine.Options{
-		CRC: engine.CRCOff, PeerToPeer: true, RTR: mpa.RTRWrite, StartupTimeout: time.Second, CloseTimeout: 2 * time.Second, Fallback: engine.FallbackClosed,
-		RDMAC: mpa.RDMACPermitted, Markers: true, BusyWait: time.Hour,
+		CRC: engine.CRCOff, PeerToPeer: true, StartupTimeout: time.Second, CloseTimeout: 2 * time.Second,
+		Conformance: engine.Conformance{
+			RTR: mpa.RTRWrite, Fallback: engine.FallbackClosed, RDMAC: mpa.RDMACPermitted, Markers: true,
+		},
+		BusyWait: time.Hour,
 	}
 	if err != nil || opts != want {
 		t.Errorf("got %+v, %v", opts, err)

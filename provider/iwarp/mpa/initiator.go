@@ -51,7 +51,7 @@ func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
 		return Initiator{}, err
 	}
 	i := Initiator{cfg: cfg, offer: offer}
-	i.enhanced = cfg.Revision >= 2 && cfg.RDMAC != RDMACOnly && (!offer.ManualIRD || !offer.ManualORD || offer.PeerToPeer)
+	i.enhanced = cfg.Enhances(offer)
 	if offer.PeerToPeer && !i.enhanced {
 		return Initiator{}, fmt.Errorf("%w: peer-to-peer needs MPA revision 2", ErrConfig)
 	}
@@ -65,6 +65,12 @@ func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
 		return Initiator{}, err
 	}
 	return i, nil
+}
+
+// Enhances reports whether the Request of an initiator with this configuration is enhanced, which
+// leaves 4 octets fewer for private data.
+func (c Config) Enhances(o Offer) bool {
+	return c.Revision != 1 && c.RDMAC != RDMACOnly && (!o.ManualIRD || !o.ManualORD || o.PeerToPeer)
 }
 
 // AppendRequest appends the octets of the MPA Request Frame to b.

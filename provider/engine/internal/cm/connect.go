@@ -67,12 +67,12 @@ func (m *Manager) initiator(param provider.ConnParam) (mpa.Initiator, error) {
 	if err != nil {
 		return mpa.Initiator{}, err
 	}
-	if err := checkPrivateData(param.PrivateData, m.cfg.enhances()); err != nil {
-		return mpa.Initiator{}, err
-	}
 	cfg, offer := m.cfg.MPA, m.cfg.Offer
 	cfg.Revision = m.cfg.Revision
 	offer.IRD, offer.ORD, offer.PrivateData = ird, ord, bytes.Clone(param.PrivateData)
+	if err := checkPrivateData(offer.PrivateData, cfg.Enhances(offer)); err != nil {
+		return mpa.Initiator{}, err
+	}
 	return mpa.NewInitiator(cfg, offer)
 }
 

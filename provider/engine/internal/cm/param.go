@@ -59,13 +59,6 @@ func checkPrivateData(private []byte, enhanced bool) error {
 	return nil
 }
 
-// enhances reports whether Connect sends an enhanced Request. RFC 6581 section 10 forbids an
-// enhanced Request that has nothing to negotiate.
-func (c *Config) enhances() bool {
-	return c.Revision >= 2 && c.MPA.RDMAC != mpa.RDMACOnly &&
-		(!c.Offer.ManualIRD || !c.Offer.ManualORD || c.Offer.PeerToPeer)
-}
-
 // RoundDepth rounds the number of inbound Reads up to a power of two, because siw does so with the
 // number in the start-up frames and uses the result.
 //
