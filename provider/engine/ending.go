@@ -16,9 +16,9 @@ import (
 type ending struct {
 	cause error // for QP.Cause
 
-	ulpdu []byte // Terminate to send, nil for none
-	reset bool   // RST instead of FIN
-	lost  bool   // the connection is lost
+	terminate []byte // payload of the Terminate to send, nil for none
+	reset     bool   // RST instead of FIN
+	lost      bool   // the connection is lost
 
 	event      provider.AsyncEventType // to raise, if raise
 	raise      bool
@@ -58,22 +58,18 @@ var (
 // endTerminate makes the ending of a stream with a Terminate to the peer about err, which is an
 // *iwarp.Error. The arguments are those of rdmap.NewTerminate. It runs once per stream and
 // allocates.
-func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest, rdmac bool) *ending {
+func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
 	var e *iwarp.Error
 	if !errors.As(err, &e) {
 		panic("engine: a protocol error without a code: " + err.Error())
 	}
 	t := rdmap.NewTerminate(e, seg, segmentLen, read)
-	h := rdmap.TerminateHeader()
-	if rdmac {
-		rdmap.SetRDMAC(&h)
-	}
 	return &ending{
 		cause: &provider.TerminateError{
 			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
 			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason + aboutHeaders(&t, t.D, t.R),
 		},
-		ulpdu: t.AppendTo(h.AppendTo(nil)),
+		terminate: t.AppendTo(nil),
 	}
 }
 

@@ -188,19 +188,13 @@ func (q *qp) checkOpcode(op provider.WROpcode) error {
 // checkExtension decides whether an operation of RFC 7306 can be posted. It returns off if the
 // engine has none.
 func (q *qp) checkExtension(off error) error {
-	switch {
-	case !q.dev.opts.Extensions:
+	if !q.dev.opts.Extensions {
 		return off
-	case q.speaksRDMAC():
+	}
+	if s := q.stream.Load(); s != nil && s.params.RDMAC {
 		return errRDMAC
 	}
 	return nil
-}
-
-// speaksRDMAC reports whether the QP's connection is one of version 0.
-func (q *qp) speaksRDMAC() bool {
-	s := q.stream.Load()
-	return s != nil && s.params.RDMAC
 }
 
 // sgeOctets returns the bytes of the SGEs. It can't overflow, because there are few SGEs with

@@ -165,7 +165,7 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 	case to == provider.QPErr:
 		return &ending{cause: errModified}, nil
 	case to == provider.QPSQE && connected:
-		return endTerminate(errLocalCatastrophe, nil, 0, nil, q.speaksRDMAC()), nil
+		return endTerminate(errLocalCatastrophe, nil, 0, nil), nil
 	case to == provider.QPReset && !connected:
 		q.reset()
 		return nil, nil

@@ -13,7 +13,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
-	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -118,10 +117,8 @@ func init() {
 						func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
 					}, func() error {
 						answered := size
-						if e := st.end.Load(); e != nil && e.ulpdu != nil {
-							_, payload, err := ddp.Parse(e.ulpdu)
-							testkit.OK(w.t, err)
-							term := testkit.Must(rdmap.ParseTerminate(payload,
+						if e := st.end.Load(); e != nil && e.terminate != nil {
+							term := testkit.Must(rdmap.ParseTerminate(e.terminate,
 								rdmap.PhaseAfterFirstFPDU))(w.t)
 							answered = int(term.Read.SourceTO - src.to(0))
 						}

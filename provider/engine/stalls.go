@@ -188,7 +188,7 @@ func (w *stalls) shrink(d *device, now time.Time) {
 			peers[peer] -= n
 			over -= n
 			s.rx.recv.End()
-			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
+			s.fail(endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
 		}
 	})
 }
@@ -291,7 +291,7 @@ func (st *stall) lookRx(now time.Time) {
 		s.unkeep()
 		if hasPassed(now, st.rx.since, s.dev.opts.FPDUTimeout) {
 			r.recv.End()
-			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
+			s.fail(endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
 		}
 	}
 }

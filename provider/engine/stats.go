@@ -232,7 +232,7 @@ func sum(to, st *provider.QPStats) {
 // rxMu and txMu are held.
 func (d *device) countEnd(s *stream, e *ending, sent bool) {
 	var t *provider.TerminateError
-	if errors.As(e.cause, &t) && (t.Remote || sent && e.ulpdu != nil) {
+	if errors.As(e.cause, &t) && (t.Remote || sent && e.terminate != nil) {
 		d.tally.terminate(t)
 		d.log.terminate(s, t)
 	}

@@ -97,12 +97,11 @@ func TestTerminateAboutAtBothEnds(t *testing.T) {
 		{rdmap.ErrMayNotInvalidate, invalidate, nil, ", about a Send that invalidates rkey 0x104"},
 		{rdmap.ErrAtomicAccess, atomic, nil, ", about an atomic operation"},
 	} {
-		e := endTerminate(c.err, &c.h, 40, c.read, false)
+		e := endTerminate(c.err, &c.h, 40, c.read)
 		if got := e.cause.Error(); !strings.HasSuffix(got, c.want) {
 			t.Errorf("%v, sent: %q does not end with %q", c.err, got, c.want)
 		}
-		received := testkit.Must(rdmap.ParseTerminate(e.ulpdu[ddp.UntaggedHeaderLen:],
-			rdmap.PhaseAfterFirstFPDU))(t)
+		received := testkit.Must(rdmap.ParseTerminate(e.terminate, rdmap.PhaseAfterFirstFPDU))(t)
 		if got := terminateText(&received); !strings.Contains(got, c.want) {
 			t.Errorf("%v, received: %q does not say %q", c.err, got, c.want)
 		}

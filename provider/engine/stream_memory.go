@@ -73,6 +73,6 @@ func (s *stream) undoMemory() {
 func (s *stream) failMemory(err error) {
 	t := &s.tx
 	s.q.failSend(t.next, provider.WCMWBindErr)
-	t.fault = s.endTerminate(err, nil, 0, nil)
+	t.fault = endTerminate(err, nil, 0, nil)
 	t.fault.event, t.fault.raise = provider.EventQPFatal, true
 }

@@ -97,11 +97,9 @@ func (s *stream) fillResponse() {
 func (s *stream) failResponse(err error, done uint32) {
 	r := &s.tx.resp
 	h := rdmap.ReadRequestHeader(r.MSN)
-	if s.params.RDMAC {
-		rdmap.SetRDMAC(&h)
-	}
+	s.tx.format.SetVersion(&h) // as the peer's request has it
 	left := r.Advance(done)
-	e := s.endTerminate(err, &h, ddp.UntaggedHeaderLen+rdmap.ReadRequestLen, &left)
+	e := endTerminate(err, &h, ddp.UntaggedHeaderLen+rdmap.ReadRequestLen, &left)
 	e.event, e.raise = provider.EventQPReqErr, true
 	s.tx.fault = e
 }

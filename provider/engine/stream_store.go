@@ -318,7 +318,7 @@ func (s *stream) refuseStore(g *storedSegment, err error) {
 		fault = errObjectSink
 		s.q.failSend(uint32(g.a.Read.Cookie), provider.WCLocProtErr)
 	}
-	e := s.endTerminate(fault, &g.h, g.h.Len()+g.a.Len, nil).because(err)
+	e := endTerminate(fault, &g.h, g.h.Len()+g.a.Len, nil).because(err)
 	e.event, e.raise = provider.EventQPFatal, true
 	if fault == errObjectRecv {
 		e.recvStatus = provider.WCLocProtErr

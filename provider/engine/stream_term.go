@@ -27,10 +27,6 @@ func (s *stream) workFault(i uint32) *provider.WorkError {
 	return &provider.WorkError{Opcode: w.op, WRID: w.wrid, Text: why}
 }
 
-func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
-	return endTerminate(err, seg, segmentLen, read, s.params.RDMAC)
-}
-
 // refuse ends the stream for a fault in what the peer sent: the segment with header h, nil if there
 // is none to show, and payloadLen bytes of payload. read is the segment's Read Request, if it has
 // one.
@@ -44,7 +40,7 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	if h != nil {
 		segmentLen = h.Len() + payloadLen
 	}
-	e := s.endTerminate(err, h, segmentLen, read)
+	e := endTerminate(err, h, segmentLen, read)
 	switch err {
 	case ddp.ErrNoBuffer:
 		if r := s.q.srq(); r != nil && (h == nil || h.QN == rdmap.QNSend) {

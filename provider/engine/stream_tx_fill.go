@@ -195,7 +195,7 @@ func (s *stream) failWork() {
 	t := &s.tx
 	fault := s.workFault(t.next)
 	s.q.failSend(t.next, provider.WCLocProtErr)
-	t.fault = s.endTerminate(errLocalWork, nil, 0, nil)
+	t.fault = endTerminate(errLocalWork, nil, 0, nil)
 	t.fault.blame(fault)
 	t.fault.event, t.fault.raise = provider.EventQPFatal, true
 }

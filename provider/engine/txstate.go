@@ -84,12 +84,8 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 	if len(rest) > 0 {
 		out = append(out, rest)
 	}
-	if e.ulpdu != nil && s.maySend.Load() {
-		fpdu, err := t.format.FPDU(e.ulpdu)
-		if err != nil {
-			panic("engine: " + err.Error()) // a Terminate is short
-		}
-		out = append(out, fpdu)
+	if e.terminate != nil && s.maySend.Load() {
+		out = append(out, t.format.Terminate(e.terminate))
 	}
 	return out
 }

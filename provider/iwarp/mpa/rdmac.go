@@ -1,5 +1,7 @@
 package mpa
 
+import "errors"
+
 // RDMACPolicy selects the protocols that an endpoint speaks: the IETF's (MPA revisions 1 and 2, DDP
 // and RDMAP version 1), or the older ones of the RDMA Consortium (revision 0 and version 0). RFC
 // 5044 appendix C describes how endpoints find out which of them the peer speaks. Versions are
@@ -108,6 +110,16 @@ func (i Initiator) judgeRDMAC(reply Frame) (rdmac bool, err error) {
 		return false, ErrRDMACFrame
 	}
 	return true, nil
+}
+
+// IsRDMACReply reports whether err, of Judge or Receive, is about a Reply of revision 0 to an
+// enhanced Request. Only an initiator that permits revision 0 has such an error. The peer can serve
+// a second attempt ([Initiator.Fallback]).
+//
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
+func IsRDMACReply(err error) bool {
+	var r *RejectedError
+	return err == error(ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
 }
 
 // speakRDMAC sets what the RDMA Consortium's protocols always use.

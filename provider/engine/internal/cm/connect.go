@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/frames"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -139,22 +140,13 @@ func (id *ID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Ini
 func (c *Config) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
 	hungUp := err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
-	case isRDMAC(err):
+	case mpa.IsRDMACReply(err):
 	case !c.RetryUnenhanced, hungUp && (!c.RetryClosed || len(reply) > 0):
 		return mpa.Initiator{}, false
 	case hungUp:
 		err = mpa.ErrClosed
 	}
 	return first.Fallback(err, time.Time{})
-}
-
-// isRDMAC reports whether the peer answered an enhanced Request in revision 0. If Config.MPA
-// permits such peers, Connect makes a second attempt, which such a peer can serve.
-//
-//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
-func isRDMAC(err error) bool {
-	var r *mpa.RejectedError
-	return err == error(mpa.ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
 }
 
 // source returns the address to connect from. Its port is the one that BindAddr reserved, or 0.

@@ -1,6 +1,10 @@
 package frames
 
-import "github.com/govs-rdma/govs/provider/iwarp/mpa"
+import (
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
 
 // Format is how the FPDUs of a connection are laid out, and how TCP cuts them. The stream owns it,
 // and the batch that is lent to the stream refers to it: both are guarded by the stream's txMu.
@@ -8,7 +12,7 @@ import "github.com/govs-rdma/govs/provider/iwarp/mpa"
 // other fields.
 type Format struct {
 	CRC, Markers bool
-	RDMAC        bool       // version 0 of DDP and RDMAP, only on streams with Markers
+	rdmac        bool       // version 0 of DDP and RDMAP, only on streams with Markers
 	EMSS         int        // bytes of a full TCP segment
 	MULPDU       int        // bytes of the longest ULPDU whose FPDU fits into one
 	framer       mpa.Framer // knows where the next Marker is
@@ -16,12 +20,28 @@ type Format struct {
 
 // NewFormat returns the Format of a connection. SetEMSS sets its EMSS.
 func NewFormat(crc, markers, rdmac bool) Format {
-	return Format{CRC: crc, Markers: markers, RDMAC: rdmac, framer: mpa.NewFramer(markers, crc)}
+	return Format{CRC: crc, Markers: markers, rdmac: rdmac, framer: mpa.NewFramer(markers, crc)}
 }
 
-// FPDU returns an FPDU of ulpdu that is sent after those of all batches. It fails if ulpdu is
-// longer than an FPDU can be.
-func (f *Format) FPDU(ulpdu []byte) ([]byte, error) { return f.framer.AppendFPDU(nil, ulpdu) }
+// SetVersion gives h, a header of package rdmap, the connection's version of DDP and RDMAP. What
+// the package sends has that version. So only a header that a Terminate quotes needs SetVersion.
+func (f *Format) SetVersion(h *ddp.Header) {
+	if f.rdmac {
+		rdmap.SetRDMAC(h)
+	}
+}
+
+// Terminate returns the FPDU of a Terminate, which is sent after the FPDUs of all batches. payload
+// is what rdmap.Terminate.AppendTo makes.
+func (f *Format) Terminate(payload []byte) []byte {
+	h := rdmap.TerminateHeader()
+	f.SetVersion(&h)
+	fpdu, err := f.framer.AppendFPDU(nil, h.AppendTo(nil), payload)
+	if err != nil {
+		panic("frames: " + err.Error()) // a Terminate is short
+	}
+	return fpdu
+}
 
 // SetEMSS notes that TCP's segments have emss bytes, and calculates the MULPDU from that.
 func (f *Format) SetEMSS(emss int) { f.EMSS, f.MULPDU = emss, mpa.MULPDU(emss, f.Markers) }

@@ -5,7 +5,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
-	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // Add makes an FPDU of the DDP header h and of a copy of payload, at most MULPDU bytes together. If
@@ -52,9 +51,7 @@ func (b *Batch) begin(h *ddp.Header, payloadLen int) {
 	b.open = h.Len() + payloadLen
 	at := b.used
 	if f := b.format; f.Markers {
-		if f.RDMAC { // every such stream has Markers, so the short paths need not do this
-			rdmap.SetRDMAC(h)
-		}
+		f.SetVersion(h) // the short paths need not, because such a stream has Markers
 		b.npart = 0
 		b.addPart(h.AppendTo(b.arena[at:at]))
 		b.used += h.Len()
