@@ -223,5 +223,12 @@ func init() {
 	}
 	object.Polled = func(cq any, op string) error { return cq.(*CQ).polled(op) }
 	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
-	object.OpenStream = func(ctx context.Context, qp any) error { return qp.(*QP).openStream(ctx) }
+	object.Mark = func(ctx context.Context, qp any) error {
+		q := qp.(*QP)
+		if err := q.ok("ibv_post_send"); err != nil {
+			return err
+		}
+		_, err := q.mark(ctx, 0)
+		return err
+	}
 }

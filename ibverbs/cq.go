@@ -24,7 +24,7 @@ type CQ struct {
 	armed  atomic.Bool // by ReqNotify: CompChannel.Next has to return the CQ once
 	events uint64      // seen on the channel, under ch.mu
 
-	// For drain.go: while aside is set, completions pass through pollAside.
+	// For marker.go: while aside is set, completions pass through pollAside.
 	mu      sync.RWMutex
 	aside   bool
 	markers []*marker

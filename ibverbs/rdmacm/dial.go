@@ -168,8 +168,8 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 
 // open sends an empty RDMA Write, so that the accepting side may send: it has to wait for our first
 // FPDU (RFC 5044 section 7.1.2, rule 4). The peer checks and places nothing (RFC 5041 section 5.2).
-// Dial ignores the Write's outcome: if the connection has ended, the program's first work request
-// says so.
+// open waits for the completion, so that the program finds send queue and CQ empty. Dial ignores
+// the Write's outcome: if the connection has ended, the program's first work request says so.
 func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
 	if cfg.NoOpeningWrite || c.vctx.Transport() != ibverbs.TransportIWARP {
 		return nil
@@ -182,7 +182,7 @@ func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
 		defer cancel()
 		defer context.AfterFunc(c.watched(), cancel)()
 	}
-	if err := object.OpenStream(wait, c.qp); err != nil {
+	if err := object.Mark(wait, c.qp); err != nil {
 		return object.GaveUp(ctx, "rdma_connect", c.peer(), ctx.Err(), "the opening Write had completed")
 	}
 	return nil

@@ -33,9 +33,9 @@ var (
 	// QP returns the provider's QP of a non-nil *ibverbs.QP.
 	QP func(qp any) provider.QP
 
-	// OpenStream sends an empty RDMA Write over a connected *ibverbs.QP, and waits for its
-	// completion, which the program does not see.
-	OpenStream func(ctx context.Context, qp any) error
+	// Mark sends an empty RDMA Write over a connected *ibverbs.QP, and waits for its completion,
+	// which the program does not see.
+	Mark func(ctx context.Context, qp any) error
 )
 
 // A CQTaker polls a CQ that the program may not poll.
