@@ -29,12 +29,17 @@ type WritableFS interface {
 	FS
 	// Create creates a file and opens it. flags are those of Open, and O_EXCL.
 	Create(name string, flags int, mode uint32) (File, error)
+	// Mkdir makes a directory. mode has the permission bits, as in mkdir(2).
 	Mkdir(name string, mode uint32) error
+	// Symlink makes name a symbolic link. target is any text.
 	Symlink(target, name string) error
+	// Link makes name another name of the file old.
 	Link(old, name string) error
+	// Rename replaces name if it exists, as rename(2) does.
 	Rename(old, name string) error
 	// Remove removes a directory if dir is true, and otherwise a file that is no directory.
 	Remove(name string, dir bool) error
+	// SetAttr sets the attributes that a.Valid names. After an error, some of them may be set.
 	SetAttr(name string, a SetAttr) error
 }
 
@@ -42,6 +47,7 @@ type WritableFS interface {
 type File interface {
 	io.ReaderAt
 	io.Closer
+	// Stat returns the attributes of the file, even if it has no name any more.
 	Stat() (Attr, error)
 	// ReadDir returns the next n entries of a directory at most, and io.EOF at its end.
 	ReadDir(n int) ([]DirEntry, error)
@@ -51,7 +57,9 @@ type File interface {
 type WritableFile interface {
 	File
 	io.WriterAt
+	// SetAttr does what WritableFS.SetAttr does.
 	SetAttr(a SetAttr) error
+	// Sync writes the file to stable storage: its bytes only (fdatasync(2)) if dataOnly is true.
 	Sync(dataOnly bool) error
 }
 

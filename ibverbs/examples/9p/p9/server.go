@@ -1,5 +1,3 @@
-// Package p9 is a server of 9P2000.L, the protocol of Linux's 9p file system. It serves any FS over
-// any Transport.
 package p9
 
 import (
@@ -46,14 +44,15 @@ type Limits struct {
 	Entries   int // of directories that are being read; 1,048,576
 }
 
-// Server serves an FS. All its clients see each other's renames.
+// Server serves an FS. All its clients see each other's renames. NewServer makes one; Serve may be
+// called concurrently.
 type Server struct {
 	fs     FS
 	limits Limits
 	tree   *tree
 }
 
-// NewServer makes a server.
+// NewServer makes a server of fs. Limits apply to each client by itself.
 func NewServer(fs FS, limits Limits) *Server {
 	for _, l := range []struct {
 		value    *int
@@ -70,7 +69,8 @@ func NewServer(fs FS, limits Limits) *Server {
 }
 
 // Serve serves one client until it leaves, breaks the protocol or ctx ends. It returns when no
-// request is under way and all files are closed. The error is nil if the client left or ctx ended.
+// request is under way and all files are closed. It does not close t. The error is nil if the
+// client left or ctx ended; EINVAL: the server, its FS or t is nil.
 func (s *Server) Serve(ctx context.Context, t Transport) error {
 	switch {
 	case s == nil || s.tree == nil:
