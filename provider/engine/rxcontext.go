@@ -68,26 +68,8 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	return nil
 }
 
-// useObject makes n bytes of a region that is an object, and in use for the peer, the destination
-// of the payload.
-func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
-	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
-}
-
-// resolveObjects does what resolve does if one of the regions is an object.
-func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
-	var ok bool
-	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
-	return ok
-}
-
-// dropObjects undoes useObject and resolveObjects.
-func (c *rxContext) dropObjects() {
-	memory.ReleasePieces(c.pieces)
-	c.pieces = nil
-}
-
-// release ends the use of the regions that resolve began.
+// release ends the use of the regions that hold the place of a segment, except the one that leave
+// ends.
 func (c *rxContext) release() {
 	if c.nspans > 0 {
 		memory.ReleaseSpans(c.spans[:c.nspans])
@@ -95,6 +77,9 @@ func (c *rxContext) release() {
 	}
 	clear(c.place[:c.nplace])
 	c.nspans, c.nplace = 0, 0
+	if len(c.pieces) > 0 {
+		c.dropObjects()
+	}
 }
 
 // leave ends the use of the region that resolveWrite began. It must precede anything that may wait,
@@ -112,11 +97,10 @@ func (c *rxContext) idle() bool {
 	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
 }
 
-// endUses ends all uses of regions. There are none unless a panic has ended a turn.
+// endUses ends all uses of regions.
 func (c *rxContext) endUses() {
 	c.leave()
 	c.release()
-	c.dropObjects()
 }
 
 // copyIn copies payload to its place.

@@ -35,19 +35,17 @@ func (r *rxState) init(s *stream) {
 	r.first, r.dense = true, policy.DenseFirst
 }
 
-// midFPDU reports whether an FPDU has come in part.
-func (r *rxState) midFPDU() bool { return r.w > r.r || r.part != nil }
+// midFPDU reports whether an FPDU has come in part, and the peer has to send the rest. It is false
+// while an object stores, because bytes wait for the object then and not for the peer.
+func (r *rxState) midFPDU() bool { return (r.w > r.r || r.part != nil) && !r.storing() }
 
 // stop gives back what the receive side holds.
 func (r *rxState) stop(s *stream) {
-	if r.storing() {
-		s.orphan()
-	}
 	s.endStore()
 	s.dropPart()
 	r.r, r.w = 0, 0
 	if r.c != nil {
-		r.c.endUses()
+		r.c.endUses() // there are none unless a panic has ended a turn
 	}
 	s.rxPark()
 }
@@ -57,7 +55,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 
 // inLong reports whether the receive side is inside an FPDU of which so much has come that reading
 // the rest is better than keeping it as a part.
-func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
+func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall }
 
 // readLimit returns how many bytes the next read may take, when turn is left.
 func (r *rxState) readLimit(turn int) int {

@@ -37,7 +37,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a region stays in use when its context goes to another stream",
 		edits: []edit{
-			{"stream_store.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
+			{"object_store.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
 		},
 		protocol: "a receive context goes from one stream to another",
 	},
@@ -85,10 +85,10 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "memory beside an object is written when the stream may be over",
 		edits: []edit{
-			{"stream_store.go", "\tpieces := memory.MoveMemory(c.pieces, payload, false)\n",
+			{"object_store.go", "\tpieces := memory.MoveMemory(c.pieces, payload, false)\n",
 				"\tpieces := c.pieces\n"},
 			{
-				"stream_store.go", "\t\tdone, err := st.write()\n",
+				"object_store.go", "\t\tdone, err := st.write()\n",
 				"\t\tst.pieces = memory.MoveMemory(st.pieces, st.chunks[0][:st.n], false)\n" +
 					"\t\tdone, err := st.write()\n",
 			},
@@ -98,14 +98,14 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a stream is not watched again when its object has stored",
 		edits: []edit{
-			{"stream_store.go", "\tif r.store == nil {\n\t\ts.watchStored()\n\t}\n", ""},
+			{"object_store.go", "\tif r.store == nil {\n\t\ts.watchStored()\n\t}\n", ""},
 		},
 		protocol: "Writes and a Send come while an object stores",
 	},
 	{
 		name: "a stream is watched while its object stores",
 		edits: []edit{
-			{"stream_store.go", "s.unwatch(readStoring, true)", "s.unwatch(readStoring, false)"},
+			{"object_store.go", "s.unwatch(readStoring, true)", "s.unwatch(readStoring, false)"},
 		},
 		protocol: "an object stores, and nothing is ready meanwhile",
 	},
@@ -147,7 +147,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "what a Terminate counts as answered is taken back from a full socket",
 		edits: []edit{
-			{"txstate.go", "if t.fault != nil || t.fetches", "if t.fetches"},
+			{"txstate.go", "if t.fault != nil || t.task", "if t.task"},
 		},
 		protocol: "a long Read is answered through a narrow window, and its source is closed",
 	},

@@ -276,14 +276,13 @@ func (st *stall) lookLocked(now time.Time) bool {
 	return false
 }
 
-// lookRx ends the stream if it has been inside one FPDU for too long. The time in which an object
-// of ours stores does not count, because the peer can do nothing about it.
+// lookRx ends the stream if it has been inside one FPDU for too long.
 func (st *stall) lookRx(now time.Time) {
 	s := st.s
 	r := &s.rx
 	at := uint64(r.taken)
 	switch {
-	case !r.midFPDU() || r.storing():
+	case !r.midFPDU():
 		st.rx.on = false
 	case !st.rx.on || st.rx.at != at:
 		st.rx = stallSide{on: true, since: now, at: at}

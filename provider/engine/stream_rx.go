@@ -20,7 +20,7 @@ func (s *stream) receive() { _, _ = s.receiveTurn(policy.TurnMost) }
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
 	left := turn
-	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
+	for full := true; full && (left > 0 || r.inLong()) && s.takes(); {
 		before := r.taken
 		var n int
 		if n, full = s.readMore(left); n > 0 {
@@ -37,6 +37,9 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	}
 	return used, more
 }
+
+// takes reports whether the receive side goes on: the stream is not to end, and no object stores.
+func (s *stream) takes() bool { return !s.over() && !s.rx.storing() }
 
 // rxEnsure borrows a receive context, and makes room in it for the longest FPDU.
 func (s *stream) rxEnsure() {
@@ -129,15 +132,8 @@ func (s *stream) readFailed(err error) {
 // parse consumes whole FPDUs from the context.
 func (s *stream) parse() {
 	s.takeFPDUs()
-	st := s.rx.store
-	begun := st != nil && st.began.IsZero()
-	if begun {
-		s.gather()
-	}
 	s.rx.c.leave()
-	if begun {
-		s.startStore()
-	}
+	s.startStore()
 }
 
 // parseRun consumes FPDUs as parse does, where the first n have the same length and are verified
@@ -154,7 +150,7 @@ func (s *stream) parseRun(n, ulpduLen int) {
 func (s *stream) takeFPDUs() {
 	r := &s.rx
 	r.need = 0
-	for r.w > r.r && !s.over() && !r.storing() {
+	for r.w > r.r && s.takes() {
 		buf := r.c.b[r.r:r.w]
 		if n, ulpdu := r.fpdu.Run(buf); n > 0 {
 			r.taken += uint32(n)

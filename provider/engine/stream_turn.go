@@ -35,7 +35,7 @@ func (s *stream) sendTurn(turn int) int {
 // one of its streams waits for room.
 func (s *stream) putOff() bool {
 	t := &s.tx
-	if t.fault != nil || t.fetching() || !s.unsent() {
+	if t.fault != nil || !s.unsent() {
 		return false
 	}
 	s.putBatch()

@@ -124,7 +124,7 @@ func (s *stream) txIdle() {
 		s.fail(t.fault)
 		return
 	}
-	if s.closing() && !t.fetching() && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
+	if s.closing() && t.task == taskNone && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
 		s.sendFIN()
 	}
 }

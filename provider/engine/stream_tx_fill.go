@@ -15,9 +15,6 @@ const mssBatches = 64
 // than the batch continues in the next.
 func (s *stream) fill() {
 	t := &s.tx
-	if t.fetching() {
-		return
-	}
 	if t.mssAge == 0 {
 		t.format.SetEMSS(s.conn.MSS())
 	}

@@ -91,10 +91,9 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 }
 
 // undo removes from the batch those FPDUs of the message being sent of which the socket has taken
-// nothing. It does nothing for a message from an object, which is not read twice. It also does
-// nothing after a fault, whose Terminate counts built FPDUs as sent.
+// nothing. It does nothing after a fault, whose Terminate counts built FPDUs as sent.
 func (t *txState) undo() {
-	if t.fault != nil || t.fetches != nil || t.task != taskSendOrWrite && t.task != taskReadResponse {
+	if t.fault != nil || t.task != taskSendOrWrite && t.task != taskReadResponse {
 		return
 	}
 	t.b.Undo(&t.seg)

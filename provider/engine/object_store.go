@@ -41,6 +41,25 @@ type storedSegment struct {
 	past bool
 }
 
+// useObject makes n bytes of a region that is an object, and in use for the peer, the destination
+// of the payload.
+func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
+	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
+}
+
+// resolveObjects does what resolve does if one of the regions is an object.
+func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	var ok bool
+	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
+	return ok
+}
+
+// dropObjects undoes useObject and resolveObjects.
+func (c *rxContext) dropObjects() {
+	memory.ReleasePieces(c.pieces)
+	c.pieces = nil
+}
+
 // storeObject begins a store with the payload of a segment that target has found to be at least
 // partly for an object. It places the bytes for memory at once: nothing is flushed while the
 // receive side has its lock, and after a flush the memory is the program's again. It reports
@@ -141,8 +160,7 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 		found = s.target(&a) == nil
 	}
 	continues := found && st.continues(r.c.pieces, a.Len)
-	r.c.release()
-	r.c.dropObjects()
+	r.c.endUses()
 	if !continues {
 		return false
 	}
@@ -161,12 +179,15 @@ func (st *objectStore) continues(next []memory.Piece, n int) bool {
 		q.Off == p.Off+p.N
 }
 
-// startStore makes a goroutine store what has been gathered. If the goroutine that stored before is
-// receiving (see storedTurn), it stores this, too. Otherwise the stream is still watched:
-// startStore ends that, and starts a goroutine.
-// is still watched.
+// startStore makes a goroutine store what has come for an object, if the receive side has begun a
+// store. If the goroutine that stored before is receiving (see storedTurn), it stores this, too.
+// Otherwise the stream is still watched: startStore ends that, and starts a goroutine.
 func (s *stream) startStore() {
 	st := s.rx.store
+	if st == nil || !st.began.IsZero() {
+		return
+	}
+	s.gather()
 	st.began = time.Now()
 	if s.rx.storer {
 		return
@@ -280,9 +301,10 @@ func (s *stream) stored(st *objectStore) {
 	s.receive()
 }
 
-// endStore lets the receive side go on. rxMu is held.
+// endStore ends the wait for an object, whose call may go on. rxMu is held.
 func (s *stream) endStore() {
 	if s.rx.store != nil {
+		s.orphan()
 		s.objectTook(s.rx.store.began)
 		s.rx.store = nil
 		s.watchStored()
