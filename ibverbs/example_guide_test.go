@@ -122,7 +122,7 @@ func ExampleQP_PostSend_unsignaled() {
 	defer peer.Close()
 	defer conn.Close()
 	remote := granted(conn)
-	src, err := conn.PD().RegMR([]byte("8 octets"), 0)
+	src, err := conn.PD().RegMR([]byte("8 bytes!"), 0)
 	check(err)
 	defer src.Close()
 	sge, err := src.SGE(0, 8)
@@ -211,7 +211,7 @@ func ExampleQP_PostSend_readBack() {
 	mr, err := conn.PD().AllocMR(16, ibverbs.AccessReadSink)
 	check(err)
 	defer mr.Close()
-	copy(mr.Bytes(), "8 octets")
+	copy(mr.Bytes(), "8 bytes!")
 	src, err := mr.SGE(0, 8)
 	check(err)
 	sink, err := mr.SGE(8, 8)
@@ -231,7 +231,7 @@ func ExampleQP_PostSend_readBack() {
 	fmt.Printf("%v: %s\n", wc[0].Opcode, mr.Bytes()[8:])
 	check(conn.Shutdown(ctx))
 	// Output:
-	// IBV_WC_RDMA_READ: 8 octets
+	// IBV_WC_RDMA_READ: 8 bytes!
 }
 
 // granting returns a configuration for accepting a connection whose peer may use a new region of n
