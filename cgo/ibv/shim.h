@@ -1,5 +1,5 @@
-// What cgo can't express: static inline verbs, unions, and context pointers that
-// are numbers.
+// Functions for what cgo can't express: static inline verbs, unions, and context
+// pointers that are numbers.
 
 #ifndef GOVS_IBV_SHIM_H
 #define GOVS_IBV_SHIM_H
@@ -43,8 +43,8 @@ static inline ssize_t govs_query_gid_table(struct ibv_context *ctx, struct ibv_g
 
 static inline int govs_resize_cq(struct ibv_cq *cq, int cqe) { return ibv_resize_cq(cq, cqe); }
 
-// The address is a number because cgo would look for Go pointers in all of the
-// object that a pointer leads into, of which the region may be a part.
+// The address is a number, because cgo would check the whole object that a pointer
+// points into for Go pointers, and the region may be only a part of the object.
 static inline struct ibv_mr *govs_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
 	return ibv_reg_mr(pd, (void *)addr, length, access);
@@ -81,7 +81,7 @@ static inline int govs_get_cq_event(struct ibv_comp_channel *channel, struct ibv
 static inline uintptr_t govs_qp_context(struct ibv_qp *qp) { return (uintptr_t)qp->qp_context; }
 
 // govs_async_token returns the number that the object of ev was created with, or
-// the port for an event that is about none.
+// the port's number if the event is about no object.
 static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
 {
 	switch (ev->event_type) {
@@ -114,13 +114,13 @@ static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
 // A post call returns in bad_wr the request that it refused. libsiw differs
 // from ibv_post_send(3) in these ways:
 //
-// - It returns a negative errno where a positive one is due.
+// - It returns a negative errno instead of a positive one.
 // - It returns -1, with errno set, if its doorbell fails.
-// - It loses the error of a refused request when it rings the doorbell for those
-//   before it: the result is 0 with bad_wr set. Posting from that request on
-//   again gives its error, or succeeds because the queue has drained meanwhile.
+// - It loses the error of a refused request when it rings the doorbell for the
+//   requests before it: it returns 0 with bad_wr set. Posting again from that
+//   request on returns its error, or succeeds if the queue has room by then.
 //
-// With an error and bad_wr NULL the requests are all in the queue but the
+// An error with bad_wr NULL means that the queue has all requests, but the
 // doorbell failed: nothing was refused.
 #define GOVS_POST(call, obj, wr, n)                                            \
 	int done = 0;                                                          \
@@ -141,8 +141,8 @@ static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
 	}                                                                      \
 	return done;
 
-// The post functions return the number of requests taken in the low half and the
-// errno in the high half.
+// The post functions return the number of requests that the queue has taken in the
+// low half of the result, and the errno in the high half.
 static inline int64_t govs_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, int n)
 {
 	GOVS_POST(ibv_post_send, qp, wr, n)

@@ -1,5 +1,5 @@
-// What cgo can't express: addresses in unions, context pointers that are numbers,
-// and parameter structures that point to a caller's bytes.
+// Functions for what cgo can't express: addresses in unions, context pointers that
+// are numbers, and parameter structures that point to a caller's bytes.
 
 #ifndef GOVS_RDMACM_SHIM_H
 #define GOVS_RDMACM_SHIM_H
@@ -20,8 +20,8 @@
 #include <string.h>
 #include <rdma/rdma_cma.h>
 
-// An IP address and port; the port in host order, the address in network order
-// with 4 or 16 bytes, len 0 for none.
+// An IP address of len bytes in network order, 4 or 16 (0: no address), and a port
+// in host order.
 struct govs_addr {
 	uint8_t ip[16];
 	uint32_t len;
@@ -29,7 +29,7 @@ struct govs_addr {
 	uint16_t port;
 };
 
-// An option of an id, of the size that its number says.
+// Sets an option of an id. The option's number determines the size of its value.
 static inline int govs_set_option(struct rdma_cm_id *id, int option, int value)
 {
 	uint8_t byte = (uint8_t)value;
@@ -142,15 +142,15 @@ static inline int govs_connect_accept(int (*call)(struct rdma_cm_id *, struct rd
 	return call(id, &param);
 }
 
-// The signal that Interrupt sends. The highest ones are nobody's by convention,
+// The signal that Interrupt sends. By convention nobody uses the highest signals,
 // and Go's runtime has a handler for them that does nothing.
 static inline int govs_interrupt_signal(void) { return SIGRTMAX - 2; }
 
 // On iWARP rdma_connect waits for the TCP handshake. Any signal makes the kernel
-// break it off and begin again, and Go's runtime sends signals all the time. The
-// peer sees a connection that is closed at once (with siw as the peer that is the
-// end of its listener), and the second attempt may find the ports in TIME_WAIT.
-// So all signals but Interrupt's and those of faults wait.
+// abort the handshake and start again, and Go's runtime sends signals all the
+// time. The peer sees a connection that is closed at once, which ends the listener
+// if the peer is siw, and the second attempt may find the ports in TIME_WAIT. So
+// all signals but Interrupt's and the signals of faults are blocked.
 static inline int govs_connect(struct rdma_cm_id *id, const struct govs_conn_param *p, const void *private_data,
 			       uint8_t len)
 {
@@ -176,7 +176,7 @@ static inline int govs_accept(struct rdma_cm_id *id, const struct govs_conn_para
 	return govs_connect_accept(rdma_accept, id, p, private_data, len);
 }
 
-// An event with everything that it points to, so that one crossing copies it out.
+// An event with everything that it points to, so that one cgo call copies it.
 struct govs_cm_event {
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
@@ -204,8 +204,8 @@ static inline int govs_get_cm_event(struct rdma_event_channel *channel, struct g
 	out->type = ev->event;
 	out->status = ev->status;
 	out->private_data_len = 0;
-	// Multicast is the only event of RDMA_PS_TCP ids whose parameters are not
-	// these, and it needs a join that this package does not offer.
+	// Only multicast events of RDMA_PS_TCP ids have other parameters, and they
+	// need a join that this package does not offer.
 	conn = &ev->param.conn;
 	out->param = (struct govs_conn_param){
 		.qp_num = conn->qp_num,
@@ -223,8 +223,8 @@ static inline int govs_get_cm_event(struct rdma_event_channel *channel, struct g
 	return 0;
 }
 
-// Moves a QP that the caller made to a state of a connection that is being made,
-// with the attributes that the connection manager has for it.
+// Moves a QP that the caller made to a state of the connection setup, with the
+// attributes that the connection manager has for that state.
 static inline int govs_modify_qp(struct rdma_cm_id *id, struct ibv_qp *qp, int state, int reads)
 {
 	struct ibv_qp_attr attr = { .qp_state = (enum ibv_qp_state)state };

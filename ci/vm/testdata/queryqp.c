@@ -1,4 +1,4 @@
-// The kernel's answer to the command QUERY_QP of siw0, octet for octet. libibverbs asks for it in the same way.
+// Prints the bytes of the kernel's answer to the command QUERY_QP of siw0. libibverbs asks for it in the same way.
 #include <infiniband/verbs.h>
 #include <rdma/ib_user_verbs.h>
 #include <stdint.h>

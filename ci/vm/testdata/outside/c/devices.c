@@ -1,5 +1,5 @@
-/* A program of a project that uses libibverbs: lists the RDMA devices with their transports and the states of their
- * ports. */
+/* A program of another project that uses libibverbs: it lists the RDMA devices with their transports and the states of
+ * their ports. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 
