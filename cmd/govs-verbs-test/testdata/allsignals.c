@@ -98,7 +98,7 @@ static void defaults(void)
 			sigaction(sig, NULL, &now);
 			want("the default action", sig, now.sa_handler == SIG_DFL, 1);
 		}
-	// signal returns what was.
+	// signal returns the handler that was set before.
 	want("the former action", SIGSEGV, signal(SIGSEGV, plain) == SIG_DFL, 1);
 	want("the former action", SIGSEGV, signal(SIGSEGV, SIG_IGN) == plain, 1);
 	want("the former action", SIGSEGV, signal(SIGSEGV, SIG_DFL) == SIG_IGN, 1);
@@ -154,7 +154,7 @@ static void sent(void)
 	kill(getpid(), SIGSEGV);
 }
 
-// Garbage collections and a goroutine that computes are what the runtime preempts for.
+// The runtime preempts goroutines for garbage collections, and a goroutine that computes.
 static void *poll_queue(void *unused)
 {
 	struct ibv_cq *cq = ibv_create_cq(device, 16, NULL, NULL, 0);
@@ -188,14 +188,14 @@ static void preemption(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
-	int ends; // the signal that ends it
+	int ends; // the signal that ends the child
 } parts[] = {{"handlers", handlers, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}};
 
 int main(void)
 {
-	signal(SIGHUP, SIG_DFL); // which a program under nohup ignores
+	signal(SIGHUP, SIG_DFL); // under nohup the program would ignore it
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		int status;
 		fflush(stdout);

@@ -1,4 +1,4 @@
-// Calls that a program may make by mistake: each must fail with the kernel's errno, and the program go on.
+// Calls that a program may make by mistake. Each must fail with the kernel's errno, and must not end the program.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static struct command make(unsigned number, unsigned octets, unsigned answer, vo
 	return c;
 }
 
-// use_parents runs in a child.
+// use_parents uses the parent's objects in a child.
 static int use_parents(void *fd)
 {
 	uint64_t answer[4];
@@ -54,7 +54,7 @@ static int use_parents(void *fd)
 	return wrong;
 }
 
-// A bad pointer is an errno: a handler of the program's is not called for it.
+// A call with a bad pointer fails with an errno: no signal handler of the program is called.
 static void on_fault(int sig)
 {
 	(void)!write(1, "a handler was called\n", 21);
@@ -117,7 +117,7 @@ int main(void)
 	struct pollfd p = {.fd = cm, .events = POLLIN};
 	want("polling rdma_cm", poll(&p, 1, 0) == 0 ? 0 : -1, 0);
 
-	// A duplicate is the same device; it is there until the last one is closed.
+	// A duplicate is the same device, which exists until the last duplicate is closed.
 	int other = dup(fd);
 	close(fd);
 	struct command pd = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
@@ -129,7 +129,7 @@ int main(void)
 		wrong = 1;
 	}
 
-	// The device is the parent's; the child can open it for itself.
+	// The child can't use the parent's device, but can open it itself.
 	fflush(stdout);
 	pid_t child = fork();
 	if (child == 0) {
@@ -143,7 +143,7 @@ int main(void)
 	int status = -1;
 	waitpid(child, &status, 0);
 	want("the child", WIFEXITED(status) ? 0 : -1, 0);
-	// Nor is it a child's for which libc calls no handlers of forks.
+	// Nor can a child use it for which libc calls no fork handlers.
 	for (int i = 0; i < 2; i++) {
 		fflush(stdout);
 		child = i ? clone(use_parents, malloc(1 << 18) + (1 << 18), SIGCHLD, &other) : _Fork();

@@ -71,7 +71,7 @@ static void *reap(void *unused)
 	return unused;
 }
 
-// progresses waits until more has been written.
+// progresses waits until the counter has changed.
 static void progresses(const char *when)
 {
 	long was = done;
@@ -81,7 +81,8 @@ static void progresses(const char *when)
 	must(when, done > was + 10);
 }
 
-// endless posts a list of Writes that ends where it began: the queue takes what there is room for, and all of it is done.
+// endless posts a list of Writes whose last element points to its first. The queue takes as many as it has room for,
+// and all of these complete.
 static void endless(void)
 {
 	struct ibv_sge sge = {(uintptr_t)from, 16, source->lkey};
@@ -95,7 +96,7 @@ static void endless(void)
 		list[i].wr.rdma.remote_addr = (uintptr_t)to;
 		list[i].wr.rdma.rkey = sink->rkey;
 	}
-	// siw's library says where it stopped, and returns what came of the doorbell.
+	// siw's library reports where it stopped, and returns the result of the doorbell.
 	must("a list of Writes without an end", ibv_post_send(client->qp, list, &bad) == 0);
 	must("which stopped at its beginning", bad == &list[0]);
 	for (int i = 0; i < 100000 && got < SENDS; i++, usleep(got < SENDS ? 1000 : 0))
@@ -115,7 +116,7 @@ static void forks(void)
 			if (pd || errno != EIO)
 				_exit(3);
 			if (i % 2)
-				exit(0); // with what runs at the end
+				exit(0); // runs the handlers of atexit, and destructors
 			_exit(0);
 		}
 		int status = -1;
@@ -157,12 +158,12 @@ int main(int argc, char **argv)
 			usleep(1000);
 		must("what was flushed", flushed > 0);
 	}
-	if (strcmp(how, "peer") == 0) { // the other end goes while this one writes to it
+	if (strcmp(how, "peer") == 0) { // the other end is destroyed while this one writes to it
 		rdma_destroy_ep(server);
 		for (int i = 0; i < 100000 && flushed == 0; i++)
 			usleep(1000);
 		must("what was flushed", flushed > 0);
-		odd = 0; // a Write may be told to have failed
+		odd = 0; // the completion of a Write may report a failure
 	}
 	stop = 1;
 	for (int i = 0; i < 4; i++)

@@ -42,8 +42,8 @@ static __u32 create(int fd)
 	return made.id;
 }
 
-// use listens, and resolves an address, which the engine's threads take part in. librdmacm would go on with descriptors
-// that were closed.
+// use listens, and resolves an address with the help of the engine's threads. It does not use librdmacm, which would go
+// on with closed descriptors.
 static void use(const char *after)
 {
 	struct rdma_ucm_event_resp event = {0};
@@ -90,7 +90,7 @@ int main(void)
 	}
 	want("some descriptors are the library's", busy > 0 && taken > 0);
 	use("dup2");
-	// What is the program's is closed.
+	// The program's own descriptors are closed.
 	closefrom(3);
 	for (int fd = 3; fd < 100; fd++)
 		if (is_open(fd))

@@ -1,5 +1,5 @@
-// A signal handler closes many descriptors of the device. The library can't be called there: the objects end at the
-// thread's next call, and nothing of them stays.
+// A signal handler closes many descriptors of the device. It can't call the library, so the objects end at the thread's
+// next call. Then nothing of them is left.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>

@@ -39,7 +39,7 @@ static int send_command(uint32_t number, const void *body, size_t n, unsigned ou
 
 #define COMMAND(number, body, out) send_command(RDMA_USER_CM_CMD_##number, &(body), sizeof(body), out)
 
-// event takes the event that is to come, and returns which it is.
+// event takes the next event, and returns its type.
 static uint32_t event(void)
 {
 	struct pollfd p = {.fd = cm, .events = POLLIN};
@@ -100,7 +100,7 @@ static int listen_on(uint32_t id)
 
 enum state { NEW, BOUND, LISTENING, RESOLVED, ROUTED, STATES };
 
-// in returns an id in a state.
+// in returns an id that it has brought to a state.
 static uint32_t in(enum state s)
 {
 	uint32_t id = create(RDMA_PS_TCP, 2);
@@ -175,14 +175,14 @@ static void look(uint32_t id)
 	COMMAND(LEAVE_MCAST, l, 4);
 }
 
-// move writes command number i of those that may change the state, and reports whether there is one.
+// move writes command number i of the commands that may change the state. It reports whether there is such a number.
 static int move(uint32_t id, int i)
 {
 	struct rdma_ucm_accept accept = {.uid = 0x88, .id = id, .conn_param = {.qp_num = 0xabcdef}};
 	struct rdma_ucm_connect connect = {.id = id, .conn_param = {.qp_num = 0xabcdef, .valid = 1}};
 	switch (i) {
 	case 0: return bind_to(id, device.s_addr, 0, sizeof(struct sockaddr_in)), 1;
-	case 1: return bind_to(id, htonl(0xc6336463), 0, sizeof(struct sockaddr_in)), 1; // of nobody here
+	case 1: return bind_to(id, htonl(0xc6336463), 0, sizeof(struct sockaddr_in)), 1; // not an address of this host
 	case 2: return bind_to(id, device.s_addr, 0, 8), 1;
 	case 3: return bind_to(id, device.s_addr, 0, 0), 1;
 	case 4: return listen_on(id), 1;

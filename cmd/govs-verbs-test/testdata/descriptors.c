@@ -1,4 +1,5 @@
-// What descriptors of the device do with calls that are not for them, and what poll says of them: as with the kernel's.
+// Makes calls on descriptors of the device that the device does not have, and polls the descriptors: the results are as
+// with the kernel's device.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,7 +37,7 @@ static short polled(int fd)
 	return p.revents;
 }
 
-// idle checks a descriptor of events that has none.
+// idle checks a descriptor of events while no event is waiting.
 static void idle(const char *of, int fd)
 {
 	struct epoll_event e = {.events = EPOLLIN | EPOLLOUT};
@@ -53,7 +54,7 @@ static void idle(const char *of, int fd)
 	close(ep);
 }
 
-// device checks calls that a device has not.
+// device checks calls that a device does not have.
 static void device(const char *of, int fd)
 {
 	char b[64] = "c"; // an unknown command
@@ -67,7 +68,7 @@ static void device(const char *of, int fd)
 	want("flags", of, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR);
 }
 
-// closes is a thread that is cancelled when it closes a descriptor.
+// closes is a thread that is cancelled while it closes a descriptor.
 static void *closes(void *fd)
 {
 	pthread_cancel(pthread_self());
@@ -75,7 +76,7 @@ static void *closes(void *fd)
 	return NULL;
 }
 
-// cancelled checks that a descriptor which such a thread has not closed is still the device's.
+// cancelled checks that a descriptor is still the device's after such a thread has not closed it.
 static void cancelled(int fd)
 {
 	pthread_t thread;
@@ -87,7 +88,7 @@ static void cancelled(int fd)
 	want("close", "what a cancelled thread has not closed", close(fd), 0);
 }
 
-// unbound checks that a netlink socket without an address gets the answers to what it asks.
+// unbound checks that a netlink socket without an address gets answers to its requests.
 static void unbound(void)
 {
 	struct nlmsghdr ask = {sizeof ask, RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET), NLM_F_REQUEST | NLM_F_DUMP, 1, 0};

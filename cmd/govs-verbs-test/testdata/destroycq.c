@@ -1,5 +1,5 @@
-// ibv_destroy_cq of a CQ that a QP uses, which is refused, and what of the CQ is left afterwards. "poll" and "arm" use it
-// once more.
+// Destroys a CQ that a QP uses, which is refused, and checks what is left of the CQ. The arguments "poll" and "arm" use
+// it once more.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -19,7 +19,7 @@ static void must(const char *what, int is)
 	exit(1);
 }
 
-// The queue that was mapped last. The libraries find these functions before libc's.
+// The queue that was mapped last. The libraries call the functions below instead of libc's.
 static char *queue;
 static size_t octets;
 
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	if (!strcmp(then, "arm"))
 		return ibv_req_notify_cq(cq, 0);
 
-	// What is mapped there meanwhile goes with the next attempt.
+	// The next attempt unmaps what has been mapped there since.
 	char *own = mmap(of_cq, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	must("memory in its place", own == of_cq);
 	own[0] = 1;

@@ -1,6 +1,6 @@
-// Calls with bad arguments, one line each: the errno, or the signal that ends the process. The arguments are the path of
-// a character device, that of an attribute of sysfs, and the protocol of a netlink socket: without exec those that every
-// machine has, and with exec those of the engine's device. What is printed must be the same.
+// Makes calls with bad arguments, and prints a line for each: the errno, or the signal that ends the process. The
+// arguments name a character device, an attribute in sysfs, and the protocol of a netlink socket. Without exec every
+// machine has these; with exec they are the engine's device. Both must print the same.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ static const char *device, *attribute;
 static int sock, file;
 static char *none, *edge;          // a page without rights; the end of a page before one
 static char buffer[256];
-static const void *volatile bad;   // what is tried
+static const void *volatile bad;   // the bad pointer
 static volatile int *next;         // which entry of a list is called; children have it, too
 
 // ---- calls with a path
@@ -145,7 +145,7 @@ struct entry {
 static const struct entry with_path[] = {PATH(open), PATH(openat), PATH(openat_dir), PATH(fopen), PATH(opendir), PATH(chdir),
 	PATH(stat), PATH(lstat), PATH(fstatat), PATH(fstatat_empty), PATH(statx), PATH(access), PATH(eaccess), PATH(faccessat),
 	PATH(readlink), PATH(readlinkat), PATH(getxattr), PATH(listxattr), PATH(scandir), PATH(glob), {NULL, NULL}};
-// libc reads the path itself, and finds that there is no /dev/infiniband before it finds the end.
+// libc reads the path itself. It finds that there is no /dev/infiniband before it comes to the end of the path.
 static const struct entry in_libc[] = {PATH(realpath), PATH(canonical), {NULL, NULL}};
 static const struct entry with_other[] = {OTHER(stat), OTHER(lstat), OTHER(fstat), OTHER(fstatat), OTHER(statx),
 	OTHER(stat_attribute), OTHER(readlink), OTHER(getxattr_key), OTHER(fcntl_lock), OTHER(write_netlink), OTHER(send),
@@ -159,8 +159,8 @@ static const struct entry with_argument[] = {ARGUMENT(sigaction_65), ARGUMENT(si
 	ARGUMENT(access_execute), ARGUMENT(faccessat_flags), ARGUMENT(fstatat_flags), ARGUMENT(statx_flags),
 	ARGUMENT(readlink_size), ARGUMENT(readlink_device), ARGUMENT(write_attribute), ARGUMENT(below_device), {NULL, NULL}};
 
-// walk makes the calls of a list in a child, and in another child those after a call that a signal has ended. Each call
-// finds the memory as it was before the first.
+// walk makes the calls of a list in a child. When a signal has ended the child, another one makes the calls after that.
+// Each call finds the memory as it was before the first.
 static void walk(const char *what, const struct entry *list, const void *argument)
 {
 	static char before[2 * 4096];
@@ -187,7 +187,7 @@ static void walk(const char *what, const struct entry *list, const void *argumen
 	}
 }
 
-// at_edge returns a string that has no end before its memory ends.
+// at_edge returns a string without a terminating zero, at the end of its memory.
 static char *at_edge(const char *text)
 {
 	size_t n = strlen(text);

@@ -1,5 +1,5 @@
-// A program that finds, opens and closes files, and maps and unmaps memory, many times. It prints how many nanoseconds
-// of the CPU each kind takes: the least of some rounds.
+// A program that finds, opens and closes files, and maps and unmaps memory, many times. It prints the CPU time of each
+// kind of call in nanoseconds, the lowest of some rounds.
 #define _GNU_SOURCE
 #include "peer.h"
 

@@ -1,5 +1,5 @@
-// Children of a program whose threads are in the library: by fork, with the device for themselves, and by vfork,
-// posix_spawn, system and popen. None of them hangs, or takes something of its parent's with it.
+// Children of a program whose threads are in calls of the library. Children of fork open the device themselves; others
+// are made by vfork, posix_spawn, system and popen. None hangs, and none ends anything of its parent's.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -19,13 +19,13 @@ static void want(const char *what, int got, int expected)
 	wrong = 1;
 }
 
-// refused is for what returns an object.
+// refused checks a call that returns an object.
 static void refused(const char *what, void *object, int expected)
 {
 	want(what, object ? 0 : errno, expected);
 }
 
-// With a handle that is none.
+// A handle without an object.
 #define GARBLED(object, call)                                                                                \
 	do {                                                                                                 \
 		uint32_t handle = (object)->handle;                                                          \
@@ -76,7 +76,7 @@ int main(void)
 		want("arming a CQ", ibv_req_notify_cq(cq, 0), 0);
 	});
 
-	// Lists that end where they began: as much is taken as there is room for.
+	// Lists whose last element points to the first: the queue takes as many as it has room for.
 	struct ibv_sge sge = {(uintptr_t)memory, 16, mr->lkey};
 	struct ibv_recv_wr recv[2] = {{.next = &recv[1], .sg_list = &sge, .num_sge = 1}, {.next = &recv[0], .sg_list = &sge, .num_sge = 1}};
 	struct ibv_recv_wr *bad_recv = NULL;

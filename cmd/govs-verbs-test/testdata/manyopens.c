@@ -88,7 +88,7 @@ static int ready(int fd, int milliseconds)
 	return by_select;
 }
 
-// wait_for_events: a completion, which a flushed receive is, and an event of rdma_cm are seen by descriptor.
+// wait_for_events waits for a completion, of a flushed receive, and for an event of rdma_cm by their descriptors.
 static void wait_for_events(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(shared);
@@ -96,7 +96,7 @@ static void wait_for_events(void)
 	struct ibv_cq *cq = ibv_create_cq(shared, 4, NULL, channel, 0), *which;
 	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	struct ibv_sge sge = {0, 0, 0}; // which nothing comes to
+	struct ibv_sge sge = {0, 0, 0}; // no message comes
 	struct ibv_recv_wr recv = {.wr_id = 7, .sg_list = &sge, .num_sge = 1}, *bad;
 	struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
 	void *context;
@@ -133,7 +133,7 @@ int main(void)
 		must("opening", (opened[i] = ibv_open_device(*list)) != NULL);
 		make(opened[i], &objects[i]);
 	}
-	// 7 has no divisor with OPENS. Two of three leave their objects to the end of their descriptor.
+	// 7 and OPENS have no common divisor. Two of three are closed with their objects.
 	for (int i = 0, at = 0; i < OPENS; i++, at = (at + 7) % OPENS) {
 		if (at % 3 == 0)
 			destroy(&objects[at]);

@@ -1,5 +1,5 @@
-// A program that writes over its environment and clears it, as servers do that show in ps what they are doing, before it
-// opens the device.
+// Before it opens the device, this program overwrites and clears its environment, as servers do to show in ps what they
+// are doing.
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// A thread asks for events of rdma_cm without waiting for them, and ends when another one has closed the descriptor.
+// A thread asks for events of rdma_cm without waiting, and ends when another thread has closed the descriptor.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

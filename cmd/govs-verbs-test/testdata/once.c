@@ -1,4 +1,4 @@
-// A program that makes some of everything, on one port, and ends without cleaning up.
+// A program that makes objects of each kind, on one port, and ends without closing them.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>

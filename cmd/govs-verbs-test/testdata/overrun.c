@@ -1,4 +1,4 @@
-// A program that writes beyond what it has allocated, after it has opened the device.
+// After it has opened the device, this program writes beyond the end of memory that it has allocated.
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// Calls that take paths: the device and what sysfs has of it are there for all of them, bad addresses are errors, and
-// calls that a handler may make need no more stack than libc's.
+// Calls that take paths: all of them find the device and its files in sysfs, a bad address is an error, and a call that
+// a signal handler may make needs no more stack than libc's.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -55,13 +55,13 @@ int main(void)
 	want("statx of NULL", statx(AT_FDCWD, null, AT_EMPTY_PATH, STATX_TYPE, &sx) == 0 || errno == EFAULT);
 	want("open of NULL", open(null, O_RDONLY) < 0 && errno == EFAULT);
 
-	// A stack for handlers that is as small as may be, and ends where there is no memory.
+	// The smallest stack for handlers that is allowed, with a page without rights below it.
 	size_t least = (size_t)sysconf(_SC_MINSIGSTKSZ) + 1536, size = (least + 4095) & ~4095ul;
 	char *memory = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	mprotect(memory, 4096, PROT_NONE);
 	stack_t stack = {.ss_sp = memory + 4096, .ss_size = least};
 	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
-	on_signal(0); // what is looked up once is looked up now
+	on_signal(0); // the first call looks up symbols, so it is made here
 	want("sigaltstack", sigaltstack(&stack, NULL) == 0 && sigaction(SIGUSR1, &act, NULL) == 0);
 	fflush(stdout);
 	raise(SIGUSR1);

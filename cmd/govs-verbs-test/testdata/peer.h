@@ -1,4 +1,4 @@
-// What programs need that are their own peer over rdma_cm.
+// Functions for programs that are their own peer over rdma_cm.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>

@@ -1,5 +1,5 @@
 // Writes commands to the device that siw refuses, and some that it takes, so that both are recorded
-// (exec_record_test.go). What it is answered is in the recordings: it prints nothing, and fails only
+// (exec_record_test.go). The recordings have the answers: the program prints nothing, and fails only
 // if it can't open the device or make the objects that commands are about.
 #include <fcntl.h>
 #include <linux/types.h>
@@ -38,7 +38,7 @@ static int send_to(int fd, uint32_t number, const void *body, size_t n, unsigned
 	return write(fd, buf, sizeof h + n) >= 0;
 }
 
-// COMMAND writes a command whose struct is given, with room for an answer of so many bytes, and for
+// COMMAND writes a command with the given struct. Its answer has room for that many bytes, and for
 // what siw adds.
 #define COMMAND(number, body, out) send_to(device, IB_USER_VERBS_CMD_##number, &(body), sizeof(body), (out) / 4)
 
@@ -52,11 +52,11 @@ static void extended(uint32_t number, const void *body, size_t n, unsigned out_w
 	memcpy(buf + sizeof h, &x, sizeof x);
 	memcpy(buf + sizeof h + sizeof x, body, n);
 	if (write(device, buf, sizeof h + sizeof x + n) < 0)
-		return; // as most
+		return; // most commands
 }
 
-// sweep writes each command there is, and some that there are not, with zeros in it: too short, and
-// with room; with room for an answer and without.
+// sweep writes each command, and numbers that are no command, filled with zeros: too short and long
+// enough, with room for an answer and without.
 static void sweep(void)
 {
 	static const size_t sizes[] = {0, 16, 256};
@@ -246,7 +246,7 @@ static void wrong(void)
 	WRONG_SRQ(pd_handle, 1000);
 	COMMAND(CREATE_SRQ, slike, 16);
 
-	// Where there is no object, and where there is one of another kind.
+	// Handles without an object, and handles of objects of another kind.
 	for (int i = 0; i < 2; i++) {
 		uint32_t none = i ? pd : 1000;
 		struct ib_uverbs_modify_qp mqp = {.qp_handle = none, .attr_mask = 1};
@@ -302,7 +302,7 @@ static void wrong(void)
 	}
 }
 
-// unmake destroys the objects: too early, twice, and as objects of another kind.
+// unmake destroys the objects: too early, twice, and as if they were of another kind.
 static void unmake(void)
 {
 	struct ib_uverbs_dealloc_pd p = {.pd_handle = pd};

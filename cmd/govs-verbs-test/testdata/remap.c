@@ -1,6 +1,6 @@
-// A program whose registered memory goes away in the way that its argument names, while its peer, which is itself,
-// writes and reads it: the peer must not reach what the program has mapped there since. With a second argument, an
-// address of siw's, the device is siw, which has pinned the pages, so that no addresses are kept.
+// A program that unmaps or replaces its registered memory as its argument says, while its peer, in the same process,
+// writes and reads the memory. The peer must not reach what the program has mapped there since. A second argument is an
+// address of siw: siw pins the pages, so the addresses are not reserved.
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -18,7 +18,7 @@ static char *map(void *at, size_t n, int flags)
 	return memory;
 }
 
-// access has the peer write or read all of a region, which may fail, and then the connection ends.
+// access makes the peer write or read a whole region. If that fails, the connection ends.
 static void access_all(struct rdma_cm_id *id, enum ibv_wr_opcode op, struct ibv_mr *own, uint64_t addr, uint32_t rkey)
 {
 	struct ibv_sge sge = {(uintptr_t)own->addr, size, own->lkey};
@@ -38,7 +38,7 @@ static void all(const char *what, const char *memory, size_t n, char is)
 		}
 }
 
-// neighbours has memory beside regions come and go: with a region only its own pages do.
+// neighbours maps and unmaps memory beside regions: the end of a region takes only its own pages.
 static void neighbours(struct ibv_pd *pd)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -63,7 +63,7 @@ static void neighbours(struct ibv_pd *pd)
 	must("unmapping", munmap(at, 3 * page) == 0);
 }
 
-// failing makes calls that would replace or move a region, and fail.
+// failing makes calls that fail, and that would replace or move a region otherwise.
 static void failing(char *target, size_t page)
 {
 	char *other = map(NULL, 3 * page, 0);
@@ -127,10 +127,10 @@ int main(int argc, char **argv)
 	next(from, RDMA_CM_EVENT_ESTABLISHED);
 	memset(own, 1, size);
 	access_all(client, IBV_WR_RDMA_WRITE, own_mr, (uintptr_t)was, mr->rkey);
-	access_all(client, IBV_WR_RDMA_READ, own_mr, (uintptr_t)was, mr->rkey); // so the Write has arrived
+	access_all(client, IBV_WR_RDMA_READ, own_mr, (uintptr_t)was, mr->rkey); // completes after the Write has arrived
 	all("what the peer has written", target, size, 1);
 
-	size_t gone = size, first = 0; // what goes away of it
+	size_t gone = size, first = 0; // the part that goes away
 	int n = 0;
 	if (!strcmp(way, "munmap"))
 		must(way, munmap(target, size) == 0);
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 	int status = 0;
 	must("the child", strcmp(way, "fork") || (wait(&status) > 0 && status == 0));
 	must("deregistering", ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(own_mr) == 0);
-	if (!strcmp(way, "munmap") && argc < 3) // what was kept for the region is free
+	if (!strcmp(way, "munmap") && argc < 3) // the reserved pages are free
 		must("mapping", map(was, size, MAP_FIXED_NOREPLACE) == was && munmap(was, size) == 0);
 	puts("as it must be");
 	return 0;

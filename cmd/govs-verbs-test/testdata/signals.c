@@ -1,5 +1,5 @@
-// Signals, and the limit of descriptors, are the program's: the library must not change them, and handlers must have
-// a stack whatever the thread is doing.
+// The library must not change the program's signals and its limit of descriptors, and handlers must have a stack
+// whatever the thread is doing.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ static char *low, *high; // of the stack of the first thread
 static volatile long handled, elsewhere, strangers, nested, refused;
 static struct ibv_context *device;
 
-// on_alarm is called on the first thread, in the middle of calls of the library, too.
+// on_alarm is called on the first thread, even in the middle of calls of the library.
 static void on_alarm(int sig)
 {
 	char here;
@@ -44,7 +44,7 @@ static void on_alarm(int sig)
 		strangers++;
 	else if ((&here < low || &here >= high) && !(stack.ss_flags & SS_ONSTACK))
 		elsewhere++;
-	// A call of the library in a call of the library.
+	// A call of the library within a call of the library.
 	struct {
 		struct ib_uverbs_cmd_hdr header;
 		struct ib_uverbs_dealloc_pd body;
@@ -62,7 +62,7 @@ static long blocked(int sig)
 	return sigismember(&mask, sig);
 }
 
-// A thread's signals stay blocked with its first call.
+// A thread's first call leaves its signals blocked.
 static void *another(void *unused)
 {
 	sigset_t some;

@@ -1,4 +1,4 @@
-// Threads with the smallest stacks list the device, open it, and command it.
+// Threads with the smallest possible stacks list the device, open it, and write commands to it.
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <limits.h>

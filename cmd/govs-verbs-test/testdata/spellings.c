@@ -1,4 +1,4 @@
-// All the ways in which a program may name the device, a file that sysfs has of it, and a folder of these.
+// All ways in which a program may name the device, a file of the device in sysfs, and a folder of such files.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -91,7 +91,7 @@ static int count(const char *pattern)
 	return n;
 }
 
-// written opens a device as a stream, which truncates nothing.
+// written opens a device with fopen, which must not truncate anything.
 static void written(const char *path)
 {
 	struct stat before, after;
@@ -110,7 +110,7 @@ static void written(const char *path)
 		before.st_mtim.tv_sec == after.st_mtim.tv_sec && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
 }
 
-// longer names the device by a path that repeats a part which stands for nothing.
+// longer names the device by a path that repeats a part without effect, such as "/.".
 static void longer(const char *part, int times)
 {
 	char path[PATH_MAX] = "/dev";
@@ -174,7 +174,7 @@ int main(void)
 	want("glob", "/sys", count("/sys/class/infiniband/siw0/ports/[0-9]") == 1);
 	want("glob of other files", "/etc", count("/etc/passw[d]") == 1);
 	struct stat st;
-	// Beside what is the device's.
+	// Names beside the device's.
 	want("another device", "/dev/null", chdir("/dev/infiniband") == 0 && stat("../null", &st) == 0);
 	want("another class", "net", chdir("/sys/class/infiniband") == 0 && stat("../net/lo", &st) == 0);
 	DIR *dir = opendir("/dev/infiniband");

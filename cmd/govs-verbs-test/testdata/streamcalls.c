@@ -1,9 +1,9 @@
 // streamcalls ADDR PORT connect|listen CALL... is one end of an rsocket that makes calls, one after
 // the other:
-//   wN  write N octets       rN  read N octets
-//   e   read, which has to be the end
+//   wN  write N bytes        rN  read N bytes
+//   e   read, which has to return the end
 //   s   shut down writing    b  shut down both directions    c  close
-// Octet i of each direction is 7 * i, so that each end knows what it has to read.
+// Byte i of each direction is 7 * i, so that each end knows what it has to read.
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// A program that unmaps what it has registered, while its peer, which is itself, writes there, and while its own Sends
-// read from it. The kernel has pinned the pages: nothing happens but that nobody sees the bytes.
+// A program that unmaps its registered memory while its peer, in the same process, writes there, and while its own
+// Sends read from it. With the kernel's device, which pins the pages, nothing fails, and nobody sees the bytes.
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 	sigset_t all;
 
 	sigfillset(&all);
-	if (!strcmp(way, "blocked")) // as threads do that leave signals to others
+	if (!strcmp(way, "blocked")) // some threads block all signals and leave them to others
 		sigprocmask(SIG_SETMASK, &all, NULL);
 	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	must("channels", at && from);
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 	must("unmapping", munmap(target, size) == 0);
 	if (!strcmp(way, "blocked"))
 		sigprocmask(SIG_BLOCK, &all, NULL);
-	if (!strcmp(way, "touch")) // what the program does itself is its own fault
+	if (!strcmp(way, "touch")) // an access by the program itself ends it
 		*(volatile char *)target = 1;
 	for (size_t n = 1; n <= size; n *= 32) {
 		post(client, IBV_WR_RDMA_WRITE, source_mr, n, target_mr);
