@@ -16,8 +16,8 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// Each side posts 8 receives of 64 bytes. The client waits for each answer, so 2 would do: the
-// server answers a message before it releases it, and the next one needs another receive.
+// Each side has 8 receives, each a buffer for one message of at most 64 bytes. 2 would suffice: the
+// client waits for each answer, and the server answers a message before it releases its receive.
 var config = &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64}
 
 func main() {
@@ -42,7 +42,7 @@ func main() {
 	check(conn.Shutdown(ctx))
 }
 
-// serve sends the client its messages back until it leaves.
+// serve sends the client's messages back until the client closes the connection.
 func serve(ctx context.Context, request *rdmacm.Request) {
 	conn, err := request.Accept(ctx, config)
 	defer conn.Close()

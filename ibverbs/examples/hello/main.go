@@ -33,7 +33,7 @@ func main() {
 	mr, err := conn.PD().AllocMR(64, ibverbs.AccessLocalWrite) // memory that the device may use
 	check(err)
 	defer mr.Close()
-	message, err := mr.SGE(0, copy(mr.Bytes(), "hello")) // the part of it that is sent
+	message, err := mr.SGE(0, copy(mr.Bytes(), "hello")) // the bytes to send
 	check(err)
 	check(conn.Send(ctx, message))
 	check(conn.Shutdown(ctx))

@@ -22,7 +22,7 @@ func main() {
 	go func() { // the server lends 64 bytes, and its program does nothing more
 		conn := must(must(listener.Accept(ctx)).Accept(ctx, nil))
 		mr := must(conn.PD().AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead))
-		lent <- must(mr.Remote(0, 64)) // address and key; another host gets them as bytes
+		lent <- must(mr.Remote(0, 64)) // address and key; MarshalBinary makes bytes of them
 	}()
 
 	conn := must(rdmacm.Dial(ctx, device, listener.Addr(), nil))
