@@ -38,7 +38,8 @@ func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error)
 		return nil, err
 	}
 	if n <= 0 {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "a region of %d bytes", n)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the size is %d bytes, and must be at "+
+			"least 1", n)
 	}
 	pages, err := mapPages(n, options)
 	if err != nil {
@@ -63,16 +64,18 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		case TransparentHugePages:
 			transparent = true
 		default:
-			return nil, mapError(n, fmt.Errorf("%w: unknown option %d", syscall.EINVAL, o))
+			return nil, mapError(n, fmt.Errorf("unknown option %d: %w", o, syscall.EINVAL))
 		}
 	}
 	page := os.Getpagesize()
 	switch {
 	case huge && transparent:
-		return nil, mapError(n, fmt.Errorf("%w: HugePages and TransparentHugePages together", syscall.EINVAL))
+		return nil, mapError(n, fmt.Errorf("HugePages and TransparentHugePages exclude each other; leave out "+
+			"one: %w", syscall.EINVAL))
 	case huge:
 		if page = hugePageSize(); page == 0 {
-			return nil, mapError(n, fmt.Errorf("%w: the kernel has no huge pages", syscall.EINVAL))
+			return nil, mapError(n, fmt.Errorf("the kernel has no huge pages; leave HugePages "+
+				"out: %w", syscall.EINVAL))
 		}
 	case transparent:
 		page = max(page, hugePageSize())
@@ -83,8 +86,8 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 	size := (n + page - 1) &^ (page - 1)
 	pages, err := mapAnonymous(size, huge)
 	if huge && errors.Is(err, syscall.ENOMEM) {
-		err = fmt.Errorf("%w: that takes %d huge pages of %d KiB, and of %s are free; set more aside with sysctl vm.nr_hugepages",
-			err, size/page, page>>10, freeHugePages())
+		err = fmt.Errorf("%d huge pages of %d KiB are needed, and %s are free; set more aside with sysctl "+
+			"vm.nr_hugepages: %w", size/page, page>>10, freeHugePages(), err)
 	}
 	if err != nil {
 		return nil, mapError(size, err)
@@ -93,7 +96,8 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		if err := adviseHuge(pages); err != nil {
 			_ = unmap(pages)
 			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d bytes", size),
-				Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
+				Err: fmt.Errorf("the kernel has no transparent huge pages; leave the option "+
+					"out: %w", err)}
 		}
 	}
 	return pages, nil
@@ -113,9 +117,9 @@ func hugePageSize() int {
 	return kib << 10
 }
 
-// freeHugePages returns the total and free numbers of huge pages for an error: "8, 3".
+// freeHugePages returns the free and total numbers of huge pages for an error: "3 of 8".
 func freeHugePages() string {
-	return fmt.Sprintf("%s, %s", memInfo("HugePages_Total:"), memInfo("HugePages_Free:"))
+	return fmt.Sprintf("%s of %s", memInfo("HugePages_Free:"), memInfo("HugePages_Total:"))
 }
 
 // memInfo returns the value of name in /proc/meminfo, empty if there is none.

@@ -92,7 +92,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 func (cq *CQ) polled(op string) error {
 	if cq.sink {
 		return cq.obj.Errorf(op, syscall.EINVAL,
-			"its completions go to CQOptions.Sink, and the call needs some of its own")
+			"a CQ with CQOptions.Sink can't be polled, because its completions go to the Sink")
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		return 0, err
 	}
 	if len(wc) == 0 {
-		return 0, cq.obj.Errorf(op, syscall.EINVAL, "waiting for no completions")
+		return 0, cq.obj.Errorf(op, syscall.EINVAL, "there is no room for completions: len(wc) is 0")
 	}
 	if cq.ch == nil {
 		return 0, cq.obj.Errorf(op, syscall.EINVAL,

@@ -43,7 +43,7 @@ func (mr *MR) Map(buf []byte) error {
 	}
 	fast, is := p.(provider.FastRegMR)
 	if !is {
-		return mr.obj.Errorf(op, syscall.EINVAL, "the region is registered all its life: AllocFastRegMR makes those that are not")
+		return mr.obj.Errorf(op, syscall.EINVAL, "the region is always registered; make one with AllocFastRegMR")
 	}
 	mr.words.Lock()
 	defer mr.words.Unlock()

@@ -56,7 +56,8 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil object")
 	}
 	if size < 1 {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "an object of %d bytes", size)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object has %d bytes, and must have "+
+			"at least 1", size)
 	}
 	return pd.register(op, nil, nil, func() (provider.MR, error) { return pd.p.RegObject(object, uint64(size), access) })
 }
@@ -98,7 +99,8 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil file")
 	}
 	if off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from %d of a file", n, off)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d; the offset "+
+			"must be at least 0, and the length at least 1", n, off)
 	}
 	info, err := f.Stat()
 	if err != nil {
@@ -108,7 +110,8 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%s is a %s, which can't be mapped; only files can", f.Name(), kind)
 	}
 	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from %d of %s, which has %d", n, off, f.Name(), info.Size())
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d of %s, which "+
+			"has %d bytes", n, off, f.Name(), info.Size())
 	}
 	before := int(off % int64(os.Getpagesize()))
 	if n > math.MaxInt-before {
@@ -130,8 +133,8 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		_ = unmap(pages)
 		if errors.Is(err, syscall.EFAULT) && access&AccessLocalWrite == 0 {
 			err = &Error{Op: op, Object: f.Name(),
-				Err: fmt.Errorf("%w; the kernel pins the pages of a file only "+
-					"if it is open for reading and writing, whatever the rights are", err)}
+				Err: fmt.Errorf("the kernel pins the pages of a file only if it is open for "+
+					"writing, too, whatever the rights are; use os.O_RDWR: %w", err)}
 		}
 		return nil, err
 	}
@@ -149,7 +152,8 @@ func mapFile(f *os.File, off int64, n int, write bool) (pages []byte, err error)
 		err = merr
 	}
 	if errors.Is(err, syscall.EACCES) {
-		err = fmt.Errorf("%w: the file has to be open for reading, and for writing too with LocalWrite", err)
+		err = fmt.Errorf("the file has to be open for reading, and with AccessLocalWrite for "+
+			"writing, too: %w", err)
 	}
 	if err != nil {
 		return fail(err)

@@ -107,8 +107,8 @@ func (m mapping) copy(dst, src []byte) (n int, err error) {
 		if e, is := p.(error); !is || !errors.As(e, &fault) || !m.holds(fault.Addr()) {
 			panic(p)
 		}
-		n, err = 0, fmt.Errorf("%w: "+
-			"the mapped file was cut short, its disk is full, or it can't be read or written", syscall.EIO)
+		n, err = 0, fmt.Errorf("the mapped file was cut short, its disk is full, or it can't "+
+			"be read or written: %w", syscall.EIO)
 	}()
 	return copy(dst, src), nil
 }

@@ -95,7 +95,7 @@ func (qp *QP) overflow() error {
 		return nil // after an error of Stats the QP is being closed, which ends the marker
 	}
 	return qp.sendCQ.obj.Errorf("ibv_poll_cq", syscall.EOVERFLOW,
-		"it has room for %d completions and has lost %s, that of Drain among them: make it larger",
+		"it has room for %d completions and has lost %s, among them Drain's; make it larger",
 		cq.CQE, object.Count(cq.Lost, "completion"))
 }
 

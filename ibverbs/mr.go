@@ -105,7 +105,7 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	} else if err := pd.ok(op); err != nil {
 		return err
 	} else if pd.ctx != from.ctx {
-		return mr.obj.Errorf(op, syscall.EINVAL, "a PD of another context")
+		return mr.obj.Errorf(op, syscall.EINVAL, "the PD belongs to another context")
 	}
 	return mr.obj.Move(op, &from.obj, &pd.obj, func() error {
 		if mr.pd.Load() != from {
@@ -195,7 +195,8 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 		return SGE{}, err
 	}
 	if uint64(n) > math.MaxUint32 {
-		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d bytes in one SGE", n)
+		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d bytes in one SGE, which has at "+
+			"most 2^32-1", n)
 	}
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
@@ -213,8 +214,8 @@ func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	}
 	if p.Access()&(AccessRemoteRead|AccessRemoteWrite|AccessRemoteAtomic) == 0 {
 		return RemoteRegion{}, mr.obj.Errorf(op, syscall.EINVAL,
-			"the peer could not access it, as it has no right for that; register it with AccessRemoteRead, "+
-				"AccessRemoteWrite or AccessRemoteAtomic")
+			"its rights let no peer access it; register it with AccessRemoteRead, AccessRemoteWrite or "+
+				"AccessRemoteAtomic")
 	}
 	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }

@@ -65,7 +65,7 @@ func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption
 		return nil, err
 	}
 	if len(classes) == 0 {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "no class of buffers")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "there is no PoolClass; name at least one")
 	}
 	classes = slices.Clone(classes)
 	slices.SortFunc(classes, func(a, b PoolClass) int { return a.Size - b.Size })
@@ -74,9 +74,11 @@ func (pd *PD) NewPool(access Access, classes []PoolClass, options ...AllocOption
 		step := c.Size + poolAlign - 1
 		switch {
 		case c.Size < 1, c.Count < 1, step < 0, c.Count > (math.MaxInt-total)/step:
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d buffers of %d bytes", c.Count, c.Size)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "a PoolClass of %d buffers of %d bytes; "+
+				"both must be at least 1, and the pool below 2^63 bytes", c.Count, c.Size)
 		case i > 0 && classes[i-1].Size == c.Size:
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "two classes of %d bytes", c.Size)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "two PoolClasses have buffers of %d "+
+				"bytes; add up their Counts in one", c.Size)
 		}
 		total += c.Count * (step &^ (poolAlign - 1))
 		count += c.Count
@@ -110,8 +112,8 @@ func (p *Pool) MR() *MR {
 }
 
 // errPoolEmpty is allocated once, so that Get is cheap for programs that use up a pool on purpose.
-var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("%w: all buffers of the size are handed "+
-	"out; release one, or call Wait", syscall.ENOBUFS)}
+var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("all buffers of the size are handed "+
+	"out; release one, or call Wait: %w", syscall.ENOBUFS)}
 
 // Get hands out the smallest free buffer with room for n bytes. It returns ENOBUFS if none is free,
 // and EINVAL if the pool has no buffers of that size.
@@ -195,7 +197,8 @@ func (p *Pool) Close() error {
 		if out < 0 {
 			return nil
 		}
-		return object.Errorf("close pool", p.mr.obj.Name(), syscall.EBUSY, "%d buffers are handed out or waited for", out)
+		return object.Errorf("close pool", p.mr.obj.Name(), syscall.EBUSY, "%d buffers are "+
+			"handed out or waited for; release them first", out)
 	}
 	if err := p.mr.Close(); err != nil {
 		p.out.Store(0)

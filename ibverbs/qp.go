@@ -157,7 +157,7 @@ func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
 	n, err := qp.p.PostSend(wrs[:i])
 	if err == nil {
 		err = object.Errorf("ibv_post_send", fmt.Sprintf("%s, work request %d", qp.obj.Name(), i), syscall.EINVAL,
-			"an %s with a Bind, which is for %s", wrs[i].Opcode, WRBindMW)
+			"an %s has no Bind; remove it, or set Opcode to %s", wrs[i].Opcode, WRBindMW)
 	}
 	return &PostError{Posted: n, Err: err}
 }

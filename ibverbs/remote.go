@@ -67,13 +67,14 @@ func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	for i, octet := range b[RemoteRegionSize:] {
 		if octet != 0 {
 			return object.Errorf("remote region", "", syscall.EINVAL,
-				"byte %d of %d is %#02x: zeros only may come after the first %d",
+				"byte %d of %d is %#02x; after the first %d there may be only zeros",
 				RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
 		}
 	}
 	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if n > math.MaxUint64-addr {
-		return object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from address %#x", n, addr)
+		return object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from address %#x "+
+			"reach beyond 2^64", n, addr)
 	}
 	*r = RemoteRegion{Addr: addr, Len: n, RKey: binary.BigEndian.Uint32(b[16:])}
 	return nil

@@ -76,7 +76,7 @@ func (h *AddrInfoHints) lookup(ctx context.Context, address string) ([]netip.Add
 		out = append(out, netip.AddrPortFrom(a, uint16(port)))
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no address of the network %s: it has %s", h.Network, all[0])
+		return nil, fmt.Errorf("it has no address of network %s, but %s", h.Network, all[0])
 	}
 	return out, nil
 }
@@ -92,7 +92,7 @@ func loopbackLike(a netip.Addr) netip.Addr {
 // unsplit adds advice for IPv6 addresses to err, which says why address is not "host:port".
 func unsplit(address string, err error) error {
 	if addr, parsed := netip.ParseAddr(address); parsed == nil && addr.Is6() {
-		return fmt.Errorf("%w: an address of IPv6 before a port needs brackets, as in [::1]:7471", err)
+		return fmt.Errorf("%w; an IPv6 address before a port needs brackets, as in [::1]:7471", err)
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 // a listener were missing.
 func noPort(address string) error {
 	return object.Errorf("rdma_connect", address, syscall.EINVAL,
-		"port 0 is no port to dial: it has Listen take one that is free, which Listener.Addr returns")
+		"port 0 can't be dialled; Listen chooses a free port for it, which Listener.Addr returns")
 }
 
 // portTries is how often Dial and Listen let the provider choose a local port.

@@ -87,7 +87,7 @@ func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge 
 	if remote != nil {
 		if uint64(sge.Length) > remote.Len {
 			return object.Errorf(op, c.peer(), syscall.EINVAL,
-				"%d bytes here, but the peer's region has only %d", sge.Length, remote.Len)
+				"the SGE has %d bytes, and the peer's region only %d", sge.Length, remote.Len)
 		}
 		wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	}
@@ -111,8 +111,8 @@ func (c *Conn) router(op string, n int) (*router, error) {
 	if r == nil {
 		if !c.ownSendCQ {
 			return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
-				"the send CQ is one of the configuration, whose completions others may wait "+
-					"for: leave ConnConfig.SendCQ out")
+				"the call needs a send CQ that nothing else polls; leave ConnConfig.SendCQ out, "+
+					"or post with QP.PostSend")
 		}
 		_, init, err := c.qp.Query()
 		if err != nil {
@@ -129,7 +129,7 @@ func (c *Conn) router(op string, n int) (*router, error) {
 	}
 	if n < 1 || n > r.size {
 		return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
-			"%d work requests; one call takes from 1 to %d, what the send queue holds (ConnConfig.Cap.MaxSendWR)",
+			"%d work requests; one call takes 1 to %d, the size of the send queue (ConnConfig.Cap.MaxSendWR)",
 			n, r.size)
 	}
 	return r, nil
@@ -158,7 +158,7 @@ func (r *router) whyTaken() string {
 	if n := r.dropped.Load(); n > 0 {
 		text += fmt.Sprintf("completions of other work that were dropped: %d; ", n)
 	}
-	return text + "set ConnConfig.OnSend to get those of work that the program posts itself"
+	return text + "set ConnConfig.OnSend to get the completions of work that the program posts itself"
 }
 
 // owns reports whether a WRID is of a call's work.

@@ -40,8 +40,8 @@ func (r *router) afterLoss(waits bool) (over, soon bool, err error) {
 		return false, true, nil
 	}
 	return true, false, object.Errorf("ibv_poll_cq", r.c.peer(), syscall.EOVERFLOW,
-		"the send CQ has room for %d completions and has lost %s, of a call among others: "+
-			"post less that nobody waits for, and nothing after the end of the connection",
+		"the send CQ has room for %d completions and has lost %s, among them this call's; post at most "+
+			"Cap.MaxSendWR requests of your own at a time, and none after the end of the connection",
 		cq.CQE, object.Count(cq.Lost, "completion"))
 }
 

@@ -75,7 +75,7 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 	}
 	if !addr.IsValid() {
 		return id.obj.Errorf("rdma_bind_addr", syscall.EINVAL,
-			"no address; 0.0.0.0 and [::] are all of this host's")
+			"there is no address; use 0.0.0.0 or [::] for all addresses of this host")
 	}
 	return id.p.BindAddr(addr)
 }
@@ -87,7 +87,7 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		return err
 	}
 	if !dst.IsValid() {
-		return id.obj.Errorf("rdma_resolve_addr", syscall.EINVAL, "no destination address")
+		return id.obj.Errorf("rdma_resolve_addr", syscall.EINVAL, "there is no destination address")
 	}
 	return id.p.ResolveAddr(src, dst, timeout)
 }
@@ -133,7 +133,7 @@ func (id *ID) CreateQP(pd *ibverbs.PD, init *ibverbs.QPInitAttr) (*ibverbs.QP, e
 func (id *ID) sameDevice(op string) error {
 	if bound := id.p.DeviceName(); bound != "" && bound != id.vctx.Name() {
 		return object.Errorf(op, id.peer(), syscall.EINVAL,
-			"the address leads over device %s, the context is of %s", bound, id.vctx.Name())
+			"the route to the address uses device %s, and the context is of %s; open %[1]s", bound, id.vctx.Name())
 	}
 	return nil
 }

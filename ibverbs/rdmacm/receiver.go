@@ -62,12 +62,11 @@ func (c *Conn) makeReceiver(n, size int) error {
 	const op = "rdmacm.ConnConfig.Receives"
 	if c.qp.SRQ() != nil {
 		return object.Errorf(op, "", syscall.EINVAL,
-			"the connection has an SRQ: NewSRQReceiver posts to that")
+			"the connection has an SRQ; leave Receives out, and use NewSRQReceiver")
 	}
 	if !c.ownRecvCQ {
 		return object.Errorf(op, "", syscall.EINVAL,
-			"the receive CQ is one of the configuration, whose completions others may wait "+
-				"for: leave ConnConfig.RecvCQ out")
+			"the receives need a CQ that nothing else polls; leave ConnConfig.RecvCQ out")
 	}
 	_, init, err := c.qp.Query()
 	if err != nil {
@@ -102,13 +101,13 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	}
 	if cq.Channel() == nil {
 		return nil, object.Errorf(op, "", syscall.EINVAL,
-			"the CQ has no completion channel to wait on (CQOptions.Channel)")
+			"the CQ has no completion channel to wait on; make it with CQOptions.Channel")
 	}
 	// If the SRQ has no room either, begin returns the error.
 	if entries := cq.CQE(); n > entries && n <= attr.MaxWR {
 		return nil, object.Errorf(op, "", syscall.EINVAL,
-			"%d receives, all of which may complete at once, where the CQ has room for %d: make a "+
-				"CQ of as many as the SRQ holds, %d", n, entries, attr.MaxWR)
+			"%d receives may complete at once, and the CQ has room for %d; make it for as many as "+
+				"the SRQ holds, %d", n, entries, attr.MaxWR)
 	}
 	r := &Receiver{post: srq.PostRecv, cq: cq}
 	if err := r.begin(op, srq.PD(), n, size, attr.MaxWR); err != nil {
@@ -121,13 +120,13 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
 	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 || n > math.MaxInt/size {
 		return object.Errorf(op, "", syscall.EINVAL,
-			"%d receives of %d bytes: at least one of one is needed, of 2^32-1 at most, and %d together",
-			n, size, math.MaxInt)
+			"%d receives of %d bytes; there must be at least 1, of 1 to 2^32-1 bytes, and of %d bytes at "+
+				"most together", n, size, math.MaxInt)
 	}
 	if n > places {
 		// Posting would succeed for some, and they cannot be taken back.
 		return object.Errorf(op, "", syscall.ENOMEM,
-			"%d receives, where the queue holds %d: ask for more when you make it "+
+			"%d receives are too many for the queue, which holds %d; make it larger "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}
 	r.tag = uint64(rand.Uint32()) << tagShift
@@ -204,8 +203,8 @@ func (r *Receiver) receive(ctx context.Context, op string) (Message, error) {
 	m := Message{WC: wc[0], r: r}
 	if m.slot = r.slot(wc[0].WRID); m.slot < 0 {
 		return Message{}, object.Errorf(op, r.name(), syscall.EINVAL,
-			"a completion of qp %d with WRID %#x, which is not the Receiver's: others may neither "+
-				"post receives beside it nor complete to its CQ", wc[0].QPN, wc[0].WRID)
+			"a completion of qp %d with WRID %#x is not the Receiver's; nothing else may post "+
+				"receives, or complete to its CQ", wc[0].QPN, wc[0].WRID)
 	}
 	r.mu.Lock()
 	m.released = r.uses[m.slot]
@@ -245,7 +244,7 @@ func held(err error) error {
 	if errors.As(err, &term) && !term.Remote && term.Layer == 1 && term.EType == 2 && term.ECode == 2 &&
 		strings.Contains(term.Text, "a Send") { // a Read too many has the same code
 		return fmt.Errorf("%w; a message occupies its receive until Message.Release: release messages "+
-			"sooner, or have more receives (ConnConfig.Receives)", err)
+			"sooner, or increase ConnConfig.Receives", err)
 	}
 	return err
 }
@@ -339,7 +338,8 @@ func (m *Message) Release() error {
 	case m == nil:
 		return errNil(op, "message")
 	case m.r == nil:
-		return object.Errorf(op, "", syscall.EINVAL, "the zero message, which does not come from Receive")
+		return object.Errorf(op, "",
+			syscall.EINVAL, "the message is zero; release one that Receive has returned")
 	}
 	r := m.r
 	m.Data = nil

@@ -42,12 +42,12 @@ func TestBindOfASend(t *testing.T) {
 	write := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendInline}
 	bad := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Bind: &ibverbs.MWBindInfo{}}
 	err := client.QP().PostSend(write, bad, write)
-	wantErr(t, "a Send with a Bind", err, err, ", work request 1: ", "an IBV_WR_SEND with a Bind")
+	wantErr(t, "a Send with a Bind", err, err, ", work request 1: ", "an IBV_WR_SEND has no Bind")
 	if post, ok := err.(*ibverbs.PostError); !ok || post.Posted != 1 { //nolint:errorlint // PostSend's own
 		t.Errorf("%#v, want that one is posted", err)
 	}
 	err = client.Do(timeout(t), write, bad, write)
-	wantErr(t, "Do of a Send with a Bind", err, err, ", work request 1: ", "an IBV_WR_SEND with a Bind")
+	wantErr(t, "Do of a Send with a Bind", err, err, ", work request 1: ", "an IBV_WR_SEND has no Bind")
 }
 
 // TestReceiverHoldsNothing: a peer with too many Reads ends the connection with the Terminate for a

@@ -24,6 +24,6 @@ func Named(name string, opts *Options) (provider.Provider, error) {
 	}
 	return nil, &provider.Error{
 		Op: "auto.Named", Object: fmt.Sprintf("provider %q", name),
-		Err: fmt.Errorf("%w: there are engine, kernel and auto", syscall.EINVAL),
+		Err: fmt.Errorf("there are engine, kernel and auto: %w", syscall.EINVAL),
 	}
 }

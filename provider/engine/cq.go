@@ -108,7 +108,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	return c, nil
 }
 
-var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, as the sink notifies the "+
+var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, because the Sink notifies the "+
 	"program; leave out one: %w", syscall.EINVAL)
 
 // roundUp returns the least power of two that is at least n.
@@ -392,7 +392,8 @@ func (c *cq) Resize(cqe int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cqe < c.count {
-		return fail(op, "cq", fmt.Errorf("%d completions are in it, and %d were to fit; poll first: %w", c.count, cqe, syscall.EINVAL))
+		return fail(op, "cq", fmt.Errorf("it has %d completions, and the new size is %d; poll "+
+			"first: %w", c.count, cqe, syscall.EINVAL))
 	}
 	n := copy(ring, c.ring[c.head:min(c.head+c.count, len(c.ring))])
 	copy(ring[n:], c.ring[:c.count-n])

@@ -187,7 +187,8 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 		return gid, err
 	}
 	if index != 0 {
-		return gid, fail(op, DeviceName, fmt.Errorf("index %d, and the table has one entry, at 0: %w", index, syscall.EINVAL))
+		return gid, fail(op, DeviceName, fmt.Errorf("the index is %d, and the table's only "+
+			"entry is 0: %w", index, syscall.EINVAL))
 	}
 	copy(gid[:], mac[:])
 	return gid, nil
@@ -220,7 +221,8 @@ func (d *device) checkPort(op string, port uint8) error {
 		return failClosed(op, DeviceName)
 	}
 	if port != 1 {
-		return fail(op, DeviceName, fmt.Errorf("port %d, and the device has one, port 1: %w", port, syscall.EINVAL))
+		return fail(op, DeviceName, fmt.Errorf("the port is %d, and the device's only port is "+
+			"1: %w", port, syscall.EINVAL))
 	}
 	return nil
 }
@@ -299,7 +301,7 @@ func (d *device) giveQPN(qpn uint32) {
 }
 
 // errDeviceFatal is why connections end and can't be made once the device has failed.
-var errDeviceFatal = fmt.Errorf("the device has failed, close it and open another: %w", syscall.EIO)
+var errDeviceFatal = fmt.Errorf("the device has failed; close it and open another: %w", syscall.EIO)
 
 // fail is called when a poller has failed, so that arrivals are no longer seen. It raises
 // EventDeviceFatal once, and ends all connections, so that no program waits forever.

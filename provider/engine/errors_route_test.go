@@ -20,7 +20,7 @@ func TestNoRouteTexts(t *testing.T) {
 		"[fe80::1]:7471": {"route to fe80::1: invalid argument",
 			"a link-local address needs a zone, as in fe80::1%eth0"},
 		"[fe80::1%no-such-if]:7471": {"no such device",
-			"has this machine an interface no-such-if?"},
+			"this machine may have no interface no-such-if"},
 	} {
 		ch := testkit.Must(dev.CreateEventChannel())(t)
 		id := testkit.Must(ch.CreateID(nil))(t)

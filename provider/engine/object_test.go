@@ -91,9 +91,9 @@ func TestRegObjectArguments(t *testing.T) {
 		{"remote write without local write", o, 1, provider.AccessRemoteWrite, syscall.EINVAL,
 			"AccessRemoteWrite needs AccessLocalWrite"},
 		{"atomic", o, 1, provider.AccessLocalWrite | provider.AccessRemoteAtomic, syscall.EINVAL,
-			"of which the region of an object can have"},
+			"an object's region can only have"},
 		{"invalidation by the peer", o, 1, provider.AccessRemoteInvalidate, syscall.EINVAL,
-			"of which the region of an object can have"},
+			"an object's region can only have"},
 		{"no WriteAt", readOnly{o}, 1, provider.AccessLocalWrite, syscall.EACCES, "no WriteAt"},
 	} {
 		m, err := p.RegObject(c.o, c.size, c.access)

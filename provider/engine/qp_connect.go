@@ -108,7 +108,8 @@ func (q *qp) enterRTS(s *stream, ord int) error {
 func (q *qp) checkConnectable() error {
 	state := q.getState()
 	if state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR {
-		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
+		return fmt.Errorf("%s is in %s; a connection needs a QP without one: %w",
+			q.name(), state, syscall.EINVAL)
 	}
 	return nil
 }

@@ -20,9 +20,10 @@ const opRegMR provider.WROpcode = 31
 const memoryFlags = provider.SendFence | provider.SendSignaled
 
 var (
-	errMemoryFlags = fmt.Errorf("work on our own memory has neither payload nor flags beside the fence "+
-		"and being signalled: %w", syscall.EINVAL)
-	errNotType1 = fmt.Errorf("the window is of type 2: post a work request with WRBindMW: %w", syscall.EINVAL)
+	errMemoryFlags = fmt.Errorf("a bind, a registration or an invalidation has neither payload nor other flags "+
+		"than SendFence and SendSignaled: %w", syscall.EINVAL)
+	errNotType1 = fmt.Errorf("the window is of type 2; post a work request with WRBindMW: %w",
+		syscall.EINVAL)
 )
 
 // checkMemory decides whether wr can be posted, and leaves the operands for addMemory in toPost.

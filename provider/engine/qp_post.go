@@ -115,7 +115,7 @@ var (
 	errInlineFlag = fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
 	errInlineRead = fmt.Errorf("neither a Read nor an atomic operation has inline data; remove SendInline from Flags: %w", syscall.EINVAL)
 	errAtomicSink = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 bytes: %w", syscall.EINVAL)
-	errTooLong    = fmt.Errorf("message is longer than 2^32-1 bytes: %w", syscall.EINVAL)
+	errTooLong    = fmt.Errorf("the message is longer than 2^32-1 bytes: %w", syscall.EINVAL)
 	errNoORD      = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
 
 	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")

@@ -140,7 +140,7 @@ func (q *qp) checkModify(attr *provider.QPAttr, mask provider.QPAttrMask, state 
 	case sets(provider.QPAttrEnSQDNotify) && (!sets(provider.QPAttrState) || attr.State != provider.QPSQD):
 		return fmt.Errorf("EnSQDAsyncNotify needs a change to %s: %w", provider.QPSQD, syscall.EINVAL)
 	case sets(depths) && state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
-		return fmt.Errorf("read depths can be changed before the connection only, and the queue pair is in %s: %w",
+		return fmt.Errorf("read depths can be changed only before the connection, and the queue pair is in %s: %w",
 			state, syscall.EINVAL)
 	case sets(provider.QPAttrMaxRdAtomic) && (attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > q.dev.opts.MaxORD):
 		return outside("MaxRdAtomic", attr.MaxRdAtomic, 0, q.dev.opts.MaxORD)
@@ -175,11 +175,11 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 		q.setState(to)
 		return nil, nil
 	case to == provider.QPRTS:
-		return nil, fmt.Errorf("%s is reached by a connection only (rdmacm.Dial, Request.Accept), "+
+		return nil, fmt.Errorf("only a connection leads to %s (rdmacm.Dial, Request.Accept), "+
 			"and the queue pair is in %s: %w",
 			to, from, syscall.EINVAL)
 	}
-	return nil, fmt.Errorf("there is no change from %s to %s: %w", from, to, syscall.EINVAL)
+	return nil, fmt.Errorf("a queue pair can't change from %s to %s: %w", from, to, syscall.EINVAL)
 }
 
 // startClosing begins the graceful end of a connection. With notify, EventSQDrained is raised when

@@ -43,7 +43,8 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	a := &init.Attr
 	if a.MaxWR < 1 || a.MaxWR > maxSRQWR || a.MaxSGE < 0 || a.MaxSGE > maxSGE {
 		return nil, fail(op, fmt.Sprintf("%d receives of %d SGEs", a.MaxWR, a.MaxSGE),
-			fmt.Errorf("from 1 to %d receives of at most %d SGEs are possible: %w", maxSRQWR, maxSGE, syscall.EINVAL))
+			fmt.Errorf("MaxWR must be from 1 to %d, and MaxSGE from 0 to %d: %w",
+				maxSRQWR, maxSGE, syscall.EINVAL))
 	}
 	if !p.Refs.Hold() {
 		return nil, failClosed(op, p.name())
@@ -160,7 +161,7 @@ func (r *srq) modify(attr *provider.SRQAttr, mask provider.SRQAttrMask) error {
 	places, limit := r.places, int(r.limit)
 	if mask&provider.SRQAttrMaxWR != 0 {
 		if attr.MaxWR < 1 || attr.MaxWR > maxSRQWR {
-			return fmt.Errorf("%d receives, from 1 to %d are possible: %w", attr.MaxWR, maxSRQWR, syscall.EINVAL)
+			return outside("MaxWR", attr.MaxWR, 1, maxSRQWR)
 		}
 		places = uint32(roundUp(attr.MaxWR))
 	}
@@ -172,9 +173,10 @@ func (r *srq) modify(attr *provider.SRQAttr, mask provider.SRQAttrMask) error {
 	case mask&^srqMask != 0:
 		return fmt.Errorf("attributes %#x can't be changed: %w", uint32(mask&^srqMask), syscall.EINVAL)
 	case places < posted:
-		return fmt.Errorf("%d receives are posted, %d were to fit: %w", posted, places, syscall.EINVAL)
+		return fmt.Errorf("it has %d receives, and the new size is %d: %w",
+			posted, places, syscall.EINVAL)
 	case limit < 0 || limit > int(places):
-		return fmt.Errorf("a limit of %d in a queue of %d: %w", limit, places, syscall.EINVAL)
+		return outside("Limit", limit, 0, int(places))
 	}
 	if places != r.places {
 		r.resize(places)

@@ -462,6 +462,6 @@ func memlockError(err error) error {
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) != nil || lim.Cur == unix.RLIM_INFINITY {
 		return err
 	}
-	return fmt.Errorf("%w: registered memory counts against RLIMIT_MEMLOCK, which is %d bytes; raise it with ulimit -l, "+
-		"memlock in /etc/security/limits.conf or LimitMEMLOCK= of a systemd unit", err, lim.Cur)
+	return fmt.Errorf("registered memory counts against RLIMIT_MEMLOCK, which is %d bytes; raise it with ulimit -l, "+
+		"memlock in /etc/security/limits.conf or LimitMEMLOCK= of a systemd unit: %w", lim.Cur, err)
 }

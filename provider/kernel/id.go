@@ -180,7 +180,8 @@ func (i *id) CreateQP(parent provider.PD, init provider.QPInitAttr) (provider.QP
 	const op = "rdma_create_qp"
 	p, ok := parent.(*pd)
 	if !ok {
-		return nil, opError(op, "", fmt.Errorf("%w: the PD is not of the kernel provider", syscall.EINVAL))
+		return nil, opError(op, "", fmt.Errorf("the PD is not of the kernel provider: %w",
+			syscall.EINVAL))
 	}
 	q, err := newQP(p, i, init, func(attr *ibv.QPInitAttr) (*ibv.QP, error) {
 		if err := i.lock(); err != nil {
@@ -298,10 +299,12 @@ const (
 func (i *id) checkPrivate(private []byte, ib int) error {
 	n := len(private)
 	if n > math.MaxUint8 {
-		return fmt.Errorf("%w: %d bytes of private data, librdmacm takes 255", syscall.EINVAL, n)
+		return fmt.Errorf("%d bytes of private data, and librdmacm takes at most 255: %w",
+			n, syscall.EINVAL)
 	}
 	if n > ib && i.onIB() {
-		return fmt.Errorf("%w: %d bytes of private data, the message has room for %d", syscall.EINVAL, n, ib)
+		return fmt.Errorf("%d bytes of private data, and the message has room for %d: %w",
+			n, ib, syscall.EINVAL)
 	}
 	return nil
 }
@@ -311,7 +314,9 @@ func (i *id) checkPrivate(private []byte, ib int) error {
 func (i *id) withParam(op string, param provider.ConnParam, limit int, before func(*qp, *rdmacm.ConnParam) error, f func(*rdmacm.ConnParam) error) error {
 	for _, n := range []int{param.ResponderResources, param.InitiatorDepth} {
 		if n < 0 || n > math.MaxUint8 {
-			return opError(op, "", fmt.Errorf("%w: a Read depth of %d", syscall.EINVAL, n))
+			return opError(op, "",
+				fmt.Errorf("ResponderResources or InitiatorDepth is %d, and must be "+
+					"from 0 to %d: %w", n, math.MaxUint8, syscall.EINVAL))
 		}
 	}
 	if err := i.checkPrivate(param.PrivateData, limit); err != nil {
@@ -327,7 +332,8 @@ func (i *id) withParam(op string, param provider.ConnParam, limit int, before fu
 	if param.QP != nil {
 		q, ok := param.QP.(*qp)
 		if !ok {
-			return opError(op, "", fmt.Errorf("%w: the QP is not of the kernel provider", syscall.EINVAL))
+			return opError(op, "", fmt.Errorf("the QP is not of the kernel provider: %w",
+				syscall.EINVAL))
 		}
 		if err := q.hold(); err != nil {
 			return opError(op, "", err)
@@ -369,7 +375,8 @@ func (i *id) Migrate(to provider.EventChannel) error {
 	const op = "rdma_migrate_id"
 	ch, ok := to.(*eventChannel)
 	if !ok {
-		return opError(op, "", fmt.Errorf("%w: the channel is not of the kernel provider", syscall.EINVAL))
+		return opError(op, "", fmt.Errorf("the channel is not of the kernel provider: %w",
+			syscall.EINVAL))
 	}
 	if err := ch.hold(); err != nil {
 		return opError(op, "", err)

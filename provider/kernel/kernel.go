@@ -33,7 +33,8 @@ func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 	defer list.Free()
 	if len(list.Devices) == 0 {
 		if why := whyNotListed(""); why != "" {
-			return nil, opError("ibv_get_device_list", "", fmt.Errorf("%w: %s", syscall.ENODEV, why))
+			return nil, opError("ibv_get_device_list", "", fmt.Errorf("%s: %w",
+				why, syscall.ENODEV))
 		}
 	}
 	// By name and GUID, because over the bridge libibverbs lists the bridge's device and netlink

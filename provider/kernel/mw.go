@@ -119,18 +119,20 @@ const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | pr
 func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	c := ibv.BindInfo{Addr: info.Addr, Length: info.Length, Access: uint32(info.Access)}
 	if extra := info.Access &^ windowRights; extra != 0 {
-		return c, fmt.Errorf("%w: a window can't have the rights %#x", syscall.EINVAL, uint32(extra))
+		return c, fmt.Errorf("a window can't have the rights %#x: %w",
+			uint32(extra), syscall.EINVAL)
 	}
 	var m *mr
 	if info.LKey != 0 {
 		if m = q.dev.shared.memory.region(info.LKey); m == nil {
-			return c, fmt.Errorf("%w: no region has the lkey %#x", syscall.EINVAL, info.LKey)
+			return c, fmt.Errorf("no region has the lkey %#x: %w", info.LKey, syscall.EINVAL)
 		}
 		if m.pd != w.pd {
-			return c, fmt.Errorf("%w: window and region are not of one PD", syscall.EPERM)
+			return c, fmt.Errorf("the window and the region are not of one PD: %w", syscall.EPERM)
 		}
 	} else if info.Addr != 0 || info.Length != 0 {
-		return c, fmt.Errorf("%w: a bind of no region, but with an address or a length", syscall.EINVAL)
+		return c, fmt.Errorf("the bind has an address or a length, but names no region; set "+
+			"LKey: %w", syscall.EINVAL)
 	}
 	if err := w.hold(); err != nil {
 		return c, err
@@ -139,7 +141,8 @@ func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 		// librxe reads the region even for unbinding, although ibv_bind_mw takes none then.
 		if m = w.last.Load(); m == nil {
 			w.release()
-			return c, fmt.Errorf("%w: the window is not bound, and no region is named", syscall.EINVAL)
+			return c, fmt.Errorf("the window is not bound, and no region is named: %w",
+				syscall.EINVAL)
 		}
 		c.Addr = m.addr
 	}
@@ -187,16 +190,17 @@ func (q *qp) bound(n int) {
 // addBind adds the fields of a WRBindMW to the work request that was added last.
 func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 	if wr.Bind == nil {
-		return fmt.Errorf("%w: WRBindMW without MWBindInfo", syscall.EINVAL)
+		return fmt.Errorf("WRBindMW needs MWBindInfo; set SendWR.Bind: %w", syscall.EINVAL)
 	}
 	w := q.dev.shared.memory.window(wr.RKey)
 	if w == nil || w.typ != provider.MWType2 {
-		return fmt.Errorf("%w: the key %#x names no window of type 2", syscall.EINVAL, wr.RKey)
+		return fmt.Errorf("the key %#x names no window of type 2: %w", wr.RKey, syscall.EINVAL)
 	}
 	if q.dev.rxe && wr.RKey == w.RKey() {
 		// rxe would accept it, but addInvalidate could not distinguish this bind from the previous
 		// one.
-		return fmt.Errorf("%w: the key %#x is the one that the window has; a bind takes another (ibv_inc_rkey)", syscall.EINVAL, wr.RKey)
+		return fmt.Errorf("the window has the key %#x already; bind it with another (IncRKey): %w",
+			wr.RKey, syscall.EINVAL)
 	}
 	info, err := q.toBind(w, wr.Bind)
 	if err != nil {
@@ -210,7 +214,7 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 }
 
 // errUnbound refuses a local invalidation that would crash the kernel.
-var errUnbound = fmt.Errorf("%w: no bind of this window with this key was posted that is not invalidated again", syscall.EINVAL)
+var errUnbound = fmt.Errorf("the window is not bound with this key: %w", syscall.EINVAL)
 
 // addInvalidate checks the key of the WRLocalInv that was added last. Verbs have a completion
 // status for invalidating an unbound window, but rxe crashes the kernel
@@ -250,7 +254,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	const op = "ibv_bind_mw"
 	w, ours := window.(*mw)
 	if !ours || w.pd.dev.shared != q.dev.shared {
-		return q.err(op, fmt.Errorf("%w: the window is not of this device", syscall.EINVAL))
+		return q.err(op, fmt.Errorf("the window is not of this device: %w", syscall.EINVAL))
 	}
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
@@ -258,9 +262,11 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	case q.empty:
 		return q.err(op, os.ErrClosed)
 	case w.typ != provider.MWType1:
-		return q.err(op, fmt.Errorf("%w: the window is of type 2: post a work request with WRBindMW", syscall.EINVAL))
+		return q.err(op, fmt.Errorf("the window is of type 2; post a work request with "+
+			"WRBindMW: %w", syscall.EINVAL))
 	case flags&^(provider.SendFence|provider.SendSignaled) != 0:
-		return q.err(op, fmt.Errorf("%w: flags %#x", syscall.EINVAL, uint32(flags)))
+		return q.err(op, fmt.Errorf("flags %#x; only SendFence and SendSignaled are possible: %w",
+			uint32(flags), syscall.EINVAL))
 	}
 	c, err := q.toBind(w, &info)
 	if err != nil {

@@ -87,7 +87,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 		return nil, opError(op, fmt.Sprintf("%d bytes", len(buf)), err)
 	}
 	if len(buf) == 0 {
-		return fail(fmt.Errorf("%w: the buffer is empty", syscall.EINVAL))
+		return fail(fmt.Errorf("the buffer is empty: %w", syscall.EINVAL))
 	}
 	if iova != nil && p.dev.siw {
 		// The C call would succeed, but the region would keep its virtual address.
@@ -127,9 +127,11 @@ func kernelRights(access provider.Access) uint32 {
 func whyNotRegistered(err error, iova bool) error {
 	switch {
 	case errors.Is(err, syscall.EFAULT):
-		return fmt.Errorf("%w: the memory is not mapped, or may not be written although the rights ask for writing", err)
+		return fmt.Errorf("the memory is not mapped, or the rights ask for writing and it may "+
+			"not be written: %w", err)
 	case iova && errors.Is(err, syscall.EINVAL):
-		return fmt.Errorf("%w: the address asked for and that of the memory have to be alike within a page", err)
+		return fmt.Errorf("the iova and the buffer's address must have the same offset in a "+
+			"page: %w", err)
 	}
 	return memlockError(err)
 }
@@ -170,7 +172,8 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	if change&provider.ReregPD != 0 {
 		var ours bool
 		if n.pd, ours = to.(*pd); !ours || n.pd.dev.shared != m.pd.dev.shared {
-			return nil, opError(op, "pd", fmt.Errorf("%w: belongs to another device or provider", syscall.EINVAL))
+			return nil, opError(op, "pd", fmt.Errorf("belongs to another device or provider: %w",
+				syscall.EINVAL))
 		}
 	}
 	if change&provider.ReregTranslation != 0 {

@@ -25,7 +25,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		// libsiw would queue the requests, fail to ring the doorbell, and never ring it again:
 		// while the previous slot is occupied, it assumes that the kernel is at work. librxe queues
 		// them too before it fails.
-		return 0, q.err("ibv_post_send", fmt.Errorf("%w: the QP is not connected", syscall.EINVAL))
+		return 0, q.err("ibv_post_send",
+			fmt.Errorf("the QP is not connected; post after Dial or Accept has returned: %w",
+				syscall.EINVAL))
 	}
 	done := 0
 	for done < len(wrs) {
@@ -105,17 +107,17 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 		return errFastReg
 	}
 	if wr.Opcode > provider.WRSendWithInv {
-		return fmt.Errorf("%w: %s can't be posted", syscall.EINVAL, wr.Opcode)
+		return fmt.Errorf("%s can't be posted: %w", wr.Opcode, syscall.EINVAL)
 	}
 	if unknown := wr.Flags &^ sendFlags; unknown != 0 {
-		return fmt.Errorf("%w: unknown flags %#x", syscall.EINVAL, uint32(unknown))
+		return fmt.Errorf("unknown flags %#x: %w", uint32(unknown), syscall.EINVAL)
 	}
 	if wr.Flags&provider.SendInline != 0 {
 		switch wr.Opcode {
 		case provider.WRRDMARead, provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
 			// siw would leave it at the head of its queue, and rxe would read the inline
 			// data as scatter/gather entries.
-			return fmt.Errorf("%w: %s has no inline data", syscall.EINVAL, wr.Opcode)
+			return fmt.Errorf("%s has no inline data: %w", wr.Opcode, syscall.EINVAL)
 		}
 	}
 	if q.dev.libsiw {
@@ -166,16 +168,17 @@ func (q *qp) siwTakes(wr *provider.SendWR) error {
 	case wr.Opcode == provider.WRAtomicCmpAndSwp || wr.Opcode == provider.WRAtomicFetchAdd:
 		return errSiwAtomic
 	case wr.Opcode == provider.WRSendWithInv && inline:
-		return fmt.Errorf("%w: siw has no inline data in a Send with Invalidate", syscall.EINVAL)
+		return fmt.Errorf("siw has no inline data in a Send with Invalidate: %w", syscall.EINVAL)
 	case wr.Opcode == provider.WRRDMARead && !q.ended.Load() && q.ord() == 0:
-		return fmt.Errorf("%w: the connection allows no RDMA Read (ORD 0)", syscall.EINVAL)
+		return fmt.Errorf("the connection allows no RDMA Read (ORD 0); raise ConnParam.InitiatorDepth here and "+
+			"ResponderResources at the peer: %w", syscall.EINVAL)
 	}
 	return nil
 }
 
 var (
-	errSiwImm    = fmt.Errorf("%w: siw has no immediate data", syscall.EINVAL)
-	errSiwAtomic = fmt.Errorf("%w: siw has no atomic operations", syscall.EINVAL)
+	errSiwImm    = fmt.Errorf("siw has no immediate data: %w", syscall.EINVAL)
+	errSiwAtomic = fmt.Errorf("siw has no atomic operations: %w", syscall.EINVAL)
 )
 
 // ord returns the number of concurrent Reads that the connection allows. The QP is connected and
@@ -208,16 +211,17 @@ func (q *qp) flags(wr *provider.SendWR) provider.SendFlags {
 func (q *qp) addSource(wr *provider.SendWR) error {
 	if wr.Flags&provider.SendInline != 0 {
 		if len(wr.SGList) > 0 {
-			return fmt.Errorf("%w: IBV_SEND_INLINE with a scatter/gather list: the payload is SendWR.Inline", syscall.EINVAL)
+			return fmt.Errorf("it has both SendInline and SGEs; put the payload into "+
+				"SendWR.Inline: %w", syscall.EINVAL)
 		}
 		if !q.sq.SetInline(wr.Inline) {
-			return fmt.Errorf("%w: %d bytes of inline data, the QP has room for %d", syscall.EINVAL,
-				len(wr.Inline), q.init.Cap.MaxInlineData)
+			return fmt.Errorf("%d bytes of inline data, and the queue pair was made for %d (QPCap.MaxInlineData): %w",
+				len(wr.Inline), q.init.Cap.MaxInlineData, syscall.EINVAL)
 		}
 		return nil
 	}
 	if len(wr.Inline) > 0 {
-		return fmt.Errorf("%w: %d bytes of inline data without IBV_SEND_INLINE", syscall.EINVAL, len(wr.Inline))
+		return fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
 	}
 	n := 0
 	for i := range wr.SGList {
@@ -234,7 +238,8 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 		return nil
 	}
 	if most := q.dev.attr.MaxSGERd; most > 0 && n > most {
-		return fmt.Errorf("%w: a Read with %d scatter/gather entries, the device takes %d", syscall.EINVAL, n, most)
+		return fmt.Errorf("a Read with %d scatter/gather entries, and the device takes %d: %w",
+			n, most, syscall.EINVAL)
 	}
 	if q.dev.siw && n == 0 {
 		// siw reads one entry from the queue's slot even if there is none.
@@ -244,7 +249,8 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 }
 
 func tooManySGEs(n int) error {
-	return fmt.Errorf("%w: %d scatter/gather entries are more than the device takes", syscall.EINVAL, n)
+	return fmt.Errorf("%d scatter/gather entries are more than the device takes: %w",
+		n, syscall.EINVAL)
 }
 
 func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
@@ -258,7 +264,8 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		if len(wrs) == 0 {
 			return 0, nil
 		}
-		return 0, q.err("ibv_post_recv", fmt.Errorf("%w: the QP has a shared receive queue; post to that", syscall.EINVAL))
+		return 0, q.err("ibv_post_recv", fmt.Errorf("the QP has a shared receive queue; post "+
+			"to that: %w", syscall.EINVAL))
 	}
 	ended := q.ended.Load()
 	if q.dev.siw && ended {

@@ -68,7 +68,8 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	scq, ok1 := init.SendCQ.(*cq)
 	rcq, ok2 := init.RecvCQ.(*cq)
 	if !ok1 || !ok2 || scq.dev.shared != p.dev.shared || rcq.dev.shared != p.dev.shared {
-		return nil, fmt.Errorf("%w: a send CQ and a receive CQ of the PD's device are needed", syscall.EINVAL)
+		return nil, fmt.Errorf("it needs a send CQ and a receive CQ of the PD's device: %w",
+			syscall.EINVAL)
 	}
 	if init.Recvs != nil {
 		return nil, errOutside
@@ -115,7 +116,7 @@ func srqOf(p *pd, init *provider.QPInitAttr) (*srq, error) {
 	}
 	r, ok := init.SRQ.(*srq)
 	if !ok || r == nil || r.dev.shared != p.dev.shared {
-		return nil, fmt.Errorf("%w: the SRQ is not of the PD's device", syscall.EINVAL)
+		return nil, fmt.Errorf("the SRQ is not of the PD's device: %w", syscall.EINVAL)
 	}
 	init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = 0, 0
 	return r, nil
@@ -171,7 +172,8 @@ func initAttr(init *provider.QPInitAttr) (*ibv.QPInitAttr, error) {
 	k := init.Cap
 	for _, n := range []int{k.MaxSendWR, k.MaxRecvWR, k.MaxSendSGE, k.MaxRecvSGE, k.MaxInlineData} {
 		if n < 0 || n > math.MaxInt32 {
-			return nil, fmt.Errorf("%w: a size of %d", syscall.EINVAL, n)
+			return nil, fmt.Errorf("a size in QPCap is %d, and must be at least 0: %w",
+				n, syscall.EINVAL)
 		}
 	}
 	return &ibv.QPInitAttr{
@@ -210,9 +212,9 @@ func (q *qp) err(op string, err error) error {
 
 func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	if attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > math.MaxUint8 || attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > math.MaxUint8 {
-		return q.err("ibv_modify_qp", fmt.Errorf("%w: %s", syscall.EINVAL, outside(
+		return q.err("ibv_modify_qp", fmt.Errorf("%s: %w", outside(
 			size{"MaxRdAtomic", attr.MaxRdAtomic, 0, math.MaxUint8},
-			size{"MaxDestRdAtomic", attr.MaxDestRdAtomic, 0, math.MaxUint8})))
+			size{"MaxDestRdAtomic", attr.MaxDestRdAtomic, 0, math.MaxUint8}), syscall.EINVAL))
 	}
 	if err := q.enter(); err != nil {
 		return q.err("ibv_modify_qp", err)

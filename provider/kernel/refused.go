@@ -20,7 +20,7 @@ func because(err error, errno syscall.Errno, why string) error {
 	if err != errno || why == "" { // an error that wraps it already says more
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, why)
+	return fmt.Errorf("%s: %w", why, err)
 }
 
 // size is a requested number and its limits.
@@ -51,7 +51,7 @@ func (d *device) whyNoCQ(init *provider.CQInitAttr, err error) error {
 func (d *device) whyNoQP(init *provider.QPInitAttr, err error) error {
 	if init.Type != 0 && init.Type != provider.QPTypeRC {
 		return because(err, syscall.EOPNOTSUPP,
-			fmt.Sprintf("QP type %d; there are reliable connections (RC) only", init.Type))
+			fmt.Sprintf("QP type %d; only reliable connections (RC) are possible", init.Type))
 	}
 	a, k := &d.attr, &init.Cap
 	sizes := []size{
@@ -101,7 +101,7 @@ func whyNotBound(addr netip.Addr, err error) error {
 	default:
 		return err
 	}
-	return fmt.Errorf("%w: %s", err, why)
+	return fmt.Errorf("%s: %w", why, err)
 }
 
 // whyNotChanged explains a refusal of ibv_modify_qp.
@@ -109,8 +109,8 @@ func whyNotChanged(attr *provider.QPAttr, mask provider.QPAttrMask, err error) e
 	if mask&provider.QPAttrState == 0 {
 		return err
 	}
-	return because(err, syscall.EINVAL, fmt.Sprintf("the change to %s is not possible, from the state "+
-		"that the queue pair is in or with these attributes", attr.State))
+	return because(err, syscall.EINVAL, fmt.Sprintf("the change to %s is not possible, because of "+
+		"the queue pair's state or of these attributes", attr.State))
 }
 
 // whyNotConnected explains a refusal of rdma_connect.
@@ -122,16 +122,20 @@ func (i *id) whyNotConnected(err error) error {
 	case i.qp.Load() == nil:
 		return because(err, syscall.EINVAL, "the id has no QP; call ID.CreateQP, or set ConnParam.QP")
 	}
-	return because(err, syscall.ECONNREFUSED, "nobody listens there")
+	if err == syscall.ECONNREFUSED { // the C call's
+		err = fmt.Errorf("%w: nobody listens there", err) // as in RejectedError
+	}
+	return err
 }
 
 // Errors of posting are made in advance, because programs fill queues on purpose.
 var (
-	errSendFull = fmt.Errorf("%w: the send queue is full; poll the send CQ: a completion frees "+
-		"its place and those before it", syscall.ENOMEM)
-	errRecvFull = fmt.Errorf("%w: the receive queue is full; a message of the peer takes one", syscall.ENOMEM)
-	errSRQFull  = fmt.Errorf("%w: the shared receive queue is full; a message of a peer takes one",
-		syscall.ENOMEM)
+	errSendFull = fmt.Errorf("the send queue is full; poll the send CQ: a completion frees "+
+		"its place and those before it: %w", syscall.ENOMEM)
+	errRecvFull = fmt.Errorf("the receive queue is full; post again after a receive has "+
+		"completed: %w", syscall.ENOMEM)
+	errSRQFull = fmt.Errorf("the shared receive queue is full; post again after a receive "+
+		"has completed: %w", syscall.ENOMEM)
 )
 
 // whyNoPost explains a refusal to post; full is the error for a full queue.

@@ -42,7 +42,9 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	// The manual does not define an SRQ without receives. siw refuses it, and nothing could be
 	// posted to it.
 	if a.MaxWR < 1 || a.MaxSGE < 0 || a.MaxWR > math.MaxInt32 || a.MaxSGE > math.MaxInt32 {
-		return nil, opError(op, "", fmt.Errorf("%w: %d receives of %d scatter/gather entries", syscall.EINVAL, a.MaxWR, a.MaxSGE))
+		return nil, opError(op, "",
+			fmt.Errorf("MaxWR is %d and MaxSGE %d; they must be at least 1 and 0: %w",
+				a.MaxWR, a.MaxSGE, syscall.EINVAL))
 	}
 	if init.Recvs != nil {
 		return nil, opError(op, "", errOutside)
@@ -108,7 +110,8 @@ func (r *srq) post(wrs []provider.RecvWR) (int, error) {
 		var refused error
 		for i := done; i < len(wrs) && !r.batch.Full(); i++ {
 			if n := len(wrs[i].SGList); n > r.granted.MaxSGE {
-				refused = fmt.Errorf("%w: %d scatter/gather entries, the SRQ was made for %d", syscall.EINVAL, n, r.granted.MaxSGE)
+				refused = fmt.Errorf("%d scatter/gather entries, and the SRQ was made for %d (SRQAttr.MaxSGE): %w",
+					n, r.granted.MaxSGE, syscall.EINVAL)
 			} else {
 				refused = addRecv(r.batch, &wrs[i], r.dev.libsiw)
 			}
@@ -136,11 +139,11 @@ func (r *srq) Modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 func (r *srq) modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	for bit, n := range map[provider.SRQAttrMask]int{provider.SRQAttrMaxWR: attr.MaxWR, provider.SRQAttrLimit: attr.Limit} {
 		if mask&bit != 0 && (n < 0 || n > math.MaxInt32) {
-			return fmt.Errorf("%w: %d receives", syscall.EINVAL, n)
+			return fmt.Errorf("MaxWR or Limit is %d, and must be at least 0: %w", n, syscall.EINVAL)
 		}
 	}
 	if unknown := mask &^ (provider.SRQAttrMaxWR | provider.SRQAttrLimit); unknown != 0 {
-		return fmt.Errorf("%w: attributes %#x can't be changed", syscall.EINVAL, uint32(unknown))
+		return fmt.Errorf("attributes %#x can't be changed: %w", uint32(unknown), syscall.EINVAL)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,12 +22,13 @@ const rdmaCMNode = "/dev/infiniband/rdma_cm"
 func noSupport(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSYS):
-		return fmt.Errorf("%w: the kernel has no user-space verbs; load ib_uverbs and rdma_ucm (modprobe), and siw for soft-iWARP", err)
+		return fmt.Errorf("the kernel has no user-space verbs; load ib_uverbs and rdma_ucm (modprobe), and "+
+			"siw for soft-iWARP: %w", err)
 	case errors.Is(err, syscall.ENOENT):
 		if denied := denied(rdmaCMNode); denied != nil {
 			return denied
 		}
-		return fmt.Errorf("%w: the rdma_cm device is missing; load rdma_ucm (modprobe)", err)
+		return fmt.Errorf("the rdma_cm device is missing; load rdma_ucm (modprobe): %w", err)
 	}
 	return err
 }
@@ -39,12 +40,13 @@ func whyNoDevice(name string) error {
 		return err
 	}
 	if why := whyNotListed(name); why != "" {
-		return fmt.Errorf("%w: %s", syscall.ENODEV, why)
+		return fmt.Errorf("%s: %w", why, syscall.ENODEV)
 	}
 	if name != "" {
-		return fmt.Errorf("%w: no RDMA device of that name", syscall.ENODEV)
+		return fmt.Errorf("no RDMA device of that name: %w", syscall.ENODEV)
 	}
-	return fmt.Errorf("%w: there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type siw netdev NETDEV)", syscall.ENODEV)
+	return fmt.Errorf("there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type "+
+		"siw netdev NETDEV): %w", syscall.ENODEV)
 }
 
 // whyNotOpened opens a device that libibverbs lists, and returns the error of opening it.
@@ -81,7 +83,7 @@ func denied(node string) error {
 		_ = f.Close() // it was only opened
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: this process may not open %s", syscall.EACCES, node)
+		return fmt.Errorf("this process may not open %s: %w", node, syscall.EACCES)
 	}
 	return nil
 }

@@ -261,7 +261,8 @@ func (o *Object) Errorf(op string, errno syscall.Errno, format string, args ...a
 
 // Errorf returns a failure of op that unwraps to errno and says more.
 func Errorf(op, name string, errno syscall.Errno, format string, args ...any) error {
-	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%w: %s", errno, fmt.Sprintf(format, args...))}
+	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%s: %w",
+		fmt.Sprintf(format, args...), errno)}
 }
 
 // GaveUp returns err, the error of op on the object named name. If err is the error of the caller's

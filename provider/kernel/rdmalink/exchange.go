@@ -115,7 +115,7 @@ func callError(op, object string, err error, hint string) error {
 		err = errno
 	}
 	if hint != "" {
-		err = fmt.Errorf("%w: %s", err, hint)
+		err = fmt.Errorf("%s: %w", hint, err)
 	}
 	return &provider.Error{Op: op, Object: object, Err: err}
 }

@@ -72,10 +72,10 @@ func whyNotAccepted(err error, limit time.Duration) error {
 func whyNotBound(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another socket has it; "+
-			"take another port, or port 0 for any that is free", err)
+		return fmt.Errorf("another socket has it; take another port, or port 0 for any that "+
+			"is free: %w", err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: no interface of this machine has the address", err)
+		return fmt.Errorf("no interface of this machine has the address: %w", err)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENODEV):
 		return whyNoRoute(addr, err)
 	}
@@ -88,9 +88,9 @@ func whyNoRoute(dst netip.Addr, err error) error {
 		return err
 	}
 	if zone := dst.Zone(); zone != "" {
-		return fmt.Errorf("%w: has this machine an interface %s?", err, zone)
+		return fmt.Errorf("this machine may have no interface %s: %w", zone, err)
 	}
-	return fmt.Errorf("%w: a link-local address needs a zone, as in %s%%eth0", err, dst)
+	return fmt.Errorf("a link-local address needs a zone, as in %s%%eth0: %w", dst, err)
 }
 
 // errIDClosed is the cause if the program closes the id during the start-up.

@@ -62,7 +62,8 @@ func (f *FastRegion) Map(buf []byte) error {
 		return fail(op, f.name(), os.ErrClosed)
 	}
 	if n := uint64(len(buf)); n == 0 || n > f.maxLen {
-		return fail(op, object, fmt.Errorf("the region is for 1 to %d bytes: %w", f.maxLen, syscall.EINVAL))
+		return fail(op, object, fmt.Errorf("the region takes 1 to %d bytes: %w",
+			f.maxLen, syscall.EINVAL))
 	}
 	if err := probe(buf, false); err != nil {
 		return fail(op, object, err)

@@ -33,15 +33,18 @@ func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (
 	case o == nil:
 		return nil, fail(op, name, fmt.Errorf("the object is nil: %w", syscall.EINVAL))
 	case size == 0 || size > math.MaxInt64:
-		return nil, fail(op, name, fmt.Errorf("the size has to be 1 to 2^63-1 bytes: %w", syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("the size must be from 1 to 2^63-1 bytes: %w",
+			syscall.EINVAL))
 	case !writable && access&provider.AccessRemoteWrite != 0:
 		return nil, fail(op, name, fmt.Errorf("AccessRemoteWrite needs AccessLocalWrite: %w", syscall.EINVAL))
 	case access&^objectRights != 0:
-		return nil, fail(op, name, fmt.Errorf("rights %s, of which the region of an object can have %s: %w", access, objectRights, syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("the rights are %s, and an object's region can "+
+			"only have %s: %w", access, objectRights, syscall.EINVAL))
 	}
 	m := &Region{pd: p, src: o, length: size, access: access}
 	if m.dst, _ = o.(io.WriterAt); writable && m.dst == nil {
-		return nil, fail(op, name, fmt.Errorf("the rights ask for writing, and the object has no WriteAt: %w", syscall.EACCES))
+		return nil, fail(op, name, fmt.Errorf("the rights ask for writing, and the object has "+
+			"no WriteAt; leave AccessLocalWrite out: %w", syscall.EACCES))
 	}
 	if access&provider.AccessZeroBased == 0 {
 		m.base = randomBase()

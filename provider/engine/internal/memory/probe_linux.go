@@ -47,8 +47,8 @@ func probe(buf []byte, write bool) error {
 			return nil
 		}
 		if errno == unix.EFAULT || errno == unix.EHWPOISON {
-			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of "+
-				"a mapped file", syscall.EFAULT)
+			return fmt.Errorf("the memory is mapped but can't be read or written, as beyond the end of "+
+				"a mapped file: %w", syscall.EFAULT)
 		}
 		// The list of mappings shows what was wrong, or that nothing was, because memory of devices
 		// can't be populated.
@@ -77,9 +77,10 @@ func probeMaps(maps io.Reader, start, end uintptr, write bool) error {
 		}
 		switch {
 		case !strings.HasPrefix(rights, "r"):
-			return fmt.Errorf("%w: the memory may not be read", syscall.EFAULT)
+			return fmt.Errorf("the memory is mapped without PROT_READ: %w", syscall.EFAULT)
 		case write && !strings.HasPrefix(rights, "rw"):
-			return fmt.Errorf("%w: the memory may not be written (it is mapped without PROT_WRITE), and the rights ask for writing", syscall.EFAULT)
+			return fmt.Errorf("the rights ask for writing, and the memory is mapped without "+
+				"PROT_WRITE: %w", syscall.EFAULT)
 		}
 		start = uintptr(to)
 	}
@@ -87,7 +88,7 @@ func probeMaps(maps io.Reader, start, end uintptr, write bool) error {
 		return nil // a line longer than a path can be: nothing is known
 	}
 	if start < end {
-		return fmt.Errorf("%w: not all of the memory is mapped", syscall.EFAULT)
+		return fmt.Errorf("not all of the memory is mapped: %w", syscall.EFAULT)
 	}
 	return nil
 }

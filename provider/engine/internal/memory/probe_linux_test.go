@@ -36,8 +36,8 @@ func TestProbeMaps(t *testing.T) {
 		{"over a hole", 0x5000, 0x7001, false, "not all"},
 		{"before the first", 0xfff, 0x1001, false, "not all"},
 		{"after the last", 0x7ffd000000000000, 0x7ffd000000000001, false, "not all"},
-		{"no right", 0x7000, 0x7001, false, "may not be read"},
-		{"written only", 0x8000, 0x8001, true, "may not be read"},
+		{"no right", 0x7000, 0x7001, false, "PROT_READ"},
+		{"written only", 0x8000, 0x8001, true, "PROT_READ"},
 		{"far up", 0x7ffc000000000000, 0x7ffd000000000000, true, ""},
 	} {
 		if c.end > uint64(^uintptr(0)) {

@@ -67,7 +67,8 @@ func (p *Domain) RegMRIova(buf []byte, iova uint64, access provider.Access) (pro
 	const op = "ibv_reg_mr_iova"
 	if iova > math.MaxUint64-uint64(len(buf)) {
 		return nil, fail(op, fmt.Sprintf("%d bytes", len(buf)),
-			fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
+			fmt.Errorf("they begin at address %#x, and reach beyond 2^64: %w",
+				iova, syscall.EINVAL))
 	}
 	return asMR(p.regMR(op, buf, iova, access))
 }
@@ -249,7 +250,8 @@ func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte,
 		return nil, fail(op, m.name(), os.ErrClosed)
 	}
 	if change == 0 || change&^provider.ReregAll != 0 {
-		return nil, fail(op, m.name(), fmt.Errorf("flags %#x: %w", uint32(change), syscall.EINVAL))
+		return nil, fail(op, m.name(), fmt.Errorf("the flags are %#x, and must be one or more "+
+			"of %#x: %w", uint32(change), uint32(provider.ReregAll), syscall.EINVAL))
 	}
 	if m.src != nil {
 		return nil, fail(op, m.name(), &provider.UnsupportedError{

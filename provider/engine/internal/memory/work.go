@@ -22,21 +22,24 @@ type Work struct {
 
 // The errors of work on our own memory that can't be posted.
 var (
-	errNoBind    = fmt.Errorf("a bind without MWBindInfo: %w", syscall.EINVAL)
+	errNoBind    = fmt.Errorf("WRBindMW needs MWBindInfo; set SendWR.Bind: %w", syscall.EINVAL)
 	errNoWindow  = fmt.Errorf("the key names no window of type 2: %w", syscall.EINVAL)
 	errNoFastReg = fmt.Errorf("the key names no region of AllocFastRegMR: %w", syscall.EINVAL)
-	errOtherPD   = fmt.Errorf("the window, the region and the queue pair are not of one protection "+
+	errOtherPD   = fmt.Errorf("the window, the region and the queue pair must be of one protection "+
 		"domain: %w", syscall.EPERM)
-	errWindowRights = fmt.Errorf("rights that a window can't have: %w", syscall.EINVAL)
-	errBindNothing  = fmt.Errorf("a bind of no region, but with an address or a length: %w", syscall.EINVAL)
-	errBindZero     = fmt.Errorf("a window of type 2 is not unbound by a length of zero, but by "+
-		"invalidation: %w", syscall.EINVAL)
-	errSameKey = fmt.Errorf("the key's lowest byte is that of the old key: a peer that has kept that "+
-		"one would be back in: %w", syscall.EINVAL)
-	errNotMapped = fmt.Errorf("no memory was mapped for the registration: %w", syscall.EINVAL)
-	errRegRights = fmt.Errorf("rights that a region can't have, or remote writing without local "+
-		"writing: %w", syscall.EINVAL)
-	errNotWritable = fmt.Errorf("the memory may not be written, and the rights ask for writing: %w", syscall.EFAULT)
+	errWindowRights = fmt.Errorf("a window can't have these rights: %w", syscall.EINVAL)
+	errBindNothing  = fmt.Errorf("the bind has an address or a length, but names no region; "+
+		"set LKey: %w", syscall.EINVAL)
+	errBindZero = fmt.Errorf("a bind of length 0 does not unbind a window of type 2; invalidate it "+
+		"(WRLocalInv): %w", syscall.EINVAL)
+	errSameKey = fmt.Errorf("it has this key already, and a peer that kept the key would have "+
+		"access again; use another (IncRKey): %w", syscall.EINVAL)
+	errNotMapped = fmt.Errorf("no memory was mapped for the registration; call Map first: %w",
+		syscall.EINVAL)
+	errRegRights = fmt.Errorf("a region can't have these rights; AccessRemoteWrite and AccessRemoteAtomic "+
+		"need AccessLocalWrite, too: %w", syscall.EINVAL)
+	errNotWritable = fmt.Errorf("the rights ask for writing, and the memory may not be written: %w",
+		syscall.EFAULT)
 )
 
 // Check decides whether wr, a bind or a registration, can be posted, and stores the task in o.
