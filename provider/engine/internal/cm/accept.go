@@ -148,8 +148,8 @@ func (id *ID) accept(ctx context.Context, r *request, a answer) {
 }
 
 // errDiallerGone is why a request can't be answered.
-var errDiallerGone = fmt.Errorf("%w: the peer closed the TCP connection before the request was answered",
-	syscall.ECONNRESET)
+var errDiallerGone = fmt.Errorf("the peer closed the TCP connection before the request was "+
+	"answered: %w", syscall.ECONNRESET)
 
 // Accept implements provider.ID. As with siw, it raises ResponderResources to what the peer asks
 // for, as far as the device allows, and lowers InitiatorDepth to what the peer offers. When it

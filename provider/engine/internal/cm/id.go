@@ -108,7 +108,12 @@ func (id *ID) enter(op string, allowed ...idState) error {
 	if id.state == idClosed {
 		return failClosed(op, id.name())
 	}
-	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed),
+	do := ""
+	if allowed[0] == idRouted {
+		do = "; call ResolveAddr and ResolveRoute first"
+	}
+	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s%s: %w",
+		id.state, anyOf(allowed), do,
 		syscall.EINVAL))
 }
 
@@ -161,10 +166,11 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	defer id.mu.Unlock()
 	switch {
 	case !dst.Addr().IsValid():
-		return fail(op, id.name(), fmt.Errorf("no destination address: %w", syscall.EINVAL))
+		return fail(op, id.name(), fmt.Errorf("there is no destination address: %w",
+			syscall.EINVAL))
 	case dst.Addr().IsUnspecified():
-		return fail(op, id.name(), fmt.Errorf("%s is no address to connect to, only one to listen on; "+
-			"take one of the peer's: %w", dst.Addr(), syscall.EINVAL))
+		return fail(op, id.name(), fmt.Errorf("%s can only be listened on; use an address of the "+
+			"peer: %w", dst.Addr(), syscall.EINVAL))
 	}
 	if id.state == idIdle && src.Addr().IsValid() {
 		if err := id.bindSource(op, src); err != nil {
@@ -225,10 +231,11 @@ func (id *ID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, er
 	}
 	defer id.mu.Unlock()
 	if id.deviceName() == "" {
-		return nil, fail(op, id.name(), fmt.Errorf("the id is bound to no device: %w", syscall.EINVAL))
+		return nil, fail(op, id.name(), fmt.Errorf("the id is bound to no device; call "+
+			"BindAddr or ResolveAddr first: %w", syscall.EINVAL))
 	}
 	if id.hasQP() {
-		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP: %w", syscall.EINVAL))
+		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP already: %w", syscall.EINVAL))
 	}
 	made, err := id.m.host.CreateQP(p, init)
 	if err != nil {

@@ -57,7 +57,7 @@ func (id *ID) adjust(option provider.IDOption, value int) error {
 	if id.binding != nil {
 		binding, ok := id.binding.(transport.AdjustableBinding)
 		if !ok {
-			return fmt.Errorf("the id is bound: %w", syscall.EINVAL)
+			return fmt.Errorf("the id is bound; set it before: %w", syscall.EINVAL)
 		}
 		if err := binding.With(change); err != nil {
 			return err

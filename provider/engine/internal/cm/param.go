@@ -39,8 +39,8 @@ func (m *Manager) checkDepths(param provider.ConnParam) (ird, ord int, err error
 // depthOutside returns EINVAL for a read depth out of range. Programs often set depths in
 // rdmacm.ConnConfig, where other values have a meaning.
 func depthOutside(name string, depth, limit int) error {
-	return fmt.Errorf("%s is %d, and must be from 0 to %d "+
-		"(in ConnConfig, 0 is the default and a negative one none): %w", name, depth, limit, syscall.EINVAL)
+	return fmt.Errorf("%s is %d, and must be from 0 to %d (in ConnConfig 0 means the default, and a negative "+
+		"value none): %w", name, depth, limit, syscall.EINVAL)
 }
 
 // checkPrivateData returns an error that names the limit. The layer below would only refuse.
