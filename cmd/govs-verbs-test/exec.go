@@ -107,8 +107,8 @@ func ofThisMachine(addr netip.Addr) error {
 	}
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return fmt.Errorf("%w: no interface of this machine has it; ip addr prints those that there "+
-			"are", syscall.EADDRNOTAVAIL)
+		return fmt.Errorf("no interface of this machine has it; ip addr prints the addresses: %w",
+			syscall.EADDRNOTAVAIL)
 	}
 	if err != nil {
 		return err

@@ -42,7 +42,8 @@ func canPreloadAfter(path string, scripts int) error {
 	}
 	if strings.HasPrefix(line, "#!") {
 		if scripts == mostInterpreters {
-			return errors.New("its interpreter is a script, and so on")
+			return fmt.Errorf("it is a script whose interpreter is a script, more than %d times",
+				mostInterpreters)
 		}
 		interpreter, err := interpreterOf(line)
 		if err != nil {

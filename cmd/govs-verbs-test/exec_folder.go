@@ -56,9 +56,9 @@ func ownFolder(name string) (string, error) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.IsDir():
-		return "", fmt.Errorf("%s is no folder", name)
+		return "", fmt.Errorf("%s is not a folder", name)
 	case !ok || int(stat.Uid) != os.Getuid():
-		return "", fmt.Errorf("%s is not this user's", name)
+		return "", fmt.Errorf("%s belongs to another user", name)
 	case info.Mode().Perm()&0o022 != 0:
 		return "", fmt.Errorf("%s can be written by others", name)
 	}

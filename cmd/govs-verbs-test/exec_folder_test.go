@@ -25,11 +25,11 @@ func TestOwnFolder(t *testing.T) {
 	testkit.OK(t, os.Mkdir(at("open"), 0o755))
 	testkit.OK(t, os.Chmod(at("open"), 0o777))
 	testkit.OK(t, os.Mkdir(at("foreign"), 0o755))
-	bad := map[string]string{"link": "is no folder", "file": "is no folder",
+	bad := map[string]string{"link": "is not a folder", "file": "is not a folder",
 		"open": "can be written by others"}
 	if os.Getuid() == 0 {
 		testkit.OK(t, os.Chown(at("foreign"), 65534, 65534))
-		bad["foreign"] = "is not this user's"
+		bad["foreign"] = "belongs to another user"
 	} else {
 		t.Log("a folder of another user: only root can make one")
 	}
@@ -61,6 +61,6 @@ func TestExecWithoutHome(t *testing.T) {
 		testkit.OK(t, os.Symlink(t.TempDir(), own))
 		p := run()
 		p.want(t, exitUsage)
-		wantText(t, "the error", p.stderr.String(), parts("is no folder", "XDG_CACHE_HOME"))
+		wantText(t, "the error", p.stderr.String(), parts("is not a folder", "XDG_CACHE_HOME"))
 	}
 }

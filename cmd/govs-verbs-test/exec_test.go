@@ -262,8 +262,7 @@ func TestExecRefuses(t *testing.T) {
 	for _, c := range []struct{ flag, want string }{
 		{"--frobnicate", "unknown flag --frobnicate; usage: govs-verbs-test exec [flags]"},
 		{"--library=" + spaced, "copy them to another folder, and name it with --library"},
-		{"--address=203.0.113.77", "--address 203.0.113.77: cannot assign requested address: no " +
-			"interface"},
+		{"--address=203.0.113.77", "--address 203.0.113.77: no interface of this machine has it"},
 		{"--address=224.0.0.1", "is a multicast address"},
 	} {
 		start(t, "exec", "--library", b.libraries, c.flag, "--", "true").want(t, exitUsage, nil,

@@ -144,7 +144,7 @@ func (x *perfEnd) do(o endOrder) (a endAnswer, err error) {
 			a.Result, err = x.run(endPeer{*o.Over, o.Addr}, *a.Spec)
 		}
 	default:
-		err = errors.New("an order to do nothing")
+		err = errors.New("the order names nothing to do")
 	}
 	return a, err
 }

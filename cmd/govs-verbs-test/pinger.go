@@ -152,7 +152,7 @@ func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs
 		switch {
 		case ctx.Err() != nil || limited.Err() == nil:
 		case p.over.Err() != nil:
-			err = errors.New("the connection is over")
+			err = errors.New("the connection has ended")
 		default:
 			err = fmt.Errorf("nothing for %v", p.timeout)
 		}

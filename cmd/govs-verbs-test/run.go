@@ -306,7 +306,7 @@ func removeCollection(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: remove it, or collect in another folder", err)
+		return fmt.Errorf("%w; remove it, or collect in another folder", err)
 	}
 	if err := removeCaptures(dir, old.Outcomes); err != nil {
 		return err

@@ -137,8 +137,8 @@ func (c *runCmd) meetPeer(ctx context.Context, out *output) error {
 func explainPeer(err error, secret []byte) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nobody listens there; start the agent first, on that host: "+
-			"govs-verbs-test agent --listen ADDR:PORT", err)
+		return fmt.Errorf("nobody listens there; start the agent first, on that host "+
+			"(govs-verbs-test agent --listen ADDR:PORT): %w", err)
 	case errors.Is(err, remote.ErrSecret) && len(secret) == 0:
 		return explainSecret(fmt.Errorf("%w, and this end has none", err))
 	case errors.Is(err, remote.ErrSecret), len(secret) < remote.MinSecret:

@@ -125,7 +125,7 @@ func (c *Client) why(ctx context.Context, err error) error {
 	if m, said := c.ctl.hear(ctx); said != nil && ctx.Err() == nil && !errors.Is(said, errLeft) {
 		return errors.Join(said, err)
 	} else if m.Done != nil {
-		return fmt.Errorf("the server is content: %w", err)
+		return fmt.Errorf("only this end has failed: %w", err)
 	}
 	return err
 }

@@ -142,7 +142,8 @@ func (c *control) tell(ctx context.Context, m message) error {
 		return err
 	}
 	if len(text) > controlSize {
-		return fmt.Errorf("a message of %d bytes", len(text))
+		return fmt.Errorf("a message of %d bytes, and the peer takes at most %d",
+			len(text), controlSize)
 	}
 	sge, err := c.send.SGE(0, copy(c.send.Bytes(), text))
 	if err != nil {
@@ -215,7 +216,8 @@ func because(qp *ibverbs.QP, err error) error {
 // readTable reads the peer's list of regions.
 func (c *control) readTable(ctx context.Context, pd *ibverbs.PD, t table, regions int, octets uint64) (_ []ibverbs.RemoteRegion, err error) {
 	if t.Len != uint64(regions*ibverbs.RemoteRegionSize) {
-		return nil, fmt.Errorf("the peer lists its regions in %d bytes, %d have %d", t.Len, regions,
+		return nil, fmt.Errorf("the peer lists its regions in %d bytes; a list of %d has %d",
+			t.Len, regions,
 			regions*ibverbs.RemoteRegionSize)
 	}
 	// On iWARP the sink of a Read has to be writable for the peer.

@@ -307,20 +307,20 @@ func TestDefaultDepth(t *testing.T) {
 
 func TestImpossibleSpecs(t *testing.T) {
 	for want, s := range map[string]Spec{
-		"no workload":                    {Op: "write", Size: 1, Iters: 1},
-		"poll \"sleep\"":                 {Op: WriteBW, Size: 1, Iters: 1, Poll: "sleep"},
-		"either a number":                {Op: WriteBW, Size: 1},
-		"or a duration":                  {Op: WriteBW, Size: 1, Iters: 1, Duration: 1},
-		"less than nothing":              {Op: WriteBW, Size: 1, Iters: -1},
-		"one message under way":          {Op: SendLat, Size: 1, Iters: 1, QPs: 2},
-		"lists of 2":                     {Op: WriteBW, Size: 1, Iters: 1, TxDepth: 1, PostList: 2},
-		"2 scatter/gather entries for 1": {Op: WriteBW, Size: 1, Iters: 1, SGEs: 2},
-		"can't be inline":                {Op: ReadBW, Size: 1, Iters: 1, Inline: 1},
-		"use --poll spin":                {Op: WriteLat, Size: 1, Iters: 1, Poll: Block},
-		"size 0":                         {Op: WriteBW, SGEs: -1, Iters: 1},
-		"QPs -1":                         {Op: WriteBW, Size: 1, Iters: 1, QPs: -1},
-		"MRs 65537":                      {Op: WriteBW, Size: 1, Iters: 1, MRs: MaxMRs + 1},
-		"outstanding Reads 129":          {Op: ReadBW, Size: 1, Iters: 1, Outstanding: MaxOutstanding + 1},
+		"there is no workload":          {Op: "write", Size: 1, Iters: 1},
+		"poll \"sleep\"":                {Op: WriteBW, Size: 1, Iters: 1, Poll: "sleep"},
+		"either a number":               {Op: WriteBW, Size: 1},
+		"or a duration":                 {Op: WriteBW, Size: 1, Iters: 1, Duration: 1},
+		"have to be at least 0":         {Op: WriteBW, Size: 1, Iters: -1},
+		"one message under way":         {Op: SendLat, Size: 1, Iters: 1, QPs: 2},
+		"a post list of 2":              {Op: WriteBW, Size: 1, Iters: 1, TxDepth: 1, PostList: 2},
+		"2 scatter/gather entries need": {Op: WriteBW, Size: 1, Iters: 1, SGEs: 2},
+		"can't be inline":               {Op: ReadBW, Size: 1, Iters: 1, Inline: 1},
+		"use --poll spin":               {Op: WriteLat, Size: 1, Iters: 1, Poll: Block},
+		"size 0":                        {Op: WriteBW, SGEs: -1, Iters: 1},
+		"QPs -1":                        {Op: WriteBW, Size: 1, Iters: 1, QPs: -1},
+		"MRs 65537":                     {Op: WriteBW, Size: 1, Iters: 1, MRs: MaxMRs + 1},
+		"outstanding Reads 129":         {Op: ReadBW, Size: 1, Iters: 1, Outstanding: MaxOutstanding + 1},
 	} {
 		if err := s.Complete(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", s, err, want)

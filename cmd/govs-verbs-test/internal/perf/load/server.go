@@ -239,7 +239,8 @@ func (x *session) accept(ctx context.Context) error {
 		}
 		_, n, _ := parseDataPrivate(req.PrivateData())
 		if n >= len(e.lanes) || e.lanes[n].qp != nil {
-			return errors.Join(fmt.Errorf("a connection for QP %d of %d", n, len(e.lanes)), req.Close())
+			return errors.Join(fmt.Errorf("the client connects QP %d of %d, or one twice",
+				n, len(e.lanes)), req.Close())
 		}
 		cfg := e.config(x.pd, n)
 		cfg.InitiatorDepth, cfg.ResponderResources = req.InitiatorDepth(), req.ResponderResources()

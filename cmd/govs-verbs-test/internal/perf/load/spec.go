@@ -108,21 +108,23 @@ func (s *Spec) Complete() error {
 	setDefault(&s.Warmup, min(max(16<<20/max(s.Size, 1)/max(s.QPs, 1), 4), 1000))
 	switch {
 	case !slices.Contains(Ops(), s.Op):
-		return fmt.Errorf("no workload %q", s.Op)
+		return fmt.Errorf("there is no workload %q", s.Op)
 	case s.Poll != Spin && s.Poll != Block:
-		return fmt.Errorf("poll %q: spin or block", s.Poll)
+		return fmt.Errorf("poll %q: has to be spin or block", s.Poll)
 	case (s.Iters == 0) == (s.Duration == 0):
 		return fmt.Errorf("either a number of iterations or a duration is needed")
 	case s.Iters < 0 || s.Duration < 0 || s.Inline < 0:
-		return fmt.Errorf("a run of less than nothing")
+		return fmt.Errorf("iterations, duration and inline bytes have to be at least 0")
 	case s.Op == WriteLat && s.Poll == Block:
 		return fmt.Errorf("%s: the target of a Write gets no completion: use --poll spin", s.Op)
 	case lat && (s.QPs != 1 || s.TxDepth != 1 || s.PostList != 1 || s.Bidirectional):
 		return fmt.Errorf("%s has one message under way at a time", s.Op)
 	case s.PostList > s.TxDepth:
-		return fmt.Errorf("lists of %d work requests with %d outstanding", s.PostList, s.TxDepth)
+		return fmt.Errorf("a post list of %d is longer than the TX depth, %d",
+			s.PostList, s.TxDepth)
 	case s.Size > 0 && s.SGEs > s.Size:
-		return fmt.Errorf("%d scatter/gather entries for %d bytes", s.SGEs, s.Size)
+		return fmt.Errorf("%d scatter/gather entries need messages of as many bytes, which have %d",
+			s.SGEs, s.Size)
 	case s.Inline > 0 && (s.Op == ReadBW || s.Op == ReadLat):
 		return fmt.Errorf("%s: what is read can't be inline", s.Op)
 	}

@@ -46,7 +46,7 @@ func withStreams(ctx context.Context, s load.Spec, connect func() (net.Conn, err
 		if tcp, is := c.(*net.TCPConn); s.Poll == load.Spin && is {
 			x, err = newSpinning(tcp)
 		} else if s.Poll == load.Spin || !ok {
-			err = fmt.Errorf("%T can't do this", c)
+			err = fmt.Errorf("a %T can't poll for data; use --poll block", c)
 		}
 		if err != nil {
 			return errors.Join(err, c.Close())
