@@ -51,7 +51,7 @@ func operations(st *ibverbs.DeviceStats) []operation {
 type Collector struct {
 	vctx *ibverbs.Context
 
-	messages, octets, flushed, terminates, refused, crc, qps *prometheus.Desc
+	messages, bytes, flushed, terminates, refused, crc, qps *prometheus.Desc
 }
 
 // NewCollector makes a Collector of vctx.
@@ -62,7 +62,7 @@ func NewCollector(vctx *ibverbs.Context) *Collector {
 	return &Collector{
 		vctx:     vctx,
 		messages: desc("messages_total", "RDMA messages.", "direction", "opcode"),
-		octets:   desc("octets_total", "Payload of RDMA messages.", "direction", "opcode"),
+		bytes:    desc("bytes_total", "Payload of RDMA messages.", "direction", "opcode"),
 		flushed:  desc("flushed_total", "Work requests that were flushed.", "queue"),
 		terminates: desc("terminates_total", "Connections that a Terminate has ended.", "direction",
 			"layer", "type", "code"),
@@ -87,7 +87,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, o := range operations(&st) {
 		count(c.messages, o.Messages, o.direction, o.opcode)
-		count(c.octets, o.Octets, o.direction, o.opcode)
+		count(c.bytes, o.Octets, o.direction, o.opcode)
 	}
 	count(c.flushed, st.FlushedSends, "send")
 	count(c.flushed, st.FlushedRecvs, "receive")
