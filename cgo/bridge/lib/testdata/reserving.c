@@ -1,11 +1,11 @@
-// What other threads do in the moment in which a program unmaps memory of a region: this program has faults.c in
-// itself, and calls a function before and after the system call that takes the pages away.
+// Other threads may act at the moment at which a program unmaps memory of a region. So this program includes faults.c,
+// and calls a function before and after the system call that takes the pages away.
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void (*before)(void), (*after)(void); // NULL: nothing
+static void (*before)(void), (*after)(void); // NULL for nothing
 
 static void once(void (**f)(void))
 {
