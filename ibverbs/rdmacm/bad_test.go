@@ -73,7 +73,7 @@ func TestConnManyInARow(t *testing.T) {
 	defer l.Close()
 	wait := serve(t, ctx, l)
 	before, conns := 0, 1000
-	if raceEnabled { // ci/test also runs all of them without the race detector
+	if testkit.Race { // ci/test also runs all of them without the race detector
 		conns = 200
 	}
 	if onKernel() {

@@ -309,7 +309,7 @@ func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 
 // TestDoAllocatesNothing counts a call's allocations after earlier calls.
 func TestDoAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("the race detector allocates; ci/test runs this without it")
 	}
 	ctx := timeout(t)

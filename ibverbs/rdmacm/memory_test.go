@@ -33,7 +33,7 @@ func TestIdleConnsAreSmall(t *testing.T) {
 // TestDefaultConnCost compares the memory of a Conn of the default configuration with the
 // documentation of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("600 connections that wait: ci/test has them without the race detector")
 	}
 	text := string(testkit.Must(os.ReadFile("config.go"))(t))

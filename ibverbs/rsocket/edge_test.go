@@ -262,7 +262,7 @@ func TestConnStats(t *testing.T) {
 
 // TestAllocs: reading and writing allocate nothing.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("the race detector allocates")
 	}
 	vctx, addr := device(t)

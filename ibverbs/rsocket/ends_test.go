@@ -84,7 +84,7 @@ func TestConnAcceptorCloses(t *testing.T) {
 func TestConnCloseWithoutLinger(t *testing.T) {
 	vctx, addr := device(t)
 	rounds := 150
-	if raceEnabled { // ci/test also runs all of them without the race detector
+	if testkit.Race { // ci/test also runs all of them without the race detector
 		rounds = 50
 	}
 	if onKernel() {

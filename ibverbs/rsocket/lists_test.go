@@ -18,7 +18,7 @@ import (
 // ends a Write, the peer has got as many bytes as the Write returned.
 func TestConnLists(t *testing.T) {
 	total, inline := 512<<10, 512
-	if raceEnabled { // ci/test also runs all of it without the race detector
+	if testkit.Race { // ci/test also runs all of it without the race detector
 		total = 128 << 10
 	}
 	if onKernel() {

@@ -26,7 +26,7 @@ func residentKiB(t *testing.T) int {
 // TestIdleMemory: how much memory an idle end of a connection takes on the engine. Its rings take
 // none before they are used.
 func TestIdleMemory(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("the race detector needs memory of its own")
 	}
 	const pairs = 100

@@ -120,7 +120,7 @@ func bothWays(t *testing.T, c, s *rsocket.Conn, total, most int, from, to bool) 
 // TestConnBothWays moves data in both directions at once, in pieces of 1 byte to 1 MiB.
 func TestConnBothWays(t *testing.T) {
 	total := 32 << 20
-	if onKernel() || raceEnabled {
+	if onKernel() || testkit.Race {
 		total = 4 << 20
 	}
 	for _, tc := range []struct {

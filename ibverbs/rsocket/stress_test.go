@@ -22,7 +22,7 @@ import (
 // and no call waits forever.
 func TestConnDeadlinesUnderLoad(t *testing.T) {
 	total := 8 << 20
-	if raceEnabled || onKernel() {
+	if testkit.Race || onKernel() {
 		total = 1 << 20
 	}
 	vctx, addr := device(t)

@@ -34,7 +34,7 @@ func init() { children[manyPeers] = runPeers }
 // RLIMIT_NOFILE, which is the same in both processes, does not permit that many.
 func manyConns() int {
 	n := 10_000
-	if raceEnabled {
+	if testkit.Race {
 		n = 1000
 	}
 	if limit := maxDescriptors(); limit < n*5/4 {

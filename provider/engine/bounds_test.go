@@ -49,7 +49,7 @@ func (h held) minus(o held) held {
 func (h held) wantAtMost(t testing.TB, limit held) {
 	t.Helper()
 	if h.goroutines > limit.goroutines || h.descriptors > limit.descriptors ||
-		!raceEnabled && (h.octets > limit.octets || h.stacks > limit.stacks) {
+		!testkit.Race && (h.octets > limit.octets || h.stacks > limit.stacks) {
 		t.Errorf("held are %+v, and should be at most %+v", h, limit)
 	}
 }

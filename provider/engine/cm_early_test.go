@@ -192,7 +192,7 @@ func TestFPDUsAfterTheReply(t *testing.T) {
 				reply := tc.reply.AppendTo(nil)
 				all := slices.Concat(reply, tc.fpdus(t, earlySend(1, "first"), earlySend(2, "")))
 				for cut := range len(all) + 1 {
-					if (!w.fake || raceEnabled) && cut%7 != 0 && cut != len(reply) && cut != len(all) {
+					if (!w.fake || testkit.Race) && cut%7 != 0 && cut != len(reply) && cut != len(all) {
 						continue // sockets of TCP are scarce, and each place is tried without the detector
 					}
 					what := fmt.Sprintf("cut after %d of %d bytes", cut, len(all))

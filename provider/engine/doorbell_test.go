@@ -419,7 +419,7 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 	bursts := func() { burst(3); burst(2); burst(3) }
 	// On a busy machine posts wait in vain occasionally, and the next ones do not wait at all.
 	for began := time.Now(); waited < 400 && time.Since(began) < patience; {
-		if n := testing.AllocsPerRun(200, bursts); n != 0 && !raceEnabled {
+		if n := testing.AllocsPerRun(200, bursts); n != 0 && !testkit.Race {
 			t.Fatalf("%v allocations", n)
 		}
 	}

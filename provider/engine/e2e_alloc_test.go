@@ -3,6 +3,7 @@ package engine
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -48,7 +49,7 @@ func TestE2EAllocs(t *testing.T) {
 // the race detector, which allocates, it runs round once.
 func wantNoAllocs(t *testing.T, round func()) {
 	t.Helper()
-	if raceEnabled {
+	if testkit.Race {
 		round()
 		return
 	}

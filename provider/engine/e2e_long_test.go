@@ -81,7 +81,7 @@ const longestMessage = 1<<32 - 1
 // one byte more is refused. The Write's source is memory: 2^31 bytes, and the same
 // again but for the last, because a fault for each of their pages is most of the test's time.
 func TestE2ELongestMessage(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("12 GiB take minutes with the race detector; ci/test runs this without it")
 	}
 	const begin = 1<<32 - 100 // in the target's region

@@ -16,7 +16,7 @@ import (
 //rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
 //rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 func TestE2EOperations(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("one message at a time shows the race detector nothing that TestE2ESoup does not, " +
 			"over the same wires; ci/test runs this without it")
 	}

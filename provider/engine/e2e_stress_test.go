@@ -230,7 +230,7 @@ func TestE2ESoup(t *testing.T) {
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 func TestE2EFaults(t *testing.T) {
 	rounds := 25
-	if raceEnabled || sched.Explored { // ci/test has all without either
+	if testkit.Race || sched.Explored { // ci/test has all without either
 		rounds = 1
 	}
 	for _, w := range e2eWires {

@@ -39,7 +39,7 @@ func TestReceiveModel(t *testing.T) {
 	rigs := newRigs(t)
 	rnd := rand.New(rand.NewPCG(*receiveSeed, 2))
 	n := *receivePrograms
-	if raceEnabled { // a device here has one goroutine; ci/test runs all of them without it, too
+	if testkit.Race { // a device here has one goroutine; ci/test runs all of them without it, too
 		n = (n + 7) / 8
 	}
 	for range n {

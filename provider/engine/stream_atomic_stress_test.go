@@ -20,7 +20,7 @@ import (
 func TestAtomicsAreAtomic(t *testing.T) {
 	const qps = 3
 	rounds := 300
-	if raceEnabled {
+	if testkit.Race {
 		rounds = 50
 	}
 	so := sideOptions{cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1}}
@@ -110,7 +110,7 @@ func TestAtomicsAreAtomic(t *testing.T) {
 func TestPerformAtomic(t *testing.T) {
 	const goroutines = 4
 	each := 200_000
-	if raceEnabled { // which sees a plain access without a collision; ci/test runs all without it, too
+	if testkit.Race { // which sees a plain access without a collision; ci/test runs all without it, too
 		each = 20_000
 	}
 	var ready sync.WaitGroup

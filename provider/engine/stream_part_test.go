@@ -183,7 +183,7 @@ func TestIdleMemory(t *testing.T) {
 		qps[i].stream.Store(st)
 	}
 	per := (heap() - before) / n
-	if per > 1280 && !raceEnabled && !sched.Explored { // locks are larger where their order is checked
+	if per > 1280 && !testkit.Race && !sched.Explored { // locks are larger where their order is checked
 		t.Errorf("%d bytes per idle QP", per)
 	}
 	t.Logf("%d bytes per idle QP, its stream included, its socket not", per)

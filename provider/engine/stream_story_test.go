@@ -213,7 +213,7 @@ func TestEverySegmentation(t *testing.T) {
 				c.check(s, r)
 			})
 			step := 1
-			if raceEnabled {
+			if testkit.Race {
 				step = 23 // all of them are tried without the detector
 			}
 			for at := 1; ; at += step {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 )
@@ -14,7 +15,7 @@ import (
 // or waits for an event.
 func TestTurnsGoOn(t *testing.T) {
 	size := 24 * policy.TurnMost
-	if raceEnabled {
+	if testkit.Race {
 		size = 8 * policy.TurnMost
 	}
 	for _, spin := range []bool{false, true} {

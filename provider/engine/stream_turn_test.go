@@ -21,7 +21,7 @@ import (
 // poller, so that turns can be counted. One goroutine does all.
 func byHand(t *testing.T, net memnet.Options, opts Options, script func(s *side, network *memnet.Network)) {
 	t.Helper()
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("one goroutine does all; ci/test runs this without the race detector")
 	}
 	synctest.Test(t, func(t *testing.T) {

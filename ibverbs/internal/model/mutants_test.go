@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance/mutants"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -59,7 +60,7 @@ func randomPlan(rnd *rand.Rand) plan {
 // TestNoticesMutants: the property fails where it should, and not for what stands
 // between a mutant and its engine.
 func TestNoticesMutants(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("plans are six times slower with the race detector, which watches TestSimulated; ci/test runs this without")
 	}
 	if err := goleak.Find(left...); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -25,7 +26,7 @@ import (
 // completion on siw accounts for are unordered, to it, with the engine's placing them
 // at the other. ci/test runs it without.
 func TestEngineWithSiw(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Skip("the race detector doesn't see what siw orders; ci/test runs this without it")
 	}
 	if !vmtest.Inside() {

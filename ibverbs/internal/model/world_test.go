@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -111,7 +112,7 @@ var shapes = []memnet.Options{
 func TestSimulated(t *testing.T) {
 	reached := make(map[string]int)
 	plans := 400
-	if raceEnabled { // ci/test runs all of them without it, too
+	if testkit.Race { // ci/test runs all of them without it, too
 		plans = 100
 		defer func() { t.Log(reached) }()
 	} else {
@@ -193,7 +194,7 @@ func (w *world) runAndClose(p plan) error {
 // TestLoopback: two engines over TCP.
 func TestLoopback(t *testing.T) {
 	plans := 150
-	if raceEnabled { // ci/test runs all of them without it, too
+	if testkit.Race { // ci/test runs all of them without it, too
 		plans = 50
 	}
 	check(t, plans, 70, func(rt *rapid.T, p plan) error {

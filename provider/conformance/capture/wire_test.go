@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
@@ -225,7 +226,7 @@ func TestWireBurst(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := random(64 << 20)
-	if raceEnabled { // the race detector slows the recording; ci/test runs all of it without, too
+	if testkit.Race { // the race detector slows the recording; ci/test runs all of it without, too
 		sent = sent[:8<<20]
 	}
 	x.run(t, sent, nil)

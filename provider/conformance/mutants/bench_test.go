@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
@@ -137,7 +138,7 @@ func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, err
 // A scenario whose time is up reads its memory while the engine may still be placing octets
 // in it. The race detector reports that, so with it no limit may be too short.
 func scales() []float64 {
-	if raceEnabled {
+	if testkit.Race {
 		return []float64{2, 8, 40} // the later ones where other tests keep the CPUs busy
 	}
 	return []float64{0.2, 1, 8, 40}

@@ -151,7 +151,7 @@ func (e *end) consume(t testing.TB, n int) {
 // and queues, and both byte orders.
 func TestStreams(t *testing.T) {
 	seeds := uint64(300)
-	if raceEnabled { // nothing here is concurrent; ci/test also runs all without the race detector
+	if testkit.Race { // nothing here is concurrent; ci/test also runs all without the race detector
 		seeds = 20
 	}
 	for seed := range seeds {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -153,7 +154,7 @@ func TestShapes(t *testing.T) {
 // TestNoAllocations: neither end allocates anything for an operation while it
 // spins. What the runtime itself does meanwhile is far below one for each.
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
+	if testkit.Race {
 		t.Log("the race detector allocates; the test is for a build without it")
 		return
 	}

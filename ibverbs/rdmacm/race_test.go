@@ -1,5 +1,0 @@
-//go:build race
-
-package rdmacm_test
-
-const raceEnabled = true

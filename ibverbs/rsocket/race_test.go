@@ -1,5 +1,0 @@
-//go:build race
-
-package rsocket_test
-
-const raceEnabled = true
