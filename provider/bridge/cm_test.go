@@ -281,3 +281,77 @@ func TestCMRefused(t *testing.T) {
 		t.Errorf("event %s", abi.Format(e))
 	}
 }
+
+// TestCMOrder: a listener's CONNECT_REQUESTs have the order of the program's calls of CONNECT, and
+// the events of RESOLVE_IP and RESOLVE_ROUTE the order of those calls. perftest relies on this to
+// number the QPs of both ends.
+func TestCMOrder(t *testing.T) {
+	server, client := newHost(t, nil), newHost(t, nil)
+	s, c := server.open(), client.open()
+	_, at := s.listen(1, 64)
+	for range 10 {
+		ids := make([]uint32, 16)
+		for i := range ids {
+			ids[i] = c.createID(uint64(i + 1))
+			c.must(abi.CMResolveIP, resolveIP(ids[i], netip.AddrPort{}, at), nil)
+		}
+		for i, id := range ids {
+			c.event(id, uint64(i+1), cmAddrResolvedEvent)
+			c.must(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 2000}, nil)
+		}
+		for i, id := range ids {
+			c.event(id, uint64(i+1), cmRouteResolvedEvent)
+			connect := &abi.Connect{ID: id, ConnParam: param(c.queuePair(), string(rune('a'+i)))}
+			c.must(abi.CMConnect, connect, nil)
+		}
+		for i := range ids {
+			id, e := s.request(1)
+			if got, want := private(e), string(rune('a'+i)); got != want {
+				t.Fatalf("request %d has the private data %q, want %q", i, got, want)
+			}
+			s.must(abi.CMReject, &abi.Reject{ID: id}, nil)
+			s.destroy(id, 0)
+		}
+		for range ids {
+			if e := c.next(); e.Event != cmRejectedEvent {
+				t.Fatalf("event %s", abi.Format(e))
+			}
+		}
+		for _, id := range ids {
+			c.destroy(id, 3)
+		}
+	}
+}
+
+// TestOpeningWrite: the connecting side opens the stream with a Write, unless that is turned off.
+func TestOpeningWrite(t *testing.T) {
+	for name, off := range map[string]bool{"on": false, "off": true} {
+		t.Run(name, func(t *testing.T) {
+			server, client := newHost(t, nil), newHost(t, nil)
+			client.b.opts.NoOpeningWrite = off
+			sq, cq := server.queuePair(), client.queuePair()
+			s, c := server.open(), client.open()
+			l, at := s.listen(1, 1)
+			id := c.createID(2)
+			c.must(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, at), nil)
+			c.event(id, 2, cmAddrResolvedEvent)
+			c.must(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 2000}, nil)
+			c.event(id, 2, cmRouteResolvedEvent)
+			c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(cq, "")}, nil)
+			req, _ := s.request(1)
+			s.must(abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq, "")}, nil)
+			s.event(req, 3, cmEstablishedEvent)
+			c.event(id, 2, cmEstablishedEvent)
+			c.must(abi.CMDisconnect, &abi.Disconnect{ID: id}, nil)
+			s.event(req, 3, cmDisconnectedEvent) // after everything that arrived
+			stats, err := server.b.queuePairByNumber(sq).qp.Stats()
+			if err != nil || (stats.Received.Write.Messages == 0) != off {
+				t.Errorf("%d Writes arrive, %v", stats.Received.Write.Messages, err)
+			}
+			c.event(id, 2, cmDisconnectedEvent)
+			c.destroy(id, 4)
+			s.destroy(req, 2)
+			s.destroy(l, 1)
+		})
+	}
+}

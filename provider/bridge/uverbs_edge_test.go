@@ -6,9 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/govs-rdma/govs/ibverbs"
-	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // asyncEvent reads an asynchronous event, and fails the test if none comes.
@@ -380,4 +384,114 @@ func FuzzUverbs(f *testing.F) {
 			t.Errorf("after it: %v", err)
 		}
 	})
+}
+
+// TestLateEvents: an event that is being raised while its object is destroyed is not sent
+// afterwards, because the program would follow a pointer to freed memory.
+func TestLateEvents(t *testing.T) {
+	e := newEnd(t, nil)
+	ch := e.channel()
+	defer e.prog.close(ch)
+	srq := e.createSRQ(abi.CreateSRQ{PDHandle: e.pd, MaxWR: 1, MaxSGE: 1, UserHandle: 11})
+	cq := e.createCQ(1, ch, 22)
+	q := e.createQP(abi.CreateQP{PDHandle: e.pd, SendCQHandle: cq.handle, RecvCQHandle: cq.handle,
+		MaxSendWR: 1, MaxRecvWR: 1, QPType: typeRC, UserHandle: 33})
+	h := &e.prog.File(e.fd).(*uverbsFile).handles
+	s, err := lookup[*sharedQueue](h, srq.handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := lookup[*completionQueue](h, cq.handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp, err := lookup[*queuePair](h, q.handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := func() {
+		s.ring.low()
+		c.file.raise(ibverbs.EventCQErr, c.user, &c.asyncFired)
+		c.ring.Notify()
+		qp.file.raise(ibverbs.EventSQDrained, qp.user, &qp.asyncFired)
+	}
+
+	// Earlier events are withdrawn and not reported.
+	late()
+	var gone abi.DestroyResp
+	var goneCQ abi.DestroyCQResp
+	e.must(abi.UverbsDestroyQP, &abi.DestroyQP{QPHandle: q.handle}, nil, &gone, nil)
+	if gone.EventsReported != 0 {
+		t.Errorf("%d events of the QP reported, and none was read", gone.EventsReported)
+	}
+	e.must(abi.UverbsDestroySRQ, &abi.DestroySRQ{SRQHandle: srq.handle}, nil, &gone, nil)
+	if gone.EventsReported != 0 {
+		t.Errorf("%d events of the SRQ reported, and none was read", gone.EventsReported)
+	}
+	e.must(abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: cq.handle}, nil, &goneCQ, nil)
+	if goneCQ != (abi.DestroyCQResp{}) {
+		t.Errorf("events of the CQ reported: %s, and none was read", abi.Format(&goneCQ))
+	}
+	late()
+	if !quiet(e.async) {
+		t.Errorf("an event after the destruction: %s", abi.Format(e.asyncEvent()))
+	}
+	if !quiet(ch) {
+		t.Error("a completion event after the destruction")
+	}
+}
+
+// peerLeaves is a device on which the peer ends a QP's connection right after Query, so Query
+// returns RTS although the QP has left it.
+type peerLeaves struct{ provider.Provider }
+
+type peerLeavesDevice struct{ provider.Device }
+
+type peerLeavesPD struct{ provider.PD }
+
+type peerLeavesQP struct {
+	provider.QP
+	queried bool
+}
+
+func (p peerLeaves) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return peerLeavesDevice{d}, err
+}
+
+func (d peerLeavesDevice) AllocPD() (provider.PD, error) {
+	pd, err := d.Device.AllocPD()
+	return peerLeavesPD{pd}, err
+}
+
+func (pd peerLeavesPD) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	q, err := pd.PD.CreateQP(init)
+	return &peerLeavesQP{QP: q}, err
+}
+
+func (q *peerLeavesQP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
+	attr, init, err := q.QP.Query()
+	if !q.queried {
+		attr.State, q.queried = provider.QPRTS, true
+	}
+	return attr, init, err
+}
+
+// TestBothDisconnect: if two programs disconnect at once, neither gets an error, as with siw. The
+// peer may end the connection between the query of the state and its change.
+func TestBothDisconnect(t *testing.T) {
+	for _, to := range []ibverbs.QPState{ibverbs.QPSQD, ibverbs.QPSQE} {
+		vctx := testkit.Must(ibverbs.Open(peerLeaves{engine.New(nil)}, ""))(t)
+		pd := testkit.Must(vctx.AllocPD())(t)
+		cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
+		q := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq,
+			Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+		if err := (&queuePair{qp: q}).modifyState(to, false); err != nil {
+			t.Errorf("to %s: %v", to, err)
+		}
+		testkit.OK(t, q.Close())
+		testkit.OK(t, cq.Close())
+		testkit.OK(t, pd.Close())
+		testkit.OK(t, vctx.Close())
+	}
 }

@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"github.com/govs-rdma/govs/provider/engine"
-	"golang.org/x/sys/unix"
 )
 
 // newBridge makes a bridge over the engine, and a program that it serves.
@@ -341,5 +342,56 @@ func TestProgramsUse(t *testing.T) {
 	b.cq.arm(abi.SiwNotifySolicited)
 	if !c.ring.Waits() {
 		t.Error("the program waits, and it is not seen")
+	}
+}
+
+// TestPeerInvalidates: a peer can end the remote use of a region that it can access, and of no
+// other.
+func TestPeerInvalidates(t *testing.T) {
+	const localWrite, remoteRead = 1 << 0, 1 << 2
+	for name, c := range map[string]struct {
+		access uint32
+		status uint16
+	}{
+		"with a right": {localWrite | remoteRead, abi.SiwWCSuccess},
+		"private":      {localWrite, abi.SiwWCRemInvReqErr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newEnd(t, nil), newEnd(t, nil)
+			region, dst := b.regMR(b.pd, 4096, c.access), b.regMR(b.pd, 4096, localWrite)
+			b.qp.postRecv(1, dst.sge(0, 64))
+			connect(t, a, b)
+			sqe := abi.SiwSQE{ID: 2, Flags: abi.SiwWQESignalled, Opcode: abi.SiwSendRemoteInv,
+				RKey: region.RKey}
+			if err := a.qp.postSend(sqe); err != nil {
+				t.Fatal(err)
+			}
+			b.wantWC("receive", 1, abi.SiwReceive, c.status, -1)
+		})
+	}
+}
+
+// TestMemoryEndsWhileRegistered: if another thread remaps memory while it is being registered, the
+// memory does not belong to the region after both calls have returned.
+func TestMemoryEndsWhileRegistered(t *testing.T) {
+	b, prog := newBridge(t, nil)
+	d := openDevice(t, b, prog)
+	defer d.close()
+	pd := d.allocPD()
+	ended := make(chan error)
+	prog.registering = func() {
+		go func() { ended <- b.EndMemory(prog.base(), prog.base()+1<<24) }()
+	}
+	for range 200 {
+		d.regMR(pd, 64, accessLocalWrite|accessRemoteWrite)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		b.mu.Lock()
+		left := len(b.memory)
+		b.mu.Unlock()
+		if left != 0 {
+			t.Fatal("the region has the memory still")
+		}
 	}
 }
