@@ -59,6 +59,34 @@ func TestCitedFunctionsAreCalled(t *testing.T) {
 	}
 }
 
+// TestNotBound: no wrapper cites a function that the Limitations of its package list as not bound.
+func TestNotBound(t *testing.T) {
+	for pkg, limit := range map[string]struct {
+		one   string // that the pattern must match
+		names *regexp.Regexp
+	}{
+		"cgo/ibv": {"ibv_create_ah", regexp.MustCompile(`^ibv_(\w+_ah|\w+_ah_from_wc|attach_mcast|detach_mcast|` +
+			`open_xrcd|close_xrcd|create_flow\w*|\w+_dm|reg_dmabuf_mr|wr_\w+|start_poll|next_poll|end_poll|` +
+			`wc_read_\w+|advise_mr)$`)},
+		"cgo/rdmacm": {"rdma_create_ep", regexp.MustCompile(`^(rdma_create_ep|rdma_destroy_ep|rdma_get_request|` +
+			`rdma_(join|leave)_multicast\w*|rdma_(get|free)addrinfo|r(socket|bind|listen|accept|connect|send|recv)|` +
+			`rdma_post_\w+|rdma_get_\w+_comp)$`)},
+	} {
+		if !limit.names.MatchString(limit.one) {
+			t.Errorf("%s: the pattern does not find what it is for", pkg)
+		}
+		cited, err := citations(filepath.Join(root, pkg))
+		if err != nil || len(cited) == 0 {
+			t.Fatalf("%s: %d citations: %v", pkg, len(cited), err)
+		}
+		for name, c := range cited {
+			if limit.names.MatchString(name) {
+				t.Errorf("%s cites %s, but %s/doc.go says that it is not bound", c.place, name, pkg)
+			}
+		}
+	}
+}
+
 // calls returns the functions of the library that Go code, or C code in preambles
 // and shims, calls or names as an argument.
 func calls(t *testing.T, dir, prefix string) map[string]bool {

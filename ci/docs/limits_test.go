@@ -18,11 +18,11 @@ type limitation struct{ begins, shown string }
 // does not write down a limitation that no test shows.
 var limitations = map[string][]limitation{
 	"ibverbs/doc.go": {
-		{"QPs are reliable connected ones", "ibverbs.TestWrongUses ibv.TestLimitations"},
+		{"QPs are reliable connected ones", "ibverbs.TestWrongUses TestNotBound"},
 		{"What else there is depends on the device", "TestBadErrnos TestBadWindows TestImmediateRefusedAtPost protection/read-no-right"},
 	},
 	"ibverbs/rdmacm/doc.go": {
-		{"Connections are of the port space", "rdmacm.TestLimitations"},
+		{"Connections are of the port space", "TestNotBound"},
 	},
 	"ibverbs/rsocket/doc.go": {
 		{"iWARP only", "TestNotOnRoCE"},
@@ -91,8 +91,8 @@ var limitations = map[string][]limitation{
 		{"Decoding of a direction ends", "TestLostPackets"},
 		{"Fragments of IP packets", "TestUnusualPackets"},
 	},
-	"cgo/ibv/doc.go":    {{"The package binds what RC queue pairs need", "ibv.TestLimitations"}},
-	"cgo/rdmacm/doc.go": {{"The package binds the asynchronous interface", "rdmacm.TestLimitations"}},
+	"cgo/ibv/doc.go":    {{"The package binds what RC queue pairs need", "TestNotBound"}},
+	"cgo/rdmacm/doc.go": {{"The package binds the asynchronous interface", "TestNotBound"}},
 }
 
 // TestLimitations checks that each item of each section "Limitations" names a test, in the list
