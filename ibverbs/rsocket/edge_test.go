@@ -7,13 +7,20 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
+	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // readerFunc and writerFunc make an io.Reader and an io.Writer of a function.
@@ -286,5 +293,89 @@ func TestAllocs(t *testing.T) {
 		testkit.OK(t, s.SetReadDeadline(time.Unix(1, 0)))
 		wantErr(t, "the echo", <-done, os.ErrDeadlineExceeded)
 		testkit.OK(t, s.SetReadDeadline(time.Time{}))
+	}
+}
+
+// TestImmediateData: on a device that supports RFC 7306, immediate data is not processed as a
+// message, even if the memory of its receive contains an earlier message.
+func TestImmediateData(t *testing.T) {
+	ctx := timeout(t)
+	_, addr := device(t)
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{Extensions: true}), ""))(t)
+	t.Cleanup(func() { closeDevice(t, vctx) })
+	lc := rsocket.ListenConfig{Config: rsocket.Config{SendQueue: 16, ReceiveQueue: 16}}
+	l := testkit.Must(lc.Listen(ctx, vctx, "tcp", addr.String()))(t)
+	defer l.Close()
+	accepted := make(chan *rsocket.Conn, 1)
+	go func() {
+		c, _ := l.AcceptContext(ctx)
+		accepted <- c
+	}()
+	r := new(rawPeer)
+	var err error
+	r.conn, err = rdmacm.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort(), r.config(t, good))
+	testkit.OK(t, err)
+	s := <-accepted
+	t.Cleanup(func() {
+		s.Close()
+		testkit.OK(t, r.conn.Close())
+	})
+	r.peer = testkit.Must(proto.ParseHello(r.conn.PrivateData()))(t)
+	read := make([]byte, 100)
+	for range 40 { // more than there are receives
+		r.message(t, proto.KindData, 4)
+		testkit.Must(s.Read(read))(t)
+	}
+	sge := testkit.Must(r.mr.SGE(0, 4))(t)
+	err = r.conn.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWriteWithImm,
+		SGList: []ibverbs.SGE{sge}, RemoteAddr: r.peer.Data.Addr, RKey: r.peer.Data.Key})
+	if err != nil && !errors.Is(err, ibverbs.ErrFlushed) {
+		t.Error(err)
+	}
+	n, err := s.Read(read)
+	wantErr(t, "Read", err, syscall.EPROTO, "immediate data")
+	if n != 0 {
+		t.Errorf("Read returns %d bytes", n)
+	}
+}
+
+// residentKiB returns how much anonymous memory the process has, in KiB.
+func residentKiB(t *testing.T) int {
+	debug.FreeOSMemory()
+	b := testkit.Must(os.ReadFile("/proc/self/status"))(t)
+	m := regexp.MustCompile(`RssAnon:\s+(\d+) kB`).FindSubmatch(b)
+	if m == nil {
+		t.Fatal("the kernel does not say how much memory the process has")
+	}
+	return testkit.Must(strconv.Atoi(string(m[1])))(t)
+}
+
+// TestIdleMemory: how much memory an idle end of a connection takes on the engine. Its rings take
+// none before they are used.
+func TestIdleMemory(t *testing.T) {
+	if testkit.Race {
+		t.Skip("the race detector needs memory of its own")
+	}
+	const pairs = 100
+	for name, tc := range map[string]struct {
+		cfg  rsocket.Config
+		most int // KiB
+	}{"default": {rsocket.Config{}, 110}, "tiny": {tiny, 40}} {
+		t.Run(name, func(t *testing.T) {
+			vctx, addr := device(t)
+			before := residentKiB(t)
+			for range pairs {
+				c, s := pair(t, vctx, addr, tc.cfg, tc.cfg)
+				for _, ends := range [][2]*rsocket.Conn{{c, s}, {s, c}} {
+					testkit.Must(ends[0].Write([]byte("x")))(t)
+					testkit.Must(io.ReadFull(ends[1], make([]byte, 1)))(t)
+				}
+			}
+			each := (residentKiB(t) - before) / (2 * pairs)
+			t.Logf("%d KiB", each)
+			if each > tc.most {
+				t.Errorf("an idle end takes %d KiB, and %d at most are expected", each, tc.most)
+			}
+		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -107,4 +108,20 @@ func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort,
 		s.Close()
 	})
 	return c, s
+}
+
+// onKernel is for tests whose expectations differ by device.
+var onKernel = ondevice.OnKernel
+
+// elsewhere matches the tests that also run on siw, and the examples.
+const elsewhere = "^TestNetConn|^TestConn|^Example"
+
+// TestOnSiw runs the tests of elsewhere on siw.
+func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
+
+// notOnSiw are the tests for which siw lacks features, or which do not involve siw.
+var notOnSiw = map[string]string{
+	"TestConnHTTP": "it is about net/http and TLS on a Conn, and TestNetConn has what they ask of one",
+	"TestConnClosesUnderFlood": "siw closes its socket while the peer's bytes are in it, so that " +
+		"TCP resets the connection and drops what the peer has not received",
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/nettest"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
@@ -404,4 +406,16 @@ func TestConnKeepAlive(t *testing.T) {
 	bothWays(t, c, s, 1<<18, 1<<12, false, false)
 	testkit.OK(t, c.Close())
 	testkit.OK(t, s.Close())
+}
+
+// TestNetConn runs x/net's tests for every net.Conn.
+func TestNetConn(t *testing.T) {
+	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+		vctx, addr := device(t)
+		a, b := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+		return a, b, func() {
+			a.Close()
+			b.Close()
+		}, nil
+	})
 }
