@@ -128,3 +128,13 @@ type PortAttr struct {
 	ActiveWidth  uint8 // lanes: 1 for 1, 2 for 4, 4 for 8, 8 for 12, 16 for 2; 0 if the port has no lanes
 	ActiveSpeed  uint8 // per lane: 1 for 2.5 Gbit/s, higher values as in enum ib_port_speed; 0 as above
 }
+
+// AsyncEvent reports something that happened to an object outside of any call (struct
+// ibv_async_event). Exactly one of the fields beside Type names the object.
+type AsyncEvent struct {
+	Type AsyncEventType
+	QP   QP
+	CQ   CQ
+	SRQ  SRQ
+	Port uint8
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -250,3 +252,5 @@ func TestTapLimit(t *testing.T) {
 		t.Errorf("%d bytes are held, and nothing is recorded", n)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 // Suite returns all scenarios, each call a new suite of the same.
@@ -113,3 +114,12 @@ func asyncEvent(r *conformance.VerbsRun, ep *conformance.Endpoint, due bool) (ib
 	defer cancel()
 	return ep.Context.AsyncEvent(ctx)
 }
+
+// isFPDU reports whether a frame is an FPDU of the opcode that RFC 5040 gives
+// this name.
+func isFPDU(f *wire.Frame, name string) bool {
+	return f.Kind == wire.KindFPDU && f.Opcode().String() == name
+}
+
+// isLast reports whether a frame is the last segment of a message with this opcode.
+func isLast(f *wire.Frame, name string) bool { return isFPDU(f, name) && f.Header.Last }
