@@ -3,12 +3,20 @@
 package main
 
 import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // TestExecErrnos: calls with bad arguments fail with exec as they fail without it. With exec they
@@ -53,4 +61,72 @@ func TestExecDescriptors(t *testing.T) {
 func TestExecSmallStack(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "smallstack", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}
+
+// TestExecSignals: handlers have a stack during the library's calls, signals go to the program's
+// threads, and the program's dispositions, masks and limits are unchanged.
+func TestExecSignals(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "signals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}
+
+// TestExecAllSignals: the action of every signal is the program's, for faults too, and Go's runtime
+// sends no signals.
+func TestExecAllSignals(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "allsignals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}
+
+// TestExecExtensions: a peer that has RFC 7306's messages may send them to a program only if the
+// program runs with --extensions. Otherwise they end the connection, and the program's memory is
+// unchanged.
+func TestExecExtensions(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "extended", "-lrdmacm", "-libverbs")
+	for _, x := range []struct {
+		flags []string
+		says  string
+	}{
+		{[]string{"--extensions"}, "a message of 0 bytes; the word is 45"},
+		{nil, "ended: Work Request Flushed Error; the word is 40"},
+	} {
+		port := freePort()
+		server := startCmd(t, b.command(x.flags, program, fmt.Sprint(port)))
+		awaitListener(t, server, port)
+		err := addAndSend(t, port)
+		if taken := strings.Contains(x.says, "message"); taken != (err == nil) {
+			t.Errorf("exec %s: an atomic operation and immediate data: %v", x.flags,
+				err)
+		}
+		server.want(t, 0, x.says)
+	}
+}
+
+// addAndSend connects to extended, adds 5 to its word, and sends it immediate data.
+func addAndSend(t *testing.T, port uint16) error {
+	t.Helper()
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{Extensions: true}), ""))(t)
+	defer func() { testkit.OK(t, vctx.Close()) }()
+	pd := testkit.Must(vctx.AllocPD())(t)
+	defer func() { testkit.OK(t, pd.Close()) }()
+	mr := testkit.Must(pd.AllocMR(64, ibverbs.AccessLocalWrite))(t)
+	defer func() { testkit.OK(t, mr.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn := testkit.Must(rdmacm.Dial(ctx, vctx, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"),
+		port), &rdmacm.ConnConfig{PD: pd, ResponderResources: 4, InitiatorDepth: 4}))(t)
+	defer func() { _ = conn.Close() }()
+	where := conn.PrivateData()
+	word := ibverbs.RemoteRegion{Addr: binary.NativeEndian.Uint64(where),
+		RKey: binary.NativeEndian.Uint32(where[8:]), Len: 8}
+	old := testkit.Must(mr.SGE(0, 8))(t)
+	if err := conn.Do(ctx, ibverbs.NewFetchAdd(word, 5, old)); err != nil {
+		return err
+	}
+	if was := binary.NativeEndian.Uint64(mr.Bytes()); was != 40 {
+		t.Errorf("the word was %d, want 40", was)
+	}
+	send := ibverbs.NewSend() // RFC 7306 has immediate data only without payload
+	send.Opcode, send.Imm = ibverbs.WRSendWithImm, 7
+	return conn.Do(ctx, send)
 }

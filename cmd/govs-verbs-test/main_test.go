@@ -5,13 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"go.uber.org/goleak"
 )
 
@@ -168,5 +171,55 @@ func decodeJSON(t *testing.T, c *command, v any) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		t.Errorf("%s: %v in:\n%s", c, err, &c.stdout)
+	}
+}
+
+// TestGrammar: a command's name finds only that command, and anything else finds all commands.
+func TestGrammar(t *testing.T) {
+	commands := func(args ...string) (names []string) {
+		for _, n := range kong.Must(grammar(args)).Model.Children {
+			names = append(names, n.Name)
+		}
+		return names
+	}
+	all := commands()
+	for _, name := range all {
+		if got := commands(name, "--help"); len(got) != 1 || got[0] != name {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, other := range []string{"--version", "help", "VM", "Run", "ru"} {
+		if got := commands(other, "run"); len(got) != len(all) || len(got) < 10 {
+			t.Errorf("%s: %q, want %q", other, got, all)
+		}
+	}
+}
+
+// markProcesses sets an environment variable for the processes that this test starts, and returns
+// it as NAME=VALUE.
+func markProcesses(t *testing.T) string {
+	value := fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
+	t.Setenv("GOVS_TEST_MARK", value)
+	return "GOVS_TEST_MARK=" + value
+}
+
+// self returns the command as a new process, with the race detector if the test has it.
+func self(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "REQUIRE_SIW=")
+	return cmd
+}
+
+func TestSourceRelease(t *testing.T) {
+	for _, tc := range []struct{ r, v, want string }{
+		{"6.1.0-50-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-06-19)", "6.1.176"},
+		{"6.12.117+deb12-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.117-1~deb12u1 (2026-11-01)", "6.12.117"},
+		{"6.18.44-generic", "#1 SMP PREEMPT_DYNAMIC", "6.18.44"},
+		{"next", "#1 SMP", ""},
+	} {
+		if got := sourceRelease(tc.r, tc.v); got != tc.want {
+			t.Errorf("uname -r %q, uname -v %q: release %q, want %q", tc.r, tc.v, got, tc.want)
+		}
 	}
 }

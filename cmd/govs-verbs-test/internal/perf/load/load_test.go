@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -328,3 +330,28 @@ func TestImpossibleSpecs(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkEngine has client and server in one process, which says less of the
+// engine than the command's processes with a CPU each do; it is for profiles.
+func BenchmarkEngine(b *testing.B) {
+	for _, op := range Ops() {
+		for _, size := range []int{64, 65536, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", op, size), func(b *testing.B) {
+				c := pair(b, engine.Options{})
+				s := Spec{Op: op, Size: size, Iters: 1, TxDepth: 32}
+				if op.Latency() {
+					s.TxDepth = 1
+				}
+				run(b, c, s) // connects
+				b.SetBytes(int64(size))
+				s.Iters = b.N
+				b.ResetTimer()
+				r := run(b, c, s)
+				b.StopTimer()
+				b.ReportMetric(r.Client.AllocsPerOp, "allocs/message")
+			})
+		}
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

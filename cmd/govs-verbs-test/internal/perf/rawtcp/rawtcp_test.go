@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/ibverbs"
@@ -182,3 +184,5 @@ func TestServeCountsClients(t *testing.T) {
 	testkit.OK(t, c.Close())
 	testkit.OK(t, <-over)
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
