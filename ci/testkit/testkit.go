@@ -2,7 +2,13 @@
 package testkit
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,5 +81,77 @@ func Scaled(t testing.TB, from time.Duration, try func(unit time.Duration) error
 			t.Fatalf("with %v: %v", unit, err)
 		}
 		t.Logf("once more, as it failed with %v: %v", unit, err)
+	}
+}
+
+// Listens reports whether a socket listens on a port, siw's sockets included. It does not connect,
+// because the server might take the connection for its one client.
+func Listens(t testing.TB, port uint16) bool {
+	t.Helper()
+	return listensIn(t, "/proc/net/tcp", port) || listensIn(t, "/proc/net/tcp6", port)
+}
+
+// listensIn searches a table of the kernel. It reads only the listening sockets, which come first:
+// the kernel writes the rest, often thousands of closed connections, only when somebody reads it.
+func listensIn(t testing.TB, table string, port uint16) bool {
+	t.Helper()
+	const listen = "0A"
+	f, err := os.Open(table)
+	if errors.Is(err, os.ErrNotExist) && table == "/proc/net/tcp6" {
+		return false
+	}
+	OK(t, err)
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Scan() // the heading
+	for lines.Scan() {
+		cells := strings.Fields(lines.Text())
+		if len(cells) < 4 || cells[3] != listen {
+			return false
+		}
+		if strings.HasSuffix(cells[1], fmt.Sprintf(":%04X", port)) {
+			return true
+		}
+	}
+	OK(t, lines.Err())
+	return false
+}
+
+// Marked returns the ids of the processes that started with variable, NAME=VALUE, in their
+// environment. This process is not among them if it has set the variable itself.
+func Marked(t testing.TB, variable string) (pids []string) {
+	t.Helper()
+	for _, file := range Must(filepath.Glob("/proc/[0-9]*/environ"))(t) {
+		text, _ := os.ReadFile(file) // it may be gone
+		if bytes.Contains(text, []byte(variable)) {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
+}
+
+// NoneMarked fails the test if there are still such processes after a minute.
+func NoneMarked(t testing.TB, variable string) {
+	t.Helper()
+	left := Marked(t, variable)
+	for end := time.Now().Add(time.Minute); left != nil && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		left = Marked(t, variable)
+	}
+	if left != nil {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// NeedRoot skips a test that only root can run, and says why. If all tests are required
+// (REQUIRE_SIW=1), the test fails instead, so that missing coverage is noticed.
+func NeedRoot(t testing.TB, why string) {
+	t.Helper()
+	switch {
+	case os.Getuid() == 0:
+	case os.Getenv("REQUIRE_SIW") == "1":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
 	}
 }
