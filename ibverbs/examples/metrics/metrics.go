@@ -7,11 +7,13 @@ package metrics
 import (
 	"context"
 	"expvar"
+	"strconv"
 
-	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/govs-rdma/govs/ibverbs"
 )
 
 // Publish makes expvar show the device's statistics under name, as JSON, in /debug/vars.
@@ -127,3 +129,12 @@ func Observe(meter metric.Meter, vctx *ibverbs.Context) error {
 	}, messages, octets)
 	return err
 }
+
+func direction(t ibverbs.TerminateCount) string {
+	if t.Remote {
+		return "received"
+	}
+	return "sent"
+}
+
+func digit(n uint8) string { return strconv.Itoa(int(n)) }

@@ -4,6 +4,4 @@
 //
 // Package tracer records a program over a device of the kernel. The library that govs-verbs-test
 // exec loads records one over the engine. Comparing both recordings compares the bridge with siw.
-// exec loads records one over the engine. That both recordings agree is how the bridge is compared
-// with siw.
 package recording

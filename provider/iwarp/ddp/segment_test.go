@@ -138,3 +138,15 @@ func TestSegmenterAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations per message", n)
 	}
 }
+
+// BenchmarkSegmenter cuts 1 MiB into segments for Ethernet.
+func BenchmarkSegmenter(b *testing.B) {
+	const length, mulpdu = 1 << 20, 1440
+	b.ReportAllocs()
+	for b.Loop() {
+		s := NewSegmenter(length, true)
+		for !s.Done() {
+			s.Next(mulpdu)
+		}
+	}
+}

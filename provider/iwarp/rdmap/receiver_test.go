@@ -1,9 +1,13 @@
 package rdmap
 
 import (
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"math"
 	"testing"
 
+	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -511,3 +515,17 @@ func TestShortPathsAgreeWithBegin(t *testing.T) {
 		t.Errorf("taken: %v", taken)
 	}
 }
+
+// wire formats an error as the layer/type/code of its Terminate.
+func wire(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	var e *iwarp.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d/%d/%02x", e.Layer, e.EType, e.Code)
+}
+
+func hexOf(b []byte) string { return hex.EncodeToString(b) }
