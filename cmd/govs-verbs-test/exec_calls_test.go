@@ -37,44 +37,28 @@ func TestExecErrnos(t *testing.T) {
 	}
 }
 
-// TestExecSpellings uses all ways to name the device and its files in sysfs.
-func TestExecSpellings(t *testing.T) {
+// TestExecCalls runs programs of testdata that check what their calls do. The comment at the top of
+// each says what that is.
+func TestExecCalls(t *testing.T) {
 	b := newBridged(t)
-	b.start(compiled(t, "spellings")).want(t, 0, "as it must be")
-}
-
-// TestExecCloseLater: descriptors that a signal handler has closed end with the thread's next call,
-// however many there are.
-func TestExecCloseLater(t *testing.T) {
-	b := newBridged(t)
-	b.start(compiled(t, "closelater")).want(t, 0, "as it must be")
-}
-
-// TestExecDescriptors: poll, read, lseek and others return the same for the device's descriptors as
-// for the kernel's.
-func TestExecDescriptors(t *testing.T) {
-	b := newBridged(t)
-	b.start(compiled(t, "descriptors", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
-}
-
-// TestExecSmallStack: threads with stacks of 16 KiB find, open and command the device.
-func TestExecSmallStack(t *testing.T) {
-	b := newBridged(t)
-	b.start(compiled(t, "smallstack", "-lrdmacm", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
-}
-
-// TestExecSignals: handlers have a stack during the library's calls, signals go to the program's
-// threads, and the program's dispositions, masks and limits are unchanged.
-func TestExecSignals(t *testing.T) {
-	b := newBridged(t)
-	b.start(compiled(t, "signals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
-}
-
-// TestExecAllSignals: the action of every signal is the program's, for faults too, and Go's runtime
-// sends no signals.
-func TestExecAllSignals(t *testing.T) {
-	b := newBridged(t)
-	b.start(compiled(t, "allsignals", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+	for name, libraries := range map[string][]string{
+		"allsignals":  {"-libverbs", "-lpthread"},
+		"badcalls":    nil,
+		"closelater":  nil,
+		"descriptors": {"-lrdmacm", "-libverbs", "-lpthread"},
+		"forklisten":  {"-lrdmacm"},
+		"forks":       {"-libverbs", "-lpthread"},
+		"garbled":     {"-libverbs"},
+		"manyopens":   {"-lrdmacm", "-libverbs", "-pthread"},
+		"nonblocking": {"-pthread"},
+		"signals":     {"-libverbs", "-lpthread"},
+		"smallstack":  {"-lrdmacm", "-libverbs", "-lpthread"},
+		"spellings":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.of(t).start(compiled(t, name, libraries...)).want(t, 0, "as it must be")
+		})
+	}
 }
 
 // TestExecExtensions: a peer that has RFC 7306's messages may send them to a program only if the
