@@ -2,9 +2,7 @@ package ibverbs_test
 
 import (
 	"context"
-	"errors"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -30,19 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// wantErr checks that err is target and names all of words.
-func wantErr(t testing.TB, what string, err, target error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: error %q does not say %q", what, err, w)
-		}
-	}
-}
+var wantErr = testkit.WantErr
 
 // wantErrno checks err for an errno, and that it is not another one.
 func wantErrno(t testing.TB, what string, err error, errno syscall.Errno, words ...string) {

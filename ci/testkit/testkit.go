@@ -42,6 +42,20 @@ func OK(t testing.TB, err error) {
 	}
 }
 
+// WantErr checks that err is target and names all of words.
+func WantErr(t testing.TB, what string, err, target error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: error %q does not say %q", what, err, w)
+		}
+	}
+}
+
 // Unhex decodes hex digits, which may have spaces and line ends between them.
 func Unhex(t testing.TB, s string) []byte {
 	t.Helper()

@@ -2,9 +2,7 @@ package rdmacm_test
 
 import (
 	"context"
-	"errors"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,19 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wantErr checks that err is target and names all of words.
-func wantErr(t testing.TB, what string, err, target error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: error %q does not say %q", what, err, w)
-		}
-	}
-}
+var wantErr = testkit.WantErr
 
 // patience is how long a test may wait for what has to happen. Under the race detector beside
 // others on two CPUs, or in an emulated guest, an operation of a second may take half a minute.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -43,19 +42,7 @@ func timeout(t testing.TB) context.Context {
 	return ctx
 }
 
-// wantErr checks that err is target and names all of words.
-func wantErr(t testing.TB, what string, err, target error, words ...string) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: error %q does not say %q", what, err, w)
-		}
-	}
-}
+var wantErr = testkit.WantErr
 
 // device opens the device that the tests run on: the engine, or the guest's device.
 func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
