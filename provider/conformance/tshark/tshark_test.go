@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,125 +164,58 @@ func TestWhatTsharkCannotSee(t *testing.T) {
 	need(t)
 	request, reply := wiretest.Enhanced(mpa.KindRequest, true, 4, 4), wiretest.Enhanced(mpa.KindReply, true, 4, 4)
 	req, rep := request.AppendTo(nil), reply.AppendTo(nil)
-	m := &many{}
-	type sendFunc func(*wiretest.Conn, wire.Direction, []byte)
-	whole := func(c *wiretest.Conn, dir wire.Direction, b []byte) { c.Send(dir, b) }
-	pieces := func(n int) sendFunc {
-		return func(c *wiretest.Conn, dir wire.Direction, b []byte) {
-			for len(b) > 0 {
-				k := min(n, len(b))
-				c.Send(dir, b[:k])
-				b = b[k:]
+	no := reply
+	no.Reject = true
+	long := uint16(513)
+	tooLong := mpa.Frame{Revision: 1, PDLength: &long, PrivateData: octets(513)}
+	header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+	framer := mpa.NewFramer(false, true)
+	send := testkit.Must(framer.AppendFPDU(nil, append(header.AppendTo(nil), octets(8)...)))(t)
+
+	type step func(*wiretest.Conn)
+	pieces := func(n int, dir wire.Direction, b []byte) step {
+		return func(c *wiretest.Conn) {
+			for piece := range slices.Chunk(b, n) {
+				c.Send(dir, piece)
 			}
 		}
 	}
-	header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
-	framer := mpa.NewFramer(false, true)
-	send, err := framer.AppendFPDU(nil, append(header.AppendTo(nil), octets(8)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := func(b []byte) step { return pieces(len(b), wire.ToResponder, b) }
+	back := func(b []byte) step { return pieces(len(b), wire.ToInitiator, b) }
+	fin := func(c *wiretest.Conn) { c.FIN(wire.ToResponder) }
+	rst := func(c *wiretest.Conn) { c.RST(wire.ToInitiator) }
+	m := &many{}
 	for _, tc := range []struct {
-		name string
-		tell func(c *wiretest.Conn)
+		name  string
+		steps []step
 	}{
-		{"request in pieces of 10 octets", func(c *wiretest.Conn) {
-			pieces(10)(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"request in pieces of 20 octets", func(c *wiretest.Conn) {
-			pieces(20)(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"reply in pieces", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			pieces(3)(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU in pieces of 1 octet", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			pieces(1)(c, wire.ToResponder, send)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU in pieces of 8 octets", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			pieces(8)(c, wire.ToResponder, send)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU after the request", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, append(req[:len(req):len(req)], send...))
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU before the reply", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToResponder, send)
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU in the reply's segment", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, append(rep[:len(rep):len(rep)], send...))
-			whole(c, wire.ToInitiator, send)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"no reply", func(c *wiretest.Conn) { whole(c, wire.ToResponder, req) }},
-		{"no reply, and an FPDU", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToResponder, send)
-		}},
-		{"request cut short", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req[:22])
-			c.FIN(wire.ToResponder)
-		}},
-		{"request cut shorter", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req[:17])
-			c.FIN(wire.ToResponder)
-		}},
-		{"request with a wrong key", func(c *wiretest.Conn) {
-			bad := append([]byte("MPA id Req Frame"), req[16:]...)
-			whole(c, wire.ToResponder, bad)
-			c.RST(wire.ToInitiator)
-		}},
-		{"a request for a reply", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, req)
-			c.FIN(wire.ToResponder)
-		}},
-		{"a reply for a request", func(c *wiretest.Conn) { whole(c, wire.ToResponder, rep) }},
-		{"PD_Length above 512", func(c *wiretest.Conn) {
-			long := uint16(513)
-			whole(c, wire.ToResponder, mpa.Frame{Revision: 1, PDLength: &long, PrivateData: octets(513)}.AppendTo(nil))
-			c.RST(wire.ToInitiator)
-		}},
-		{"octets after a rejection", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			no := reply
-			no.Reject = true
-			whole(c, wire.ToInitiator, no.AppendTo(nil))
-			whole(c, wire.ToResponder, send)
-		}},
-		{"FPDU cut short", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, send[:15])
-			c.FIN(wire.ToResponder)
-		}},
-		{"a ULPDU_Length beyond what is sent", func(c *wiretest.Conn) {
-			whole(c, wire.ToResponder, req)
-			whole(c, wire.ToInitiator, rep)
-			whole(c, wire.ToResponder, append([]byte{0xff, 0xff}, send[2:]...))
-			whole(c, wire.ToResponder, send)
-			c.FIN(wire.ToResponder)
-		}},
-		{"not iWARP", func(c *wiretest.Conn) { whole(c, wire.ToResponder, []byte("GET / HTTP/1.1\r\n\r\n")) }},
-		{"nothing", func(*wiretest.Conn) {}},
+		{"request in pieces of 10 octets", []step{pieces(10, wire.ToResponder, req), back(rep), out(send)}},
+		{"request in pieces of 20 octets", []step{pieces(20, wire.ToResponder, req), back(rep), out(send)}},
+		{"reply in pieces", []step{out(req), pieces(3, wire.ToInitiator, rep), out(send)}},
+		{"FPDU in pieces of 1 octet", []step{out(req), back(rep), pieces(1, wire.ToResponder, send), out(send)}},
+		{"FPDU in pieces of 8 octets", []step{out(req), back(rep), pieces(8, wire.ToResponder, send), out(send)}},
+		{"FPDU after the request", []step{out(slices.Concat(req, send)), back(rep), out(send)}},
+		{"FPDU before the reply", []step{out(req), out(send), back(rep), out(send)}},
+		{"FPDU in the reply's segment", []step{out(req), back(slices.Concat(rep, send)), back(send), out(send)}},
+		{"no reply", []step{out(req)}},
+		{"no reply, and an FPDU", []step{out(req), out(send)}},
+		{"request cut short", []step{out(req[:22]), fin}},
+		{"request cut shorter", []step{out(req[:17]), fin}},
+		{"request with a wrong key", []step{out(append([]byte("MPA id Req Frame"), req[16:]...)), rst}},
+		{"a request for a reply", []step{out(req), back(req), fin}},
+		{"a reply for a request", []step{out(rep)}},
+		{"PD_Length above 512", []step{out(tooLong.AppendTo(nil)), rst}},
+		{"octets after a rejection", []step{out(req), back(no.AppendTo(nil)), out(send)}},
+		{"FPDU cut short", []step{out(req), back(rep), out(send[:15]), fin}},
+		{"a ULPDU_Length beyond what is sent", []step{
+			out(req), back(rep), out(append([]byte{0xff, 0xff}, send[2:]...)), out(send), fin}},
+		{"not iWARP", []step{out([]byte("GET / HTTP/1.1\r\n\r\n"))}},
+		{"nothing", nil},
 	} {
-		tc.tell(m.open(tc.name))
+		c := m.open(tc.name)
+		for _, do := range tc.steps {
+			do(c)
+		}
 	}
 	for bits := 1; bits < 4; bits++ {
 		q, r := request, reply
