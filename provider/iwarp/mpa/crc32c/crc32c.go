@@ -11,6 +11,8 @@
 // as with hash/crc32.
 package crc32c
 
+import "hash/crc32"
+
 // Update extends crc by p; crc is the CRC32C of the octets before p, or 0 if there are none. It
 // returns the same as hash/crc32.Update with the Castagnoli table.
 func Update(crc uint32, p []byte) uint32 {
@@ -52,3 +54,38 @@ func eachAlone(crcs []uint32, p []byte, n, stride int) {
 // Kernel names the implementation chosen for this process, for reports:
 // "vpclmulqdq-avx512", "vpclmulqdq-avx2" or "stdlib".
 func Kernel() string { return chosen.name() }
+
+// castagnoli is the table that makes hash/crc32 use the CPU's crc32 instruction.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func updateStdlib(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+
+// copyStdlib copies in pieces, so that the CRC finds them in the first-level cache.
+func copyStdlib(crc uint32, dst, src []byte) uint32 {
+	const piece = 8 << 10
+	for len(src) > piece {
+		copy(dst[:piece], src[:piece])
+		crc = updateStdlib(crc, dst[:piece])
+		dst, src = dst[piece:], src[piece:]
+	}
+	return updateStdlib(crc, dst[:copy(dst, src)])
+}
+
+// kernel is one way to compute the CRC.
+type kernel uint8
+
+const (
+	stdlib kernel = iota
+	avx2          // VPCLMULQDQ on 256 bits
+	avx512        // VPCLMULQDQ on 512 bits
+)
+
+func (k kernel) name() string {
+	switch k {
+	case avx2:
+		return "vpclmulqdq-avx2"
+	case avx512:
+		return "vpclmulqdq-avx512"
+	}
+	return "stdlib"
+}

@@ -2,9 +2,7 @@
 
 package crc32c
 
-import (
-	"golang.org/x/sys/cpu"
-)
+import "golang.org/x/sys/cpu"
 
 //go:generate go -C gen run . -out ../fold_amd64.s -stubs ../fold_amd64.go -pkg crc32c
 
@@ -48,7 +46,6 @@ func update(crc uint32, p []byte) uint32 {
 
 // The copying kernels read no octet twice if the length is a multiple of readOnce and at least
 // leastOnce.
-// least leastOnce.
 const readOnce, leastOnce = 64, 128
 
 func copyUpdate(crc uint32, dst, src []byte) uint32 {
@@ -70,3 +67,35 @@ func copyWhole(crc uint32, dst, src []byte) uint32 {
 	}
 	return copyFallback(crc, dst, src)
 }
+
+// each4 calculates the CRCs of the n octets at p and at the next three multiples
+// of stride after it, for CPUs with SSE4.2. n is a multiple of four.
+//
+//go:noescape
+func each4(crcs *[4]uint32, p *byte, n, stride int)
+
+// eachMax is the length up to which each4 is faster than separate calls. For longer blocks the
+// chosen kernel is faster, because the crc32 instruction needs a cycle for eight octets.
+const eachMax = 224
+
+func updateEach(crcs []uint32, p []byte, n, stride int) {
+	i := 0
+	if chosen != stdlib && n%4 == 0 && 0 < n && n <= eachMax {
+		for ; i+4 <= len(crcs); i += 4 {
+			at := i * stride
+			_ = p[at+3*stride+n-1]
+			each4((*[4]uint32)(crcs[i:]), &p[at], n, stride)
+		}
+	}
+	eachAlone(crcs[i:], p[min(i*stride, len(p)):], n, stride)
+}
+
+// hash/crc32 lets its argument escape. These two functions jump to updateStdlib and copyStdlib.
+// Their declarations promise that nothing escapes, which the compiler cannot prove, so the callers'
+// slices may stay on the stack.
+
+//go:noescape
+func updateFallback(crc uint32, p []byte) uint32
+
+//go:noescape
+func copyFallback(crc uint32, dst, src []byte) uint32

@@ -50,3 +50,11 @@ done:
 	MOVL R11, 8(DI)
 	MOVL R12, 12(DI)
 	RET
+
+// func updateFallback(crc uint32, p []byte) uint32
+TEXT ·updateFallback(SB), NOSPLIT|NOFRAME, $0-36
+	JMP ·updateStdlib(SB)
+
+// func copyFallback(crc uint32, dst, src []byte) uint32
+TEXT ·copyFallback(SB), NOSPLIT|NOFRAME, $0-60
+	JMP ·copyStdlib(SB)
