@@ -41,9 +41,10 @@ func FuzzStartup(f *testing.F) {
 	for _, v := range startupVectors {
 		f.Add(testkit.Unhex(f, v.hex), uint64(1), uint64(0))
 	}
-	for i, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin", "siw-send-bw-request.bin"} {
+	for i, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin"} {
 		f.Add(testdata(f, name)[:24], uint64(i), uint64(3*i))
 	}
+	f.Add(testkit.Unhex(f, sendBWRequest), uint64(2), uint64(6))
 	for n := range uint64(40) {
 		f.Add([]byte(nil), n*0x9e3779b97f4a7c15, n*0xc2b2ae3d27d4eb4f)
 	}

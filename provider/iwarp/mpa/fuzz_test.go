@@ -15,9 +15,10 @@ func FuzzParseFrame(f *testing.F) {
 	for _, v := range startupVectors {
 		f.Add(testkit.Unhex(f, v.hex))
 	}
-	for _, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin", "siw-send-bw-request.bin"} {
+	for _, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin"} {
 		f.Add(testdata(f, name)[:24])
 	}
+	f.Add(testkit.Unhex(f, sendBWRequest))
 	f.Add(request(mpa.Enhanced{IRD: 0x3fff, ORD: 0x3fff, A: true, B: true, C: true, D: true}).AppendTo(nil))
 	f.Add(testkit.Unhex(f, requestKey+"40 01 0201"))
 	f.Fuzz(func(t *testing.T, b []byte) {

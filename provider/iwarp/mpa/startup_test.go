@@ -69,21 +69,28 @@ func TestFrameVectors(t *testing.T) {
 	}
 }
 
+// The start-up frames of `ib_send_bw -R -d siw0 -s 4096 -n 100`, captured as those in testdata.
+const (
+	sendBWRequest = requestKey + "10 02 0004 0000 0000"
+	sendBWReply   = replyKey + "10 02 0004 0000 0000"
+)
+
 // siw's start-up frames from the wire.
 func TestFrameSIW(t *testing.T) {
-	for _, v := range []struct {
-		file     string
+	for name, v := range map[string]struct {
+		wire     []byte
 		kind     mpa.Kind
 		enhanced mpa.Enhanced
 	}{
-		{"siw-rping-initiator.bin", mpa.KindRequest, mpa.Enhanced{IRD: 1, ORD: 1}},
-		{"siw-rping-responder.bin", mpa.KindReply, mpa.Enhanced{IRD: 1, ORD: 1}},
-		{"siw-send-bw-request.bin", mpa.KindRequest, mpa.Enhanced{}},
-		{"siw-send-bw-reply.bin", mpa.KindReply, mpa.Enhanced{}},
+		"request of rping": {testdata(t, "siw-rping-initiator.bin"), mpa.KindRequest,
+			mpa.Enhanced{IRD: 1, ORD: 1}},
+		"reply of rping": {testdata(t, "siw-rping-responder.bin"), mpa.KindReply,
+			mpa.Enhanced{IRD: 1, ORD: 1}},
+		"request of ib_send_bw": {testkit.Unhex(t, sendBWRequest), mpa.KindRequest, mpa.Enhanced{}},
+		"reply of ib_send_bw":   {testkit.Unhex(t, sendBWReply), mpa.KindReply, mpa.Enhanced{}},
 	} {
-		t.Run(v.file, func(t *testing.T) {
-			wire := testdata(t, v.file)
-			f, n, err := mpa.ParseFrame(wire, v.kind)
+		t.Run(name, func(t *testing.T) {
+			f, n, err := mpa.ParseFrame(v.wire, v.kind)
 			if err != nil || n != 24 {
 				t.Fatalf("n %d, error %v", n, err)
 			}
@@ -95,8 +102,8 @@ func TestFrameSIW(t *testing.T) {
 			if err != nil || len(ulp) != 0 || e != v.enhanced {
 				t.Errorf("enhanced data %+v, ULP's % x, error %v", e, ulp, err)
 			}
-			if again := f.AppendTo(nil); !bytes.Equal(again, wire[:n]) {
-				t.Errorf("AppendTo\n% x, want\n% x", again, wire[:n])
+			if again := f.AppendTo(nil); !bytes.Equal(again, v.wire[:n]) {
+				t.Errorf("AppendTo\n% x, want\n% x", again, v.wire[:n])
 			}
 		})
 	}
