@@ -1,3 +1,0 @@
-// Package examples has no code: its folders are programs, most of which are run as two
-// processes. README.md lists them.
-package examples
