@@ -1,11 +1,26 @@
+// Package bridge serves the kernel's RDMA ABI from a device of this project. A program that uses
+// /dev/infiniband/uverbs0 and /dev/infiniband/rdma_cm, as libibverbs and librdmacm with siw's
+// library do, gets the answers that siw would give, and the engine does the work.
+//
+// A [Bridge] serves one program. A [Program] gives it access to that program's memory and
+// descriptors. Package cgo/bridge/lib implements Program for the process that it is loaded into;
+// tests implement it in Go. As in the kernel, the bridge has a file for each open device: a [File].
+// A program's write to the descriptor is a command, which File.Write executes.
+//
+// Arguments are checked as in the kernel, and errors are the kernel's errnos. Package abi defines
+// the messages.
 package bridge
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/ibverbs"
-	"golang.org/x/sys/unix"
 )
 
 // Program is the program that a bridge serves. All methods may be called concurrently.
@@ -140,4 +155,21 @@ func (b *Bridge) trace(c Call) {
 	if b.opts.Trace != nil {
 		b.opts.Trace(c)
 	}
+}
+
+// errno converts err to the errno for the program; nil stays nil.
+func errno(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e := ibverbs.Errno(err); e != 0 {
+		return e
+	}
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return syscall.EOPNOTSUPP
+	case errors.Is(err, os.ErrClosed):
+		return syscall.EBADF
+	}
+	return syscall.EINVAL
 }
