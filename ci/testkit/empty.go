@@ -16,8 +16,8 @@ import (
 )
 
 // Empty calls all methods of values that can't be used. If a method returns an error, the error
-// must say what is wrong with the value, and be EINVAL unless the value is closed. No call may panic
-// or wait.
+// must say what is wrong with the value. It must be EINVAL, unless the value is closed. No call may
+// panic or wait.
 type Empty struct {
 	Patience time.Duration // of a call
 
