@@ -65,8 +65,6 @@ var allowed = map[string][]string{
 	// Serves these calls over the public API, so over any provider.
 	"provider/bridge": {"provider", "provider/bridge/abi", "ibverbs", "ibverbs/rdmacm"},
 	"provider/auto":   {"provider", "provider/engine", "provider/kernel"},
-	// The contract over a control connection; the agent knows which providers there are.
-	"provider/remote": {"provider"},
 	"cgo/ibv":         {},
 	"cgo/rdmacm":      {"cgo/ibv"},
 	// The library that exec loads into C programs: the bridge over the engine, as C calls it.
@@ -97,6 +95,8 @@ var allowed = map[string][]string{
 	// Puts the suite over the engine; of the suite itself only tests and mutants import it.
 	"provider/conformance/onengine": {"provider", "provider/iwarp/...", "provider/conformance", "ibverbs", "provider/engine", "provider/engine/transport"},
 	"provider/conformance/mutants":  {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport", "provider/engine"},
+	// The contract over a control connection; the agent's program opens the providers.
+	"provider/conformance/remote": {"provider"},
 
 	// What tests of all packages need; only tests import it.
 	"ci/testkit": {},

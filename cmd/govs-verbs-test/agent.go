@@ -18,8 +18,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/kernel"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 type agentCmd struct {

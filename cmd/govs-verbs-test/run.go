@@ -16,9 +16,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/conformance/report"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 type runCmd struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 // secretVariable is the environment variable with the secret of agents.

@@ -9,6 +9,10 @@
 //
 // Arguments are checked as in the kernel, and errors are the kernel's errnos. Package abi defines
 // the messages.
+//
+// The package is below provider because package kernel can run on it: libibverbs and librdmacm then
+// use the bridge's device instead of the kernel's. The bridge calls ibverbs and rdmacm, as a program
+// does, so a device of any provider can do the work.
 package bridge
 
 import (

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 // TestIntact: bytes that the agent's device writes beside a region, or into a region that has

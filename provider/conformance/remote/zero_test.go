@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 // TestNilAndZeroValues: calls on a session, device or agent that is nil, zero or closed return

@@ -13,9 +13,9 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 // failing is a listener whose first connection can be written to once, for the hello.

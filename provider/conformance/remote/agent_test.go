@@ -17,8 +17,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 // log collects what an agent logs.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/remote"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 )
 
 // TestPrintable: an agent's texts about itself and its errors contain no control characters for a

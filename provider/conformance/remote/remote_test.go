@@ -18,8 +18,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/remote"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
