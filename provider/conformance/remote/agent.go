@@ -45,8 +45,8 @@ type Agent struct {
 // Limits of what an agent holds for clients.
 const (
 	maxStrangers = 32          // connections that have not proved that they know the secret
-	maxUnderWay  = 4096        // unanswered requests
-	maxHeads     = 2 * maxHead // total bytes of their heads
+	maxUnderWay  = 4096        // unanswered requests, which a client does not exceed
+	maxHeads     = 2 * maxHead // total bytes of their heads; further requests wait
 	maxBlocks    = 1 << 17     // including the blocks for which there was no memory
 	captureBytes = 512 << 10   // a running capture without its packets
 	defaultBytes = 1 << 30
@@ -209,6 +209,7 @@ type served struct {
 	mu      sync.Mutex
 	under   map[uint64]context.CancelFunc // unanswered requests
 	heads   int                           // bytes of their heads
+	room    chan struct{}                 // receives after a request is answered; has one place
 	objects map[uint32]*thing             // open objects
 	last    uint32                        // the last number that was given to an object
 
@@ -233,7 +234,7 @@ type thing struct {
 }
 
 func newServed(a *Agent, c *conn) *served {
-	return &served{agent: a, conn: c, done: make(chan struct{}),
+	return &served{agent: a, conn: c, done: make(chan struct{}), room: make(chan struct{}, 1),
 		under: make(map[uint64]context.CancelFunc), objects: make(map[uint32]*thing),
 		twins: make(map[uint32]*twin), recordings: make(map[uint16]func() ([]byte, error))}
 }
@@ -297,36 +298,79 @@ func (s *served) listen(ctx context.Context) error {
 	}
 }
 
-// begin starts a request.
+// begin starts a request, once there is room for it.
 func (s *served) begin(ctx context.Context, m *message) error {
-	var r request
-	if err := json.Unmarshal(m.head, &r); err != nil {
-		return fmt.Errorf("%w: %w", errFrame, err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	number, size := m.number, len(m.head)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, twice := s.under[number]
-	if twice || len(s.under) >= maxUnderWay || s.heads+size > maxHeads {
+	if err := s.admit(number, size, cancel); err != nil {
 		cancel()
-		return fmt.Errorf("%w: request %d comes twice, or too many are under way", errFrame, number)
+		return err
 	}
-	s.under[number] = cancel
-	s.heads += size
+	var r request
+	if err := json.Unmarshal(m.head, &r); err != nil {
+		s.answered(number, size)
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
 	s.calls.Go(func() {
-		defer cancel()
+		defer s.answered(number, size)
 		slot := s.slotOf(r.On) // read first, because the verb may close the object
 		res, err := s.perform(ctx, &r)
 		if err := s.answer(number, &r, slot, res, err); err != nil {
 			_ = s.conn.nc.Close()
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.under, number)
-		s.heads -= size
 	})
 	return nil
+}
+
+// admit counts a request as unanswered. If it does not fit beside the requests under way, admit
+// waits until enough of them are answered, at most for the patience, because a program may make
+// several large posts at once. A post waits for nothing that the client would have to send, so the
+// agent may stop reading until then.
+func (s *served) admit(number uint64, size int, cancel context.CancelFunc) error {
+	var late <-chan time.Time
+	for {
+		fits, err := s.tryAdmit(number, size, cancel)
+		if fits || err != nil {
+			return err
+		}
+		if late == nil {
+			late = time.After(s.conn.patience)
+		}
+		select {
+		case <-s.room:
+		case <-late:
+			return fmt.Errorf("a request had no room beside unanswered ones for %v", s.conn.patience)
+		}
+	}
+}
+
+// tryAdmit admits a request if it fits.
+func (s *served) tryAdmit(number uint64, size int,
+	cancel context.CancelFunc) (fits bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, twice := s.under[number]; twice {
+		return false, fmt.Errorf("%w: request %d comes twice", errFrame, number)
+	}
+	if len(s.under) >= maxUnderWay || s.heads+size > maxHeads {
+		return false, nil
+	}
+	s.under[number] = cancel
+	s.heads += size
+	return true, nil
+}
+
+// answered makes room for other requests after the end of an admitted one.
+func (s *served) answered(number uint64, size int) {
+	s.mu.Lock()
+	s.under[number]()
+	delete(s.under, number)
+	s.heads -= size
+	s.mu.Unlock()
+	select {
+	case s.room <- struct{}{}:
+	default: // the reader already has a reason to look again
+	}
 }
 
 // perform runs a request. It turns a panic of a provider into an error of the call.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // request is the head of a request.
@@ -48,6 +49,10 @@ func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: %w", verb, err)
 	}
+	if len(head) > maxHead {
+		return reply{}, fmt.Errorf("%s: %d bytes of arguments, and a message has room for %d; "+
+			"pass fewer at once: %w", verb, len(head), maxHead, syscall.EMSGSIZE)
+	}
 	number, got, err := c.send(m, head)
 	if err != nil {
 		return reply{}, err
@@ -78,6 +83,11 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 	if c.gone != nil {
 		c.mu.Unlock()
 		return 0, nil, c.gone
+	}
+	if len(c.waiting) >= maxUnderWay {
+		c.mu.Unlock()
+		return 0, nil, fmt.Errorf("%d calls wait for the agent, which is its limit: %w", maxUnderWay,
+			syscall.EAGAIN)
 	}
 	c.lastNumber++
 	number = c.lastNumber

@@ -8,23 +8,28 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine"
 )
+
+// session returns a session with an agent, which ends with the test.
+func session(t *testing.T, a *Agent) *Session {
+	t.Helper()
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		testkit.OK(t, <-served)
+	})
+	c := testkit.Must(Dial(t.Context(), l.Addr().String(), Options{}))(t)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
 
 // TestPushWaits: when push returns, the agent has changes that another call had collected but not
 // sent yet. Otherwise an RDMA Read that is posted here would find old bytes there.
 func TestPushWaits(t *testing.T) {
-	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	a := &Agent{Open: func(string, []string) (provider.Provider, error) { return engine.New(nil), nil }}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- a.Serve(ctx, l) }()
-	defer func() {
-		cancel()
-		testkit.OK(t, <-served)
-	}()
-	c := testkit.Must(Dial(t.Context(), l.Addr().String(), Options{}))(t)
-	defer c.Close()
+	c := session(t, engines(0))
 	d := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
 	pd := testkit.Must(d.AllocPD())(t)
 	buf := make([]byte, 64)
