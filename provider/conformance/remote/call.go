@@ -124,19 +124,20 @@ func (c *Session) cancel(number uint64) {
 	}
 }
 
-// do calls a verb and decodes its result.
-func do[R any](ctx context.Context, c *Session, m *memory, verb string, on uint32,
-	args any) (R, error) {
+// do calls a verb of an object and decodes its result. It also sends the changes of m, unless m is
+// nil.
+func do[R any](ctx context.Context, f *far, m *memory, verb string, args any) (R, error) {
 	var result R
-	r, err := c.call(ctx, m, verb, on, args)
+	r, err := f.c.call(ctx, m, verb, f.h, args)
 	if len(r.Result) > 0 {
 		if jerr := json.Unmarshal(r.Result, &result); jerr != nil {
-			return result, c.fail(fmt.Errorf("%w: %s is answered with something else: %w", errFrame,
+			return result, f.c.fail(fmt.Errorf("%w: %s is answered with something else: %w", errFrame,
 				verb, jerr))
 		}
 	}
-	for r.More && err == nil {
-		r, err = c.call(ctx, nil, verbPull, on, none{})
+	for r.More && err == nil && f.mem != nil {
+		// The object may be closed, but its device is not.
+		r, err = f.c.call(ctx, nil, verbPull, f.mem.device, none{})
 	}
 	return result, err
 }

@@ -33,7 +33,7 @@ func (d *Device) newID(h uint32, cookie any) *cmID {
 // Next implements provider.EventChannel.
 func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	for {
-		e, err := do[cmEvent](ctx, ch.c, nil, "rdma_get_cm_event", ch.h, none{})
+		e, err := do[cmEvent](ctx, &ch.far, nil, "rdma_get_cm_event", none{})
 		if err != nil {
 			return provider.CMEvent{}, err
 		}

@@ -21,7 +21,7 @@ func (p *farProvider) Name() string { return p.name }
 
 // Devices implements provider.Provider.
 func (p *farProvider) Devices() ([]provider.DeviceInfo, error) {
-	return do[[]provider.DeviceInfo](context.Background(), p.c, nil, "ibv_get_device_list", 0,
+	return do[[]provider.DeviceInfo](context.Background(), &far{c: p.c}, nil, "ibv_get_device_list",
 		openArgs{Provider: p.name, Options: p.options})
 }
 
@@ -35,13 +35,13 @@ func (p *farProvider) Open(name string) (provider.Device, error) {
 	c.lastSlot++
 	d := &Device{far: far{c: c}, memory: memory{slot: c.lastSlot}}
 	c.mem.Unlock()
-	d.mem = &d.memory
-	r, err := do[opened](context.Background(), c, nil, "ibv_open_device", 0,
+	r, err := do[opened](context.Background(), &d.far, nil, "ibv_open_device",
 		openArgs{p.name, name, p.options, d.memory.slot})
 	if err != nil {
 		return nil, err
 	}
 	d.h, d.name, d.transport = r.Handle, r.Name, r.Transport
+	d.mem, d.memory.device = &d.memory, d.h
 	c.mem.Lock()
 	c.devices[d] = true
 	c.mem.Unlock()
@@ -69,7 +69,7 @@ func (f *far) plain(verb string, args any) error {
 	if err := f.usable(); err != nil {
 		return err
 	}
-	_, err := do[none](context.Background(), f.c, f.mem, verb, f.h, args)
+	_, err := do[none](context.Background(), f, f.mem, verb, args)
 	return err
 }
 
@@ -78,12 +78,12 @@ func quiet[R any](f *far, verb string, args any) (r R, err error) {
 	if err := f.usable(); err != nil {
 		return r, err
 	}
-	return do[R](context.Background(), f.c, nil, verb, f.h, args)
+	return do[R](context.Background(), f, nil, verb, args)
 }
 
 // loud calls a verb with a result. Memory changes go with the call.
 func loud[R any](f *far, verb string, args any) (R, error) {
-	return do[R](context.Background(), f.c, f.mem, verb, f.h, args)
+	return do[R](context.Background(), f, f.mem, verb, args)
 }
 
 // Device is a device of an agent, made by Open of [Session.Provider].
@@ -216,7 +216,7 @@ func (d *Device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 		return provider.AsyncEvent{}, err
 	}
 	for {
-		e, err := do[asyncEvent](ctx, d.c, nil, "ibv_get_async_event", d.h, none{})
+		e, err := do[asyncEvent](ctx, &d.far, nil, "ibv_get_async_event", none{})
 		if err != nil {
 			return provider.AsyncEvent{}, err
 		}

@@ -11,7 +11,7 @@ func (c *Session) Clock(ctx context.Context) (ahead, within time.Duration, err e
 	const tries = 9
 	for k := range tries {
 		began := time.Now()
-		r, err := do[clockReading](ctx, c, nil, verbClock, 0, none{})
+		r, err := do[clockReading](ctx, &far{c: c}, nil, verbClock, none{})
 		trip := time.Since(began)
 		if err != nil {
 			return 0, 0, err
@@ -25,7 +25,7 @@ func (c *Session) Clock(ctx context.Context) (ahead, within time.Duration, err e
 
 // StartCapture makes the agent record the packets of a TCP port.
 func (c *Session) StartCapture(ctx context.Context, port uint16) error {
-	_, err := do[none](ctx, c, nil, verbCapture, 0, captureArgs{port})
+	_, err := do[none](ctx, &far{c: c}, nil, verbCapture, captureArgs{port})
 	return err
 }
 

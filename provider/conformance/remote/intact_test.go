@@ -1,6 +1,8 @@
 package remote_test
 
 import (
+	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"unsafe"
@@ -91,4 +93,32 @@ func TestPlaces(t *testing.T) {
 	}
 	testkit.OK(t, pd.Close())
 	testkit.OK(t, vctx.Close())
+}
+
+// TestMoreThanFits: when a call returns, the program's memory has all of the device's changes, even
+// if they need several messages, whatever the call's object is, and even if the call closes it.
+func TestMoreThanFits(t *testing.T) {
+	var region []byte
+	p := &scribbler{engine.New(nil), func(b []byte) { region = b }}
+	s := dial(t, agent(t, &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return p, nil }}))
+	vctx, _ := open(t, s)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
+	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 1}}))(t)
+	buf := make([]byte, 20<<20)
+	mr := testkit.Must(pd.RegMR(buf, ibverbs.AccessLocalWrite))(t)
+	for value, call := range []func() error{
+		func() error { return qp.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState) },
+		qp.Close,
+	} {
+		for i := range region {
+			region[i] = byte(value + 1)
+		}
+		if err := call(); err != nil || !bytes.Equal(buf, region) {
+			t.Errorf("call %d: %v; all changes arrived: %v", value, err, bytes.Equal(buf, region))
+		}
+	}
+	for _, o := range []io.Closer{mr, cq, pd, vctx} {
+		testkit.OK(t, o.Close())
+	}
 }

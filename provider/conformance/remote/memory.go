@@ -21,6 +21,7 @@ type block struct {
 // memory is all memory that a device's regions cover. A lock guards the exchange of its bytes; it
 // is never held while something is sent.
 type memory struct {
+	device uint32 // the device's number
 	slot   uint16 // the upper half of its blocks' numbers
 	last   int    // number of blocks made so far
 	blocks []*block

@@ -143,7 +143,7 @@ type compChannel struct{ far }
 // Next implements provider.CompChannel.
 func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 	for {
-		r, err := do[made](ctx, ch.c, nil, "ibv_get_cq_event", ch.h, none{})
+		r, err := do[made](ctx, &ch.far, nil, "ibv_get_cq_event", none{})
 		if err != nil {
 			return nil, err
 		}
