@@ -160,4 +160,4 @@ func (id *cmID) SetCookie(cookie any) {
 	id.cookie = cookie
 }
 
-func (id *cmID) Close() error { return id.plain("rdma_destroy_id", none{}) }
+func (id *cmID) Close() error { return id.destroy("rdma_destroy_id") }

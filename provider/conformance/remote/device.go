@@ -73,6 +73,15 @@ func (f *far) plain(verb string, args any) error {
 	return err
 }
 
+// destroy calls a verb that closes the object. After that, the session ignores its events.
+func (f *far) destroy(verb string) error {
+	err := f.plain(verb, none{})
+	if err == nil {
+		f.c.unregister(f.h)
+	}
+	return err
+}
+
 // quiet calls a verb that is a query: no memory changes go with it.
 func quiet[R any](f *far, verb string, args any) (r R, err error) {
 	if err := f.usable(); err != nil {

@@ -2,11 +2,13 @@ package remote
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
 )
 
 // TestCallIsTooLong: a call whose arguments do not fit into a message fails, and the session does
@@ -36,4 +38,26 @@ func TestCallsAreBounded(t *testing.T) {
 	clear(c.waiting)
 	c.mu.Unlock()
 	testkit.Must(c.Provider("engine", nil).Devices())(t)
+}
+
+// TestClosedObjectsAreForgotten: a session keeps nothing of an object that the program has closed.
+func TestClosedObjectsAreForgotten(t *testing.T) {
+	c := session(t, engines(0))
+	d := testkit.Must(c.Provider("engine", nil).Open(""))(t)
+	pd := testkit.Must(d.AllocPD())(t)
+	ch := testkit.Must(d.CreateEventChannel())(t)
+	cq := testkit.Must(d.CreateCQ(provider.CQInitAttr{CQE: 4}))(t)
+	qp := testkit.Must(pd.CreateQP(provider.QPInitAttr{SendCQ: cq, RecvCQ: cq, Type: provider.QPTypeRC,
+		Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+	srq := testkit.Must(pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	id := testkit.Must(ch.CreateID(nil))(t)
+	for _, o := range []io.Closer{qp, srq, cq, id} {
+		testkit.OK(t, o.Close())
+	}
+	if len(c.objects) != 0 {
+		t.Errorf("%d objects are left", len(c.objects))
+	}
+	for _, o := range []io.Closer{ch, pd, d} {
+		testkit.OK(t, o.Close())
+	}
 }

@@ -182,7 +182,7 @@ func (q *cq) CQE() int {
 }
 
 func (q *cq) Cookie() any  { return q.cookie }
-func (q *cq) Close() error { return q.plain("ibv_destroy_cq", none{}) }
+func (q *cq) Close() error { return q.destroy("ibv_destroy_cq") }
 
 // srq is an SRQ of the agent.
 type srq struct {
@@ -207,7 +207,7 @@ func (s *srq) Query() (provider.SRQAttr, error) {
 }
 
 func (s *srq) Cookie() any  { return s.cookie }
-func (s *srq) Close() error { return s.plain("ibv_destroy_srq", none{}) }
+func (s *srq) Close() error { return s.destroy("ibv_destroy_srq") }
 
 // qp is a QP of the agent.
 type qp struct {
@@ -313,4 +313,4 @@ func (q *qp) Cause() error {
 }
 
 func (q *qp) Cookie() any  { return q.cookie }
-func (q *qp) Close() error { return q.plain("ibv_destroy_qp", none{}) }
+func (q *qp) Close() error { return q.destroy("ibv_destroy_qp") }

@@ -327,6 +327,13 @@ func (c *Session) register(h uint32, o any) {
 	c.objects[h] = o
 }
 
+// unregister forgets a closed object.
+func (c *Session) unregister(h uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.objects, h)
+}
+
 // object returns the object with a number, or nil if there is none of type O.
 func object[O any](c *Session, h uint32) O {
 	c.mu.Lock()
