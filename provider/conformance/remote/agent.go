@@ -152,6 +152,7 @@ func (a *Agent) log(format string, args ...any) {
 func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven *strangers) {
 	defer c.Close()
 	from := c.RemoteAddr().String()
+	_ = c.SetDeadline(time.Now().Add(handshakeLimit)) // before ctx may shorten it
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	taken := false
 	k, err := receive(c, a.Secret, a.Host.Build, func() string {
@@ -160,7 +161,8 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		taken = refusal == ""
 		return refusal
 	})
-	if taken { // even if the connection failed before the client was informed
+	stopped := !stop() // for every client, because ctx keeps what is not stopped
+	if taken {         // even if the connection failed before the client was informed
 		defer one.give()
 	}
 	if unproven.remove(c); errors.Is(err, net.ErrClosed) {
@@ -173,7 +175,7 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		a.log("%s: refused: %v", from, err)
 		return
 	}
-	if !stop() {
+	if stopped {
 		return
 	}
 	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))

@@ -176,10 +176,10 @@ func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
 	return k, theirs, nil
 }
 
-// receive does the agent's part of the start. It calls admit once the client has proved that it
-// knows the secret; admit returns why the agent refuses the client, or "" if it does not.
+// receive does the agent's part of the start, on a connection with a deadline, which it removes at
+// the end. It calls admit once the client has proved that it knows the secret; admit returns why
+// the agent refuses the client, or "" if it does not.
 func receive(c net.Conn, secret []byte, build string, admit func() (refusal string)) (keys, error) {
-	_ = c.SetDeadline(time.Now().Add(handshakeLimit))
 	mine := newHello(build)
 	theirs, err := readHello(c)
 	if err != nil && !errors.Is(err, ErrVersion) {

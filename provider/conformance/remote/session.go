@@ -125,26 +125,34 @@ func Dial(ctx context.Context, address string, o Options) (*Session, error) {
 		_ = nc.Close()
 		return fail(err)
 	}
-	unstop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Now()) })
-	k, _, err := greet(nc, o.Secret, o.Build)
-	if err != nil || !unstop() {
-		_ = nc.Close()
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = fmt.Errorf("it is no agent, or serves as many as it can: %w", err)
-		}
-		return fail(errors.Join(ctx.Err(), err))
+	unstop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	c, err := newSession(nc, address, o)
+	if !unstop() {
+		err = ctx.Err()
 	}
-	c := &Session{address: address, conn: newConn(nc, k.toClient, k.toAgent, o.Patience),
-		done: make(chan struct{}), waiting: make(map[uint64]chan reply),
-		objects: make(map[uint32]any), devices: make(map[*Device]bool),
-		blocks: make(map[uint32]*block)}
-	if err := c.meet(); err != nil {
+	if err != nil {
 		_ = nc.Close()
 		return fail(err)
 	}
 	c.beats.Go(func() { c.conn.beat(c.done) })
 	c.beats.Go(c.listen)
 	return c, nil
+}
+
+// newSession does the client's part of the start on a connection to an agent.
+func newSession(nc net.Conn, address string, o Options) (*Session, error) {
+	k, _, err := greet(nc, o.Secret, o.Build)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("it is no agent, or serves as many as it can: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &Session{address: address, conn: newConn(nc, k.toClient, k.toAgent, o.Patience),
+		done: make(chan struct{}), waiting: make(map[uint64]chan reply),
+		objects: make(map[uint32]any), devices: make(map[*Device]bool),
+		blocks: make(map[uint32]*block)}
+	return c, c.meet()
 }
 
 // meet reads the agent's description of its host.

@@ -3,6 +3,7 @@ package remote
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -55,7 +56,7 @@ func (s *strangers) remove(c net.Conn) {
 	}
 }
 
-func (s *strangers) drop(i int) { s.list = append(s.list[:i], s.list[i+1:]...) }
+func (s *strangers) drop(i int) { s.list = slices.Delete(s.list, i, i+1) }
 
 // group returns one address for all addresses that one peer can have, as in the engine's limits per
 // peer: an IPv4 address, or the first 64 bits of an IPv6 address.

@@ -1,0 +1,137 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// patience limits how long a test waits for an event that must come.
+const patience = 2 * time.Minute
+
+// counted is a listener that counts the connections that are not freed.
+type counted struct {
+	net.Listener
+	accepted, freed atomic.Int32
+}
+
+// countedConn is a connection that the garbage collector can free.
+type countedConn struct{ net.Conn }
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.accepted.Add(1)
+	counted := &countedConn{c}
+	runtime.AddCleanup(counted, func(int) { l.freed.Add(1) }, 0)
+	return counted, nil
+}
+
+// TestStrangersAreForgotten: the agent keeps nothing of a connection that has ended before it
+// proved that it knows the secret.
+func TestStrangersAreForgotten(t *testing.T) {
+	l := &counted{Listener: testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- engines(0).Serve(ctx, l) }()
+	const strangers = 10
+	for range strangers {
+		c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+		testkit.OK(t, c.Close())
+	}
+	for end := time.Now().Add(patience); l.freed.Load() < strangers; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("of %d connections %d are freed", l.accepted.Load(), l.freed.Load())
+			break
+		}
+		runtime.GC()
+	}
+	cancel()
+	testkit.OK(t, <-served)
+}
+
+// TestDialEnds: Dial returns when its context ends, even if the agent falls silent after it has
+// proved that it knows the secret.
+func TestDialEnds(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := Dial(ctx, l.Addr().String(), Options{Patience: time.Hour})
+		ended <- err
+	}()
+	c := testkit.Must(l.Accept())(t)
+	defer c.Close()
+	testkit.Must(receive(c, nil, "", func() string { return "" }))(t)
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want the context's error", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("Dial does not return")
+	}
+}
+
+// lastMoment is a listener whose only connection comes when the agent is stopped.
+type lastMoment struct {
+	stop   func()
+	closed chan struct{}
+	conn   net.Conn
+}
+
+func (l *lastMoment) Accept() (net.Conn, error) {
+	c := l.conn
+	if l.conn = nil; c == nil {
+		<-l.closed
+		return nil, net.ErrClosed
+	}
+	l.stop()
+	return &lateDeadline{Conn: c}, nil
+}
+
+func (l *lastMoment) Close() error   { close(l.closed); return nil }
+func (l *lastMoment) Addr() net.Addr { return nil }
+
+// lateDeadline is a connection whose future deadlines are set after all goroutines have reacted to
+// what came before.
+type lateDeadline struct{ net.Conn }
+
+func (c *lateDeadline) SetDeadline(at time.Time) error {
+	if time.Until(at) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	return c.Conn.SetDeadline(at)
+}
+
+func (c *lateDeadline) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+// TestStopAtStart: an agent that is stopped does not wait for a connection that it has just
+// accepted.
+func TestStopAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		err := engines(0).Serve(ctx, &lastMoment{cancel, make(chan struct{}), near})
+		if took := time.Since(began); err != nil || took >= handshakeLimit {
+			t.Errorf("%v after %v", err, took)
+		}
+		if _, err := far.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection: %v, want that it is closed", err)
+		}
+		testkit.OK(t, far.Close())
+	})
+}
