@@ -38,13 +38,15 @@ type Agent struct {
 	// queues, and its capture files. A device counts as 256 KiB, a running capture as 512 KiB.
 	MaxMemory uint64
 
-	// Log, if not nil, is called with messages for a person who watches the agent.
+	// Log, if not nil, is called with messages for a person who watches the agent, also
+	// concurrently. While it blocks, the agent accepts no more than 64 connections.
 	Log func(format string, args ...any)
 }
 
 // Limits of what an agent holds for clients.
 const (
 	maxStrangers = 32          // connections that have not proved that they know the secret
+	maxGreeted   = 64          // connections: those, the run's, and others whose goroutine still ends
 	maxUnderWay  = 4096        // unanswered requests, which a client does not exceed
 	maxHeads     = 2 * maxHead // total bytes of their heads; further requests wait
 	maxBlocks    = 1 << 17     // including the blocks for which there was no memory
@@ -90,6 +92,7 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	unproven := &strangers{most: maxStrangers}
+	places := make(chan struct{}, maxGreeted)
 	var one serving
 	pause := acceptPauseMin
 	for {
@@ -110,8 +113,10 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 		default:
 			pause = acceptPauseMin
 			unproven.add(c)
+			places <- struct{}{} // waits while Log blocks; others wait in the backlog
 			running.Go(func() {
 				a.welcome(ctx, c, &one, unproven)
+				<-places
 			})
 		}
 	}
@@ -172,6 +177,7 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		err = errors.New("it has left before it proved that it knows the secret")
 	}
 	if err != nil {
+		_ = c.Close() // first, because Log may block
 		a.log("%s: refused: %v", from, err)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,54 @@ func TestStrangersAreForgotten(t *testing.T) {
 	}
 	cancel()
 	testkit.OK(t, <-served)
+}
+
+// TestBlockedLog: while Log does not return, the agent closes what it refuses, and accepts only as
+// many connections as it has places for.
+func TestBlockedLog(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	var logging atomic.Int32
+	a := engines(0)
+	a.Log = func(string, ...any) {
+		logging.Add(1)
+		<-release
+	}
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, l) }()
+	var strangers []net.Conn
+	for range 2 * maxGreeted {
+		c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+		defer c.Close()
+		testkit.OK(t, c.SetDeadline(time.Now().Add(patience)))
+		testkit.Must(c.Write([]byte("not a hello")))(t)
+		strangers = append(strangers, c)
+	}
+	for end := time.Now().Add(patience); logging.Load() < maxGreeted; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are refused", logging.Load())
+		}
+	}
+	closes(t, strangers[0])
+	time.Sleep(20 * time.Millisecond)
+	if n := logging.Load(); n > maxGreeted {
+		t.Errorf("%d connections wait for Log", n)
+	}
+	close(release)
+	for _, c := range strangers {
+		closes(t, c)
+	}
+	cancel()
+	testkit.OK(t, <-served)
+}
+
+// closes waits until the agent closes a connection.
+func closes(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the agent has not closed the connection")
+	}
 }
 
 // TestDialEnds: Dial returns when its context ends, even if the agent falls silent after it has
