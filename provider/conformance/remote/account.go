@@ -87,12 +87,19 @@ func (s *served) charge(n uint64) error {
 	}
 	s.counting.Lock()
 	defer s.counting.Unlock()
-	if n > limit || s.held > limit-n {
-		return fmt.Errorf("the agent holds %d bytes for this run, and %d more exceed its limit of "+
-			"%d: %w", s.held, n, limit, syscall.ENOMEM)
+	if held := s.earlier + s.held; n > limit || held > limit-n {
+		return fmt.Errorf("the agent holds %d bytes for runs, and %d more exceed its limit of %d: %w",
+			held, n, limit, syscall.ENOMEM)
 	}
 	s.held += n
 	return nil
+}
+
+// holds returns what the agent holds for a client, in bytes.
+func (s *served) holds() uint64 {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	return s.held
 }
 
 func (s *served) refund(n uint64) {

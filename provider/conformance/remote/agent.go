@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,7 +36,8 @@ type Agent struct {
 
 	// MaxMemory limits the memory that the agent holds for a client, in bytes; 0 means 1 GiB. It
 	// covers the client's regions (the agent has two copies of each), its open objects with their
-	// queues, and its capture files. A device counts as 256 KiB, a running capture as 512 KiB.
+	// queues, and its capture files. A device counts as 256 KiB, a running capture as 512 KiB. What
+	// earlier runs had counts, too, until their providers have returned from all calls.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with messages for a person who watches the agent, also
@@ -127,6 +129,8 @@ type serving struct {
 	mu    sync.Mutex
 	whom  string // empty: nobody
 	since time.Time
+
+	left atomic.Uint64 // bytes of ended runs whose providers have not returned from a call
 }
 
 // take begins to serve a client, or returns why it does not.
@@ -185,8 +189,13 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		return
 	}
 	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))
+	s.earlier = one.left.Load()
 	a.log("%s: a run begins", from)
-	why := s.serve(ctx)
+	a.finish(s, from, s.serve(ctx), one)
+}
+
+// finish frees what a run has left, and waits for that, at most for the patience.
+func (a *Agent) finish(s *served, from string, why error, one *serving) {
 	freed := make(chan []error, 1)
 	go func() {
 		left := s.disconnect()
@@ -200,6 +209,12 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 			a.log("%s: not freed: %v", from, err)
 		}
 	case <-time.After(s.conn.patience):
+		held := s.holds()
+		one.left.Add(held)
+		go func() {
+			<-freed
+			one.left.Add(-held)
+		}()
 		a.log("%s: the run has ended: %v; after %v a provider has not returned from a call, so that "+
 			"its devices stay open", from, why, s.conn.patience)
 	}
@@ -226,6 +241,7 @@ type served struct {
 
 	counting sync.Mutex
 	held     uint64 // bytes of twins, objects and recordings
+	earlier  uint64 // bytes that earlier runs still held when this one began; does not change
 
 	recordings map[uint16]func() ([]byte, error) // by port, under mu
 }

@@ -3,10 +3,13 @@ package remote_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,6 +116,61 @@ func TestStuckProvider(t *testing.T) {
 	l.await(t, "a provider has not returned from a call")
 	open(t, dial(t, addr))
 	stop()
+}
+
+// TestStuckRunCounts: what a run holds counts in the memory of the next runs until its provider has
+// returned from all calls.
+func TestStuckRunCounts(t *testing.T) {
+	testkit.Scaled(t, 250*time.Millisecond, func(unit time.Duration) error {
+		called, release := make(chan struct{}), make(chan struct{})
+		let := sync.OnceFunc(func() { close(release) })
+		defer let()
+		var l log
+		addr, _ := stoppable(t, &remote.Agent{Log: l.add, Patience: unit, MaxMemory: 384 << 10,
+			Open: func(string, []string) (provider.Provider, error) {
+				return &stuck{engine.New(nil), called, release}, nil
+			}})
+		// run begins a run and opens a device in it, which counts as 256 KiB.
+		run := func() (*remote.Session, provider.Device, error) {
+			s, err := remote.Dial(t.Context(), addr, remote.Options{Patience: unit})
+			for end := time.Now().Add(patience); errors.Is(err, remote.ErrBusy) && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+				s, err = remote.Dial(t.Context(), addr, remote.Options{Patience: unit})
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			d, err := s.Provider("engine", nil).Open("")
+			return s, d, err
+		}
+		s, d, err := run()
+		if err != nil {
+			return err
+		}
+		go func() { _, _ = d.AllocPD() }()
+		select {
+		case <-called:
+		case <-s.Done():
+			return s.Err()
+		}
+		testkit.OK(t, s.Close())
+		l.await(t, "a provider has not returned from a call")
+		s, _, err = run()
+		if !errors.Is(err, syscall.ENOMEM) {
+			return fmt.Errorf("a device of the next run: %v, want ENOMEM", err)
+		}
+		testkit.OK(t, s.Close())
+		let()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if s, _, err = run(); err == nil || time.Now().After(end) {
+				return err
+			}
+			if s != nil {
+				testkit.OK(t, s.Close())
+			}
+		}
+	})
 }
 
 // panicking is a provider whose devices panic when they are closed.
