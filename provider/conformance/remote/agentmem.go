@@ -22,8 +22,9 @@ func (s *served) take(body []byte) error {
 		switch {
 		case r.what == recordBlock && t == nil && len(s.twins) < maxBlocks:
 			s.twins[r.block] = s.newTwin(r.at, r.n)
-		case t == nil, r.what == recordBlock:
-			return fmt.Errorf("%w: record %d of block %#x", errFrame, r.what, r.block)
+		case r.what == recordBlock:
+			return fmt.Errorf("%w: another block %#x, with %d", errFrame, r.block, len(s.twins))
+		case t == nil: // freed with its device, whose end the client had not processed yet
 		case r.what == recordRetire:
 			t.retired = true
 		case t.err != nil: // the region over it was refused

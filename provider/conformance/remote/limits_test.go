@@ -3,6 +3,7 @@ package remote
 import (
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,6 +39,28 @@ func TestCallsAreBounded(t *testing.T) {
 	clear(c.waiting)
 	c.mu.Unlock()
 	testkit.Must(c.Provider("engine", nil).Devices())(t)
+}
+
+// TestRecordsAfterTheDevice: the agent accepts records of a block that it has freed with its device.
+// Here another goroutine of the program closes the device before the call that closes the region
+// has returned.
+func TestRecordsAfterTheDevice(t *testing.T) {
+	c := session(t, engines(0))
+	other := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+	d := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+	pd := testkit.Must(d.AllocPD())(t)
+	buf := make([]byte, 64)
+	region := testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t).(*mr)
+	testkit.OK(t, region.plain("ibv_dereg_mr", none{}))
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, d.plain("ibv_close_device", none{}))
+	buf[0] = 1
+	if err := d.Push(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Push of a closed device: %v", err)
+	}
+	c.release(region.mem, region.block)
+	testkit.OK(t, other.Push())
+	testkit.OK(t, other.Close())
 }
 
 // TestClosedObjectsAreForgotten: a session keeps nothing of an object that the program has closed.
