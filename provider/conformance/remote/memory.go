@@ -90,9 +90,11 @@ func (c *Session) forget(d *Device) {
 	m.blocks = nil
 }
 
-// changes returns what the program has changed in the memory m, or in the memory of all devices if
-// m is nil. number is the request that carries the changes. more reports that not all changes fit
-// into a message.
+// maxChanges is the approximate limit for changes in a message, in bytes.
+const maxChanges = 8 << 20
+
+// changes returns what the program has changed in the memory m. number is the request that carries
+// the changes. more reports that not all changes fit into a message.
 func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
@@ -105,21 +107,6 @@ func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 		body = appendRecord(body, r)
 	}
 	c.pending = nil
-	if m != nil {
-		return c.changesOf(body, m)
-	}
-	for d := range c.devices {
-		if body, more = c.changesOf(body, d.mem); more {
-			break
-		}
-	}
-	return body, more
-}
-
-// maxChanges is the approximate limit for changes in a message, in bytes.
-const maxChanges = 8 << 20
-
-func (c *Session) changesOf(body []byte, m *memory) ([]byte, bool) {
 	for _, b := range m.blocks {
 		if !b.made {
 			b.made = true
