@@ -48,7 +48,7 @@ func earlyCases() map[string]earlyCase {
 	consortium := plain
 	consortium.Revision, consortium.Markers = 0, true
 	cases := map[string]earlyCase{
-		"enhanced":    {reply: enhanced(nil)},
+		"enhanced": {reply: enhanced(nil)},
 		"markers": {opts: Options{Conformance: Conformance{Markers: true}}, markers: true,
 			reply: enhanced(nil)},
 		"markers too": {reply: enhanced(func(f *mpa.Frame, _ *mpa.Enhanced) { f.Markers = true })},

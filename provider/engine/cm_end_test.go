@@ -175,7 +175,7 @@ func TestMigrate(t *testing.T) {
 		l := w.server.listen()
 		old := w.server.ch
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		waitFor(t, "the request waits on the old channel", func() bool { return old.events() == 1 })
+		waitFor(t, "the request waits on the old channel", func() bool { return old.Events() == 1 })
 		w.server.ch = second
 		testkit.OK(t, l.Migrate(w.server.ch))
 		testkit.OK(t, l.Migrate(w.server.ch))

@@ -304,7 +304,8 @@ func (w *cmWorld) meet(what string, client, l *cm.ID) (server *cm.ID) {
 	return server
 }
 
-// rawPeer is a peer that sends what the test says. It has no poller: where it waits, it tries again.
+// rawPeer is a peer that sends what the test says. It has no poller: where it waits, it tries
+// again.
 type rawPeer struct {
 	t    *testing.T
 	conn transport.Conn

@@ -20,7 +20,7 @@ import (
 // That peer had more time than all others to see its end, and a peer that floods the device with
 // ending connections displaces only its own.
 //
-// A goroutine may take mu while it holds linger.mu or farewell.mu, and dropping while it holds
+// A goroutine may take mu while it holds closer.mu or farewell.mu, and dropping while it holds
 // farewell.mu. It takes no lock while it holds one of these two.
 type departures struct {
 	mu       sched.Mutex[locks.Departures]

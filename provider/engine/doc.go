@@ -129,9 +129,10 @@ package engine
 
 // Words of this package's code that are not the field's:
 //
-//   - receive side, transmit side: the halves of a stream, each with a state and a lock.
+//   - receive side, transmit side: the halves of a stream, each with a state and a lock (receiver,
+//     sender).
 //   - turn: how much one stream moves in one direction before other streams are served
-//     (stream_turn.go).
+//     (tx_turn.go).
 //   - lane: a progress goroutine with the poller and the streams that it serves (lanes.go).
 //   - look: one attempt of a program's poll to receive on a stream, without asking the poller.
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
@@ -140,6 +141,6 @@ package engine
 //   - object: an io.ReaderAt that a region is over, instead of memory.
 //   - gate: counts the uses of something and waits for their end (internal/rundown).
 //   - over: a stream is over when it has a reason to end. Settled: its QP is in ERR and flushed.
-//     phase: how far the end is (stream_phase.go).
-//   - linger: what a connection does after that, until its socket is closed (stream_linger.go).
+//     phase: how far the end is (phase.go).
+//   - linger: what a connection does after that, until its socket is closed (linger.go).
 //   - orphan: a call of an object whose stream has ended.

@@ -142,7 +142,7 @@ func (q *qp) ringAfter(tell func(*deferral)) (used int) {
 	if s == nil {
 		return 0 // the connection is over, and all posts are flushed
 	}
-	used, _ = s.runTx(policy.TurnMost)
+	used, _ = s.tx.run(policy.TurnMost)
 	s.settle()
 	return used
 }

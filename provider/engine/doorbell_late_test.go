@@ -261,11 +261,11 @@ func TestLongPostsDoNotWait(t *testing.T) {
 		write.RemoteAddr, write.RKey = dst.to(0), dst.m.STag()
 		s := a.qp.stream.Load()
 		a.send(write)
-		if !s.unsent() {
+		if !s.tx.unbuilt() {
 			t.Error("half of what is enough for a call is sent at once")
 		}
 		a.send(write)
-		if s.unsent() {
+		if s.tx.unbuilt() {
 			t.Error("enough for a call is not sent at once")
 		}
 	})

@@ -415,10 +415,10 @@ func TestE2EManyConnections(t *testing.T) {
 }
 
 func (s *stream) holdsBuffers() bool {
-	s.rxMu.Lock()
-	defer s.rxMu.Unlock()
-	s.txMu.Lock()
-	defer s.txMu.Unlock()
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
 	return s.tx.b != nil || s.rx.c != nil || s.rx.part != nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -153,9 +154,7 @@ func (e *e2eEnd) newQP(s e2eSetup) *qp {
 	return q
 }
 
-type closer interface{ Close() error }
-
-func closeAll(t testing.TB, what string, objects ...closer) {
+func closeAll(t testing.TB, what string, objects ...io.Closer) {
 	for _, o := range objects {
 		if err := o.Close(); err != nil {
 			t.Errorf("closing the %s: %v", what, err)

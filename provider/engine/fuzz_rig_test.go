@@ -245,7 +245,7 @@ func (r *rig) close(check func(error)) {
 	for _, m := range r.regions {
 		check(m.Close())
 	}
-	for _, o := range []closer{r.srq, r.cq, r.holder.sendCQ, r.pd, r.other, r.dev} {
+	for _, o := range []io.Closer{r.srq, r.cq, r.holder.sendCQ, r.pd, r.other, r.dev} {
 		check(o.Close())
 	}
 }

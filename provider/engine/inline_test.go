@@ -22,21 +22,21 @@ import (
 // no room for more: their costs are 75 and 80, and the compiler's budget is 80. head has 78.
 var inlined = map[string][]string{
 	// Protection domain, rights and bounds of an SGE of ours.
-	"memory.(*Region).Octets": {"memory.(*Domain).Resolve", "(*stream).placeSend",
-		"frames.(*Batch).Resolve", "(*stream).fillShort"},
+	"memory.(*Region).Octets": {"memory.(*Domain).Resolve", "(*receiver).placeSend",
+		"frames.(*Batch).Resolve", "(*sender).fillShort"},
 	"memory.(*Region).allows": {"memory.(*Region).Octets", "memory.(*Domain).Pieces"},
-	"memory.(*Region).Slice": {"memory.(*Region).Octets", "(*stream).placeWrite",
+	"memory.(*Region).Slice": {"memory.(*Region).Octets", "(*receiver).placeWrite",
 		"(*rxContext).resolveWrite"},
-	"memory.(*Region).STag": {"(*stream).placeWrite", "(*rxContext).resolveWrite",
-		"frames.(*Batch).Region", "(*stream).fillShort"},
+	"memory.(*Region).STag": {"(*receiver).placeWrite", "(*rxContext).resolveWrite",
+		"frames.(*Batch).Region", "(*sender).fillShort"},
 	// What ends an FPDU.
 	"frames.(*Batch).addFPDU": {"frames.(*Batch).end", "frames.(*Batch).longFPDU",
 		"frames.(*Batch).copyFPDU", "frames.(*Batch).AddShort"},
 	// Whether a batch has room, and has anything to send.
-	"frames.(*Batch).Room":  {"(*stream).fill", "(*stream).fillShort", "frames.(*Batch).AddLong"},
-	"frames.(*Batch).Empty": {"(*stream).transmit"},
+	"frames.(*Batch).Room":  {"(*sender).fill", "(*sender).fillShort", "frames.(*Batch).AddLong"},
+	"frames.(*Batch).Empty": {"(*sender).transmit"},
 	// The header of a Write or Send.
-	"(*sendWQE).head": {"(*stream).fillShort", "(*stream).fillWork", "(*stream).fillObjectWork"},
+	"(*sendWQE).head": {"(*sender).fillShort", "(*sender).fillWork", "(*sender).fillObjectWork"},
 	"rdmap.Head.Put":  {"frames.(*Batch).AddShort", "frames.(*Batch).AddLong"},
 	// The uses of a region.
 	"rundown.(*Gate).Enter": {"memory.(*Region).acquire", "memory.(*Region).acquireRemote"},
@@ -44,19 +44,19 @@ var inlined = map[string][]string{
 		"frames.(*Batch).Release"},
 	"memory.(*Region).acquire":       {"memory.(*Table).Local"},
 	"memory.(*Region).acquireRemote": {"memory.(*Peer).region"},
-	"memory.(*Region).Release":       {"(*stream).placeSend", "frames.(*Batch).Release"},
+	"memory.(*Region).Release":       {"(*receiver).placeSend", "frames.(*Batch).Release"},
 	// The places of the queues.
-	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
+	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*sender).fillShort", "(*qp).reportSends"},
 	"(*recvQueue).front": {"(*qp).frontRecv"},
 	// Decisions on how much is received and sent at once.
-	"policy.(*Dense).Spent":  {"(*stream).receiveTurn"},
-	"policy.Dense.ReadLimit": {"(*rxState).readLimit"},
-	"policy.TurnOfPost":      {"(*stream).sendTurn"},
+	"policy.(*Dense).Spent":  {"(*receiver).receiveTurn"},
+	"policy.Dense.ReadLimit": {"(*receiver).readLimit"},
+	"policy.TurnOfPost":      {"(*sender).sendTurn"},
 	"policy.TurnOfBatch":     {"frames.(*Batch).Prepare"},
-	"policy.(*Batch).Took":   {"(*stream).write"},
-	"policy.(*Batch).Limit":  {"(*stream).fill"},
+	"policy.(*Batch).Took":   {"(*sender).write"},
+	"policy.(*Batch).Limit":  {"(*sender).fill"},
 	// What is counted.
-	"(*qp).counters": {"(*stream).placeWrite", "(*stream).placeSend", "(*qp).countRecv", "(*stream).fillShort"},
+	"(*qp).counters": {"(*receiver).placeWrite", "(*receiver).placeSend", "(*qp).countRecv", "(*sender).fillShort"},
 }
 
 // TestInlined compares the compiler's report with that list. It compiles for amd64, wherever it

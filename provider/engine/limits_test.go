@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"io"
 	"syscall"
 	"testing"
 
@@ -30,24 +31,23 @@ func TestLimitsOfObjects(t *testing.T) {
 	d.qps.Max, d.cqs.Max, d.memory.MRs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
 	a := testkit.Must(d.Query())(t)
 	p, c := testPD(t, d), testCQ(t, d, 8, nil)
-	type closer interface{ Close() error }
 	for _, l := range []struct {
 		name     string
 		max, had int
-		make     func() (closer, error)
+		make     func() (io.Closer, error)
 	}{
-		{"PDs", a.MaxPD, 1, func() (closer, error) { return d.AllocPD() }},
-		{"CQs", a.MaxCQ, 1, func() (closer, error) { return d.CreateCQ(provider.CQInitAttr{CQE: 1}) }},
-		{"MRs", a.MaxMR, 0, func() (closer, error) { return p.RegMR(make([]byte, 8), 0) }},
-		{"SRQs", a.MaxSRQ, 0, func() (closer, error) {
+		{"PDs", a.MaxPD, 1, func() (io.Closer, error) { return d.AllocPD() }},
+		{"CQs", a.MaxCQ, 1, func() (io.Closer, error) { return d.CreateCQ(provider.CQInitAttr{CQE: 1}) }},
+		{"MRs", a.MaxMR, 0, func() (io.Closer, error) { return p.RegMR(make([]byte, 8), 0) }},
+		{"SRQs", a.MaxSRQ, 0, func() (io.Closer, error) {
 			return p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})
 		}},
-		{"QPs", a.MaxQP, 0, func() (closer, error) {
+		{"QPs", a.MaxQP, 0, func() (io.Closer, error) {
 			return p.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}})
 		}},
 	} {
 		t.Run(l.name, func(t *testing.T) {
-			var made []closer
+			var made []io.Closer
 			for range l.max - l.had {
 				made = append(made, testkit.Must(l.make())(t))
 			}

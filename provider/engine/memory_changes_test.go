@@ -56,11 +56,11 @@ func (s *side) interrupt(before func()) { s.interruptWith(before, nil) }
 
 func (s *side) interruptWith(before func(), fails func() error) {
 	st := s.qp.stream.Load()
-	st.rxMu.Lock()
-	st.txMu.Lock()
-	defer st.rxMu.Unlock()
-	defer st.txMu.Unlock()
-	st.conn, st.records = &interrupted{st.conn, before, fails}, nil
+	st.rx.mu.Lock()
+	st.tx.mu.Lock()
+	defer st.rx.mu.Unlock()
+	defer st.tx.mu.Unlock()
+	st.conn, st.tx.records = &interrupted{st.conn, before, fails}, nil
 }
 
 // TestMemoryChangesWhileSent: the memory of Writes, Sends and Read Responses changes after their

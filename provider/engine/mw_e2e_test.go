@@ -195,11 +195,11 @@ func TestMemoryWorkFails(t *testing.T) {
 		{"a window that was closed in between", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
 			w := testMW(t, a.pd, provider.MWType2)
 			wr := bindWR(2, w, m, 0, 64, both)
-			a.q.stream.Load().txMu.Lock() // as if somebody were transmitting
+			a.q.stream.Load().tx.mu.Lock() // as if somebody were transmitting
 			_, err := a.q.PostSend([]provider.SendWR{wr})
 			testkit.OK(t, w.Close())
-			a.q.stream.Load().txMu.Unlock()
-			a.q.stream.Load().resumeTx()
+			a.q.stream.Load().tx.mu.Unlock()
+			a.q.stream.Load().tx.resume()
 			return err
 		}},
 	} {

@@ -160,9 +160,9 @@ func TestCloseTimeoutBesideFIN(t *testing.T) {
 		s.qp.disconnect()
 		time.Sleep(limit / 2)
 		st := s.qp.stream.Load()
-		st.txMu.Lock()
+		st.tx.mu.Lock()
 		st.enter(phaseFINSent) // as sendFIN does, and nothing of what it does then
-		st.txMu.Unlock()
+		st.tx.mu.Unlock()
 		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}

@@ -37,7 +37,7 @@ const objectReads = policy.BatchOctets / policy.Chunk
 type objectFetch struct {
 	payload *chunk
 	n       uint32
-	sent    uint32 // bytes that are in FPDUs; guarded by txMu
+	sent    uint32 // bytes that are in FPDUs; guarded by tx.mu
 	ahead   bool   // it counts against policy.AheadMost
 	err     error
 	state   sched.Uint32 // a fetchState; from fetchDone on, payload and err can be read
@@ -51,53 +51,53 @@ const (
 	fetchForgotten            // the stream ended before the object answered
 )
 
-// messageFetches are the pieces of the message being sent, in order; txMu guards them.
+// messageFetches are the pieces of the message being sent, in order; tx.mu guards them.
 type messageFetches struct {
 	pieces [objectReads]*objectFetch
 	n      int
 	next   uint32 // offset in the message after the last piece
 }
 
-// fetching reports whether the transmit side waits for an object. txMu is held.
-func (t *txState) fetching() bool {
-	return t.fetches != nil && t.fetches.n > 0 && t.fetches.pieces[0].state.Load() != fetchDone
+// fetching reports whether the transmit side waits for an object. tx.mu is held.
+func (tx *sender) fetching() bool {
+	return tx.fetches != nil && tx.fetches.n > 0 && tx.fetches.pieces[0].state.Load() != fetchDone
 }
 
 // endFetch drops what was fetched. The goroutine that still reads a piece gives it back.
-func (t *txState) endFetch(s *stream) {
-	m := t.fetches
+func (tx *sender) endFetch() {
+	m := tx.fetches
 	if m == nil {
 		return
 	}
 	for _, f := range m.pieces[:m.n] {
 		if f.state.Load() == fetchDone {
-			s.dev.giveFetch(f)
+			tx.s.dev.giveFetch(f)
 			continue
 		}
-		s.orphan() // first, because the call may return at once
+		tx.s.orphan() // first, because the call may return at once
 		if !f.state.CompareAndSwap(fetchWaiting, fetchForgotten) {
-			s.orphanOver()
-			s.dev.giveFetch(f)
+			tx.s.orphanOver()
+			tx.s.dev.giveFetch(f)
 		}
 	}
-	t.fetches = nil
+	tx.fetches = nil
 }
 
 // nextFetched returns the next segment of the message being sent, and its payload if that has come
 // from the object. The payload may be read until dropFetched. An error is the object's. If ok is
 // false and err is nil, the transmit side must wait.
-func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, err error) {
-	if t.fetching() {
+func (tx *sender) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, err error) {
+	if tx.fetching() {
 		return ddp.Segment{}, nil, false, nil
 	}
-	f := t.fetches.pieces[0]
+	f := tx.fetches.pieces[0]
 	if f.err != nil {
 		return ddp.Segment{}, nil, false, f.err
 	}
 	// If the MULPDU has changed since then, the last segment of a piece is shorter.
-	mulpdu := t.format.MULPDU
+	mulpdu := tx.format.MULPDU
 	header := mulpdu - ddp.MaxPayload(mulpdu, tagged)
-	seg, ok = t.seg.Next(min(mulpdu, header+int(f.n-f.sent)))
+	seg, ok = tx.seg.Next(min(mulpdu, header+int(f.n-f.sent)))
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
@@ -108,11 +108,11 @@ func (t *txState) nextFetched(tagged bool) (seg ddp.Segment, p []byte, ok bool, 
 
 // dropFetched gives back the piece whose end nextFetched has reached. What is in the batch stays
 // there, even if the socket is full, because the object is not read twice.
-func (t *txState) dropFetched(d *device) {
-	t.b.BeginMessage(t.seg)
-	m := t.fetches
+func (tx *sender) dropFetched() {
+	tx.b.BeginMessage(tx.seg)
+	m := tx.fetches
 	if f := m.pieces[0]; f.sent == f.n {
-		d.giveFetch(f)
+		tx.s.dev.giveFetch(f)
 		m.n--
 		copy(m.pieces[:], m.pieces[1:])
 		m.pieces[m.n] = nil
@@ -131,31 +131,30 @@ func (d *device) giveFetch(f *objectFetch) {
 // fetchAhead asks for the next pieces of a message of length bytes, as many as may be on their way.
 // find returns the n bytes at offset off of the message, in use. fetchAhead reports false if find
 // fails and there is no other piece to go on with.
-func (s *stream) fetchAhead(length uint32, tagged bool,
+func (tx *sender) fetchAhead(length uint32, tagged bool,
 	find func(off uint32, n uint64) ([]memory.Piece, bool)) bool {
-	t := &s.tx
-	if t.fetches == nil {
-		t.fetches = new(messageFetches)
+	if tx.fetches == nil {
+		tx.fetches = new(messageFetches)
 	}
-	m := t.fetches
+	m := tx.fetches
 	for m.n < len(m.pieces) && m.next < length {
 		ahead := m.n > 0
-		if ahead && s.dev.prog.ahead.Add(1) > policy.AheadMost {
-			s.dev.prog.ahead.Add(-1)
+		if ahead && tx.s.dev.prog.ahead.Add(1) > policy.AheadMost {
+			tx.s.dev.prog.ahead.Add(-1)
 			return true
 		}
 		// As many segments as fit into a chunk, and no more than the message has left.
-		segment := ddp.MaxPayload(t.format.MULPDU, tagged)
+		segment := ddp.MaxPayload(tx.format.MULPDU, tagged)
 		n := min(uint64(policy.Chunk/segment*segment), uint64(length-m.next))
 		pieces, ok := find(m.next, n)
 		if !ok {
 			// The call that needs the piece gets the error again, and reports it.
 			if ahead {
-				s.dev.prog.ahead.Add(-1)
+				tx.s.dev.prog.ahead.Add(-1)
 			}
 			return ahead
 		}
-		m.pieces[m.n] = s.startFetch(pieces, uint32(n), ahead)
+		m.pieces[m.n] = tx.startFetch(pieces, uint32(n), ahead)
 		m.n++
 		m.next += uint32(n)
 	}
@@ -163,66 +162,65 @@ func (s *stream) fetchAhead(length uint32, tagged bool,
 }
 
 // startFetch reads the n bytes that pieces name, on a goroutine if an object has them.
-func (s *stream) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objectFetch {
-	f := &objectFetch{payload: s.dev.chunks.Get(), n: n, ahead: ahead}
+func (tx *sender) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objectFetch {
+	f := &objectFetch{payload: tx.s.dev.chunks.Get(), n: n, ahead: ahead}
 	if pieces = memory.MoveMemory(pieces, f.payload[:n], true); len(pieces) == 0 {
 		f.state.Store(fetchDone)
 		return f
 	}
-	s.dev.spawn(func() {
+	tx.s.dev.spawn(func() {
 		f.err = memory.ReadPieces(pieces, f.payload[:n])
 		memory.ReleasePieces(pieces)
-		s.objectAnswered()
+		tx.s.closer.objectAnswered()
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
-			s.dev.giveFetch(f)
-			s.orphanOver()
+			tx.s.dev.giveFetch(f)
+			tx.s.orphanOver()
 			return
 		}
-		s.resumeTx()
+		tx.resume()
 	})
 	return f
 }
 
 // fillObjectResponse adds the next segment of a Read Response whose source is an object. The
 // transmit side does not wait for that object.
-func (s *stream) fillObjectResponse() {
-	t := &s.tx
-	r := &t.resp
-	done := r.Size - t.seg.Remaining()
-	if err := s.fetchResponse(); err != nil {
-		s.failResponse(err, done)
+func (tx *sender) fillObjectResponse() {
+	r := &tx.resp
+	done := r.Size - tx.seg.Remaining()
+	if err := tx.fetchResponse(); err != nil {
+		tx.failResponse(err, done)
 		return
 	}
-	seg, p, ok, err := t.nextFetched(true)
+	seg, p, ok, err := tx.nextFetched(true)
 	switch {
 	case err != nil:
-		s.failResponse(errObjectRead, done)
-		t.fault.because(err)
+		tx.failResponse(errObjectRead, done)
+		tx.fault.because(err)
 		return
 	case !ok:
 		return
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
-	t.b.Add(&h, p, 0, false)
-	t.dropFetched(s.dev)
+	tx.b.Add(&h, p, 0, false)
+	tx.dropFetched()
 	if seg.Last {
-		countOne(&s.q.counters().sent.ReadResponse, r.Size)
-		s.inbound.Pop()
-		t.task = taskNone
-		t.endFetch(s)
+		countOne(&tx.q.counters().sent.ReadResponse, r.Size)
+		tx.s.inbound.Pop()
+		tx.task = taskNone
+		tx.endFetch()
 		return
 	}
-	_ = s.fetchResponse() // an error shows when the present pieces are sent
+	_ = tx.fetchResponse() // an error shows when the present pieces are sent
 }
 
 // fetchResponse calls fetchAhead for the response under way. It returns ReadSource's error for the
 // bytes that are needed next.
-func (s *stream) fetchResponse() (err error) {
-	r := &s.tx.resp
-	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]memory.Piece, bool) {
+func (tx *sender) fetchResponse() (err error) {
+	r := &tx.resp
+	ok := tx.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]memory.Piece, bool) {
 		var m *memory.Region
 		to := r.SourceTO + uint64(off)
-		if m, _, err = s.q.peer.ReadSource(r.SourceSTag, to, uint32(n)); err != nil {
+		if m, _, err = tx.q.peer.ReadSource(r.SourceSTag, to, uint32(n)); err != nil {
 			return nil, false
 		}
 		return []memory.Piece{m.Piece(to, n)}, true
@@ -235,35 +233,34 @@ func (s *stream) fetchResponse() (err error) {
 
 // fillObjectWork adds the next segment of a Send or Write whose source is an object. It reports
 // false if the source is no object, or the fault has another cause.
-func (s *stream) fillObjectWork(w *sendWQE) bool {
-	t := &s.tx
-	if !s.fetchWork(w) {
+func (tx *sender) fillObjectWork(w *sendWQE) bool {
+	if !tx.fetchWork(w) {
 		return false
 	}
-	seg, p, ok, err := t.nextFetched(w.isWrite())
+	seg, p, ok, err := tx.nextFetched(w.isWrite())
 	switch {
 	case err != nil:
-		s.failWork()
-		t.fault.because(err)
+		tx.failWork()
+		tx.fault.because(err)
 		return true
 	case !ok:
 		return true
 	}
-	h := w.head(s.tx.sendMSN).Header(seg.MO(), seg.Last)
-	t.b.Add(&h, p, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
-	t.dropFetched(s.dev)
+	h := w.head(tx.sendMSN).Header(seg.MO(), seg.Last)
+	tx.b.Add(&h, p, tx.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
+	tx.dropFetched()
 	if seg.Last {
-		s.endWork(w)
-		t.endFetch(s)
+		tx.endWork(w)
+		tx.endFetch()
 		return true
 	}
-	s.fetchWork(w) // an error shows when the present pieces are sent
+	tx.fetchWork(w) // an error shows when the present pieces are sent
 	return true
 }
 
 // fetchWork calls fetchAhead for WQE next, w.
-func (s *stream) fetchWork(w *sendWQE) bool {
-	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]memory.Piece, bool) {
-		return s.q.pd.Pieces(s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
+func (tx *sender) fetchWork(w *sendWQE) bool {
+	return tx.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]memory.Piece, bool) {
+		return tx.q.pd.Pieces(tx.q.sq.sgeRoom(tx.next)[:w.nsge], 0, uint64(off), n)
 	})
 }

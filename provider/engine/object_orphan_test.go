@@ -26,7 +26,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	defer conn.Close()
 	defer theirs.Close()
 	d := side.dev
-	s := &stream{dev: d, conn: conn, admitted: true}
+	s := (&stream{dev: d, conn: conn, admitted: true}).link()
 	m := new(messageFetches)
 	for m.n < len(m.pieces) {
 		f := &objectFetch{payload: d.chunks.Get(), ahead: m.n > 0}
@@ -43,7 +43,7 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.tx.endFetch(s)
+		s.tx.endFetch()
 	}()
 	select {
 	case <-ended:
@@ -81,8 +81,8 @@ func TestDeviceCloseWaitsForObjectCalls(t *testing.T) {
 			bs := b.qp.stream.Load()
 			a.send(wr)
 			<-o.began
-			testkit.OK(t, b.qp.Close())                  // flushes; the call goes on
-			lock, unlock := bs.rxMu.Lock, bs.rxMu.Unlock // what it takes after it has released the region
+			testkit.OK(t, b.qp.Close())                    // flushes; the call goes on
+			lock, unlock := bs.rx.mu.Lock, bs.rx.mu.Unlock // what it takes after it has released the region
 			if !writes {
 				lock, unlock = putting.Lock, putting.Unlock
 			}

@@ -151,14 +151,14 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		ulpdu := rdmap.WriteHeader(m.STag(), m.Addr(), true)
 		segment := ulpdu.AppendTo(nil)
 		segment = append(segment, bytes.Repeat([]byte{1}, size)...)
-		st.rxMu.Lock()
-		defer st.rxMu.Unlock()
-		st.rxEnsure()
+		st.rx.mu.Lock()
+		defer st.rx.mu.Unlock()
+		st.rx.ensureContext()
 		c := st.rx.c
 		c.m, c.mFor = m, &qp{pd: foreign} // as another stream would leave it
 		_, _, err := ofPD(foreign).WriteTarget(m.STag(), m.Addr(), size)
 		testkit.OK(t, err)
-		if st.placeWrite(segment) || octetsOf(m)[0] != 0 {
+		if st.rx.placeWrite(segment) || octetsOf(m)[0] != 0 {
 			t.Error("a Write went to the region of another stream")
 		}
 		if err := c.resolveWrite(s.qp, m.STag(), m.Addr(), size); err == nil || c.nplace != 0 || c.m != nil {
@@ -167,7 +167,7 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		if !c.idle() {
 			t.Error("something is left in the context")
 		}
-		st.rxPark()
+		st.rx.park()
 	})
 }
 
@@ -232,13 +232,13 @@ func TestGivenBackIdle(t *testing.T) {
 		dirty(c)
 		panics("a context with "+what, func() { contexts.Put(c) })
 	}
-	s := &stream{dev: p.dev}
+	s := (&stream{dev: p.dev}).link()
 	s.tx.format = frames.NewFormat(true, false, false)
 	s.tx.format.SetEMSS(100)
 	s.tx.b = p.dev.prog.batches.Get()
 	s.tx.b.Prepare(&s.tx.format, policy.BatchOctets, policy.TurnMost)
 	h := rdmap.WriteHeader(0, 0, true)
 	s.tx.b.Add(&h, nil, 0, true)
-	panics("a batch that is not sent", s.putBatch)
-	s.dropBatch()
+	panics("a batch that is not sent", s.tx.putBatch)
+	s.tx.dropBatch()
 }

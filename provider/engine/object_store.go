@@ -64,32 +64,32 @@ func (c *rxContext) dropObjects() {
 // partly for an object. It places the bytes for memory at once: nothing is flushed while the
 // receive side has its lock, and after a flush the memory is the program's again. It reports
 // whether there is an object to wait for.
-func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
-	c := s.rx.c
+func (rx *receiver) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
+	c := rx.c
 	pieces := memory.MoveMemory(c.pieces, payload, false)
 	c.pieces = nil
 	if len(pieces) == 0 {
 		return false
 	}
-	s.rx.store = &objectStore{pieces: pieces}
-	s.addStored(a, h, payload)
+	rx.store = &objectStore{pieces: pieces}
+	rx.addStored(a, h, payload)
 	return true
 }
 
 // addStored adds a segment to the store. Nothing is delivered after a segment of a Write, or after
 // any but the last segment of another message. The receiver then goes on to the next segment at
 // once.
-func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
-	st := s.rx.store
+func (rx *receiver) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	st := rx.store
 	past := !a.Last || a.Kind == rdmap.PlaceWrite
 	st.segments = append(st.segments, storedSegment{*a, *h, past})
 	if past {
-		s.rx.recv.Commit(a)
+		rx.recv.Commit(a)
 	}
 	for len(payload) > 0 {
 		i, at := st.n/policy.Chunk, st.n%policy.Chunk
 		if at == 0 {
-			st.chunks[i] = s.dev.chunks.Get()
+			st.chunks[i] = rx.s.dev.chunks.Get()
 		}
 		n := copy(st.chunks[i][at:], payload)
 		payload, st.n = payload[n:], st.n+n
@@ -100,72 +100,69 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // follow: more of the message, or of other Writes. Most of a store's cost is waiting for the
 // object, so the object takes them together for little more than the first alone. All of them were
 // in one receive context; policy.BatchOctets bounds them.
-func (s *stream) gather() {
-	r := &s.rx
-	st := r.store
-	if s.params.MarkersRx { // in the context ULPDUs contain Markers
+func (rx *receiver) gather() {
+	st := rx.store
+	if rx.s.params.MarkersRx { // in the context ULPDUs contain Markers
 		return
 	}
 	for {
 		if st.run == 0 {
-			if st.run, st.runULPDU = s.nextRun(); st.run == 0 {
+			if st.run, st.runULPDU = rx.nextRun(); st.run == 0 {
 				return
 			}
 		}
-		if !s.extendStore(r.c.b[r.r+mpa.HeaderLen:][:st.runULPDU]) {
+		if !rx.extendStore(rx.c.b[rx.r+mpa.HeaderLen:][:st.runULPDU]) {
 			return
 		}
 		st.run--
-		r.r += mpa.FPDULen(st.runULPDU)
+		rx.r += mpa.FPDULen(st.runULPDU)
 	}
 }
 
 // nextRun verifies FPDUs in the context, without Markers, and returns how many follow each other
 // with the same ULPDU length. They stay in the context. It leaves a faulty FPDU to takeFPDUs, which
 // gets the same error again.
-func (s *stream) nextRun() (n, ulpduLen int) {
-	r := &s.rx
-	buf := r.c.b[r.r:r.w]
-	if n, ulpduLen = r.fpdu.Run(buf); n == 0 {
-		span, need, err := r.fpdu.Next(buf, nil)
+func (rx *receiver) nextRun() (n, ulpduLen int) {
+	buf := rx.c.b[rx.r:rx.w]
+	if n, ulpduLen = rx.fpdu.Run(buf); n == 0 {
+		span, need, err := rx.fpdu.Next(buf, nil)
 		if err != nil || need > 0 {
-			r.need = uint32(need)
+			rx.need = uint32(need)
 			return 0, 0
 		}
 		n, ulpduLen = 1, len(span.ULPDU)
 	}
-	r.taken += uint32(n)
+	rx.taken += uint32(n)
 	return n, ulpduLen
 }
 
 // extendStore adds a ULPDU to the store, if it continues the store. Otherwise it does nothing, and
 // the ULPDU's faults are found when it is taken.
-func (s *stream) extendStore(ulpdu []byte) bool {
-	r := &s.rx
-	st := r.store
+func (rx *receiver) extendStore(ulpdu []byte) bool {
+	st := rx.store
 	last := &st.segments[len(st.segments)-1]
 	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
 	if err != nil || !last.past || len(st.segments) == storeSegments {
 		return false
 	}
 	payload := ulpdu[n:]
-	a, err := r.recv.Begin(&h, len(payload))
+	a, err := rx.recv.Begin(&h, len(payload))
 	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > policy.BatchOctets {
 		return false
 	}
 	var found bool
 	if a.Kind == rdmap.PlaceReadResponse {
-		found = s.readSink(&a)
+		found = rx.readSink(&a)
 	} else {
-		found = s.target(&a) == nil
+		found = rx.target(&a) == nil
 	}
-	continues := found && st.continues(r.c.pieces, a.Len)
-	r.c.endUses()
+	continues := found && st.continues(rx.c.pieces, a.Len)
+	rx.c.endUses()
 	if !continues {
 		return false
 	}
 	st.pieces[0].N += uint64(a.Len) // the piece is in use until all is stored
-	s.addStored(&a, &h, payload)
+	rx.addStored(&a, &h, payload)
 	return true
 }
 
@@ -182,34 +179,34 @@ func (st *objectStore) continues(next []memory.Piece, n int) bool {
 // startStore makes a goroutine store what has come for an object, if the receive side has begun a
 // store. If the goroutine that stored before is receiving (see storedTurn), it stores this, too.
 // Otherwise the stream is still watched: startStore ends that, and starts a goroutine.
-func (s *stream) startStore() {
-	st := s.rx.store
+func (rx *receiver) startStore() {
+	st := rx.store
 	if st == nil || !st.began.IsZero() {
 		return
 	}
-	s.gather()
+	rx.gather()
 	st.began = time.Now()
-	if s.rx.storer {
+	if rx.storer {
 		return
 	}
-	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
-		s.cannotWatch(err)
+	if err := rx.s.unwatch(readStoring, true); err != nil { // it may be readable all the time
+		rx.s.cannotWatch(err)
 	}
-	s.dev.spawn(func() { s.storeAll(st) })
+	rx.s.dev.spawn(func() { rx.storeAll(st) })
 }
 
 // storeAll stores, and receives what comes after that, as long as it is for objects.
-func (s *stream) storeAll(st *objectStore) {
+func (rx *receiver) storeAll(st *objectStore) {
 	for st != nil {
 		done, err := st.write()
 		for _, b := range st.chunks {
 			if b != nil {
-				s.dev.chunks.Put(b) // before ReleasePieces, after which Close of the device may begin
+				rx.s.dev.chunks.Put(b) // before ReleasePieces, after which Close of the device may begin
 			}
 		}
 		memory.ReleasePieces(st.pieces)
-		st = s.storedTurn(st, done, err)
-		s.settle()
+		st = rx.storedTurn(st, done, err)
+		rx.s.settle()
 	}
 }
 
@@ -263,97 +260,89 @@ func (st *objectStore) at(n int) *storedSegment {
 
 // storedTurn receives after a store, of which the object has taken done bytes. It returns the next
 // store, if the received bytes begin one.
-func (s *stream) storedTurn(st *objectStore, done int, err error) (next *objectStore) {
-	s.rxMu.Lock()
-	defer s.rxMu.Unlock()
-	r := &s.rx
-	if r.store != st {
-		s.orphanOver() // the stream has ended
+func (rx *receiver) storedTurn(st *objectStore, done int, err error) (next *objectStore) {
+	rx.mu.Lock()
+	defer rx.mu.Unlock()
+	if rx.store != st {
+		rx.s.orphanOver() // the stream has ended
 		return nil
 	}
-	s.objectTook(st.began)
-	r.store, r.storer = nil, true
+	rx.s.closer.objectTook(st.began)
+	rx.store, rx.storer = nil, true
 	switch {
-	case s.over():
+	case rx.s.over():
 	case err != nil:
-		s.refuseStore(st.at(done), err)
+		rx.refuseStore(st.at(done), err)
 	default:
-		s.stored(st)
+		rx.stored(st)
 	}
-	r.storer = false
-	if r.store == nil {
-		s.watchStored()
+	rx.storer = false
+	if rx.store == nil {
+		rx.watchStored()
 	}
-	return r.store
+	return rx.store
 }
 
 // stored delivers the stored segments, and receives more.
-func (s *stream) stored(st *objectStore) {
-	s.rxEnsure()
+func (rx *receiver) stored(st *objectStore) {
+	rx.ensureContext()
 	for i := range st.segments {
 		if g := &st.segments[i]; g.past {
-			s.countArrived(&g.a)
+			rx.countArrived(&g.a)
 		} else {
-			s.deliver(&g.a, &g.h)
+			rx.deliver(&g.a, &g.h)
 		}
 	}
-	s.parseRun(st.run, st.runULPDU)
-	s.receive()
+	rx.parseRun(st.run, st.runULPDU)
+	rx.receive()
 }
 
-// endStore ends the wait for an object, whose call may go on. rxMu is held.
-func (s *stream) endStore() {
-	if s.rx.store != nil {
-		s.orphan()
-		s.objectTook(s.rx.store.began)
-		s.rx.store = nil
-		s.watchStored()
+// endStore ends the wait for an object, whose call may go on. rx.mu is held.
+func (rx *receiver) endStore() {
+	if rx.store != nil {
+		rx.s.orphan()
+		rx.s.closer.objectTook(rx.store.began)
+		rx.store = nil
+		rx.watchStored()
 	}
 }
 
 // watchStored makes the poller watch the stream again after a store.
-func (s *stream) watchStored() {
-	if err := s.unwatch(readStoring, false); err != nil {
-		s.cannotWatch(err)
+func (rx *receiver) watchStored() {
+	if err := rx.s.unwatch(readStoring, false); err != nil {
+		rx.s.cannotWatch(err)
 	}
 }
 
 // waitsForObject reports on which sides the stream waits for an object.
 func (s *stream) waitsForObject() (storing, fetching bool) {
-	s.rxMu.Lock()
+	s.rx.mu.Lock()
 	storing = s.rx.storing()
-	s.rxMu.Unlock()
-	s.txMu.Lock()
+	s.rx.mu.Unlock()
+	s.tx.mu.Lock()
 	fetching = s.tx.fetching()
-	s.unlockTx()
+	s.tx.unlock()
 	s.settle()
 	return storing, fetching
 }
 
 // refuseStore ends the stream because an object can't be written with the payload of a segment.
-func (s *stream) refuseStore(g *storedSegment, err error) {
+func (rx *receiver) refuseStore(g *storedSegment, err error) {
 	fault := errObjectWrite
 	switch g.a.Kind {
 	case rdmap.PlaceSend:
 		fault = errObjectRecv
 	case rdmap.PlaceReadResponse:
 		fault = errObjectSink
-		s.q.failSend(uint32(g.a.Read.Cookie), provider.WCLocProtErr)
+		rx.q.failSend(uint32(g.a.Read.Cookie), provider.WCLocProtErr)
 	}
 	e := endTerminate(fault, &g.h, g.h.Len()+g.a.Len, nil).because(err)
 	e.event, e.raise = provider.EventQPFatal, true
 	if fault == errObjectRecv {
 		e.recvStatus = provider.WCLocProtErr
 	}
-	s.rx.recv.End()
-	s.fail(e)
-}
-
-// objectSink reports whether the sink of a Read is at least partly an object, and can be used.
-func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
-	pieces, ok := s.q.pd.Pieces(sges, provider.AccessLocalWrite, 0, uint64(length))
-	memory.ReleasePieces(pieces)
-	return ok
+	rx.recv.End()
+	rx.s.fail(e)
 }
 
 // orphan counts a call of an object whose stream is about to end, if package cm counts that stream.

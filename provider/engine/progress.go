@@ -175,16 +175,16 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		used, ok := s.look(turn)
+		used, ok := s.rx.look(turn)
 		if !ok {
 			runtime.Gosched() // to the holder of the lock, if that has no P
 		}
 		moved += used
-		if s.blocked.Load() {
+		if s.tx.blocked.Load() {
 			all = true
 			if len(direct) == 1 {
 				sole = s
-				s.sole.Store(true)
+				s.tx.sole.Store(true)
 			}
 		}
 	}
@@ -193,8 +193,8 @@ func (d *device) progress(c *cq) {
 			d.prog.ready.Store(found)
 		}
 	}
-	if sole != nil && sole.sole.Load() {
-		sole.sole.Store(false) // valid for this Poll only, which found no room
+	if sole != nil && sole.tx.sole.Load() {
+		sole.tx.sole.Store(false) // valid for this Poll only, which found no room
 	}
 	if c.sink != nil {
 		d.prog.lendP()

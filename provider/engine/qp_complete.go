@@ -119,24 +119,6 @@ func (q *qp) flushSends() bool {
 	return any
 }
 
-// finishRecv reports the receive of the message that has ended. That is the one taken from the SRQ,
-// or the WQE at the head of the receive queue, whose place becomes free. wc.Opcode is zero for
-// WCRecv. Only the receive side calls finishRecv.
-func (s *stream) finishRecv(wc provider.WC, solicited bool) {
-	q := s.q
-	if q.shared != nil {
-		wc.WRID = q.finishShared()
-	} else {
-		h := q.rq.head.Load()
-		wc.WRID = q.rq.at(h).wrid
-		q.countRecv(q.rq.tail.Load() - h - 1)
-		q.rq.head.Store(h + 1)
-	}
-	wc.QPN = q.qpn
-	wc.Opcode |= provider.WCRecv // a bit that all receives have
-	q.recvCQ.push(wc, solicited)
-}
-
 // flushRecvs completes everything in the receive queue in error. first is the status of the oldest
 // receive if that is not a flush. The QP is in ERR, and rq.done is held.
 func (q *qp) flushRecvs(first provider.WCStatus) {

@@ -33,7 +33,7 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, onDown func(error)) e
 func (q *qp) begin(
 	conn transport.Conn, params mpa.Params, admitted bool, onDown func(error),
 ) (*stream, error) {
-	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
+	s := (&stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}).link()
 	s.lane = q.dev.poller.choose()
 	s.params = streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx,
@@ -42,16 +42,15 @@ func (q *qp) begin(
 	}
 	s.inbound.Init(cm.RoundDepth(params.IRD))
 	s.outstanding.Init(outboundDepth(params))
-	s.records, _ = conn.(transport.RecordWriter)
 	s.rx.init(s)
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)
 
-	// The poller may call Ready as soon as Add has been called. While rxMu is held, Ready does
+	// The poller may call Ready as soon as Add has been called. While rx.mu is held, Ready does
 	// nothing, and is called again. The program may post as soon as the QP is in RTS. If such a
 	// post fills the socket, the poller must watch the Conn, so it has to be added before.
-	s.rxMu.Lock()
-	s.txMu.Lock()
+	s.rx.mu.Lock()
+	s.tx.mu.Lock()
 	err := q.enterRTS(s, params.ORD)
 	if err == nil {
 		if err = s.lane.poller.Add(conn, s); err != nil {
@@ -63,14 +62,14 @@ func (q *qp) begin(
 			q.dev.tally.connections.Add(1)
 		}
 	}
-	s.unlockTx()
+	s.tx.unlock()
 	if err != nil {
 		s.lane.leave()
-		s.rxMu.Unlock()
+		s.rx.mu.Unlock()
 		return nil, err
 	}
-	s.rxMu.Unlock()
-	s.resumeTx()
+	s.rx.mu.Unlock()
+	s.tx.resume()
 	return s, nil
 }
 

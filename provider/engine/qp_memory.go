@@ -64,7 +64,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	case s == nil:
 		q.flushIfError()
 	case !waits:
-		s.resumeTx()
+		s.tx.resume()
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		case s == nil:
 			q.flushIfError()
 		case !waits:
-			s.resumeTx()
+			s.tx.resume()
 		}
 	}
 	if err != nil {

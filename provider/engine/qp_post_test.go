@@ -215,8 +215,8 @@ func TestLongBatches(t *testing.T) {
 				}
 				limit := func() (octets, left uint64) {
 					tx := &s.qp.stream.Load().tx
-					s.qp.stream.Load().txMu.Lock()
-					defer s.qp.stream.Load().txMu.Unlock()
+					s.qp.stream.Load().tx.mu.Lock()
+					defer s.qp.stream.Load().tx.mu.Unlock()
 					return tx.batch.Limit(), tx.b.Left()
 				}
 				const fpdu = 65_000

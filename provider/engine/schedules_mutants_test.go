@@ -37,7 +37,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a region stays in use when its context goes to another stream",
 		edits: []edit{
-			{"object_store.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
+			{"object_store.go", "rx.parseRun(st.run, st.runULPDU)", "rx.takeRun(st.run, st.runULPDU)"},
 		},
 		protocol: "a receive context goes from one stream to another",
 	},
@@ -51,12 +51,12 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "a queue pair is used again",
 	},
 	{
-		name: "unlockTx releases txMu without a look at the note",
+		name: "unlock releases the sender's lock without a look at the note",
 		edits: []edit{
 			{
-				"stream.go",
-				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.runTx(policy.TurnMost)\n\t}\n",
-				"\ts.txMu.Unlock()\n",
+				"sender.go",
+				"\ttx.mu.Unlock()\n\tif tx.work.Load() {\n\t\ttx.run(policy.TurnMost)\n\t}\n",
+				"\ttx.mu.Unlock()\n",
 			},
 		},
 		protocol: "post while counts are read",
@@ -69,16 +69,16 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "work on our own memory is done when the stream is over",
 		edits: []edit{
-			{"stream_tx.go", "if s.over() || s.at() >= phaseFINSent || t.err != nil {",
-				"if s.at() == phaseFINSent || t.err != nil {"},
-			{"stream_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
+			{"tx_transmit.go", "if tx.s.over() || tx.s.at() >= phaseFINSent || tx.err != nil {",
+				"if tx.s.at() == phaseFINSent || tx.err != nil {"},
+			{"tx_memory.go", "tx.fault == nil && !tx.s.over() && tx.next", "tx.fault == nil && tx.next"},
 		},
 		protocol: "registration on a responder that may not send, and its end",
 	},
 	{
 		name: "work on our own memory that is done and flushed stays done",
 		edits: []edit{
-			{"stream.go", "s.undoMemory()\n", "\n"},
+			{"stream.go", "s.tx.undoMemory()\n", "\n"},
 		},
 		protocol: "registration with a full socket, and the connection's end",
 	},
@@ -98,22 +98,22 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a stream is not watched again when its object has stored",
 		edits: []edit{
-			{"object_store.go", "\tif r.store == nil {\n\t\ts.watchStored()\n\t}\n", ""},
+			{"object_store.go", "\tif rx.store == nil {\n\t\trx.watchStored()\n\t}\n", ""},
 		},
 		protocol: "Writes and a Send come while an object stores",
 	},
 	{
 		name: "a stream is watched while its object stores",
 		edits: []edit{
-			{"object_store.go", "s.unwatch(readStoring, true)", "s.unwatch(readStoring, false)"},
+			{"object_store.go", "rx.s.unwatch(readStoring, true)", "rx.s.unwatch(readStoring, false)"},
 		},
 		protocol: "an object stores, and nothing is ready meanwhile",
 	},
 	{
 		name: "a transmit turn ends without a look at the note",
 		edits: []edit{
-			{"stream.go",
-				"for s.txWork.Load() && s.txMu.TryLock() {\n\t\tleft = s.txTurn()\n\t}", ""},
+			{"sender.go",
+				"for tx.work.Load() && tx.mu.TryLock() {\n\t\tleft = tx.oneTurn()\n\t}", ""},
 		},
 		protocol: "post, post and poll",
 	},
@@ -121,9 +121,9 @@ var scheduleMutants = []scheduleMutant{
 		name: "a note is left without trying the lock again",
 		edits: []edit{
 			{
-				"stream.go",
-				"s.txWork.Store(true)\n\t\tif !s.txMu.TryLock() {\n\t\t\treturn 0, false\n\t\t}",
-				"s.txWork.Store(true)\n\t\treturn 0, false",
+				"sender.go",
+				"tx.work.Store(true)\n\t\tif !tx.mu.TryLock() {\n\t\t\treturn 0, false\n\t\t}",
+				"tx.work.Store(true)\n\t\treturn 0, false",
 			},
 		},
 		protocol: "post, post and poll",
@@ -138,8 +138,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a stream sends before the poller knows of it",
 		edits: []edit{
-			{"qp_connect.go", "\ts.txMu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
-			{"qp_connect.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.lane.leave()",
+			{"qp_connect.go", "\ts.tx.mu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
+			{"qp_connect.go", "\ts.tx.unlock()\n\tif err != nil {\n\t\ts.lane.leave()",
 				"\tif err != nil {\n\t\ts.lane.leave()"},
 		},
 		protocol: "post while a connection begins",
@@ -147,7 +147,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "what a Terminate counts as answered is taken back from a full socket",
 		edits: []edit{
-			{"txstate.go", "if t.fault != nil || t.task", "if t.task"},
+			{"sender.go", "if tx.fault != nil || tx.task", "if tx.task"},
 		},
 		protocol: "a long Read is answered through a narrow window, and its source is closed",
 	},
@@ -155,8 +155,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a notification is asked for between a look and the FIN",
 		edits: []edit{
 			{
-				"stream_tx.go", "if s.enter(phaseFINSent) == phaseClosingNotify {",
-				"if at := s.at(); s.enter(phaseFINSent) != phaseOpen && at == phaseClosingNotify {",
+				"tx_transmit.go", "if tx.s.enter(phaseFINSent) == phaseClosingNotify {",
+				"if at := tx.s.at(); tx.s.enter(phaseFINSent) != phaseOpen && at == phaseClosingNotify {",
 			},
 		},
 		protocol: "to SQD, and to SQD with notification",

@@ -193,19 +193,19 @@ func (w *stalls) shrink(d *device, now time.Time) {
 	})
 }
 
-// eachPart calls f, with rxMu held, for each stream with a long part of an FPDU in which an earlier
-// look found it. n is how many bytes the part has.
+// eachPart calls f, with rx.mu held, for each stream with a long part of an FPDU in which an
+// earlier look found it. n is how many bytes the part has.
 func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 	for i := range w.known {
 		st := &w.known[i]
 		s := st.s
-		if !st.rx.on || !st.rx.since.Before(now) || !s.rxMu.TryLock() {
+		if !st.rx.on || !st.rx.since.Before(now) || !s.rx.mu.TryLock() {
 			continue
 		}
 		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.taken) == st.rx.at {
 			f(s, r.part.counted)
 		}
-		s.rxMu.Unlock()
+		s.rx.mu.Unlock()
 		if s.over() {
 			s.dev.spawn(s.settle)
 		}
@@ -245,29 +245,29 @@ func (st *stall) look(now time.Time) bool {
 	if s.hasFinished() {
 		return false
 	}
-	if s.over() || !s.rxMu.TryLock() {
+	if s.over() || !s.rx.mu.TryLock() {
 		return true
 	}
 	stay := st.lookLocked(now)
-	s.rxPark() // for a goroutine that may have tried to, and did not get the lock
-	s.rxMu.Unlock()
+	s.rx.park() // for a goroutine that may have tried to, and did not get the lock
+	s.rx.mu.Unlock()
 	if s.over() {
 		s.dev.spawn(s.settle) // settle calls the program's onDown, which may block
 	}
 	return stay
 }
 
-// lookLocked checks the stream with rxMu held.
+// lookLocked checks the stream with rx.mu held.
 func (st *stall) lookLocked(now time.Time) bool {
 	s := st.s
-	if !s.txMu.TryLock() {
+	if !s.tx.mu.TryLock() {
 		return true
 	}
-	defer s.unlockTx()
+	defer s.tx.unlock()
 	st.lookRx(now)
 	st.lookTx(now)
 	if s.tx.b != nil && s.tx.b.Built() == 0 {
-		s.putBatch()
+		s.tx.putBatch()
 	}
 	if st.rx.on || st.tx.on {
 		return true
@@ -287,7 +287,7 @@ func (st *stall) lookRx(now time.Time) {
 	case !st.rx.on || st.rx.at != at:
 		st.rx = stallSide{on: true, since: now, at: at}
 	default:
-		s.unkeep()
+		s.rx.unkeep()
 		if hasPassed(now, st.rx.since, s.dev.opts.FPDUTimeout) {
 			r.recv.End()
 			s.fail(endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
@@ -300,7 +300,7 @@ func (st *stall) lookRx(now time.Time) {
 func (st *stall) lookTx(now time.Time) {
 	s := st.s
 	t := &s.tx
-	at, owed := s.moved.Load(), s.owed()
+	at, owed := s.tx.moved.Load(), s.tx.owed()
 	switch {
 	case owed == 0 || t.fetching():
 		st.tx.on = false
@@ -310,20 +310,20 @@ func (st *stall) lookTx(now time.Time) {
 		// The transmit side may have been put off, although the socket has room. A stream that has
 		// moved since then is left to its turns, because a look at many busy streams would send
 		// more than all their turns.
-		s.fillSocket()
+		s.tx.fillSocket()
 		st.tx.filled = true
-		if moved := s.moved.Load(); moved != at { // what is owed now is owed since now
-			st.tx = stallSide{on: true, filled: true, since: now, at: moved, owed: s.owed()}
+		if moved := s.tx.moved.Load(); moved != at { // what is owed now is owed since now
+			st.tx = stallSide{on: true, filled: true, since: now, at: moved, owed: s.tx.owed()}
 		}
-		s.holdBatch()
+		s.tx.holdBatch()
 	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
-		s.holdBatch()
+		s.tx.holdBatch()
 	default:
-		s.fillSocket()
-		if at = s.moved.Load(); at-st.tx.at < st.tx.owed && !s.over() {
+		s.tx.fillSocket()
+		if at = s.tx.moved.Load(); at-st.tx.at < st.tx.owed && !s.over() {
 			s.fail(&ending{cause: errSendTimeout, reset: true})
 		}
-		st.tx = stallSide{on: true, since: now, at: at, owed: s.owed()}
+		st.tx = stallSide{on: true, since: now, at: at, owed: s.tx.owed()}
 	}
 }
 

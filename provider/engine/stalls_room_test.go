@@ -70,9 +70,9 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			}
 			synctest.Wait()
 			st := s.qp.stream.Load()
-			st.txMu.Lock()
-			put := st.blocked.Load() && st.tx.b == nil && (st.tx.task == taskNone) == (what == "between two")
-			st.txMu.Unlock()
+			st.tx.mu.Lock()
+			put := st.tx.blocked.Load() && st.tx.b == nil && (st.tx.task == taskNone) == (what == "between two")
+			st.tx.mu.Unlock()
 			if !put {
 				t.Fatalf("%s: the turn has not ended with room left, which is what the test is "+
 					"about", what)
@@ -241,13 +241,13 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		r.write(b)
 		time.Sleep(3 * policy.StallLook)
 		st := q.stream.Load()
-		st.rxMu.Lock()
+		st.rx.mu.Lock()
 		part, storing := 0, st.rx.storing()
 		if st.rx.part != nil {
 			part = cap(st.rx.part.b)
 		}
 		kept := st.rx.c != nil
-		st.rxMu.Unlock()
+		st.rx.mu.Unlock()
 		chunks := s.dev.chunks.Lent()
 		if !storing || kept != (others == 0) || kept == (part > 0) || part > contextOctets ||
 			chunks != 1 {
@@ -274,10 +274,10 @@ func TestLookLeavesBusyStreams(t *testing.T) {
 		st := q.stream.Load()
 		look := stall{s: st}
 		sent := func(do func()) uint64 {
-			before := st.moved.Load()
+			before := st.tx.moved.Load()
 			do()
 			r.drop()
-			return st.moved.Load() - before
+			return st.tx.moved.Load() - before
 		}
 		for range 3 {
 			if n := sent(func() { look.look(time.Now()) }); n != 0 {

@@ -181,8 +181,8 @@ func TestSendTimeout(t *testing.T) {
 
 // pins returns what the transmit side of a stream holds for a socket that is full.
 func (s *stream) pins() (batch, octets int) {
-	s.txMu.Lock()
-	defer s.txMu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
 	if s.tx.b != nil {
 		batch = 1
 		chunks, _ := s.tx.b.Copied()
@@ -403,7 +403,7 @@ func TestStallsAreForgotten(t *testing.T) {
 		w := &s.dev.stalls
 		var all []*stream
 		for range 10_000 {
-			st := &stream{dev: s.dev}
+			st := (&stream{dev: s.dev}).link()
 			st.rx.part = new(rxPart) // of an FPDU
 			all = append(all, st)
 			st.watch()

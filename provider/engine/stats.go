@@ -11,18 +11,17 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // counts is what a QP counts. It is made when the first message is sent or received, so an idle
 // connection has none. Sender and receiver write plain fields, each under the lock of its side of
 // the stream; the two sides have separate cache lines.
 type counts struct {
-	sent provider.Traffic // guarded by txMu
+	sent provider.Traffic // guarded by tx.mu
 	_    [16]byte
 
-	received provider.Traffic // guarded by rxMu
-	lowest   uint32           // guarded by rxMu; see QPStats.LowestRecvs; math.MaxUint32 for none
+	received provider.Traffic // guarded by rx.mu
+	lowest   uint32           // guarded by rx.mu; see QPStats.LowestRecvs; math.MaxUint32 for none
 	_        [12]byte
 
 	// These events are rare, and any goroutine counts them.
@@ -49,24 +48,11 @@ func countOne(c *provider.OpCount, n uint32) {
 	c.Octets += uint64(n)
 }
 
-// countSegment counts a segment that was placed. rxMu is held.
+// countSegment counts a segment that was placed. rx.mu is held.
 func countSegment(c *provider.OpCount, octets int, last bool) {
 	c.Octets += uint64(octets)
 	if last {
 		c.Messages++
-	}
-}
-
-// countPlaced counts a placed segment of any kind. rxMu is held.
-func (s *stream) countPlaced(a *rdmap.Action) {
-	r := &s.q.counters().received
-	switch a.Kind {
-	case rdmap.PlaceSend:
-		countSegment(&r.Send, a.Len, a.Last)
-	case rdmap.PlaceWrite:
-		countSegment(&r.Write, a.Len, a.Last)
-	case rdmap.PlaceReadResponse:
-		countSegment(&r.ReadResponse, a.Len, a.Last)
 	}
 }
 
@@ -90,8 +76,8 @@ func (q *qp) stats(full bool) (st provider.QPStats) {
 	for {
 		s := q.stream.Load()
 		if s != nil {
-			s.rxMu.Lock()
-			s.txMu.Lock()
+			s.rx.mu.Lock()
+			s.tx.mu.Lock()
 			current := q.stream.Load() == s
 			if current {
 				q.readCounts(&st)
@@ -99,8 +85,8 @@ func (q *qp) stats(full bool) (st provider.QPStats) {
 					s.describe(&st)
 				}
 			}
-			s.unlockTx()
-			s.rxMu.Unlock()
+			s.tx.unlock()
+			s.rx.mu.Unlock()
 			s.settle()
 			if current {
 				break
@@ -137,7 +123,7 @@ func (q *qp) readCounts(st *provider.QPStats) {
 	}
 }
 
-// describe adds the present state of the stream. rxMu and txMu are held.
+// describe adds the present state of the stream. rx.mu and tx.mu are held.
 func (s *stream) describe(st *provider.QPStats) {
 	st.SendsHeld = int(s.q.sq.tail.Load() - s.tx.next)
 	st.HeldForPeer = st.SendsHeld > 0 && !s.maySend.Load()
@@ -229,7 +215,7 @@ func sum(to, st *provider.QPStats) {
 }
 
 // countEnd counts why a stream has ended. sent says that there was something to send at the end.
-// rxMu and txMu are held.
+// rx.mu and tx.mu are held.
 func (d *device) countEnd(s *stream, e *ending, sent bool) {
 	var t *provider.TerminateError
 	if errors.As(e.cause, &t) && (t.Remote || sent && e.terminate != nil) {

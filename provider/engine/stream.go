@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"sync/atomic"
+	"fmt"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -15,13 +15,14 @@ import (
 // stream is a QP's connection in MPA's Full Operation Phase: an RDMAP stream over a TCP stream. It
 // is the Handler of its Conn.
 //
-// Its receive side and its transmit side are two state machines, each with a lock. They run on any
-// goroutine that has a reason to run them: one that posts, polls, or serves the device's progress.
-// A turn only tries the lock. A goroutine that does not get txMu sets txWork and leaves the work to
-// the holder; one that does not get rxMu leaves the reading to the holder. Code that needs the
-// side's state waits for the lock: begin, finish, withTxError, and the code after a call of an
-// object's method. Either side records a fault with fail. After the side's lock is released, settle
-// takes the QP to ERR.
+// It has three parts, each with a lock: the receiver, the sender, and the closer, which watches
+// over the stream's end and works after the QP has detached. The receiver and the sender are state
+// machines that run on any goroutine that has a reason to run them: one that posts, polls, or
+// serves the device's progress. A turn only tries the lock. A goroutine that does not get tx.mu
+// sets tx.work and leaves the work to the holder; one that does not get rx.mu leaves the reading to
+// the holder. Code that needs a part's state waits for the lock: begin, finish, tx.withError, and
+// the code after a call of an object's method. Either side records a fault with fail. After the
+// side's lock is released, settle takes the QP to ERR.
 type stream struct {
 	q      *qp
 	dev    *device
@@ -29,8 +30,6 @@ type stream struct {
 	lane   *lane // as long as it has a socket
 	params streamParams
 	onDown func(error)
-
-	records transport.RecordWriter // conn; nil if it does not know records
 
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
@@ -44,25 +43,23 @@ type stream struct {
 
 	end sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
 
-	rxMu sched.Mutex[locks.RX]
-	rx   rxState
-
-	txMu    sched.Mutex[locks.TX]
-	txWork  sched.Bool // the holder of txMu has to transmit once more
-	blocked sched.Bool // the socket is full and the poller watches for room
-	room    sched.Bool // the poller has seen room since
-	sole    sched.Bool // during a poll of the program: it polls for no other stream (see sendTurn)
-	tx      txState
+	rx     receiver
+	tx     sender
+	closer closer
 
 	watchMu   sched.Mutex[locks.Watch]
 	unwatched unwatched // why the poller does not watch the stream for arrivals
 	admitted  bool      // package cm counts it
 
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
-	linger  linger
+}
 
-	// moved is how many bytes were sent, by which others see whether the peer takes any.
-	moved atomic.Uint64
+// link sets what the parts of s know of it.
+func (s *stream) link() *stream {
+	s.rx.s, s.rx.q = s, s.q
+	s.tx.s, s.tx.q = s, s.q
+	s.closer.s = s
+	return s
 }
 
 // streamParams are the fields of mpa.Params that a stream needs all its life.
@@ -83,18 +80,18 @@ func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable
 // ReadyTurn implements transport.Sharer.
 func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
 	if s.hasFinished() {
-		return s.lingerOn(turn)
+		return s.closer.lingerOn(turn)
 	}
 	if readable {
 		receive := turn
 		if writable {
 			receive /= 2 // what the receive side does not use is for sending
 		}
-		used, more = s.pollRx(receive)
+		used, more = s.rx.poll(receive)
 	}
 	if writable {
-		s.room.Store(true)
-		sent, unsent := s.runTx(max(turn-used, turn/2))
+		s.tx.room.Store(true)
+		sent, unsent := s.tx.run(max(turn-used, turn/2))
 		s.settle()
 		used, more = used+sent, more || unsent
 	}
@@ -102,82 +99,6 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 		used += policy.EndCost
 	}
 	return used, more
-}
-
-// resumeTx transmits what there is to transmit, or leaves that to the goroutine that holds txMu.
-func (s *stream) resumeTx() {
-	s.runTx(policy.TurnMost)
-	s.settle()
-}
-
-// runTx transmits as resumeTx does, but does not settle, because the receive side does so when it
-// releases its lock. turn bounds everything that this call sends, even if more is posted while it
-// runs. runTx returns how much of the turn it used, and whether the turn ended before the work did.
-func (s *stream) runTx(turn int) (used int, more bool) {
-	if !s.txMu.TryLock() {
-		// The holder looks at txWork after it has released the lock.
-		s.txWork.Store(true)
-		if !s.txMu.TryLock() {
-			return 0, false
-		}
-	}
-	turn = s.sendTurn(turn)
-	s.tx.turn = int32(turn)
-	left := s.txTurn()
-	for s.txWork.Load() && s.txMu.TryLock() {
-		left = s.txTurn()
-	}
-	return max(turn-left, 0), left <= 0 && s.blocked.Load()
-}
-
-// unlockTx releases txMu, and then does the work that others have left to its holder. Every
-// goroutine that holds txMu for anything but a turn releases it with unlockTx, and calls settle
-// once it holds no lock.
-func (s *stream) unlockTx() {
-	s.txMu.Unlock()
-	if s.txWork.Load() {
-		s.runTx(policy.TurnMost)
-	}
-}
-
-// txTurn transmits, releases txMu, and returns the rest of the turn. It defers the release, as
-// rxTurn does, because a panic must reach the program: with the lock held, the program would hang
-// in the Close that it has probably deferred.
-func (s *stream) txTurn() (left int) {
-	defer s.txMu.Unlock()
-	if s.txWork.Load() {
-		s.txWork.Store(false)
-	}
-	s.transmit()
-	return int(s.tx.turn)
-}
-
-// rxTurn receives, and releases rxMu.
-func (s *stream) rxTurn(turn int) (used int, more bool) {
-	defer s.rxMu.Unlock()
-	return s.receiveTurn(turn)
-}
-
-// pollRx receives what has arrived, unless another goroutine is receiving. Readiness is level
-// triggered, so nothing is lost then.
-func (s *stream) pollRx(turn int) (used int, more bool) {
-	if !s.rxMu.TryLock() {
-		return 0, false
-	}
-	used, more = s.rxTurn(turn)
-	s.settle()
-	return used, more
-}
-
-// look receives what has arrived for a poll that reads the stream directly. It returns false if
-// another goroutine is receiving.
-func (s *stream) look(turn int) (used int, ok bool) {
-	if !s.rxMu.TryLock() {
-		return 0, false
-	}
-	used, _ = s.rxTurn(turn)
-	s.settle()
-	return used, true
 }
 
 // fail records why the stream ends. Only the first reason counts. Both sides stop as soon as they
@@ -196,20 +117,20 @@ func (s *stream) settle() {
 	if e == nil || s.hasFinished() {
 		return
 	}
-	s.rxMu.Lock()
-	s.txMu.Lock()
+	s.rx.mu.Lock()
+	s.tx.mu.Lock()
 	first := !s.hasFinished()
 	var from phase
 	if first {
 		from = s.finish(e)
 	}
-	s.unlockTx()
-	s.rxMu.Unlock()
+	s.tx.unlock()
+	s.rx.mu.Unlock()
 	if !first {
 		return
 	}
 	s.lane.leave()
-	s.startLinger(e, from)
+	s.closer.startLinger(e, from)
 	s.down(e)
 }
 
@@ -221,12 +142,12 @@ func (s *stream) down(e *ending) {
 }
 
 // finish makes both sides give back what they hold, and detaches the stream from its QP. It returns
-// the phase before. rxMu and txMu are held.
+// the phase before. rx.mu and tx.mu are held.
 func (s *stream) finish(e *ending) (from phase) {
-	s.rx.stop(s)
-	s.linger.out = s.tx.stop(s, e)
-	s.dev.countEnd(s, e, len(s.linger.out) > 0)
-	s.undoMemory()
+	s.rx.stop()
+	s.closer.out = s.tx.stop(e)
+	s.dev.countEnd(s, e, len(s.closer.out) > 0)
+	s.tx.undoMemory()
 	s.q.enterError(s, e)
 	if e.raise {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
@@ -254,8 +175,8 @@ func (s *stream) closeGracefully(notify bool) bool {
 	q.mu.Unlock()
 	switch {
 	case from == phaseOpen:
-		s.watchClosing()
-		s.resumeTx()
+		s.closer.watchClosing()
+		s.tx.resume()
 	case from == phaseFINSent && notify:
 		s.raiseDrained()
 	}
@@ -264,4 +185,43 @@ func (s *stream) closeGracefully(notify bool) bool {
 
 func (s *stream) raiseDrained() {
 	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
+}
+
+// unwatched is the set of reasons why a stream is not watched for arrivals. An empty set means that
+// it is watched.
+type unwatched uint8
+
+const (
+	readStoring unwatched = 1 << iota // an object has not stored yet what came before
+	readEnded                         // the peer's FIN has come: the socket stays readable forever
+)
+
+// unwatch adds the reason why, or removes it if on is false. All reasons together determine what
+// the poller watches for. Only this function asks the poller, so the end of one reason does not
+// undo another. After an error the stream may be unwatched.
+func (s *stream) unwatch(why unwatched, on bool) error {
+	s.watchMu.Lock()
+	defer s.watchMu.Unlock()
+	was := s.unwatched
+	if s.unwatched &^= why; on {
+		s.unwatched |= why
+	}
+	if (was == 0) == (s.unwatched == 0) {
+		return nil
+	}
+	return s.lane.poller.WantRead(s.conn, s.unwatched == 0)
+}
+
+// cannotWatch ends the stream because no goroutine would see what arrives. It does nothing if the
+// stream has ended already: the socket is closed, or is closed when the linger expires.
+func (s *stream) cannotWatch(err error) {
+	s.fail(&ending{cause: fmt.Errorf("watching the connection for arrivals: %w", err), reset: true})
+}
+
+// watch adds the stream to the device's stalls until neither side waits for the peer. rx.mu or
+// tx.mu is held.
+func (s *stream) watch() {
+	if !s.watched.Load() && !s.watched.Swap(true) {
+		s.dev.stalls.join(s)
+	}
 }

@@ -311,9 +311,9 @@ func TestObjectMULPDUChanges(t *testing.T) {
 					if len(waiting) == 0 {
 						break
 					}
-					st.txMu.Lock()
+					st.tx.mu.Lock()
 					st.tx.format.MULPDU, st.tx.mssAge = mulpdu[round%len(mulpdu)], 1 // it is not asked for again soon
-					st.txMu.Unlock()
+					st.tx.mu.Unlock()
 					for _, c := range waiting {
 						c.answer <- nil
 					}

@@ -31,9 +31,9 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		r.write(requests)
 		time.Sleep(3 * policy.StallLook)
 		st := q.stream.Load()
-		st.txMu.Lock()
+		st.tx.mu.Lock()
 		held := st.tx.held != nil
-		st.txMu.Unlock()
+		st.tx.mu.Unlock()
 		if !held {
 			t.Fatal("no batch is held, which is what the test is about")
 		}

@@ -53,19 +53,19 @@ func (c *nowhere) Readv(bufs [][]byte) (int, error) {
 // replaceConn gives s a stream to nowhere.
 func (s *side) replaceConn() *nowhere {
 	st := s.qp.stream.Load()
-	st.rxMu.Lock()
-	st.txMu.Lock()
-	defer st.rxMu.Unlock()
-	defer st.txMu.Unlock()
+	st.rx.mu.Lock()
+	st.tx.mu.Lock()
+	defer st.rx.mu.Unlock()
+	defer st.tx.mu.Unlock()
 	c := &nowhere{Conn: st.conn}
-	st.conn, st.records = c, nil
+	st.conn, st.tx.records = c, nil
 	s.t.Cleanup(func() {
-		st.rxMu.Lock()
-		st.txMu.Lock()
-		defer st.rxMu.Unlock()
-		defer st.txMu.Unlock()
-		st.linger.mu.Lock() // a stream that has ended belongs to its lingering
-		defer st.linger.mu.Unlock()
+		st.rx.mu.Lock()
+		st.tx.mu.Lock()
+		defer st.rx.mu.Unlock()
+		defer st.tx.mu.Unlock()
+		st.closer.mu.Lock() // a stream that has ended belongs to its lingering
+		defer st.closer.mu.Unlock()
 		st.conn = c.Conn
 	})
 	return c
@@ -115,7 +115,7 @@ func BenchmarkPath(b *testing.B) {
 							y.recv(recvs...)
 							y.spin(list)
 						} else {
-							y.qp.stream.Load().pollRx(policy.TurnMost)
+							y.qp.stream.Load().rx.poll(policy.TurnMost)
 						}
 						rx += time.Since(began)
 					}

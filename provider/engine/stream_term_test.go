@@ -399,11 +399,11 @@ func TestPanicIsNoHang(t *testing.T) {
 			x, y := tcpPair(t, Options{}, true, sideOptions{})
 			defer y.qp.Close()
 			st := x.qp.stream.Load()
-			st.rxMu.Lock()
-			st.txMu.Lock()
-			st.conn, st.records = &panicking{st.conn, st}, nil
-			st.txMu.Unlock()
-			st.rxMu.Unlock()
+			st.rx.mu.Lock()
+			st.tx.mu.Lock()
+			st.conn, st.tx.records = &panicking{st.conn, st}, nil
+			st.tx.mu.Unlock()
+			st.rx.mu.Unlock()
 			got := make(chan any, 1)
 			go func() {
 				defer func() { got <- recover() }()

@@ -144,7 +144,7 @@ func TestCannotWatch(t *testing.T) {
 }
 
 // TestTxMuIsGivenBack: only functions that then look for work that was left to the holder
-// release txMu.
+// release tx.mu.
 func TestTxMuIsGivenBack(t *testing.T) {
 	entries := testkit.Must(os.ReadDir("."))(t)
 	fset := token.NewFileSet()
@@ -164,9 +164,19 @@ func TestTxMuIsGivenBack(t *testing.T) {
 				if !is || call.Sel.Name != "Unlock" {
 					return true
 				}
-				if lock, is := call.X.(*ast.SelectorExpr); is && lock.Sel.Name == "txMu" {
-					if found++; f.Name.Name != "unlockTx" && f.Name.Name != "txTurn" {
-						t.Errorf("%s: %s releases txMu and does not look at txWork: use unlockTx",
+				lock, is := call.X.(*ast.SelectorExpr)
+				if !is || lock.Sel.Name != "mu" {
+					return true
+				}
+				switch x := lock.X.(type) {
+				case *ast.Ident: // tx.mu
+					is = x.Name == "tx"
+				case *ast.SelectorExpr: // s.tx.mu
+					is = x.Sel.Name == "tx"
+				}
+				if is {
+					if found++; f.Name.Name != "unlock" && f.Name.Name != "oneTurn" {
+						t.Errorf("%s: %s releases tx.mu and does not look at tx.work: use tx.unlock",
 							fset.Position(n.Pos()), f.Name.Name)
 					}
 				}
@@ -175,6 +185,6 @@ func TestTxMuIsGivenBack(t *testing.T) {
 		}
 	}
 	if found != 2 {
-		t.Errorf("%d places release txMu, want 2", found)
+		t.Errorf("%d places release tx.mu, want 2", found)
 	}
 }

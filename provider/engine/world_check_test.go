@@ -182,10 +182,10 @@ type idleness struct {
 }
 
 func (s *stream) idle() idleness {
-	s.rxMu.Lock()
-	defer s.rxMu.Unlock()
-	s.txMu.Lock()
-	defer s.txMu.Unlock()
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
 	sq := &s.q.sq
 	sq.done.Lock()
 	defer sq.done.Unlock()
@@ -200,8 +200,8 @@ func (s *stream) idle() idleness {
 func (q *qp) ringInOrder() error {
 	s := q.stream.Load()
 	if s != nil {
-		s.txMu.Lock()
-		defer s.txMu.Unlock()
+		s.tx.mu.Lock()
+		defer s.tx.mu.Unlock()
 	}
 	q.sq.done.Lock()
 	defer q.sq.done.Unlock()

@@ -2,16 +2,16 @@
 // 5044 section 7, RFC 6581) over byte streams. It makes connections and hands each to its QP. It
 // knows neither queue pairs nor streams; package engine gives it both as interfaces.
 //
-//	             program: rdma_cm calls, events
-//	                |                     ^
-//	               ID  -->  EventChannel -+
-//	                |  listens            |  connects
-//	            listening                 |
-//	   arrival, one a connection          |
-//	                |  Request            |  Request, Reply
-//	                +------> wire <-------+
-//	                           |  a Conn, after the Reply
-//	                       QP.Begin --> Stream
+//	          program: rdma_cm calls, events
+//	             |                     ^
+//	            ID  -->  EventChannel -+
+//	             |  listens            |  connects
+//	         listening                 |
+//	arrival, one a connection          |
+//	             |  Request            |  Request, Reply
+//	             +------> wire <-------+
+//	                        |  a Conn, after the Reply
+//	                    QP.Begin --> Stream
 //
 // A device has one [Manager], with the device as its [Host]. An [ID] is an rdma_cm_id. It moves
 // through the states of idState, and has a goroutine only while its connection is in the start-up

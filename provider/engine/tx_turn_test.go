@@ -87,7 +87,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 						each += policy.RecordCost
 					}
 					total, most := uint64(0), uint64(0)
-					for moved := st.moved.Load(); moved > 0; moved = st.moved.Load() - total {
+					for moved := st.tx.moved.Load(); moved > 0; moved = st.tx.moved.Load() - total {
 						total += moved
 						most = max(most, moved+moved/uint64(mpa.FPDULen(mulpdu))*each)
 						r.drop()
@@ -102,10 +102,10 @@ func TestTurnOfTransmitting(t *testing.T) {
 							most, limit)
 					}
 					ready, lent := s.dev.poller.Poll(), s.dev.prog.batches.Lent()
-					if ready != 0 || st.blocked.Load() || lent != 0 {
+					if ready != 0 || st.tx.blocked.Load() || lent != 0 {
 						t.Errorf("everything is sent, but %d streams are ready, blocked %v, %d "+
 							"batches are lent",
-							ready, st.blocked.Load(), lent)
+							ready, st.tx.blocked.Load(), lent)
 					}
 				})
 			})
@@ -181,7 +181,7 @@ func TestTurnsOfMany(t *testing.T) {
 				}
 				cost := func() (tx, rx int) {
 					for _, st := range others {
-						tx += int(st.moved.Load())
+						tx += int(st.tx.moved.Load())
 						rx += int(st.rx.taken) * policy.FPDUCost
 						rx += int(st.rx.fpdu.Pos())
 					}
@@ -250,11 +250,11 @@ func TestUndo(t *testing.T) {
 							if got%7 != 0 {
 								continue
 							}
-							st.txMu.Lock()
+							st.tx.mu.Lock()
 							if b := st.tx.b; b != nil && st.tx.task != taskNone && b.Left() > 1448 {
 								t.Errorf("%d bytes are kept for a socket that is full", b.Left())
 							}
-							st.txMu.Unlock()
+							st.tx.mu.Unlock()
 						}
 						if what != "Read" {
 							s.poll()
@@ -356,10 +356,10 @@ func TestUsed(t *testing.T) {
 					if n == 200 {
 						t.Error("there is always more to do")
 					}
-					sent0, taken0, got0 := st.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
+					sent0, taken0, got0 := st.tx.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
 					var used int
 					used, more = st.ReadyTurn(tc.receives, tc.sends, turn)
-					sent, taken := int(st.moved.Load()-sent0), int(st.rx.taken-taken0)
+					sent, taken := int(st.tx.moved.Load()-sent0), int(st.rx.taken-taken0)
 					got := int(st.rx.fpdu.Pos() - got0)
 					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*policy.FPDUCost
 					if d := used - cost; d < -32<<10 || d > 32<<10 {
@@ -368,7 +368,7 @@ func TestUsed(t *testing.T) {
 					if limit := turn + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
 						t.Errorf("turn %d: used %d, want at most %d", n, used, limit)
 					}
-					if left := st.unsent() || st.rx.fpdu.Pos() < all; left && !more {
+					if left := st.tx.unbuilt() || st.rx.fpdu.Pos() < all; left && !more {
 						t.Errorf("turn %d: there is more to do, and it says that there is not", n)
 					}
 					if half := turn / 2; tc.what == "both" && n == 0 &&
@@ -377,7 +377,7 @@ func TestUsed(t *testing.T) {
 					}
 					r.drop()
 				}
-				if ready, used := s.dev.poller.Poll(), st.blocked.Load(); ready != 0 || used {
+				if ready, used := s.dev.poller.Poll(), st.tx.blocked.Load(); ready != 0 || used {
 					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
 				}
 				r.write(make([]byte, 64)) // no FPDU
@@ -398,9 +398,9 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 		st := q.stream.Load()
 		r.ask(s.reg(size, everything), size, 1)
 		st.ReadyTurn(true, false, turn) // takes the request, and begins
-		before := st.moved.Load()
+		before := st.tx.moved.Load()
 		st.ReadyTurn(true, true, turn)
-		if sent := st.moved.Load() - before; sent < turn*3/4 {
+		if sent := st.tx.moved.Load() - before; sent < turn*3/4 {
 			t.Errorf("sent %d bytes in a turn of %d", sent, turn)
 		}
 	})
@@ -427,7 +427,7 @@ func TestUsedByAnswers(t *testing.T) {
 			request := rdmap.ReadRequestHeader(r.readMSN)
 			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
 			used, more := st.ReadyTurn(true, false, turn)
-			sent := int(st.moved.Load())
+			sent := int(st.tx.moved.Load())
 			if least, most := len(octets)+sent, turn+90<<10; sent == 0 || used < least || used > most {
 				t.Errorf("window %d: sent %d, used %d, want from %d to %d", window, sent, used, least, most)
 			}

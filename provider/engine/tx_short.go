@@ -15,30 +15,29 @@ import (
 //
 //rfc:5040 RDMAP-5.1-04 Writes issued in order
 //rfc:5040 RDMAP-5.3-07 Sends issued in order
-func (s *stream) fillShort() {
-	t := &s.tx
-	b := t.b
-	sq := &s.q.sq
-	longest := t.format.ShortMost()
-	if longest < 0 || t.rtr != 0 || t.next == sq.tail.Load() {
+func (tx *sender) fillShort() {
+	b := tx.b
+	sq := &tx.q.sq
+	longest := tx.format.ShortMost()
+	if longest < 0 || tx.rtr != 0 || tx.next == sq.tail.Load() {
 		return // an idle stream has no counters; they are made below
 	}
-	sent := &s.q.counters().sent
-	domain := &s.q.pd.Domain
+	sent := &tx.q.counters().sent
+	domain := &tx.q.pd.Domain
 	var m *memory.Region // region of the WQE before
-	for tail := sq.tail.Load(); t.next != tail && b.Room(); t.next++ {
-		w := sq.at(t.next)
+	for tail := sq.tail.Load(); tx.next != tail && b.Room(); tx.next++ {
+		w := sq.at(tx.next)
 		if w.length > uint32(longest) || w.flags&provider.SendFence != 0 ||
-			!shortOps.has(w.op) || s.inbound.Front() != nil {
+			!shortOps.has(w.op) || tx.s.inbound.Front() != nil {
 			break
 		}
 		payload, ok := []byte(nil), w.length == 0
 		switch {
 		case ok:
 		case w.flags&provider.SendInline != 0:
-			payload, ok = sq.inlineRoom(t.next)[:w.length], true
+			payload, ok = sq.inlineRoom(tx.next)[:w.length], true
 		case w.nsge == 1:
-			sge := &sq.sgeRoom(t.next)[0]
+			sge := &sq.sgeRoom(tx.next)[0]
 			if m == nil || m.STag() != sge.LKey {
 				m = b.Region(domain, sge.LKey)
 			}
@@ -49,15 +48,15 @@ func (s *stream) fillShort() {
 		if !ok {
 			break
 		}
-		head := w.head(t.sendMSN)
+		head := w.head(tx.sendMSN)
 		if w.op == provider.WRRDMAWrite {
 			countOne(&sent.Write, w.length)
 		} else {
 			countOne(&sent.Send, w.length)
-			t.sendMSN++
+			tx.sendMSN++
 		}
-		t.answered = false
-		b.AddShort(head, payload, t.next)
+		tx.answered = false
+		b.AddShort(head, payload, tx.next)
 	}
 	b.EndRun()
 }

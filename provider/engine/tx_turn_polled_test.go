@@ -42,9 +42,9 @@ func TestTurnOfPolled(t *testing.T) {
 					r.drop()
 				}
 				for turn := range 8 {
-					before := st.moved.Load()
+					before := st.tx.moved.Load()
 					s.dev.progress(s.cq)
-					moved := int(st.moved.Load() - before)
+					moved := int(st.tx.moved.Load() - before)
 					if moved < tc.most*3/4 || moved > tc.most*5/4 {
 						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
 					}
@@ -70,13 +70,13 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 			s.dev.progress(s.cq)
 		}
 		st := s.qp.stream.Load()
-		if !st.blocked.Load() || r.drop() < window {
+		if !st.tx.blocked.Load() || r.drop() < window {
 			t.Fatal("the socket has room, or nothing to send")
 		}
 		for turn := range 2 {
-			before := st.moved.Load()
+			before := st.tx.moved.Load()
 			s.dev.poller.Poll()
-			if moved := int(st.moved.Load() - before); moved == 0 || moved > policy.TurnLong*5/4 {
+			if moved := int(st.tx.moved.Load() - before); moved == 0 || moved > policy.TurnLong*5/4 {
 				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.TurnLong)
 			}
 			r.drop()

@@ -176,7 +176,7 @@ func TestIdleMemory(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	for i := range qps {
 		qps[i] = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
-		st := &stream{q: qps[i], dev: s.dev}
+		st := (&stream{q: qps[i], dev: s.dev}).link()
 		st.inbound.Init(1)
 		st.outstanding.Init(1)
 		st.rx.init(st)

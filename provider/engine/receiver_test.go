@@ -32,7 +32,7 @@ func TestReadLimit(t *testing.T) {
 		{"the turn is over", 0, 0, 0, policy.ReadLeast},
 		{"very short FPDUs", 0, policy.TurnLeast, 7, policy.ReadLeast},
 	} {
-		r := rxState{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
+		r := receiver{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
 		if got := r.readLimit(tc.turn); got != tc.want {
 			t.Errorf("%s: %d bytes, want %d", tc.name, got, tc.want)
 		}
@@ -64,8 +64,8 @@ func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n i
 	framer := mpa.NewFramer(false, crc)
 	s := y.qp.stream.Load()
 	set := func(c transport.Conn) {
-		s.rxMu.Lock()
-		defer s.rxMu.Unlock()
+		s.rx.mu.Lock()
+		defer s.rx.mu.Unlock()
 		s.conn = c
 	}
 	set(in)
@@ -87,12 +87,12 @@ func TestReadsOfATurn(t *testing.T) {
 			s := y.qp.stream.Load()
 			in.in = writes(24*turn, n)
 			for range 8 { // until it is known how long FPDUs are
-				s.pollRx(turn)
+				s.rx.poll(turn)
 			}
 			before := len(in.in)
 			in.reads, in.most = 0, 0
 			for range 8 {
-				s.pollRx(turn)
+				s.rx.poll(turn)
 			}
 			taken := (before - len(in.in)) / 8
 			if taken < turn/2 || taken > turn+max(turn/4, n+100) || in.reads > 8*(4+2*turn/policy.ReadMost) {
@@ -114,16 +114,16 @@ func TestShortAfterLong(t *testing.T) {
 		y, in, writes := newSizedReads(t, true)
 		s := y.qp.stream.Load()
 		for in.in = writes(policy.TurnSole, n); len(in.in) > 0; {
-			s.pollRx(policy.TurnSole)
+			s.rx.poll(policy.TurnSole)
 		}
 		in.in = writes(policy.TurnSole/2, 0)
 		before := len(in.in)
-		s.pollRx(policy.TurnSole)
+		s.rx.poll(policy.TurnSole)
 		if taken := before - len(in.in); taken > policy.ReadMost+policy.ReadMost/8 {
 			t.Errorf("after FPDUs of %d bytes a turn of %d took %d of empty ones", n, policy.TurnSole, taken)
 		}
 		in.most = 0
-		if s.pollRx(policy.TurnSole); in.most == 0 || in.most > policy.TurnSole/16 {
+		if s.rx.poll(policy.TurnSole); in.most == 0 || in.most > policy.TurnSole/16 {
 			t.Errorf("after them the next turn had a read for %d bytes", in.most)
 		}
 		testkit.OK(t, y.qp.Cause())
@@ -146,7 +146,7 @@ func TestDenseReads(t *testing.T) {
 		{"one that is as short, in a longer read", 4 << 10, 9, 0, 1},
 		{"very short ones", 2800, 100, 0, 5},
 	} {
-		r := rxState{dense: tc.before}
+		r := receiver{dense: tc.before}
 		if cost := r.dense.Spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*policy.FPDUCost {
 			t.Errorf("%s: a read costs %d", tc.name, cost)
 		}
@@ -164,11 +164,11 @@ func TestReadsGrow(t *testing.T) {
 	for _, turn := range []int{policy.TurnLeast, policy.TurnLeast / 2} {
 		in.in = append(in.in, writes(30*turn, 1420)...)
 		for range 10 {
-			s.pollRx(turn)
+			s.rx.poll(turn)
 		}
 		in.reads = 0
 		for range 10 {
-			s.pollRx(turn)
+			s.rx.poll(turn)
 		}
 		if in.reads > 60 || len(in.in) == 0 {
 			t.Errorf("%d reads in 10 turns of %d, want at most 60; dense is %d", in.reads, turn, s.rx.dense)

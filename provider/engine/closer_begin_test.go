@@ -20,7 +20,7 @@ func TestLingerBegins(t *testing.T) {
 		mine, theirs := connectTransport(t, network, memAddr)
 		testkit.OK(t, q.start(mine, params(true), func(error) {}))
 		st := q.stream.Load()
-		l := &st.linger
+		l := &st.closer
 		var stop atomic.Bool
 		var wg sync.WaitGroup
 		for range 2 {

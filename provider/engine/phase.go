@@ -60,21 +60,21 @@ func (s *stream) at() phase { return phase(s.phase.Load()) }
 // enter enters a phase, and returns the one before. The caller holds
 //
 //   - qp.mu, of a QP that has this stream, for phaseClosing and phaseClosingNotify,
-//   - txMu for phaseFINSent,
-//   - rxMu and txMu for phaseFinished,
-//   - linger.mu for the phases after that.
+//   - tx.mu for phaseFINSent,
+//   - rx.mu and tx.mu for phaseFinished,
+//   - closer.mu for the phases after that.
 //
 // A graceful end may have begun before: then phaseClosing or phaseClosingNotify is not entered,
 // and the phase that is returned is the present one. All other phases are entered in any case.
 func (s *stream) enter(to phase) (from phase) {
 	switch {
 	case to > phaseFinished:
-		sched.AssertHeld[locks.Linger](&s.linger.mu)
+		sched.AssertHeld[locks.Linger](&s.closer.mu)
 	case to == phaseFinished:
-		sched.AssertHeld[locks.RX](&s.rxMu)
-		sched.AssertHeld[locks.TX](&s.txMu)
+		sched.AssertHeld[locks.RX](&s.rx.mu)
+		sched.AssertHeld[locks.TX](&s.tx.mu)
 	case to == phaseFINSent:
-		sched.AssertHeld[locks.TX](&s.txMu)
+		sched.AssertHeld[locks.TX](&s.tx.mu)
 	default:
 		sched.AssertHeld[locks.QP](&s.q.mu)
 	}
@@ -91,17 +91,6 @@ func (s *stream) enter(to phase) (from phase) {
 			panic(fmt.Sprintf("engine: a stream goes from phase %q to %q", from, to))
 		}
 	}
-}
-
-// peerClosed notes that nothing more comes from the peer. The caller holds rxMu, or linger.mu if
-// the stream has finished.
-func (s *stream) peerClosed() {
-	if s.hasFinished() {
-		sched.AssertHeld[locks.Linger](&s.linger.mu)
-	} else {
-		sched.AssertHeld[locks.RX](&s.rxMu)
-	}
-	s.linger.eof = true
 }
 
 // closing reports whether a graceful end has begun, for a caller who knows that the stream has

@@ -31,13 +31,13 @@ func TestPhases(t *testing.T) {
 	}
 	// Released at the end: in schedules what a goroutine holds is known by a key that a later one
 	// may have.
-	s := &stream{q: new(qp)}
-	s.rxMu.Lock()
-	defer s.rxMu.Unlock()
-	s.txMu.Lock()
-	defer s.txMu.Unlock()
-	s.linger.mu.Lock()
-	defer s.linger.mu.Unlock()
+	s := (&stream{q: new(qp)}).link()
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	s.closer.mu.Lock()
+	defer s.closer.mu.Unlock()
 	s.q.mu.Lock()
 	defer s.q.mu.Unlock()
 	enter := func(to phase) (from phase, failed bool) {
@@ -83,15 +83,15 @@ func TestPhases(t *testing.T) {
 // TestPeerClosed: the peer's FIN may come in every phase, and changes none.
 func TestPeerClosed(t *testing.T) {
 	for p := phaseOpen; p <= phaseClosed; p++ {
-		s := &stream{q: new(qp)}
+		s := (&stream{q: new(qp)}).link()
 		s.phase.Store(uint32(p))
-		s.rxMu.Lock()
-		s.linger.mu.Lock()
-		s.peerClosed()
-		if !s.linger.eof || s.at() != p {
-			t.Errorf("%s: eof is %t, the phase %s", p, s.linger.eof, s.at())
+		s.rx.mu.Lock()
+		s.closer.mu.Lock()
+		s.closer.peerClosed()
+		if !s.closer.eof || s.at() != p {
+			t.Errorf("%s: eof is %t, the phase %s", p, s.closer.eof, s.at())
 		}
-		s.linger.mu.Unlock()
-		s.rxMu.Unlock()
+		s.closer.mu.Unlock()
+		s.rx.mu.Unlock()
 	}
 }

@@ -51,7 +51,7 @@ func BenchmarkReceived(b *testing.B) {
 			for i := 0; i < b.N; i += fpdus {
 				in.in = octets
 				for len(in.in) > 0 {
-					y.qp.stream.Load().pollRx(policy.TurnMost)
+					y.qp.stream.Load().rx.poll(policy.TurnMost)
 				}
 			}
 			b.StopTimer()
@@ -108,10 +108,10 @@ func BenchmarkSent(b *testing.B) {
 				var took time.Duration
 				b.ResetTimer()
 				for range b.N {
-					st.txMu.Lock() // as if the path had such segments
+					st.tx.mu.Lock() // as if the path had such segments
 					st.tx.format.SetEMSS(mss)
 					st.tx.mssAge = 1
-					st.txMu.Unlock()
+					st.tx.mu.Unlock()
 					began := time.Now()
 					x.send(wr...)
 					x.spin(1)

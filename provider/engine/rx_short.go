@@ -6,24 +6,23 @@ import (
 )
 
 // takeRun takes n verified FPDUs of the same length from the receive context.
-func (s *stream) takeRun(n, ulpduLen int) {
-	r := &s.rx
+func (rx *receiver) takeRun(n, ulpduLen int) {
 	size := mpa.FPDULen(ulpduLen)
-	for ; n > 0 && !s.over(); n-- {
-		ulpdu := r.c.b[r.r+mpa.HeaderLen:][:ulpduLen]
-		r.r += size
-		s.take(ulpdu)
-		if r.storing() {
-			r.store.run, r.store.runULPDU = n-1, ulpduLen
+	for ; n > 0 && !rx.s.over(); n-- {
+		ulpdu := rx.c.b[rx.r+mpa.HeaderLen:][:ulpduLen]
+		rx.r += size
+		rx.take(ulpdu)
+		if rx.storing() {
+			rx.store.run, rx.store.runULPDU = n-1, ulpduLen
 			return
 		}
 	}
 }
 
 // take takes a ULPDU whose FPDU was verified.
-func (s *stream) take(ulpdu []byte) {
-	if !s.placeWrite(ulpdu) && !s.placeSend(ulpdu) {
-		s.segment(ulpdu)
+func (rx *receiver) take(ulpdu []byte) {
+	if !rx.placeWrite(ulpdu) && !rx.placeSend(ulpdu) {
+		rx.segment(ulpdu)
 	}
 }
 
@@ -32,12 +31,12 @@ func (s *stream) take(ulpdu []byte) {
 //
 // A region is in use for the peer only after the first FPDU of a stream. leave ends that use after
 // each read.
-func (s *stream) placeWrite(ulpdu []byte) bool {
-	m := s.rx.c.m
-	if m == nil || s.rx.c.mFor != s.q {
+func (rx *receiver) placeWrite(ulpdu []byte) bool {
+	m := rx.c.m
+	if m == nil || rx.c.mFor != rx.q {
 		return false
 	}
-	g, payload, ok := s.rx.recv.BeginWrite(ulpdu)
+	g, payload, ok := rx.recv.BeginWrite(ulpdu)
 	if !ok || g.STag != m.STag() {
 		return false
 	}
@@ -46,20 +45,19 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 		return false
 	}
 	copy(p, payload)
-	s.rx.recv.CommitWrite(g, len(payload))
-	countSegment(&s.q.counters().received.Write, len(payload), g.Last)
+	rx.recv.CommitWrite(g, len(payload))
+	countSegment(&rx.q.counters().received.Write, len(payload), g.Last)
 	return true
 }
 
 // placeSend handles a Send that is one segment and goes to a receive of one SGE, as most do, as
 // segment would. It leaves anything else, or a faulty segment, to segment.
-func (s *stream) placeSend(ulpdu []byte) bool {
-	r := &s.rx
-	payload, op, ok := r.recv.WholeSend(ulpdu)
-	if !ok || r.first || len(payload) == 0 {
+func (rx *receiver) placeSend(ulpdu []byte) bool {
+	payload, op, ok := rx.recv.WholeSend(ulpdu)
+	if !ok || rx.first || len(payload) == 0 {
 		return false
 	}
-	w, sges, pd := s.q.frontRecv()
+	w, sges, pd := rx.q.frontRecv()
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
@@ -74,8 +72,8 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	}
 	copy(p, payload)
 	m.Release()
-	r.recv.CommitSend(op)
-	countOne(&s.q.counters().received.Send, uint32(len(payload)))
-	s.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
+	rx.recv.CommitSend(op)
+	countOne(&rx.q.counters().received.Send, uint32(len(payload)))
+	rx.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
 	return true
 }

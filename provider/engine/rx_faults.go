@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -35,7 +34,7 @@ func (s *stream) workFault(i uint32) *provider.WorkError {
 //rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
 //rfc:5041 DDP-6.2.2-01 Fatal errors of LLP or header indicated to ULP
 //rfc:5041 DDP-7.1-02 Report includes DDP header, type, segment length
-func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.ReadRequest) {
+func (rx *receiver) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.ReadRequest) {
 	segmentLen := 0
 	if h != nil {
 		segmentLen = h.Len() + payloadLen
@@ -43,32 +42,32 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	e := endTerminate(err, h, segmentLen, read)
 	switch err {
 	case ddp.ErrNoBuffer:
-		if r := s.q.srq(); r != nil && (h == nil || h.QN == rdmap.QNSend) {
+		if r := rx.q.srq(); r != nil && (h == nil || h.QN == rdmap.QNSend) {
 			r.foundEmpty()
 		}
 	case errRecvSGE:
-		e.blame(s.recvFault())
+		e.blame(rx.recvFault())
 	case errSinkSGE:
-		e.blame(s.sinkFault())
+		e.blame(rx.sinkFault())
 	case ddp.ErrTooLong:
-		e.blame(s.tooLong(h, payloadLen))
+		e.blame(rx.tooLong(h, payloadLen))
 	case ddp.ErrBaseBounds:
-		e.explain(s.outOfBounds("Write", h.STag, h.TO, payloadLen))
+		e.explain(rx.outOfBounds("Write", h.STag, h.TO, payloadLen))
 	case rdmap.ErrReadBaseBounds:
-		e.explain(s.outOfBounds("Read", read.SourceSTag, read.SourceTO, int(read.Size)))
+		e.explain(rx.outOfBounds("Read", read.SourceSTag, read.SourceTO, int(read.Size)))
 	}
-	e.recvStatus = s.recvStatus(err)
+	e.recvStatus = rx.recvStatus(err)
 	e.event, e.raise = eventOf(err)
-	if read := s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
-		s.q.failSend(uint32(read.Cookie), provider.WCLocLenErr)
+	if read := rx.s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
+		rx.q.failSend(uint32(read.Cookie), provider.WCLocLenErr)
 	}
-	s.rx.recv.End()
-	s.fail(e)
+	rx.recv.End()
+	rx.s.fail(e)
 }
 
 // recvFault says which SGE of the receive in progress can't be written, and why.
-func (s *stream) recvFault() *provider.WorkError {
-	w, sges, pd := s.q.frontRecv()
+func (rx *receiver) recvFault() *provider.WorkError {
+	w, sges, pd := rx.q.frontRecv()
 	if w == nil {
 		return nil
 	}
@@ -80,8 +79,8 @@ func (s *stream) recvFault() *provider.WorkError {
 }
 
 // tooLong compares a message, of which h is the header of a segment, with the receive in progress.
-func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
-	w, sges, _ := s.q.frontRecv()
+func (rx *receiver) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
+	w, sges, _ := rx.q.frontRecv()
 	if w == nil {
 		return nil
 	}
@@ -99,9 +98,9 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 }
 
 // outOfBounds describes an access of the peer to n bytes, and the region that it names.
-func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
+func (rx *receiver) outOfBounds(access string, stag uint32, to uint64, n int) string {
 	why := fmt.Sprintf("the peer's %s of %d bytes at address %#x is not within rkey %#x", access, n, to, stag)
-	if m := s.dev.memory.Local(stag); m != nil {
+	if m := rx.s.dev.memory.Local(stag); m != nil {
 		why += fmt.Sprintf(", which has %d bytes at address %#x", m.Len(), m.Addr())
 		m.Release()
 	}
@@ -109,17 +108,17 @@ func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) strin
 }
 
 // sinkFault returns the workFault of the oldest Read or atomic operation.
-func (s *stream) sinkFault() *provider.WorkError {
-	read := s.outstanding.Front()
+func (rx *receiver) sinkFault() *provider.WorkError {
+	read := rx.s.outstanding.Front()
 	if read == nil || read.Cookie == rtrCookie {
 		return nil
 	}
-	return s.workFault(uint32(read.Cookie))
+	return rx.s.workFault(uint32(read.Cookie))
 }
 
 // recvStatus returns the status of the receive in progress after a fault. It is WCSuccess, for a
 // flush, if the fault concerned something else.
-func (s *stream) recvStatus(err error) provider.WCStatus {
+func (rx *receiver) recvStatus(err error) provider.WCStatus {
 	switch err {
 	case ddp.ErrTooLong:
 		return provider.WCLocLenErr
@@ -135,19 +134,19 @@ func (s *stream) recvStatus(err error) provider.WCStatus {
 //
 //rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
-func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	phase := rdmap.PhaseBeforeFirstFPDU
-	if s.moved.Load() > 0 {
+	if rx.s.tx.moved.Load() > 0 {
 		phase = rdmap.PhaseAfterFirstFPDU
 	}
 	t, err := rdmap.ParseTerminate(payload, phase)
 	if err != nil {
-		s.refuse(err, h, len(payload), nil)
+		rx.refuse(err, h, len(payload), nil)
 		return
 	}
-	s.rx.recv.Commit(a)
-	s.blame(&t)
-	s.fail(&ending{cause: &provider.TerminateError{
+	rx.recv.Commit(a)
+	rx.blame(&t)
+	rx.s.fail(&ending{cause: &provider.TerminateError{
 		Remote: true,
 		Layer:  uint8(t.Layer), EType: uint8(t.EType), ECode: uint8(t.Code),
 		Text: terminateText(&t),
@@ -160,50 +159,36 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 //rfc:5041 DDP-3-07 Graceful stream/connection teardown is signalled
 //rfc:5044 MPA-3-08 Indicate FIN/close to DDP
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
-func (s *stream) endOfStream() {
-	s.peerClosed()
+func (rx *receiver) endOfStream() {
+	rx.s.closer.peerClosed()
 	e := &ending{cause: errPeerClosed}
 	switch {
-	case s.closing():
+	case rx.s.closing():
 		e.cause = errDisconnected
-	case s.rx.midFPDU():
+	case rx.midFPDU():
 		e.cause = errPeerCut
 	}
-	s.fail(s.withTxError(e))
+	rx.s.fail(rx.s.tx.withError(e))
 }
 
 // connectionLost ends the stream when reading fails.
 //
 //rfc:5044 MPA-8-1-01 Detect TCP close/lost/RST/FIN/timeouts (code 1)
-func (s *stream) connectionLost(err error) {
-	s.fail(s.withTxError(&ending{cause: fmt.Errorf("the TCP connection broke: %w", err), lost: true}))
-}
-
-// withTxError takes an earlier error of writing into account, because a reset that was reported to
-// the writer is not reported to the reader again.
-func (s *stream) withTxError(e *ending) *ending {
-	s.txMu.Lock()
-	defer s.unlockTx()
-	if s.tx.err != nil {
-		e.lost = true
-		if !errors.Is(s.tx.err, syscall.EPIPE) {
-			e.cause = s.tx.err
-		}
-	}
-	return e
+func (rx *receiver) connectionLost(err error) {
+	rx.s.fail(rx.s.tx.withError(&ending{cause: fmt.Errorf("the TCP connection broke: %w", err), lost: true}))
 }
 
 // framingError ends the stream for a fault of the FPDU itself.
 //
 //rfc:5044 MPA-8-01 Codes reported to DDP/consumer
 //rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
-func (s *stream) framingError(err error) {
+func (rx *receiver) framingError(err error) {
 	var e *iwarp.Error
 	if !errors.As(err, &e) {
 		e = mpa.ErrULPDULength
 	}
 	if e == mpa.ErrCRC {
-		s.q.counters().crcErrors.Add(1)
+		rx.q.counters().crcErrors.Add(1)
 	}
-	s.refuse(e, nil, 0, nil)
+	rx.refuse(e, nil, 0, nil)
 }

@@ -62,61 +62,57 @@ func (p *rxPart) count(all *atomic.Int64) {
 func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
 
 // toPart moves the unconsumed bytes of the context to a part.
-func (s *stream) toPart() {
-	r := &s.rx
-	r.part = s.dev.prog.parts.Get()
-	r.part.fill(r.c.b[r.r:r.w], int(r.need))
-	r.part.count(&s.dev.prog.partOctets)
-	r.r, r.w = 0, 0
+func (rx *receiver) toPart() {
+	rx.part = rx.s.dev.prog.parts.Get()
+	rx.part.fill(rx.c.b[rx.r:rx.w], int(rx.need))
+	rx.part.count(&rx.s.dev.prog.partOctets)
+	rx.r, rx.w = 0, 0
 }
 
 // fromPart moves the bytes of the part back to the context.
-func (s *stream) fromPart() {
-	r := &s.rx
-	r.r, r.w = 0, copy(r.c.b, r.part.b)
-	if r.part.need > r.w {
-		r.need = uint32(r.part.need)
+func (rx *receiver) fromPart() {
+	rx.r, rx.w = 0, copy(rx.c.b, rx.part.b)
+	if rx.part.need > rx.w {
+		rx.need = uint32(rx.part.need)
 	}
-	s.dropPart()
+	rx.dropPart()
 }
 
 // dropPart gives the part back.
-func (s *stream) dropPart() {
-	r := &s.rx
-	if r.part != nil {
-		r.part.b = nil
-		r.part.count(&s.dev.prog.partOctets)
-		s.dev.prog.parts.Put(r.part)
-		r.part = nil
+func (rx *receiver) dropPart() {
+	if rx.part != nil {
+		rx.part.b = nil
+		rx.part.count(&rx.s.dev.prog.partOctets)
+		rx.s.dev.prog.parts.Put(rx.part)
+		rx.part = nil
 	}
 }
 
 // readPart reads once, into the part in which an FPDU has begun. Its results are those of readMore.
-func (s *stream) readPart() (int, bool) {
-	p := s.rx.part
+func (rx *receiver) readPart() (int, bool) {
+	p := rx.part
 	space := p.room()
-	p.count(&s.dev.prog.partOctets)
+	p.count(&rx.s.dev.prog.partOctets)
 	p.iov[0] = space
-	n, err := s.conn.Readv(p.iov[:])
+	n, err := rx.s.conn.Readv(p.iov[:])
 	p.iov[0] = nil
 	if n == 0 {
-		s.readFailed(err)
+		rx.readFailed(err)
 		return 0, false
 	}
 	p.b = p.b[:len(p.b)+n]
 	if len(p.b) == p.need {
-		s.rxEnsure()
-		s.parse()
+		rx.ensureContext()
+		rx.parse()
 	}
 	return n, n == len(space)
 }
 
-// unkeep takes the receive context from a stream that has kept it for too long. rxMu is held.
-func (s *stream) unkeep() {
-	r := &s.rx
-	if !r.kept || r.c == nil {
+// unkeep takes the receive context from a stream that has kept it for too long. rx.mu is held.
+func (rx *receiver) unkeep() {
+	if !rx.kept || rx.c == nil {
 		return
 	}
-	s.toPart()
-	s.giveContext()
+	rx.toPart()
+	rx.giveContext()
 }

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// receiver is the receive side of a stream.
+type receiver struct {
+	s *stream
+	q *qp // the stream's
+
+	mu sched.Mutex[locks.RX] // guards the fields after it
+
+	recv rdmap.Receiver
+	fpdu mpa.Receiver
+
+	c    *rxContext // nil while nothing is in flight
+	r, w int        // c.b[r:w] was read and is not consumed
+	part *rxPart    // bytes that were moved out of a context
+
+	store *objectStore // must be stored in an object before anything else is taken
+
+	taken uint32       // FPDUs so far
+	need  uint32       // length of c.b[r:w] at which there is more to do, 0 if not known
+	dense policy.Dense // the last reads cost at most little more than 2^dense times their bytes
+
+	kept     bool // this stream counts against policy.ContextsKept
+	storer   bool // the goroutine that has stored is receiving, and does the next store, too
+	first    bool // no FPDU was received yet
+	resumeTx bool // the transmit side has work
+}
+
+func (rx *receiver) init(s *stream) {
+	p := &s.params
+	rx.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding,
+		Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
+	rx.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
+	rx.first, rx.dense = true, policy.DenseFirst
+}
+
+// midFPDU reports whether an FPDU has come in part, and the peer has to send the rest. It is false
+// while an object stores, because bytes wait for the object then and not for the peer.
+func (rx *receiver) midFPDU() bool { return (rx.w > rx.r || rx.part != nil) && !rx.storing() }
+
+// stop gives back what the receive side holds.
+func (rx *receiver) stop() {
+	rx.endStore()
+	rx.dropPart()
+	rx.r, rx.w = 0, 0
+	if rx.c != nil {
+		rx.c.endUses() // there are none unless a panic has ended a turn
+	}
+	rx.park()
+}
+
+// storing reports whether the receive side waits for an object.
+func (rx *receiver) storing() bool { return rx.store != nil }
+
+// inLong reports whether the receive side is inside an FPDU of which so much has come that reading
+// the rest is better than keeping it as a part.
+func (rx *receiver) inLong() bool { return rx.c != nil && rx.w-rx.r > partSmall }
+
+// readLimit returns how many bytes the next read may take, when turn is left.
+func (rx *receiver) readLimit(turn int) int {
+	return rx.dense.ReadLimit(max(int(rx.need)-(rx.w-rx.r), 0), turn)
+}
+
+// oneTurn receives, and releases rx.mu.
+func (rx *receiver) oneTurn(turn int) (used int, more bool) {
+	defer rx.mu.Unlock()
+	return rx.receiveTurn(turn)
+}
+
+// poll receives what has arrived, unless another goroutine is receiving. Readiness is level
+// triggered, so nothing is lost then.
+func (rx *receiver) poll(turn int) (used int, more bool) {
+	if !rx.mu.TryLock() {
+		return 0, false
+	}
+	used, more = rx.oneTurn(turn)
+	rx.s.settle()
+	return used, more
+}
+
+// look receives what has arrived for a poll that reads the stream directly. It returns false if
+// another goroutine is receiving.
+func (rx *receiver) look(turn int) (used int, ok bool) {
+	if !rx.mu.TryLock() {
+		return 0, false
+	}
+	used, _ = rx.oneTurn(turn)
+	rx.s.settle()
+	return used, true
+}

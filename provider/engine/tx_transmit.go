@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// transmit sends until there is nothing to send, the socket has no room, or the turn is over. tx.mu
+// is held. On a stream that is over it does nothing, because the send queue is flushed, or belongs
+// to the QP's next stream.
+func (tx *sender) transmit() {
+	if tx.s.over() || tx.s.at() >= phaseFINSent || tx.err != nil {
+		return
+	}
+	if !tx.s.maySend.Load() {
+		if n := tx.q.sq.tail.Load() - tx.next; n > 0 {
+			tx.s.dev.log.held(tx.s, n)
+		}
+		tx.memoryAhead()
+		if tx.fault != nil {
+			tx.s.fail(tx.fault) // nothing precedes it; no Terminate may be sent
+			return
+		}
+		if tx.s.closing() {
+			tx.sendFIN() // posted work can't be sent any more
+		}
+		return
+	}
+	if tx.blocked.Load() && !tx.room.Swap(false) {
+		tx.memoryAhead()
+		return // trying again would cost a system call per post
+	}
+	tx.restoreBatch()
+	for !tx.s.over() {
+		if tx.b != nil && tx.b.Empty() && tx.b.Built() > 0 {
+			tx.b.Reset()
+		}
+		if tx.turn <= 0 && (tx.b == nil || tx.b.Empty()) && tx.putOff() {
+			return
+		}
+		if tx.b == nil {
+			tx.b = tx.s.dev.prog.batches.Get() // idle
+		}
+		if tx.b.Empty() {
+			tx.fill()
+			tx.turn -= int32(tx.b.Cost())
+			if tx.b.Empty() {
+				tx.idle()
+				return
+			}
+			tx.limitUnsent()
+		}
+		if !tx.write() {
+			return
+		}
+	}
+	// Another goroutine ends the stream, and may be waiting for a region.
+	if tx.b != nil {
+		tx.b.CopyPending()
+	}
+}
+
+// write hands the batch to the socket, as far as the socket takes it. It reports whether it is
+// worth going on.
+//
+//rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
+//rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
+func (tx *sender) write() bool {
+	n, err := tx.writeBatch()
+	switch {
+	case n > 0:
+		tx.moved.Add(uint64(n))
+		tx.batch.Took(n, uint64(n) == tx.b.Left())
+		if out, ok := tx.b.Advance(n); ok {
+			tx.q.finishSends(out)
+		}
+		return true
+	case errors.Is(err, transport.ErrWouldBlock):
+		tx.batch.Full()
+		tx.undo()
+		tx.b.CopyPending()
+		if tx.b.Built() == 0 {
+			tx.putBatch()
+		}
+		tx.wantWrite(true)
+		tx.s.watch()
+		return false
+	}
+	tx.b.Release()
+	tx.err = fmt.Errorf("the TCP connection broke: %w", err)
+	tx.wantWrite(false)
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		tx.s.fail(&ending{cause: tx.err, lost: true})
+	}
+	// Otherwise the peer may have said why before the connection broke, above all in a Terminate.
+	// The receive side reads that, and ends the stream after the last byte.
+	return false
+}
+
+// wantWrite makes the poller watch for room in the socket, or stop.
+func (tx *sender) wantWrite(on bool) {
+	if tx.blocked.Load() == on {
+		return
+	}
+	tx.blocked.Store(on)
+	tx.room.Store(false)
+	if err := tx.s.lane.poller.WantWrite(tx.s.conn, on); err != nil {
+		tx.s.fail(&ending{cause: err, reset: true})
+	}
+}
+
+// idle gives back what an idle stream must not keep, and does what was deferred until everything
+// is sent.
+func (tx *sender) idle() {
+	tx.putBatch() // the batch may use regions of a work request that could not be sent
+	tx.wantWrite(false)
+	if tx.fault != nil {
+		tx.s.fail(tx.fault)
+		return
+	}
+	if tx.s.closing() && tx.task == taskNone && tx.next == tx.q.sq.tail.Load() && tx.s.outstanding.Len() == 0 {
+		tx.sendFIN()
+	}
+}
+
+func (tx *sender) sendFIN() {
+	if err := tx.s.conn.CloseWrite(); err != nil {
+		tx.err = fmt.Errorf("close: %w", err)
+		return
+	}
+	if tx.s.enter(phaseFINSent) == phaseClosingNotify {
+		tx.s.raiseDrained()
+	}
+	tx.s.closer.watchClosing()
+}
+
+// limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
+func (tx *sender) limitUnsent() {
+	if !tx.unsent.Count(len(tx.b.Records()), int(tx.b.Built())) {
+		return
+	}
+	if l, ok := tx.s.conn.(transport.UnsentLimiter); ok {
+		_ = l.LimitUnsent(tx.unsent.Limit()) // fails on a closed socket, which the next write reports
+	}
+}
+
+// writeRecords writes to conn, with the limits of records if conn can keep them.
+func writeRecords(conn transport.Conn, bufs [][]byte, records []int) (int, error) {
+	if w, ok := conn.(transport.RecordWriter); ok {
+		return w.WriteRecords(bufs, records)
+	}
+	return conn.Writev(bufs)
+}
+
+// writeRecords writes to the stream's Conn. Whether that can keep the limits of records is known.
+func (tx *sender) writeRecords(bufs [][]byte, records []int) (int, error) {
+	if tx.records != nil {
+		return tx.records.WriteRecords(bufs, records)
+	}
+	return tx.s.conn.Writev(bufs)
+}
+
+// writeBatch hands the batch's bytes to the socket.
+func (tx *sender) writeBatch() (int, error) {
+	if tx.format.CutsAnywhere() {
+		return tx.s.conn.Writev(tx.b.Pending())
+	}
+	return tx.writeRecords(tx.b.Pending(), tx.b.Records())
+}
