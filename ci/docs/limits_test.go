@@ -91,6 +91,11 @@ var limitations = map[string][]limitation{
 		{"Decoding of a direction ends", "TestLostPackets"},
 		{"Fragments of IP packets", "TestUnusualPackets"},
 	},
+	"ibverbs/examples/9p/p9/doc.go": {
+		{"Locks are refused", "p9.TestUnsupported"},
+		{"Extended attributes and device files", "p9.TestUnsupported"},
+		{"Versions 9P2000 and 9P2000.u", "TestHostileClient"},
+	},
 	"cgo/ibv/doc.go":    {{"The package binds what RC queue pairs need", "TestNotBound"}},
 	"cgo/rdmacm/doc.go": {{"The package binds the asynchronous interface", "TestNotBound"}},
 }

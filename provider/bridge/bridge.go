@@ -11,8 +11,8 @@
 // the messages.
 //
 // The package is below provider because package kernel can run on it: libibverbs and librdmacm then
-// use the bridge's device instead of the kernel's. The bridge calls ibverbs and rdmacm, as a program
-// does, so a device of any provider can do the work.
+// use the bridge's device instead of the kernel's. The bridge calls ibverbs and rdmacm, as a
+// program does, so a device of any provider can do the work.
 package bridge
 
 import (

@@ -8,7 +8,9 @@
 // compiler would insert it. Bytes that follow a struct, for example a driver's additions, are a
 // separate struct.
 //
-// The package abi
+// The package uses neither cgo nor I/O. A bridge decodes commands and encodes answers; a program
+// that watches another one decodes both.
+package abi
 
 import (
 	"encoding/binary"

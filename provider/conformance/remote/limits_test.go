@@ -41,9 +41,9 @@ func TestCallsAreBounded(t *testing.T) {
 	testkit.Must(c.Provider("engine", nil).Devices())(t)
 }
 
-// TestRecordsAfterTheDevice: the agent accepts records of a block that it has freed with its device.
-// Here another goroutine of the program closes the device before the call that closes the region
-// has returned.
+// TestRecordsAfterTheDevice: the agent accepts records of a block that it has freed with its
+// device. Here another goroutine of the program closes the device before the call that closes the
+// region has returned.
 func TestRecordsAfterTheDevice(t *testing.T) {
 	c := session(t, engines(0))
 	other := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)

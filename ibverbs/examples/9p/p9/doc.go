@@ -8,7 +8,8 @@
 //
 // A [Transport] carries the messages of one client. [NewStream] makes one of a TCP connection. The
 // program ibverbs/examples/9p has one over RDMA, and shows how to accept clients and how to limit
-// their number.
+// their number. The structs of messages, [Encode] and [Decode] are for clients; p9test has one, for
+// tests.
 //
 // # Requests
 //
@@ -37,6 +38,4 @@
 //   - Locks are refused (ENOLCK), because they would not hold between clients.
 //   - Extended attributes and device files are refused (EOPNOTSUPP).
 //   - Versions 9P2000 and 9P2000.u are not spoken: the reply to Tversion says "unknown".
-//
-// The structs of messages, [Encode] and [Decode] are for clients; p9test has one, for tests.
 package p9
