@@ -24,6 +24,11 @@ var limitations = map[string][]limitation{
 	"ibverbs/rdmacm/doc.go": {
 		{"Connections are of the port space", "TestNotBound"},
 	},
+	"ibverbs/examples/9p/p9/doc.go": {
+		{"Locks are refused", "p9.TestUnsupported"},
+		{"Extended attributes and device files", "p9.TestUnsupported"},
+		{"Versions 9P2000 and 9P2000.u", "p9.TestUnsupported"},
+	},
 	"ibverbs/rsocket/doc.go": {
 		{"iWARP only", "TestNotOnRoCE"},
 		{"No memory of the peer can be mapped", "TestConnNoIOMap"},
@@ -90,11 +95,6 @@ var limitations = map[string][]limitation{
 		{"A connection is decoded from its MPA Request on", "TestCaptureBeginsLate"},
 		{"Decoding of a direction ends", "TestLostPackets"},
 		{"Fragments of IP packets", "TestUnusualPackets"},
-	},
-	"ibverbs/examples/9p/p9/doc.go": {
-		{"Locks are refused", "p9.TestUnsupported"},
-		{"Extended attributes and device files", "p9.TestUnsupported"},
-		{"Versions 9P2000 and 9P2000.u", "TestHostileClient"},
 	},
 	"cgo/ibv/doc.go":    {{"The package binds what RC queue pairs need", "TestNotBound"}},
 	"cgo/rdmacm/doc.go": {{"The package binds the asynchronous interface", "TestNotBound"}},

@@ -179,6 +179,13 @@ func TestUnsupported(t *testing.T) {
 	check(t, "attach with authentication", c.Call(p9.KindAttach, &p9.Tattach{Fid: 5, AFid: 1}, nil), syscall.EOPNOTSUPP)
 	check(t, "attach of a name", c.Call(p9.KindAttach,
 		&p9.Tattach{Fid: 5, AFid: p9.NoFid, Aname: "/etc"}, nil), syscall.ENOENT)
+	for _, version := range []string{"9P2000", "9P2000.u"} {
+		var v p9.Rversion
+		err := c.Tagged(p9.NoTag, p9.KindVersion, &p9.Tversion{Msize: msize, Version: version}, &v)
+		if err != nil || v.Version != "unknown" {
+			t.Errorf("a session of %s begins with %q: %v", version, v.Version, err)
+		}
+	}
 }
 
 // TestReaddir reads a directory in pieces while entries are removed and created.
