@@ -132,8 +132,8 @@ package engine
 //   - receive side, transmit side: the halves of a stream, each with a state and a lock (receiver,
 //     sender).
 //   - turn: how much one stream moves in one direction before other streams are served
-//     (tx_turn.go).
-//   - lane: a progress goroutine with the poller and the streams that it serves (lanes.go).
+//     (tx_transmit.go).
+//   - lane: a progress goroutine with the poller and the streams that it serves (progress.go).
 //   - look: one attempt of a program's poll to receive on a stream, without asking the poller.
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
 //   - record: bytes that TCP must not put into a segment with others (MSG_EOR).
@@ -141,6 +141,6 @@ package engine
 //   - object: an io.ReaderAt that a region is over, instead of memory.
 //   - gate: counts the uses of something and waits for their end (internal/rundown).
 //   - over: a stream is over when it has a reason to end. Settled: its QP is in ERR and flushed.
-//     phase: how far the end is (phase.go).
+//     phase: how far the end is (stream.go).
 //   - linger: what a connection does after that, until its socket is closed (linger.go).
 //   - orphan: a call of an object whose stream has ended.

@@ -57,7 +57,7 @@ type sender struct {
 	b    *frames.Batch // nil while nothing is in flight
 	held *frames.Held  // replaces b while the socket has been full for long
 
-	turn int32 // the rest of the turn (see tx_turn.go)
+	turn int32 // the rest of the turn (see tx_transmit.go)
 
 	unsent policy.Unsent
 
