@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "preload.h"
 
+#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,42 +25,53 @@ static int is_function(const struct sigaction *act)
 	return act->sa_handler != SIG_DFL && act->sa_handler != SIG_IGN;
 }
 
+// The calling thread.
+static __thread struct {
+	volatile sig_atomic_t inside; // a call of the library
+	int known;                    // to the runtime
+	sigset_t mask;                // before its first call
+	uintptr_t low, size;          // of the thread's stack
+	uintptr_t frame;              // of the call that is inside
+} thread __attribute__((tls_model("initial-exec")));
+
 // ---- actions
 
-// Faults in its own code are the library's: the runtime makes panics of some, and a region that the program has
-// unmapped gets pages. take has these signals, after the library was loaded, until the first fault that is not in the
-// library's code, or signal that was sent: then the program's action, which is kept here, takes its place.
+// An action that is taken is one of this file's, and the program's is kept here.
 static struct {
 	volatile sig_atomic_t taken;
 	struct sigaction program, library;
-} faults[NSIG];
+} shared[NSIG];
 
 static uintptr_t low, high; // of the library's code
+
+static int in_library(uintptr_t at) { return at >= low && at < high; }
 
 static int in_code(const ucontext_t *context)
 {
 #if defined(__x86_64__)
-	uintptr_t at = (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+	return in_library((uintptr_t)context->uc_mcontext.gregs[REG_RIP]);
 #elif defined(__aarch64__)
-	uintptr_t at = (uintptr_t)context->uc_mcontext.pc;
+	return in_library((uintptr_t)context->uc_mcontext.pc);
 #else
-	uintptr_t at = 0; // not known: no fault is the library's
 	(void)context;
+	return 0; // not known: no fault is the library's
 #endif
-	return at >= low && at < high;
 }
 
 // give_back sets the program's action.
 static void give_back(int sig)
 {
-	set_action(sig, &faults[sig].program, NULL);
-	faults[sig].taken = 0;
+	set_action(sig, &shared[sig].program, NULL);
+	shared[sig].taken = 0;
 }
 
+// Faults in its own code are the library's: the runtime makes panics of some, and a region that the program has
+// unmapped gets pages. after_library takes these signals, until the first fault that is not in the library's code, or
+// signal that was sent: then the program's action takes its place.
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	if (info->si_code > 0 && in_code(context)) {
-		faults[sig].library.sa_sigaction(sig, info, context);
+		shared[sig].library.sa_sigaction(sig, info, context);
 		return;
 	}
 	give_back(sig);
@@ -67,31 +79,127 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-// take has on_fault called for a signal, and keeps the program's action.
-static void take(int sig, const struct sigaction *program)
+// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they are not only for
+// the thread that causes them. 34 is SIGRTMIN, and a signal of musl's.
+static const int strays[] = {SIGCHLD, SIGPROF, 34};
+
+static int is_stray(int sig)
 {
-	struct sigaction own = faults[sig].library;
-	own.sa_sigaction = on_fault;
-	faults[sig].program = *program;
-	faults[sig].taken = 1;
+	for (size_t i = 0; i < sizeof strays / sizeof *strays; i++)
+		if (sig == strays[i])
+			return 1;
+	return 0;
+}
+
+// of_runtime reports whether a thread has a stray only because the runtime has unblocked it: a thread of the runtime's,
+// or one of the program's in its first call of the library. The runtime's block all signals but strays and faults.
+static int of_runtime(int sig, const ucontext_t *context)
+{
+	static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSTKFLT};
+	sigset_t mask = context->uc_sigmask;
+	if (thread.inside && !thread.known)
+		return sigismember(&thread.mask, sig);
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		if (sigismember(&mask, faults[i]))
+			return 0;
+		else
+			sigaddset(&mask, faults[i]);
+	for (int other = 1; other < NSIG; other++)
+		if (!is_stray(other) && other != SIGKILL && other != SIGSTOP && (other <= SIGSYS || other >= SIGRTMIN) &&
+		    !sigismember(&mask, other))
+			return 0;
+	return 1;
+}
+
+static void share(int sig);
+
+// Who sends a signal to another thread must not say that the kernel did, or kill(2), so that si_code is SI_QUEUE then,
+// and si_errno has what it was, from here on.
+enum { code_in_errno = 1 << 16 };
+
+// pass_on blocks a signal in this thread, also after its handler, and sends it to the process again.
+static void pass_on(int sig, siginfo_t *info, ucontext_t *context)
+{
+	int saved = errno;
+	uint64_t own = 1ull << (sig - 1);
+	if (info->si_code >= 0) {
+		info->si_errno = code_in_errno + info->si_code;
+		info->si_code = SI_QUEUE;
+	}
+	sigaddset(&context->uc_sigmask, sig);
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &own, NULL, sizeof own); // which SA_NODEFER does not
+	syscall(SYS_rt_sigqueueinfo, getpid(), sig, info);
+	errno = saved;
+}
+
+// on_stray passes on what comes to a thread of the runtime's. In the program's threads it does what the program's
+// action does.
+static void on_stray(int sig, siginfo_t *info, void *context)
+{
+	const struct sigaction *program = &shared[sig].program;
+	void (*handler)(int, siginfo_t *, void *) = program->sa_sigaction;
+	if (of_runtime(sig, context)) {
+		pass_on(sig, info, context);
+		return;
+	}
+	if (info->si_code == SI_QUEUE && info->si_errno >= code_in_errno) {
+		info->si_code = info->si_errno - code_in_errno;
+		info->si_errno = 0;
+	}
+	if (!is_function(program)) { // by default it ends the program
+		give_back(sig);
+		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+		return;
+	}
+	if (program->sa_flags & SA_RESETHAND) {
+		set_action(sig, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+		share(sig);
+	}
+	handler(sig, info, context);
+}
+
+static int watching; // from the start of the library on
+
+// share takes a signal from its program's action if the library needs that.
+static void share(int sig)
+{
+	struct sigaction program, own;
+	shared[sig].taken = 0;
+	if (!watching || set_action(sig, NULL, &program) != 0)
+		return;
+	if (is_stray(sig)) {
+		// By default SIGCHLD does nothing, where a handler would end calls that wait.
+		if (program.sa_handler == SIG_IGN || (sig == SIGCHLD && program.sa_handler == SIG_DFL))
+			return;
+		own = program;
+		own.sa_flags = (own.sa_flags & ~SA_RESETHAND) | SA_SIGINFO | SA_ONSTACK;
+		own.sa_sigaction = on_stray;
+	} else if (shared[sig].library.sa_sigaction) {
+		own = shared[sig].library;
+		own.sa_sigaction = on_fault;
+	} else
+		return;
+	shared[sig].program = program;
+	shared[sig].taken = 1;
 	set_action(sig, &own, NULL);
 }
 
 // begin_change has the program's action in place while it is changed, and end_change, which gets what begin_change has
-// returned, has on_fault there again.
+// returned, shares the signal again.
 static int begin_change(int sig)
 {
-	int taken = sig > 0 && sig < NSIG && faults[sig].taken && !strange();
+	if (sig <= 0 || sig >= NSIG || strange())
+		return 0;
+	int taken = shared[sig].taken;
 	if (taken)
 		give_back(sig);
-	return taken;
+	return taken || is_stray(sig);
 }
 
-static void end_change(int sig, int taken)
+static void end_change(int sig, int again)
 {
-	struct sigaction now;
-	if (taken && set_action(sig, NULL, &now) == 0)
-		take(sig, &now);
+	if (again)
+		share(sig);
 }
 
 // While a thread is in the library it runs on the stack of a goroutine, which has no room for a handler: that
@@ -100,13 +208,17 @@ static void end_change(int sig, int taken)
 PUBLIC int sigaction(int sig, const struct sigaction *act, struct sigaction *old)
 {
 	struct sigaction own;
+	if (!act && old && sig > 0 && sig < NSIG && shared[sig].taken && !strange()) {
+		*old = shared[sig].program;
+		return 0;
+	}
 	if (act && is_function(act)) {
 		own = *act;
 		own.sa_flags |= SA_ONSTACK;
 		act = &own;
 	}
-	int taken = begin_change(sig), failed = set_action(sig, act, old);
-	end_change(sig, taken);
+	int again = begin_change(sig), failed = set_action(sig, act, old);
+	end_change(sig, again);
 	return failed;
 }
 
@@ -125,10 +237,10 @@ static void on_stack(int sig)
 	PUBLIC __sighandler_t name(int sig, __sighandler_t handler)                                          \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		int taken = begin_change(sig);                                                               \
+		int again = begin_change(sig);                                                               \
 		__sighandler_t before = real(sig, handler);                                                  \
 		on_stack(sig);                                                                               \
-		end_change(sig, taken);                                                                      \
+		end_change(sig, again);                                                                      \
 		return before;                                                                               \
 	}
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" // of sigset
@@ -155,9 +267,12 @@ struct before_library *before_library(void)
 	sigset_t all;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before.mask);
+	watching = 1;
 	for (int sig = 1; sig < NSIG; sig++)
 		if (set_action(sig, NULL, &before.actions[sig]) != 0)
 			before.actions[sig].sa_handler = SIG_ERR; // libc's own
+		else if (is_stray(sig) && !shared[sig].taken)
+			share(sig);
 	getrlimit(RLIMIT_NOFILE, &before.files);
 	return &before;
 }
@@ -178,22 +293,23 @@ static int find_code(struct dl_phdr_info *info, size_t size, void *function)
 }
 
 // The engine asks for no SIGPIPE, and the runtime, which is built to send no SIGURG, needs no other signal than those
-// of faults.
+// of faults. The actions that other threads of the program have set since before_library stay.
 void after_library(struct before_library *before, void *function)
 {
 	struct rlimit files;
 	struct sigaction now;
-	int known = function && dl_iterate_phdr(find_code, function);
+	if (function)
+		dl_iterate_phdr(find_code, function);
 	for (int sig = 1; sig < NSIG; sig++) {
 		const struct sigaction *program = &before->actions[sig];
 		if (program->sa_handler == SIG_ERR || set_action(sig, NULL, &now) != 0 ||
-		    now.sa_handler == program->sa_handler)
+		    !in_library((uintptr_t)now.sa_handler))
 			continue;
-		if (known && (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE)) {
-			faults[sig].library = now;
-			take(sig, program);
-		} else
-			set_action(sig, program, NULL);
+		set_action(sig, program, NULL);
+		if (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE) {
+			shared[sig].library = now;
+			share(sig);
+		}
 	}
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != before->files.rlim_cur)
 		setrlimit(RLIMIT_NOFILE, &before->files);
@@ -201,14 +317,6 @@ void after_library(struct before_library *before, void *function)
 }
 
 // ---- calls of the library
-
-static __thread struct {
-	volatile sig_atomic_t inside;
-	int known; // to the runtime
-	sigset_t mask;
-	uintptr_t low, size; // of the thread's stack
-	uintptr_t frame;     // of the call that is inside
-} thread __attribute__((tls_model("initial-exec")));
 
 static void find_stack(void)
 {
@@ -288,8 +396,9 @@ SIGMASK(sigprocmask)
 
 void forget_library(void)
 {
+	watching = 0;
 	for (int sig = 1; sig < NSIG; sig++)
-		if (faults[sig].taken)
+		if (shared[sig].taken)
 			give_back(sig);
 	thread.inside = thread.known = 0;
 }
