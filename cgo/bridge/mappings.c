@@ -18,19 +18,19 @@
 
 typedef long on_range(uintptr_t start, uintptr_t end);
 
-static int (*_Atomic overlap)(uintptr_t start, uintptr_t end); // NULL: nothing was registered
+static int (*_Atomic held)(uintptr_t start, uintptr_t end); // NULL: nothing was registered
 static on_range *_Atomic reserve, *_Atomic replaced;
 
 // forget_mappings is for a child, which has no regions until it loads a library of its own.
-void forget_mappings(void) { atomic_store(&overlap, NULL); }
+void forget_mappings(void) { atomic_store(&held, NULL); }
 
-// govs_watch_mappings is called by the library: overlap reports whether a region has memory in a range, reserve keeps
-// the addresses of a range that is unmapped, and replaced ends the regions of one.
+// govs_watch_mappings is called by the library: held reports whether a region has, or just had, memory in a range,
+// reserve keeps the addresses of a range that is unmapped, and replaced ends the regions of one.
 PUBLIC void govs_watch_mappings(void *has, void *keep, void *end)
 {
 	atomic_store(&reserve, (on_range *)keep);
 	atomic_store(&replaced, (on_range *)end);
-	atomic_store(&overlap, (int (*)(uintptr_t, uintptr_t))has);
+	atomic_store(&held, (int (*)(uintptr_t, uintptr_t))has);
 }
 
 static uintptr_t page(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
@@ -38,11 +38,11 @@ static uintptr_t page(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 // whole rounds up to whole pages, which are what the kernel maps and unmaps.
 static uintptr_t whole(uintptr_t n) { return (n + page() - 1) & ~(page() - 1); }
 
-// registered reports whether a region has memory in the pages of a range. No call is about a range that begins in the
+// registered reports whether a region has, or just had, memory in the pages of a range. No call is about a range that begins in the
 // middle of a page.
 static int registered(uintptr_t start, size_t n)
 {
-	int (*has)(uintptr_t, uintptr_t) = atomic_load(&overlap);
+	int (*has)(uintptr_t, uintptr_t) = atomic_load(&held);
 	return has && !(start & (page() - 1)) && has(start, whole(start + n));
 }
 

@@ -25,6 +25,7 @@ type testProgram struct {
 	full  bool // descriptors cannot be adopted
 
 	registering func() // called before memory is registered; may be nil
+	releasing   func() // called before memory is released; may be nil
 }
 
 // newProgram makes a program with some memory. When the test ends, all that the bridge owned must
@@ -80,6 +81,9 @@ func (p *testProgram) Memory(addr, length uint64, _ bool) ([]byte, error) {
 }
 
 func (p *testProgram) Release(uint64, uint64) {
+	if p.releasing != nil {
+		p.releasing()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pins--

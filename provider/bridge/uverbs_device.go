@@ -3,6 +3,7 @@ package bridge
 import (
 	"encoding/binary"
 	"math"
+	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -211,6 +212,9 @@ type memoryRegion struct {
 	b            *Bridge
 	mr           *ibverbs.MR
 	addr, length uint64
+
+	ending sync.Mutex // held while destroy runs
+	ended  bool       // guarded by ending
 }
 
 // Access flags of REG_MR (enum ib_access_flags). The kernel refuses flags in none of these sets.
@@ -291,7 +295,7 @@ func (b *Bridge) register(pd *domain, cmd *abi.RegMR) (*memoryRegion, error) {
 		b.prog.Release(cmd.Start, cmd.Length)
 		return nil, err
 	}
-	m := &memoryRegion{b, mr, cmd.Start, cmd.Length}
+	m := &memoryRegion{b: b, mr: mr, addr: cmd.Start, length: cmd.Length}
 	b.mu.Lock()
 	b.memory[m] = struct{}{}
 	b.mu.Unlock()
@@ -309,18 +313,23 @@ const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
 	ibverbs.AccessRemoteAtomic
 
-// destroy ends the region, unless EndMemory has already done so.
+// destroy ends the region, unless that was done before. If another thread is ending it, destroy
+// waits until that thread has released the memory. The region stays in the list until then, so that
+// EndMemory waits, too: Release may unmap what is at the addresses.
 func (m *memoryRegion) destroy() error {
+	m.ending.Lock()
+	defer m.ending.Unlock()
+	if m.ended {
+		return nil
+	}
 	if err := m.mr.Close(); err != nil {
 		return err
 	}
+	m.b.prog.Release(m.addr, m.length)
+	m.ended = true
 	m.b.mu.Lock()
-	_, held := m.b.memory[m]
 	delete(m.b.memory, m)
 	m.b.mu.Unlock()
-	if held {
-		m.b.prog.Release(m.addr, m.length)
-	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -393,5 +394,30 @@ func TestMemoryEndsWhileRegistered(t *testing.T) {
 		if left != 0 {
 			t.Fatal("the region has the memory still")
 		}
+	}
+}
+
+// TestMemoryEndsWhileReleased: EndMemory, after which the program maps something else, waits for
+// another thread that is deregistering the memory. That thread may still unmap what was reserved.
+func TestMemoryEndsWhileReleased(t *testing.T) {
+	b, prog := newBridge(t, nil)
+	d := openDevice(t, b, prog)
+	defer d.close()
+	mr := d.regMR(d.allocPD(), 64, accessLocalWrite)
+	ended := make(chan error, 1)
+	prog.releasing = func() {
+		go func() { ended <- b.EndMemory(prog.base(), prog.base()+1<<24) }()
+		stacks := make([]byte, 1<<20)
+		for len(ended) == 0 {
+			all := stacks[:runtime.Stack(stacks, true)]
+			if bytes.Count(all, []byte("(*memoryRegion).destroy(")) == 2 {
+				return // EndMemory waits for this call
+			}
+		}
+		t.Error("EndMemory returns before the memory is released")
+	}
+	d.must(abi.UverbsDeregMR, &abi.DeregMR{MRHandle: mr.MRHandle}, nil, nil, nil)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

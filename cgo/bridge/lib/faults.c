@@ -88,6 +88,7 @@ static struct {
 	_Atomic int made;             // the pages have no rights, and whoever sets made to 0 may unmap them
 } reserved[1024];
 enum { reserved_count = sizeof reserved / sizeof *reserved };
+static _Atomic int pieces; // that are in use, or soon are
 
 // reserved_to returns up to where memory is reserved from at on, or 0.
 static uintptr_t reserved_to(uintptr_t at)
@@ -98,6 +99,27 @@ static uintptr_t reserved_to(uintptr_t at)
 			return end;
 	}
 	return 0;
+}
+
+// govs_held reports whether a region has bytes from start to before end, or some of its pages are still reserved:
+// another thread that has ended the region will unmap these, and must have done so before the program maps something
+// there.
+static int govs_held(uintptr_t start, uintptr_t end)
+{
+	if (govs_overlap(start, end))
+		return 1;
+	for (int i = 0; i < reserved_count && atomic_load(&pieces); i++) {
+		uintptr_t first = atomic_load(&reserved[i].start), stop = atomic_load(&reserved[i].end);
+		if (first && first < end && (start < stop || !stop)) // no end: just now
+			return 1;
+	}
+	return 0;
+}
+
+static void give_place(int i)
+{
+	atomic_store(&reserved[i].start, 0);
+	atomic_fetch_sub(&pieces, 1);
 }
 
 // unreserve unmaps what was reserved for regions that are gone. It looks again after it has set made back, because
@@ -114,7 +136,7 @@ static void unreserve(int i)
 		if (!govs_overlap(start, end)) {
 			atomic_store(&reserved[i].end, 0); // before the program can map something there
 			syscall(SYS_munmap, start, end - start);
-			atomic_store(&reserved[i].start, 0);
+			give_place(i);
 			return;
 		}
 		atomic_store(&reserved[i].made, 1);
@@ -148,6 +170,7 @@ static int find_part(uintptr_t *start, uintptr_t *end)
 // there.
 static long keep(uintptr_t start, uintptr_t end)
 {
+	atomic_fetch_add(&pieces, 1);
 	for (int i = 0; i < reserved_count; i++) {
 		uintptr_t none = 0;
 		if (!atomic_compare_exchange_strong(&reserved[i].start, &none, start))
@@ -157,13 +180,14 @@ static long keep(uintptr_t start, uintptr_t end)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == -1) {
 			long failed = -errno;
 			atomic_store(&reserved[i].end, 0);
-			atomic_store(&reserved[i].start, 0);
+			give_place(i);
 			return failed;
 		}
 		atomic_store(&reserved[i].made, 1);
 		unreserve(i); // the region may have gone since
 		return 0;
 	}
+	atomic_fetch_sub(&pieces, 1);
 	return -ENOMEM;
 }
 
@@ -238,7 +262,7 @@ void govs_watch_faults(void)
 	// The functions of mappings.c in libgovs-preload.so, which a program of tests does not have.
 	void (*watch)(void *, void *, void *) = (void (*)(void *, void *, void *))dlsym(RTLD_DEFAULT, "govs_watch_mappings");
 	if (watch)
-		watch((void *)govs_overlap, (void *)govs_reserve, (void *)govs_bridge_replaced);
+		watch((void *)govs_held, (void *)govs_reserve, (void *)govs_bridge_replaced);
 	if (!dl_iterate_phdr(find, NULL) || sigaction(SIGSEGV, NULL, &runtime) != 0 || !(runtime.sa_flags & SA_SIGINFO))
 		return;
 	struct sigaction act = runtime;

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void (*before)(void), (*after)(void); // NULL for nothing
+static void (*before)(void), (*after)(void), (*unmapping)(void); // NULL for nothing
 
 static void once(void (**f)(void))
 {
@@ -15,14 +15,22 @@ static void once(void (**f)(void))
 		call();
 }
 
-static long called(long got)
+static void calls(long number)
 {
-	once(&after);
+	if (number == SYS_mmap)
+		once(&before);
+	else if (number == SYS_munmap)
+		once(&unmapping);
+}
+
+static long called(long number, long got)
+{
+	if (number == SYS_mmap)
+		once(&after);
 	return got;
 }
 
-#define syscall(number, ...)                                                                                 \
-	((number) == SYS_mmap ? (once(&before), called(syscall(number, __VA_ARGS__))) : syscall(number, __VA_ARGS__))
+#define syscall(number, ...) (calls(number), called(number, syscall(number, __VA_ARGS__)))
 #include "../faults.c"
 #undef syscall
 
@@ -63,6 +71,13 @@ static void deregister(void)
 	govs_unreserve();
 }
 
+// map_over does what mappings.c does before it maps something at a fixed address: that waits for who is unmapping.
+static void map_over(void)
+{
+	if (!govs_held((uintptr_t)memory, (uintptr_t)memory + size))
+		fail("pages that will be unmapped are the program's already");
+}
+
 static void unmap(const char *what, void (*first)(void), void (*then)(void))
 {
 	doing = what;
@@ -78,8 +93,13 @@ static void unmap(const char *what, void (*first)(void), void (*then)(void))
 	if (first != deregister && then != deregister) {
 		if (mmap(memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != MAP_FAILED)
 			fail("the pages are not reserved while the region is there");
+		unmapping = map_over;
 		deregister();
+		if (unmapping)
+			fail("the pages are not unmapped with the region");
 	}
+	if (govs_held(start, start + size))
+		fail("the pages are held without the region");
 	if (mmap(memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != memory)
 		fail("the pages stay reserved without the region");
 	munmap(memory, size);
