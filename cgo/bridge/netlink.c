@@ -27,7 +27,8 @@ enum {
 	most_vectors = 1024,         // UIO_MAXIOV
 };
 
-// deliver sends the answers, each after its length, as packets from a second socket.
+// deliver sends the answers, each after its length, as packets from a second socket. As with the kernel, what the
+// program's socket has no room for is lost.
 static int deliver(uint32_t port, const unsigned char *answers, long n)
 {
 	struct sockaddr_nl to = {.nl_family = AF_NETLINK, .nl_pid = port};
@@ -38,7 +39,7 @@ static int deliver(uint32_t port, const unsigned char *answers, long n)
 		uint32_t size;
 		memcpy(&size, answers + at, sizeof size);
 		at += (long)sizeof size;
-		if (syscall(SYS_sendto, from, answers + at, (size_t)size, 0, &to, (socklen_t)sizeof to) < 0)
+		if (syscall(SYS_sendto, from, answers + at, (size_t)size, MSG_DONTWAIT, &to, (socklen_t)sizeof to) < 0)
 			break;
 		at += (long)size;
 	}

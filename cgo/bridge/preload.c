@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -396,7 +397,7 @@ PUBLIC int close(int fd)
 	return failed;
 }
 
-// next_hidden returns the library's first descriptor from fd on, SLOTS if there is none.
+// next_hidden returns the library's first descriptor from fd on, SLOTS or more if there is none.
 static unsigned next_hidden(unsigned fd)
 {
 	while (fd < SLOTS && !hidden((int)fd))
@@ -413,17 +414,15 @@ PUBLIC int close_range(unsigned first, unsigned last, int flags)
 		for (unsigned fd = first; fd <= last && fd < SLOTS; fd++)
 			if (slot_of((int)fd))
 				close((int)fd);
-	for (;;) {
+	while (first <= last) {
 		unsigned next = next_hidden(first);
-		unsigned end = next <= last && next < SLOTS ? next - 1 : last;
-		if (first <= end && next != first && real(first, end, flags) < 0)
+		if (next >= SLOTS || next > last)
+			return real(first, last, flags);
+		if (next > first && real(first, next - 1, flags) < 0)
 			return -1;
-		if (end == last)
-			return 0;
 		first = next + 1;
-		if (first > last)
-			return 0;
 	}
+	return 0;
 }
 
 PUBLIC void closefrom(int first)
@@ -553,6 +552,9 @@ PUBLIC ssize_t write(int fd, const void *buf, size_t n)
 		return real(fd, buf, n);
 	case NETLINK:
 		return ask(fd, buf, n);
+	case EVENTS: // which is open for reading
+		errno = EBADF;
+		return -1;
 	default:
 		return command(fd, slot, buf, n);
 	}
@@ -566,7 +568,8 @@ PUBLIC int ioctl(int fd, unsigned long request, ...)
 	void *arg = va_arg(args, void *);
 	va_end(args);
 	enum kind kind = KIND(slot_of(fd));
-	if (kind == UVERBS || kind == DEAD) { // libibverbs then writes its commands
+	int of_files = request == FIOCLEX || request == FIONCLEX || request == FIONBIO;
+	if (!of_files && (kind == UVERBS || kind == DEAD)) { // libibverbs then writes its commands
 		errno = kind == UVERBS ? ENOTTY : EIO;
 		return -1;
 	}

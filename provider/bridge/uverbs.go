@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -16,8 +17,9 @@ type uverbsFile struct {
 	arena   *arena
 	handles handles
 
-	mu    sync.Mutex
-	async *channel // nil before GET_CONTEXT
+	mu       sync.Mutex
+	async    *channel              // nil before GET_CONTEXT
+	channels map[*channel]struct{} // of completions, until they are closed
 }
 
 // OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. Of the open flags, only
@@ -32,7 +34,7 @@ func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
 		return -1, err
 	}
 	b.prog.Own(a.fd, true)
-	return b.adopt(fd, &uverbsFile{b: b, arena: a})
+	return b.adopt(fd, &uverbsFile{b: b, arena: a, channels: map[*channel]struct{}{}})
 }
 
 // A request is a running command.
@@ -304,10 +306,13 @@ func (f *uverbsFile) Close() {
 		_ = p.destroy()
 	}
 	f.mu.Lock()
-	async := f.async
+	channels := slices.Collect(maps.Keys(f.channels))
+	if f.async != nil {
+		channels = append(channels, f.async)
+	}
 	f.mu.Unlock()
-	if async != nil {
-		async.close()
+	for _, ch := range channels {
+		ch.close() // wakes the threads that wait for its events
 	}
 	f.b.prog.Own(f.arena.fd, false)
 	f.arena.close()

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compFile is a completion channel. It ends when the program has closed it and no CQ uses it.
+// compFile is a completion channel. It ends when the program has closed it and no CQ uses it, or
+// with the device.
 type compFile struct {
 	ch   *channel
 	file *uverbsFile
@@ -24,6 +25,9 @@ func (c *compFile) Close() { c.drop() }
 
 func (c *compFile) drop() {
 	if c.uses.Add(-1) == 0 {
+		c.file.mu.Lock()
+		delete(c.file.channels, c.ch)
+		c.file.mu.Unlock()
 		c.ch.close()
 	}
 }
@@ -38,6 +42,9 @@ func createCompChannel(r *request) error {
 	}
 	c := &compFile{ch: ch, file: r.file}
 	c.uses.Store(1)
+	r.file.mu.Lock()
+	r.file.channels[ch] = struct{}{}
+	r.file.mu.Unlock()
 	if err = r.answer(&abi.CreateCompChannelResp{FD: uint32(fd)}); err != nil {
 		c.drop()
 		_ = unix.Close(fd)

@@ -70,7 +70,9 @@ static int is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
 int main(void)
 {
+	close(0);
 	use("nothing");
+	want("one of the library's has the number 0", is_open(0) && close(0) < 0 && errno == EBADF);
 	closefrom(3);
 	use("closefrom");
 	want("close_range", close_range(3, 500, 0) == 0);
@@ -97,5 +99,8 @@ int main(void)
 			busy--;
 	want("as many are open as can't be had", busy == 0);
 	puts(wrong ? "wrong" : "as it must be");
+	fflush(stdout);
+	if (close_range(0, ~0u, 0) != 0 || is_open(1))
+		return 3;
 	return wrong;
 }

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -63,9 +64,59 @@ static void device(const char *of, int fd)
 	want("readv", of, failed(readv(fd, &v, 1)), EINVAL);
 	want("pread", of, failed(pread(fd, b, sizeof b, 0)), ESPIPE);
 	want("pwrite", of, failed(pwrite(fd, b, sizeof b, 0)), ESPIPE);
+	want("preadv", of, failed(preadv(fd, &v, 1, 0)), ESPIPE);
+	want("pwritev", of, failed(pwritev(fd, &v, 1, 0)), ESPIPE);
 	want("lseek", of, failed(lseek(fd, 0, SEEK_SET)), ESPIPE);
 	want("writev", of, failed(writev(fd, &v, 1)), EINVAL);
 	want("flags", of, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR);
+}
+
+// of_files checks requests of ioctl that every descriptor has.
+static void of_files(const char *of, int fd)
+{
+	int on = 1;
+	want("an unknown request", of, failed(ioctl(fd, 0x7777, NULL)), ENOTTY);
+	want("FIOCLEX", of, failed(ioctl(fd, FIOCLEX)), 0);
+	want("the flag of FIOCLEX", of, fcntl(fd, F_GETFD), FD_CLOEXEC);
+	want("FIONCLEX", of, failed(ioctl(fd, FIONCLEX)), 0);
+	want("the flag of FIONCLEX", of, fcntl(fd, F_GETFD), 0);
+	want("FIONBIO", of, failed(ioctl(fd, FIONBIO, &on)), 0);
+	want("the flag of FIONBIO", of, fcntl(fd, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+	close(fd);
+}
+
+// events checks that an event which does not fit stays.
+static void events(struct ibv_context *context)
+{
+	char b[64];
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, channel, 0), *of = NULL;
+	struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	struct ibv_qp *qp = ibv_create_qp(ibv_alloc_pd(context), &init);
+	struct ibv_sge nothing = {0};
+	struct ibv_recv_wr recv = {.sg_list = &nothing, .num_sge = 1}, *bad;
+	struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
+	void *which;
+	ibv_req_notify_cq(cq, 0);
+	want("a receive", "an event", ibv_post_recv(qp, &recv, &bad), 0);
+	want("flushing", "an event", ibv_modify_qp(qp, &error, IBV_QP_STATE), 0);
+	want("poll", "an event", poll(&p, 1, 60000), 1);
+	for (int n = 0; n < 8; n += 7)
+		want("a short read", "an event", failed(read(channel->fd, b, (size_t)n)), EINVAL);
+	want("write", "an event", failed(write(channel->fd, b, 8)), EBADF);
+	want("poll", "an event that was not read", poll(&p, 1, 0), 1);
+	want("reading", "an event", poll(&p, 1, 0) == 1 && ibv_get_cq_event(channel, &of, &which) == 0 && of == cq, 1);
+	ibv_ack_cq_events(cq, of == cq);
+	want("destroying", "its objects", ibv_destroy_qp(qp) || ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel), 0);
+}
+
+// reads is a thread that waits for events until their device is closed.
+static void *reads(void *fd)
+{
+	char b[64];
+	want("read", "what was closed", failed(read(*(int *)fd, b, sizeof b)), EIO);
+	return NULL;
 }
 
 // closes is a thread that is cancelled while it closes a descriptor.
@@ -97,6 +148,9 @@ static void unbound(void)
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	want("sendto", "netlink", sendto(fd, &ask, sizeof ask, 0, (struct sockaddr *)&kernel, sizeof kernel), sizeof ask);
 	want("poll", "netlink", poll(&p, 1, 60000), 1);
+	// Answers that nobody reads are lost, and nobody waits for room.
+	for (int i = 0; i < 3000; i++)
+		want("sendto", "netlink", sendto(fd, &ask, sizeof ask, 0, (struct sockaddr *)&kernel, sizeof kernel), sizeof ask);
 	close(fd);
 }
 
@@ -112,7 +166,9 @@ int main(void)
 	}
 	device("uverbs", context->cmd_fd);
 	device("rdma_cm", cm->fd);
+	of_files("uverbs", dup(context->cmd_fd));
 	cancelled(dup(context->cmd_fd));
+	events(context);
 	unbound();
 	want("poll", "uverbs", polled(context->cmd_fd), POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM);
 	idle("rdma_cm", cm->fd);
@@ -133,6 +189,13 @@ int main(void)
 	want("the event", "rdma_cm", rdma_get_cm_event(cm, &event), 0);
 	rdma_ack_cm_event(event);
 	want("poll", "rdma_cm after it", polled(cm->fd), 0);
+	pthread_t threads[2];
+	int async = dup(context->async_fd);
+	pthread_create(&threads[0], NULL, reads, &channel->fd);
+	pthread_create(&threads[1], NULL, reads, &async);
+	want("closing", "the device", ibv_close_device(context), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
 }
