@@ -229,7 +229,7 @@ func (s *stream) watch() {
 // phase is how far the end of a stream is. It only advances, and only enter changes it.
 //
 // Two facts are not phases, because each may become true in several of them: stream.end, that there
-// is a reason to end now, and linger.eof, that the peer's FIN has come. What finish sends for
+// is a reason to end now, and closer.eof, that the peer's FIN has come. What finish sends for
 // stream.end depends on the phase. Only fail and peerClosed set these two, and nothing resets them.
 type phase uint32
 

@@ -19,7 +19,7 @@ type Chunk [policy.Chunk]byte
 
 // Batch is what one vectored write sends: FPDUs as a vector of slices, which lie in the arena,
 // in chunks, and on streams without CRC in registered regions. While bytes are in flight it is lent
-// to a stream, and the stream's txMu guards it. New returns an idle one.
+// to a stream, and the stream's tx.mu guards it. New returns an idle one.
 //
 // Regions are in use from Region, Resolve or AddResponse until Release, which is before anybody
 // waits for the socket: what the socket did not take is copied first (see CopyPending). So a region

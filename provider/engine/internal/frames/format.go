@@ -7,7 +7,7 @@ import (
 )
 
 // Format is how the FPDUs of a connection are laid out, and how TCP cuts them. The stream owns it,
-// and the batch that is lent to the stream refers to it: both are guarded by the stream's txMu.
+// and the batch that is lent to the stream refers to it: both are guarded by the stream's tx.mu.
 // SetEMSS changes EMSS and MULPDU, each FPDU with Markers changes framer, and nothing changes the
 // other fields.
 type Format struct {

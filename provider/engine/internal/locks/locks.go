@@ -23,9 +23,9 @@ type (
 
 // Locks of a stream: its two sides, and the end of its connection.
 type (
-	RX       struct{ sched.After[Wire] }     // stream.rxMu
-	TX       struct{ sched.After[RX] }       // stream.txMu
-	Linger   struct{ sched.After[TX] }       // linger.mu
+	RX       struct{ sched.After[Wire] }     // receiver.mu
+	TX       struct{ sched.After[RX] }       // sender.mu
+	Linger   struct{ sched.After[TX] }       // closer.mu
 	Farewell struct{ sched.After[Linger] }   // farewell.mu
 	Watch    struct{ sched.After[Farewell] } // stream.watchMu
 	Stalls   struct{ sched.After[Watch] }    // stalls.mu, of a device
