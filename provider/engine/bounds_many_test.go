@@ -216,7 +216,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	peers.finish()
 	testkit.OK(t, l.Close())
 	done.Store(true)
-	for h.ch.Events() > 0 {
+	for cm.Events(h.ch) > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	h.close(&tasks)
@@ -230,7 +230,7 @@ type manyCount struct{ ids, open, pending, closing int }
 func (h *manyHost) count(l *cm.ID) manyCount {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := manyCount{ids: len(h.ends), pending: l.Pending(), closing: h.dev.leaving.len()}
+	c := manyCount{ids: len(h.ends), pending: cm.Pending(l), closing: h.dev.leaving.len()}
 	for _, e := range h.ends {
 		if e.qp.stream.Load() != nil {
 			c.open++
@@ -384,7 +384,7 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 	for range n {
 		starting <- struct{}{}
 		id := testkit.Must(h.ch.CreateID(nil))(h.t).(*cm.ID)
-		id.SetRoute(src, dst)
+		cm.SetRoute(id, src, dst)
 		testkit.Must(h.end(id))(h.t)
 		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}

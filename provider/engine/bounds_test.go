@@ -464,7 +464,7 @@ func (s *boundsServer) stop() {
 		s.closeID(id)
 	}
 	for {
-		if e, more := s.ch.Poll(); !more {
+		if e, more := cm.Poll(s.ch); !more {
 			break
 		} else if e.Type == provider.CMConnectRequest {
 			testkit.OK(s.t, e.ID.Close())

@@ -114,10 +114,10 @@ func TestCloseAtAnyTime(t *testing.T) {
 			testkit.OK(t, e.ID.Close())
 		}
 		waitFor(t, "no request is left", func() bool {
-			for e, more := w.server.ch.Poll(); more; e, more = w.server.ch.Poll() {
+			for e, more := cm.Poll(w.server.ch); more; e, more = cm.Poll(w.server.ch) {
 				testkit.OK(t, e.ID.Close())
 			}
-			return l.Pending() == 1 && w.server.ch.Events() == 0
+			return cm.Pending(l) == 1 && cm.Events(w.server.ch) == 0
 		})
 		next.close()
 
@@ -175,7 +175,7 @@ func TestMigrate(t *testing.T) {
 		l := w.server.listen()
 		old := w.server.ch
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		waitFor(t, "the request waits on the old channel", func() bool { return old.Events() == 1 })
+		waitFor(t, "the request waits on the old channel", func() bool { return cm.Events(old) == 1 })
 		w.server.ch = second
 		testkit.OK(t, l.Migrate(w.server.ch))
 		testkit.OK(t, l.Migrate(w.server.ch))

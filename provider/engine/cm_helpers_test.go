@@ -116,7 +116,7 @@ func (h *cmHost) channel() *cm.EventChannel {
 	h.t.Helper()
 	ch := testkit.Must(h.dev.CreateEventChannel())(h.t).(*cm.EventChannel)
 	h.t.Cleanup(func() {
-		if e, more := ch.Poll(); more {
+		if e, more := cm.Poll(ch); more {
 			h.t.Errorf("event that nobody expected: %s, status %d", e.Type, e.Status)
 		}
 		if err := ch.Close(); err != nil {
@@ -149,7 +149,7 @@ func (h *cmHost) closeID(id *cm.ID) {
 
 // qpOf returns the QP of an id, nil if it has none.
 func qpOf(id *cm.ID) *qp {
-	q, _ := id.QP().(*cmQP)
+	q, _ := cm.QPOf(id).(*cmQP)
 	return (*qp)(q)
 }
 
@@ -236,7 +236,7 @@ func (h *cmHost) wantRequest(what string, listener *cm.ID) (*cm.ID, provider.Con
 func (h *cmHost) wantIdle(what string) {
 	h.t.Helper()
 	h.w.pause()
-	if e, more := h.ch.Poll(); more {
+	if e, more := cm.Poll(h.ch); more {
 		h.t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
 	}
 }
@@ -276,7 +276,7 @@ func waitFor(t testing.TB, what string, done func() bool) {
 func wantLeft(t testing.TB, id *cm.ID) {
 	t.Helper()
 	waitFor(t, "the peer of a request has left", func() bool {
-		return id.PeerLeft()
+		return cm.PeerLeft(id)
 	})
 }
 

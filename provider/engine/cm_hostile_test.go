@@ -348,7 +348,7 @@ func TestAcceptFails(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.id()
 		testkit.OK(t, l.BindAddr(w.addr))
-		l.ReplaceBinding(func(b transport.Binding) transport.Binding { return poorBinding{b} })
+		cm.ReplaceBinding(l, func(b transport.Binding) transport.Binding { return poorBinding{b} })
 		testkit.OK(t, l.Listen(0))
 		start := time.Now()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})

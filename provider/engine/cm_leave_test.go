@@ -31,7 +31,7 @@ func (h *cmHost) wantPending(what string, l *cm.ID, places, events, ids, accepte
 	var got [4]int
 	want := [...]int{places, events, ids, accepted}
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		got = [...]int{l.Pending(), h.ch.Events(), h.ch.IDs() - 1, h.dev.cm.Accepted()}
+		got = [...]int{cm.Pending(l), cm.Events(h.ch), cm.IDs(h.ch) - 1, h.dev.cm.Accepted()}
 		if got == want || h.w.fake || time.Now().After(end) {
 			break
 		}
@@ -59,9 +59,9 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		}
 		comeAndGo := func(i int) {
 			p := w.request(l)
-			waitFor(t, "a request has come", func() bool { return w.server.ch.Events() == 1 })
+			waitFor(t, "a request has come", func() bool { return cm.Events(w.server.ch) == 1 })
 			leave[i%limit](p)
-			waitFor(t, "it is withdrawn", func() bool { return w.server.ch.Events() == 0 })
+			waitFor(t, "it is withdrawn", func() bool { return cm.Events(w.server.ch) == 0 })
 		}
 		for i := range 3 * limit {
 			comeAndGo(i)
@@ -102,7 +102,7 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 		l := w.server.listen()
 		p := w.request(l)
 		w.moment()
-		release := w.server.ch.Hold(l)
+		release := cm.Hold(w.server.ch, l)
 		p.close()
 		w.moment()
 		release()
@@ -125,12 +125,12 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 			w.server.dev.prog.steps <- struct{}{}
 		}
 		p.close()
-		conn := server.RequestConn()
+		conn := cm.RequestConn(server)
 		waitFor(t, "the FIN has come", func() bool {
 			_, err := conn.Readv([][]byte{make([]byte, 1)})
 			return err == io.EOF
 		})
-		testkit.OK(t, server.AcceptLater(provider.ConnParam{}))
+		testkit.OK(t, cm.AcceptLater(server, provider.ConnParam{}))
 		for range policy.StepsAtOnce {
 			<-w.server.dev.prog.steps
 		}
@@ -170,11 +170,11 @@ func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
 	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
 	h, l := w.server, w.server.listen()
 	p := w.request(l)
-	waitFor(t, "the request", func() bool { return h.ch.Events() == 1 })
+	waitFor(t, "the request", func() bool { return cm.Events(h.ch) == 1 })
 	release := lockElsewhere(h.dev.cm.LockAdmission, h.dev.cm.UnlockAdmission) // it stops there
 	defer release()
 	p.close()
-	waitFor(t, "the request is withdrawn", func() bool { return h.ch.Events() == 0 })
+	waitFor(t, "the request is withdrawn", func() bool { return cm.Events(h.ch) == 0 })
 	testkit.OK(t, l.Close())
 	testkit.OK(t, h.ch.Close())
 	testkit.OK(t, h.cq.Close())

@@ -43,7 +43,7 @@ func TestConnectOrder(t *testing.T) {
 		}
 		for _, h := range []*cmHost{w.server, w.active} {
 			for more := true; more; {
-				_, more = h.ch.Poll()
+				_, more = cm.Poll(h.ch)
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func TestConnectOrderBesideSilence(t *testing.T) {
 	l := w.server.listen()
 	first := w.dialRaw(l.LocalAddr())
 	waitFor(t, "the first one counts as silent", func() bool {
-		return l.Silent() == 1
+		return cm.Silent(l) == 1
 	})
 	for range 2 * cm.OvertakenMost {
 		p := w.request(l)

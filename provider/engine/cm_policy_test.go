@@ -279,7 +279,7 @@ func TestMaxAccepted(t *testing.T) {
 						t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
 					}
 					w.moment()
-					if e, more := w.server.ch.Poll(); more {
+					if e, more := cm.Poll(w.server.ch); more {
 						t.Errorf("%s: event %s at the server", what, e.Type)
 					}
 				}
@@ -337,7 +337,7 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", opts, true)
 		l := w.server.listen()
 		w.moment() // until the place of the next connection is taken
-		release := l.TakePlaces(places - 1)
+		release := cm.TakePlaces(l, places-1)
 		var peers []*rawPeer
 		for range places {
 			p := w.request(l)

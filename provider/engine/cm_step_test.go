@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -61,13 +62,13 @@ func TestStepsAtOnce(t *testing.T) {
 				t.Errorf("%s: done %v, and %d steps are not over", what, done(), n)
 			}
 		}
-		event := func() bool { return w.server.ch.Events() > 0 }
+		event := func() bool { return cm.Events(w.server.ch) > 0 }
 		come := func() *rawPeer { return w.request(l) }
 		var p *rawPeer
 		blocked("a request", func() { p = come() }, event)
 		server, _ := w.server.wantRequest("a request", l)
 		blocked("accepting it", func() {
-			testkit.OK(t, server.AcceptLater(provider.ConnParam{}))
+			testkit.OK(t, cm.AcceptLater(server, provider.ConnParam{}))
 		}, event)
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		p.abort()
@@ -77,7 +78,7 @@ func TestStepsAtOnce(t *testing.T) {
 		left := func(n int) func() bool {
 			return func() bool { return w.server.dev.leaving.len() == n }
 		}
-		blocked("rejecting it", func() { testkit.OK(t, server.RejectLater(nil)) }, left(1))
+		blocked("rejecting it", func() { testkit.OK(t, cm.RejectLater(server, nil)) }, left(1))
 		p = come()
 		w.moment()
 		blocked("its peer leaves", func() { p.abort() }, func() bool { return !event() })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -214,7 +215,7 @@ func TestRejectByClose(t *testing.T) {
 
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		waitFor(t, "the request is there, and nobody fetches it",
-			func() bool { return w.server.ch.Events() == 1 })
+			func() bool { return cm.Events(w.server.ch) == 1 })
 		w.server.closeID(l)
 		w.active.want("the listener was closed", client, provider.CMRejected, syscall.ECONNREFUSED)
 		w.server.wantIdle("requests of a closed listener are not delivered")

@@ -288,12 +288,12 @@ func TestEstablishedKeepsNoStartup(t *testing.T) {
 		client, server := w.established()
 		w.moment()
 		for name, id := range map[string]*cm.ID{"client": client, "server": server} {
-			if what := id.Keeps(); len(what) > 0 {
+			if what := cm.Keeps(id); len(what) > 0 {
 				t.Errorf("%s keeps %v", name, what)
 			}
 		}
 		for name, h := range map[string]*cmHost{"client": w.active, "server": w.server} {
-			if n := h.ch.Events(); n > 0 {
+			if n := cm.Events(h.ch); n > 0 {
 				t.Errorf("%s: its channel keeps %d events", name, n)
 			}
 		}
@@ -315,7 +315,7 @@ func TestManyWaitForEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		for range n - 2 {
-			ch.(*cm.EventChannel).Push(provider.CMEvent{Type: provider.CMDisconnected})
+			cm.Push(ch.(*cm.EventChannel), provider.CMEvent{Type: provider.CMDisconnected})
 		}
 		for range n - 2 {
 			testkit.OK(t, <-got)

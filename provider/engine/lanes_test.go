@@ -328,7 +328,7 @@ func TestStrangersSayNothing(t *testing.T) {
 	first := testkit.Must(net.Dial("tcp", addr))(t)
 	defer first.Close() // it stays, until there have been others
 	waitFor(t, "the first one counts as silent", func() bool {
-		return id.(*cm.ID).Silent() == 1
+		return cm.Silent(id.(*cm.ID)) == 1
 	})
 	for i := range 19 {
 		c, err := net.Dial("tcp", addr)

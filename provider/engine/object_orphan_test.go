@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -142,7 +143,7 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 					p := w.dialRaw(l.LocalAddr())
 					p.trySend(rawRequest(nil))
 					w.moment()
-					if h.ch.Events() == 0 {
+					if cm.Events(h.ch) == 0 {
 						continue // it was reset
 					}
 					server, _ := h.wantRequest("a request", l)

@@ -145,7 +145,7 @@ func (w *world) closings(p *proc) []*closing {
 // noIDs reports whether no id is on the process's event channel: a request may have come
 // just before its listener was closed.
 func (w *world) noIDs(p *proc) bool {
-	return p.ch.(*cm.EventChannel).IDs() == 0
+	return cm.IDs(p.ch.(*cm.EventChannel)) == 0
 }
 
 // drainAll empties a CQ and checks that its QPs, which are closed, have nothing left.

@@ -2,8 +2,32 @@ package cm
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
+
+	"github.com/govs-rdma/govs/provider"
 )
+
+// TestProgramsFindOnlyTheInterfaces: an id and an event channel have no exported methods but those
+// of package provider's interfaces. A program could call any other through an interface of its own.
+func TestProgramsFindOnlyTheInterfaces(t *testing.T) {
+	check := func(has reflect.Type, allowed ...reflect.Type) {
+		may := make(map[string]bool)
+		for _, i := range allowed {
+			for m := range i.NumMethod() {
+				may[i.Method(m).Name] = true
+			}
+		}
+		for m := range has.NumMethod() {
+			if name := has.Method(m).Name; !may[name] {
+				t.Errorf("%v has a method %s", has, name)
+			}
+		}
+	}
+	check(reflect.TypeFor[*ID](), reflect.TypeFor[provider.ID](),
+		reflect.TypeFor[provider.ListenerStater]())
+	check(reflect.TypeFor[*EventChannel](), reflect.TypeFor[provider.EventChannel]())
+}
 
 // TestStatesHaveNames: no two states have the same name.
 func TestStatesHaveNames(t *testing.T) {

@@ -8,17 +8,18 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// Only tests of package engine call these functions. Most results may be outdated at once, because
-// other goroutines change the state. The tests compare them with what they have done.
+// Only tests of package engine call these functions. They are no methods of an ID or EventChannel,
+// because a program has both, and could call the methods. Most results may be outdated at once,
+// because other goroutines change the state. The tests compare them with what they have done.
 
 // OvertakenMost is how many later Requests of a peer a silent connection of it is looked at for.
 const OvertakenMost = overtakenMost
 
 // Pending returns how many places of the listener are taken, with the one for the next connection.
-func (id *ID) Pending() int { return len(id.listening.places) }
+func Pending(id *ID) int { return len(id.listening.places) }
 
 // TakePlaces takes n free places of the listener. A call of release gives them back.
-func (id *ID) TakePlaces(n int) (release func()) {
+func TakePlaces(id *ID, n int) (release func()) {
 	for range n {
 		id.listening.places <- struct{}{}
 	}
@@ -30,7 +31,7 @@ func (id *ID) TakePlaces(n int) (release func()) {
 }
 
 // Silent returns how many connections of the listener count as silent.
-func (id *ID) Silent() (n int) {
+func Silent(id *ID) (n int) {
 	ls := id.listening
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -40,29 +41,29 @@ func (id *ID) Silent() (n int) {
 	return n
 }
 
-// QP returns the QP of CreateQP, or nil.
-func (id *ID) QP() QP {
+// QPOf returns the QP of CreateQP, or nil.
+func QPOf(id *ID) QP {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.qp
 }
 
 // PeerLeft reports whether the id has no request, or one whose peer has left.
-func (id *ID) PeerLeft() bool {
+func PeerLeft(id *ID) bool {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.request == nil || id.request.gone
 }
 
 // RequestConn returns the connection of the id's request.
-func (id *ID) RequestConn() transport.Conn {
+func RequestConn(id *ID) transport.Conn {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.request.wire.conn
 }
 
 // Keeps names what the id still has of a start-up. It is empty for an established or ended id.
-func (id *ID) Keeps() (what []string) {
+func Keeps(id *ID) (what []string) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.request != nil {
@@ -78,33 +79,33 @@ func (id *ID) Keeps() (what []string) {
 }
 
 // SetRoute does what ResolveAddr and ResolveRoute do, without their events.
-func (id *ID) SetRoute(src, dst netip.AddrPort) {
+func SetRoute(id *ID, src, dst netip.AddrPort) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.local, id.remote, id.state = src, dst, idRouted
 }
 
 // ReplaceBinding replaces the binding that BindAddr has made.
-func (id *ID) ReplaceBinding(by func(transport.Binding) transport.Binding) {
+func ReplaceBinding(id *ID, by func(transport.Binding) transport.Binding) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.binding = by(id.binding)
 }
 
 // AcceptLater is Accept without the wait until the Reply is sent.
-func (id *ID) AcceptLater(param provider.ConnParam) error {
+func AcceptLater(id *ID, param provider.ConnParam) error {
 	_, err := id.beginAccept(param)
 	return err
 }
 
 // RejectLater is Reject without the wait until the Reply is sent.
-func (id *ID) RejectLater(private []byte) error {
+func RejectLater(id *ID, private []byte) error {
 	_, err := id.beginReject(private)
 	return err
 }
 
 // Events returns how many events wait on the channel.
-func (ch *EventChannel) Events() (n int) {
+func Events(ch *EventChannel) (n int) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	for e := ch.first; e != nil; e = e.next {
@@ -114,16 +115,16 @@ func (ch *EventChannel) Events() (n int) {
 }
 
 // Poll takes the oldest event, if there is one.
-func (ch *EventChannel) Poll() (e provider.CMEvent, ok bool) {
+func Poll(ch *EventChannel) (e provider.CMEvent, ok bool) {
 	e, ok, _ = ch.pop()
 	return e, ok
 }
 
 // Push queues e.
-func (ch *EventChannel) Push(e provider.CMEvent) { ch.push(&queuedEvent{CMEvent: e}) }
+func Push(ch *EventChannel, e provider.CMEvent) { ch.push(&queuedEvent{CMEvent: e}) }
 
 // Hold takes the events of id, as Migrate does. A call of release queues them again.
-func (ch *EventChannel) Hold(id *ID) (release func()) {
+func Hold(ch *EventChannel, id *ID) (release func()) {
 	taken := ch.take(id)
 	return func() {
 		for _, e := range taken {
@@ -133,7 +134,7 @@ func (ch *EventChannel) Hold(id *ID) (release func()) {
 }
 
 // IDs returns how many ids are on the channel.
-func (ch *EventChannel) IDs() int { return int(ch.refs.Len()) }
+func IDs(ch *EventChannel) int { return int(ch.refs.Len()) }
 
 // LockAdmission makes goroutines that count connections wait until UnlockAdmission.
 func (m *Manager) LockAdmission() { m.accepted.mu.Lock() }
