@@ -2,12 +2,14 @@ package remote
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestSlowNetwork: a message that takes longer than the patience arrives as long as its bytes keep
@@ -56,34 +58,39 @@ func TestSlowNetwork(t *testing.T) {
 	}
 }
 
-// TestByeDoesNotWait: an end that leaves does not wait for a long message that goes out slowly,
-// here for a minute.
+// TestByeDoesNotWait: an end that leaves does not wait for a long message that goes out slowly. The
+// message would take 32 times the patience.
 func TestByeDoesNotWait(t *testing.T) {
-	const patience = 100 * time.Millisecond
-	near, far := net.Pipe()
-	c := newConn(near, nil, nil, patience)
-	sent := make(chan error, 1)
-	go func() { sent <- c.write(&message{kind: kindBeat, body: make([]byte, maxBody)}) }()
-	b := make([]byte, pieceOctets)
-	if _, err := far.Read(b); err != nil { // the writer has the lock
-		t.Fatal(err)
-	}
-	read := make(chan struct{})
-	var pieces atomic.Int32
-	go func() {
-		defer close(read)
-		for _, err := far.Read(b); err == nil; _, err = far.Read(b) {
-			pieces.Add(1)
-			time.Sleep(patience / 2)
+	const most = 16 // pieces of the message, which take eight times the patience
+	testkit.Scaled(t, 100*time.Millisecond, func(patience time.Duration) error {
+		near, far := net.Pipe()
+		c := newConn(near, nil, nil, patience)
+		sent := make(chan error, 1)
+		go func() {
+			err := c.write(&message{kind: kindBeat, body: make([]byte, 4*most*pieceOctets)})
+			_ = near.Close() // ends the reader, even if the write fails before the first read
+			sent <- err
+		}()
+		b := make([]byte, pieceOctets)
+		if _, err := far.Read(b); err != nil { // the writer has the lock
+			return fmt.Errorf("the first piece: %w; the writer: %w", err, <-sent)
 		}
-	}()
-	c.bye("it was stopped")
-	if n := pieces.Load(); n > maxBody/pieceOctets/2 {
-		t.Errorf("%d of %d pieces have gone out before it leaves", n, maxBody/pieceOctets)
-	}
-	_ = near.Close()
-	if err := <-sent; err == nil {
-		t.Error("the message was sent")
-	}
-	<-read
+		read := make(chan int, 1)
+		go func() {
+			pieces := 0
+			for ; pieces < most; pieces++ {
+				if _, err := far.Read(b); err != nil {
+					break
+				}
+				time.Sleep(patience / 2)
+			}
+			_ = far.Close()
+			read <- pieces
+		}()
+		c.bye("it was stopped")
+		if pieces, err := <-read, <-sent; pieces == most || err == nil {
+			return fmt.Errorf("%d pieces went out before it left, %v", pieces, err)
+		}
+		return nil
+	})
 }
