@@ -87,7 +87,7 @@ func (s *served) charge(n uint64) error {
 	}
 	s.counting.Lock()
 	defer s.counting.Unlock()
-	if held := s.earlier + s.held; n > limit || held > limit-n {
+	if held := s.earlier.Load() + s.held; n > limit || held > limit-n {
 		return fmt.Errorf("the agent holds %d bytes for runs, and %d more exceed its limit of %d: %w",
 			held, n, limit, syscall.ENOMEM)
 	}

@@ -189,7 +189,7 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		return
 	}
 	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))
-	s.earlier = one.left.Load()
+	s.earlier = &one.left
 	a.log("%s: a run begins", from)
 	a.finish(s, from, s.serve(ctx), one)
 }
@@ -240,8 +240,8 @@ type served struct {
 	twins map[uint32]*twin
 
 	counting sync.Mutex
-	held     uint64 // bytes of twins, objects and recordings
-	earlier  uint64 // bytes that earlier runs still held when this one began; does not change
+	held     uint64         // bytes of twins, objects and recordings
+	earlier  *atomic.Uint64 // bytes that earlier runs hold
 
 	recordings map[uint16]func() ([]byte, error) // by port, under mu
 }
@@ -260,7 +260,8 @@ type thing struct {
 func newServed(a *Agent, c *conn) *served {
 	return &served{agent: a, conn: c, done: make(chan struct{}), room: make(chan struct{}, 1),
 		under: make(map[uint64]context.CancelFunc), objects: make(map[uint32]*thing),
-		twins: make(map[uint32]*twin), recordings: make(map[uint16]func() ([]byte, error))}
+		twins: make(map[uint32]*twin), earlier: new(atomic.Uint64),
+		recordings: make(map[uint16]func() ([]byte, error))}
 }
 
 // serve answers requests until the connection or ctx ends, and returns the reason.
