@@ -282,6 +282,7 @@ func (s *served) serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		s.conn.bye("it was stopped")
 		_ = s.conn.nc.Close()
+		cancel() // the reader may wait for room
 	})
 	why := s.listen(calls)
 	if ctx.Err() != nil {
@@ -327,7 +328,7 @@ func (s *served) listen(ctx context.Context) error {
 func (s *served) begin(ctx context.Context, m *message) error {
 	ctx, cancel := context.WithCancel(ctx)
 	number, size := m.number, len(m.head)
-	if err := s.admit(number, size, cancel); err != nil {
+	if err := s.admit(ctx, number, size, cancel); err != nil {
 		cancel()
 		return err
 	}
@@ -350,8 +351,9 @@ func (s *served) begin(ctx context.Context, m *message) error {
 // admit counts a request as unanswered. If it does not fit beside the requests under way, admit
 // waits until enough of them are answered, at most for the patience, because a program may make
 // several large posts at once. A post waits for nothing that the client would have to send, so the
-// agent may stop reading until then.
-func (s *served) admit(number uint64, size int, cancel context.CancelFunc) error {
+// agent may stop reading until then. The wait ends with ctx.
+func (s *served) admit(ctx context.Context, number uint64, size int,
+	cancel context.CancelFunc) error {
 	var late <-chan time.Time
 	for {
 		fits, err := s.tryAdmit(number, size, cancel)
@@ -363,6 +365,8 @@ func (s *served) admit(number uint64, size int, cancel context.CancelFunc) error
 		}
 		select {
 		case <-s.room:
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-late:
 			return fmt.Errorf("a request had no room beside unanswered ones for %v", s.conn.patience)
 		}

@@ -7,6 +7,7 @@ package remote
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"testing"
@@ -93,4 +94,41 @@ func TestRequestsWaitForTheirTime(t *testing.T) {
 			s.calls.Wait()
 		})
 	}
+}
+
+// TestStopWhileRequestsWait: an agent that is stopped does not wait until there is room for a
+// request.
+func TestStopWhileRequestsWait(t *testing.T) {
+	c := requestLimits["large"]
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		hang := make(chan struct{})
+		s := newServed(&Agent{Open: func(string, []string) (provider.Provider, error) {
+			<-hang
+			return nil, io.EOF
+		}}, newConn(near, nil, nil, Patience))
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = s.serve(ctx)
+		}()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		client := newConn(far, nil, nil, Patience)
+		for i := range c.most + 1 {
+			m := longRequest(i, c.padding)
+			m.kind = kindRequest
+			testkit.OK(t, client.write(m))
+		}
+		synctest.Wait() // the last request waits for room
+		since := time.Now()
+		cancel()
+		<-served
+		if waited := time.Since(since); waited != 0 {
+			t.Errorf("the agent stopped after %v", waited)
+		}
+		close(hang)
+		s.calls.Wait()
+		testkit.OK(t, far.Close())
+	})
 }
