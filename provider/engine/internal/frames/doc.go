@@ -41,6 +41,6 @@
 //
 // # Locks
 //
-// The package has no lock. A Batch, its Held and the stream's Format are guarded by the tx.mu of the
-// stream to which the Batch is lent. Only the free list of chunks takes a lock, FreeList.
+// The package has no lock. A Batch, its Held and the stream's Format are guarded by the tx.mu of
+// the stream to which the Batch is lent. Only the free list of chunks takes a lock, FreeList.
 package frames
