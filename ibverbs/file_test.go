@@ -114,7 +114,7 @@ func TestBadFile(t *testing.T) {
 	if onKernel() {
 		refused(t, "a file open for reading, on siw", err, syscall.EFAULT) // kernel-notes/siw-regions.md
 		wantErr(t, "a file open for reading", err, syscall.EFAULT, reading.Name(),
-			"open for reading and writing")
+			"use os.O_RDWR")
 	} else {
 		testkit.OK(t, err)
 	}
