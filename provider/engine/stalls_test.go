@@ -179,6 +179,25 @@ func TestSendTimeout(t *testing.T) {
 	})
 }
 
+// TestSendTimeoutAfterObject: a peer that takes nothing is cut even if the device looked at the
+// stream while it waited for an object, because that look does not count and stops watching.
+func TestSendTimeoutAfterObject(t *testing.T) {
+	const limit, size = 10 * time.Second, 1 << 20
+	net, opts := memnet.Options{Window: 2000}, Options{SendTimeout: limit}
+	storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
+		o := &asked{b: make([]byte, size)}
+		m := s.object(o, size, provider.AccessRemoteRead)
+		r.readReq(rdmap.ReadRequest{SourceSTag: m.STag(), SourceTO: m.Addr(), Size: size})
+		calls := o.take()
+		calls[0].answer <- nil // fills the socket
+		time.Sleep(3 * policy.StallLook)
+		for _, c := range append(calls[1:], o.take()...) {
+			c.answer <- nil
+		}
+		s.wantTimeout("a peer that takes nothing", time.Now(), limit)
+	})
+}
+
 // pins returns what the transmit side of a stream holds for a socket that is full.
 func (s *stream) pins() (batch, octets int) {
 	s.tx.mu.Lock()

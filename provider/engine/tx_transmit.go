@@ -32,7 +32,8 @@ func (tx *sender) transmit() {
 	}
 	if tx.blocked.Load() && !tx.room.Swap(false) {
 		tx.memoryAhead()
-		return // trying again would cost a system call per post
+		tx.s.watch() // a look stops watching while an object is read
+		return       // trying again would cost a system call per post
 	}
 	tx.restoreBatch()
 	for !tx.s.over() {
