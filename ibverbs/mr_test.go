@@ -105,7 +105,7 @@ func TestRemoteNeedsARight(t *testing.T) {
 			continue
 		}
 		wantErrno(t, "Remote of a region with the rights "+access.String(), err, syscall.EINVAL,
-			"no right", "AccessRemoteRead")
+			"let no peer access it", "AccessRemoteRead")
 	}
 }
 
