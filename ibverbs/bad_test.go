@@ -263,7 +263,8 @@ func TestBadErrnos(t *testing.T) {
 	attr := testkit.Must(vctx.Query())(t)
 	fresh, end := qpInState(t, vctx, l, []ibverbs.QPState{})
 	defer end()
-	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4,
+		MaxSendSGE: 1, MaxRecvSGE: 1}})
 	defer j.close(t)
 	sge := testkit.Must(j.mr.SGE(0, 8))(t)
 	many := slices.Repeat([]ibverbs.SGE{sge}, attr.MaxSGE+1)
@@ -303,16 +304,21 @@ func TestBadErrnos(t *testing.T) {
 		{"to RTS without a connection", toState(fresh, ibverbs.QPRTS), einval, einval},
 		{"to SQD without a connection", toState(fresh, ibverbs.QPSQD), einval, 0},
 		{"to state 8", toState(fresh, 8), einval, einval},
-		{"from a state that it isn't in", fresh.Modify(ibverbs.QPAttr{State: ibverbs.QPInit, CurState: ibverbs.QPRTS}, ibverbs.QPAttrState|ibverbs.QPAttrCurState), einval, 0},
+		{"from a state that it isn't in", fresh.Modify(ibverbs.QPAttr{State: ibverbs.QPInit,
+			CurState: ibverbs.QPRTS}, ibverbs.QPAttrState|ibverbs.QPAttrCurState), einval, 0},
 		{"a read depth beyond the limit", fresh.Modify(ibverbs.QPAttr{MaxRdAtomic: attr.MaxQPInitRdAtom + 1}, ibverbs.QPAttrMaxRdAtomic), einval, 0},
 		{"sizes of a QP that exists", fresh.Modify(ibverbs.QPAttr{}, ibverbs.QPAttrCap), einval, 0},
 		{"back from RTS to INIT", toState(j.client.QP(), ibverbs.QPInit), einval, 0},
-		{"Send of too many entries", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: many}), einval, einval},
+		{"Send of too many entries", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend,
+			SGList: many}), einval, einval},
 		{"unknown opcode", j.client.QP().PostSend(ibverbs.SendWR{Opcode: 77}), einval, einval},
-		{"unknown flags", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: 1 << 30}), einval, einval},
-		{"inline Read", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendInline}), einval, einval},
+		{"unknown flags", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend,
+			Flags: 1 << 30}), einval, einval},
+		{"inline Read", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMARead,
+			Flags: ibverbs.SendInline}), einval, einval},
 		{"receive of too many entries", j.client.QP().PostRecv(ibverbs.RecvWR{SGList: many}), einval, einval},
-		{"receives beyond the queue", j.client.QP().PostRecv(make([]ibverbs.RecvWR, 300)...), syscall.ENOMEM, syscall.ENOMEM},
+		{"receives beyond the queue", j.client.QP().PostRecv(make([]ibverbs.RecvWR, 300)...),
+			syscall.ENOMEM, syscall.ENOMEM},
 	} {
 		want := c.engine
 		if onSiw() {
@@ -320,7 +326,8 @@ func TestBadErrnos(t *testing.T) {
 		}
 		var call *ibverbs.Error
 		switch {
-		case want == 0 && c.err != nil, want != 0 && (!errors.As(c.err, &call) || call.Op == "" || provider.Errno(c.err) != want):
+		case want == 0 && c.err != nil, want != 0 &&
+			(!errors.As(c.err, &call) || call.Op == "" || provider.Errno(c.err) != want):
 			t.Errorf("%s: %v, want %v", c.what, c.err, want)
 		}
 	}

@@ -383,7 +383,8 @@ func TestFaultsOfMapping(t *testing.T) {
 	begin := uintptr(unsafe.Pointer(unsafe.SliceData(pages)))
 	m := mapping(pages[page+100 : 3*page-100])
 	for at, want := range map[int]bool{
-		page - 1: false, page: true, page + 100: true, 2 * page: true, 3*page - 101: true, 3*page - 100: false, 3 * page: false,
+		page - 1: false, page: true, page + 100: true, 2 * page: true, 3*page - 101: true,
+		3*page - 100: false, 3 * page: false,
 	} {
 		if m.holds(begin+uintptr(at)) != want {
 			t.Errorf("a fault at byte %d: inside is %t, want %t", at, !want, want)

@@ -222,7 +222,8 @@ func TestSendBatchFillsBind(t *testing.T) {
 	w := b.Add(7, 8, 2) // IBV_WR_BIND_MW, IBV_SEND_SIGNALED
 	w.SetBind(mw, 0x12345678, &BindInfo{MR: mr, Addr: 0x1122334455667788, Length: 1 << 40, Access: 6})
 	got := readBind(w)
-	if got.mw != unsafe.Pointer(mw) || got.rkey != 0x12345678 || got.mr != unsafe.Pointer(mr) || got.addr != 0x1122334455667788 || got.length != 1<<40 || got.access != 6 {
+	if got.mw != unsafe.Pointer(mw) || got.rkey != 0x12345678 || got.mr != unsafe.Pointer(mr) ||
+		got.addr != 0x1122334455667788 || got.length != 1<<40 || got.access != 6 {
 		t.Errorf("C sees %+v", got)
 	}
 	b.Reset()

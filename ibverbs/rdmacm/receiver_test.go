@@ -206,7 +206,8 @@ func TestReceiverHoldsMessages(t *testing.T) {
 	const held = 4
 	client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 16}}, messages(held, 8))
 	send := func() error {
-		return client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline | ibverbs.SendSignaled,
+		return client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend,
+			Flags:  ibverbs.SendInline | ibverbs.SendSignaled,
 			Inline: []byte("message")})
 	}
 	for range held {

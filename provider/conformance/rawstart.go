@@ -341,7 +341,8 @@ func (r *RawRun) connectRDMAC(cfg *SideConfig) {
 		if f.UsesEnhanced() {
 			again, redialled := r.Redial()
 			r.Require(redialled, "it connects again, as an enhanced Request can't be answered in revision 0")
-			r.Check(again.Revision == 1 && !again.Enhanced, "with a Request of revision 1", "revision %d, S %v", again.Revision, again.Enhanced)
+			r.Check(again.Revision == 1 && !again.Enhanced, "with a Request of revision 1",
+				"revision %d, S %v", again.Revision, again.Enhanced)
 			r.Start(RDMACFrame(mpa.KindReply, nil))
 		}
 		r.WantConnected("the provider takes the reply")
@@ -361,7 +362,8 @@ func (r *RawRun) sameVersion(h *ddp.Header) {
 		want = ddp.RDMACVersion
 	}
 	dv, rv := h.Version, rdmap.ParseControl(h.ULPCtl).Version
-	r.Check(dv == want && rv == want, "what comes has the versions of the connection", "DV %d, RV %d, want %d", dv, rv, want)
+	r.Check(dv == want && rv == want, "what comes has the versions of the connection",
+		"DV %d, RV %d, want %d", dv, rv, want)
 }
 
 // NeedsOptions ends the run, as one that is not supported, if the provider is not

@@ -36,7 +36,8 @@ func TestRDMACNegotiated(t *testing.T) {
 						w.run(t, func(t *testing.T, w e2eWire) {
 							want := ap == mpa.RDMACOnly || bp == mpa.RDMACOnly
 							network, addr := w.network()
-							a := newCMSide(t, network, Options{Conformance: Conformance{RDMAC: ap, Revision: revision}, CRC: CRCOff})
+							a := newCMSide(t, network,
+								Options{Conformance: Conformance{RDMAC: ap, Revision: revision}, CRC: CRCOff})
 							b := newCMSide(t, network, Options{Conformance: Conformance{RDMAC: bp}, CRC: CRCOff})
 							cmConnect(t, a, b, b.listen(addr), 4)
 							tryOperations(t, a.e2eEnd, b.e2eEnd, 5000, 1) // the initiator speaks first

@@ -112,7 +112,8 @@ func (rx *receiver) blame(t *rdmap.ReceivedTerminate) {
 			w.status = status
 			return
 		}
-		if w.op == provider.WRRDMARead && !w.finished && t.Read.SourceSTag == w.rkey && t.Read.SourceTO-w.raddr <= uint64(w.length) {
+		if w.op == provider.WRRDMARead && !w.finished && t.Read.SourceSTag == w.rkey &&
+			t.Read.SourceTO-w.raddr <= uint64(w.length) {
 			w.status = status
 			return
 		}

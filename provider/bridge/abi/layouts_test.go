@@ -358,7 +358,8 @@ func TestCommands(t *testing.T) {
 					t.Errorf("%s %d, %s: %T is compared with nothing", table, number, c.Name, msg)
 				}
 			}
-			address := slices.ContainsFunc(abi.Fields(c.Request), func(f abi.Field) bool { return f.Name == "response" })
+			address := slices.ContainsFunc(abi.Fields(c.Request),
+				func(f abi.Field) bool { return f.Name == "response" })
 			// The kernel's headers have an address for BIND_IP, although it has no answer.
 			if answers := c.Response != nil; table != "extended" && address != answers && c.Name != "bind_ip" {
 				t.Errorf("%s %d, %s: an answer: %v, an address for it: %v", table, number, c.Name, answers, address)
@@ -366,7 +367,8 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	for option, want := range map[uint32]any{
-		abi.QueryAddr: abi.QueryAddrResp{}, abi.QueryPath: abi.QueryPathResp{}, abi.QueryGID: abi.QueryAddrResp{}, 3: nil,
+		abi.QueryAddr: abi.QueryAddrResp{}, abi.QueryPath: abi.QueryPathResp{},
+		abi.QueryGID: abi.QueryAddrResp{}, 3: nil,
 	} {
 		if got, err := abi.QueryResponse(option); got != want || (err != nil) != (want == nil) {
 			t.Errorf("query, option %d: %T, error %v", option, got, err)

@@ -157,7 +157,8 @@ func TestMergeSaysWhatIsWrong(t *testing.T) {
 // is in what it writes.
 func FuzzMerge(f *testing.F) {
 	var b bytes.Buffer
-	err := encode(&b, "seed", []pcapgo.NgInterface{{LinkType: layers.LinkTypeEthernet, TimestampResolution: nanoseconds}},
+	err := encode(&b, "seed", []pcapgo.NgInterface{{LinkType: layers.LinkTypeEthernet,
+		TimestampResolution: nanoseconds}},
 		[]packet{{time: time.Unix(1, 2), data: []byte("a packet"), length: 8}})
 	if err != nil {
 		f.Fatal(err)
@@ -181,7 +182,8 @@ func FuzzMerge(f *testing.F) {
 		}
 		again, written, err := readPart(out)
 		if err != nil || again != link || len(written) != len(read) {
-			t.Fatalf("%d packets of link type %v are merged into %d of %v, %v", len(read), link, len(written), again, err)
+			t.Fatalf("%d packets of link type %v are merged into %d of %v, %v", len(read), link,
+				len(written), again, err)
 		}
 		for _, p := range read {
 			if !containsPacket(written, p.data) {

@@ -132,7 +132,8 @@ func TestNarrowStreams(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				return &conformance.Endpoint{Name: soundName, Context: vctx, Addr: netip.MustParseAddr("192.0.2.1")}, nil
+				return &conformance.Endpoint{Name: soundName, Context: vctx,
+					Addr: netip.MustParseAddr("192.0.2.1")}, nil
 			}
 			only := "send/*,write/*,read/one-fpdu,read/one-mib,read/both-ways,read/depth-3,order/write-then-send,order/mixed-both-ways," +
 				"conn/shutdown,conn/disconnect-responder,conn/many-at-once,protection/write-bad-key"
