@@ -100,7 +100,9 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	if o.Dir == "" {
 		o.Dir = Root(t)
 	}
-	words := []string{"exec", "timeout", o.seconds(), "env", quote("--chdir=" + o.Dir)}
+	// SIGQUIT makes a test that hangs print where each of its goroutines is.
+	words := []string{"exec", "timeout", "-s", "QUIT", "-k", "20", o.seconds(), "env",
+		quote("--chdir=" + o.Dir)}
 	for _, v := range o.Env {
 		words = append(words, quote(v))
 	}
