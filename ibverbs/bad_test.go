@@ -306,7 +306,8 @@ func TestBadErrnos(t *testing.T) {
 		{"to state 8", toState(fresh, 8), einval, einval},
 		{"from a state that it isn't in", fresh.Modify(ibverbs.QPAttr{State: ibverbs.QPInit,
 			CurState: ibverbs.QPRTS}, ibverbs.QPAttrState|ibverbs.QPAttrCurState), einval, 0},
-		{"a read depth beyond the limit", fresh.Modify(ibverbs.QPAttr{MaxRdAtomic: attr.MaxQPInitRdAtom + 1}, ibverbs.QPAttrMaxRdAtomic), einval, 0},
+		{"a read depth beyond the limit", fresh.Modify(ibverbs.QPAttr{
+			MaxRdAtomic: attr.MaxQPInitRdAtom + 1}, ibverbs.QPAttrMaxRdAtomic), einval, 0},
 		{"sizes of a QP that exists", fresh.Modify(ibverbs.QPAttr{}, ibverbs.QPAttrCap), einval, 0},
 		{"back from RTS to INIT", toState(j.client.QP(), ibverbs.QPInit), einval, 0},
 		{"Send of too many entries", j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend,

@@ -122,9 +122,11 @@ var notOnSiw = map[string]string{}
 
 // notOnRxe are the tests for which rxe lacks features.
 var notOnRxe = map[string]string{
-	"TestEventsSQDrained": "rxe looks whether all is done when there is something to send, and tells whether it was asked to or not: kernel.TestRxe has what holds",
-	"TestSRQRunsDry":      "RoCE sends a message without a receive again, and the connection goes on: kernel.TestRxe (receiver not ready)",
-	"TestSRQStats":        "RoCE sends a message without a receive again, and the connection goes on",
-	"TestStates":          "RC moves with InfiniBand's attributes only: kernel.TestRxe (QP states)",
-	"TestWrongUses":       "the table is of iWARP",
+	"TestEventsSQDrained": "rxe looks whether all is done when there is something to send, " +
+		"and tells whether it was asked to or not: kernel.TestRxe has what holds",
+	"TestSRQRunsDry": "RoCE sends a message without a receive again, and the connection goes on: " +
+		"kernel.TestRxe (receiver not ready)",
+	"TestSRQStats":  "RoCE sends a message without a receive again, and the connection goes on",
+	"TestStates":    "RC moves with InfiniBand's attributes only: kernel.TestRxe (QP states)",
+	"TestWrongUses": "the table is of iWARP",
 }

@@ -39,7 +39,8 @@ func TestStrings(t *testing.T) {
 		"nil mr":      (*ibverbs.MR)(nil),
 		"nil cq":      (*ibverbs.CQ)(nil),
 		"local read":  ibverbs.Access(0),
-		"4096 bytes at 0x7f0000001000, rkey 0x1f00":              ibverbs.RemoteRegion{Addr: 0x7f0000001000, Len: 4096, RKey: 0x1f00},
+		"4096 bytes at 0x7f0000001000, rkey 0x1f00": ibverbs.RemoteRegion{
+			Addr: 0x7f0000001000, Len: 4096, RKey: 0x1f00},
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_WRITE":         ibverbs.AccessReadSink,
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ|0x100000": ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | 1<<20,
 		"work request 0x7 of qp 5: IBV_WC_RECV, 8 bytes": ibverbs.WC{WRID: 7,

@@ -204,7 +204,8 @@ const (
 var (
 	errPeerClosed   = fmt.Errorf("the peer closed the connection: %w", io.EOF)
 	errPeerCut      = fmt.Errorf("the peer closed the connection inside an FPDU: %w", io.ErrUnexpectedEOF)
-	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was reset: %w", os.ErrDeadlineExceeded)
+	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was "+
+		"reset: %w", os.ErrDeadlineExceeded)
 )
 
 // endTerminate makes the ending of a stream with a Terminate to the peer about err, which is an

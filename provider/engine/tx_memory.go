@@ -35,7 +35,8 @@ func (tx *sender) doMemory() {
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func (tx *sender) memoryAhead() {
 	sq := &tx.q.sq
-	for (tx.task == taskNone || tx.task == taskReadResponse) && tx.fault == nil && !tx.s.over() && tx.next != sq.tail.Load() {
+	for (tx.task == taskNone || tx.task == taskReadResponse) &&
+		tx.fault == nil && !tx.s.over() && tx.next != sq.tail.Load() {
 		w := sq.at(tx.next)
 		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && tx.s.outstanding.Len() > 0 ||
 			tx.b != nil && !tx.b.Released() {

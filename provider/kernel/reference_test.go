@@ -194,10 +194,13 @@ const (
 
 	undefinedLength = "verbs define byte_len for what is placed: receives, Reads, atomic operations"
 	noImmPayload    = "RFC 7306 section 6 has no Send with payload and immediate data"
-	plainRegion     = "rxe lets nobody invalidate a region that was not made by fast registration; the engine asks AccessRemoteInvalidate of any region"
-	checkedEarly    = "librxe looks at the address of an atomic operation, which is the responder's to judge (RFC 7306 section 5.1.1)"
-	windowBounds    = "rxe holds who uses a window to the bounds of its region, not to the window's (kernel-notes/rxe-windows.md)"
-	noMasks         = "libibverbs has no masked atomic operations; RFC 7306 section 5.1 does"
+	plainRegion     = "rxe lets nobody invalidate a region that was not made by fast registration; " +
+		"the engine asks AccessRemoteInvalidate of any region"
+	checkedEarly = "librxe looks at the address of an atomic operation, " +
+		"which is the responder's to judge (RFC 7306 section 5.1.1)"
+	windowBounds = "rxe holds who uses a window to the bounds of its region, " +
+		"not to the window's (kernel-notes/rxe-windows.md)"
+	noMasks = "libibverbs has no masked atomic operations; RFC 7306 section 5.1 does"
 )
 
 // differences lists every field in which the two differ, with the programs that show it.

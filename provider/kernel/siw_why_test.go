@@ -77,13 +77,15 @@ func testWhyNoDevice(t *testing.T) {
 			name:  "no device node",
 			spoil: func() error { return os.Rename(uverbs, uverbs+".away") },
 			mend:  func() error { return os.Rename(uverbs+".away", uverbs) },
-			says:  []string{"Devices: ibv_get_device_list: the kernel has siw0, but " + uverbs + " is missing", "Open: rdma_get_devices: the kernel has siw0"},
+			says: []string{"Devices: ibv_get_device_list: the kernel has siw0, but " + uverbs + " is missing",
+				"Open: rdma_get_devices: the kernel has siw0"},
 		},
 		{
 			name:  "no driver in user space",
 			spoil: func() error { return unix.Mount(t.TempDir(), "/etc/libibverbs.d", "", unix.MS_BIND, "") },
 			mend:  func() error { return unix.Unmount("/etc/libibverbs.d", 0) },
-			says:  []string{"Devices: ibv_get_device_list: the kernel has siw0, but libibverbs has no driver", "Open: rdma_get_devices: the kernel has siw0"},
+			says: []string{"Devices: ibv_get_device_list: the kernel has siw0, but libibverbs has no driver",
+				"Open: rdma_get_devices: the kernel has siw0"},
 		},
 	} {
 		if err := c.spoil(); err != nil {

@@ -105,12 +105,14 @@ var ErrShortSegment = &iwarp.Error{Layer: iwarp.LayerLLP, EType: iwarp.MPAErrors
 var (
 	ErrTaggedVersion = tagged(iwarp.DDPTaggedInvalidVersion, "DV of a tagged segment is not the stream's")
 
-	ErrInvalidSTag       = tagged(iwarp.DDPTaggedInvalidSTag, "the STag names no buffer")
-	ErrTaggedAccess      = tagged(iwarp.DDPTaggedInvalidSTag, "the buffer of the STag does not allow placement by the peer")
+	ErrInvalidSTag  = tagged(iwarp.DDPTaggedInvalidSTag, "the STag names no buffer")
+	ErrTaggedAccess = tagged(iwarp.DDPTaggedInvalidSTag,
+		"the buffer of the STag does not allow placement by the peer")
 	ErrSTagChanged       = tagged(iwarp.DDPTaggedInvalidSTag, "the STag differs from that of the message's first segment")
-	ErrSTagNotAssociated = tagged(iwarp.DDPTaggedSTagNotAssociated, "the STag belongs to another protection domain or stream")
-	ErrTOWrap            = tagged(iwarp.DDPTaggedTOWrap, "TO plus payload length passes 2^64")
-	ErrBaseBounds        = tagged(iwarp.DDPTaggedBaseBounds, "TO and payload length are not within the buffer of the STag")
+	ErrSTagNotAssociated = tagged(iwarp.DDPTaggedSTagNotAssociated,
+		"the STag belongs to another protection domain or stream")
+	ErrTOWrap     = tagged(iwarp.DDPTaggedTOWrap, "TO plus payload length passes 2^64")
+	ErrBaseBounds = tagged(iwarp.DDPTaggedBaseBounds, "TO and payload length are not within the buffer of the STag")
 )
 
 // Errors of untagged segments (RFC 5041 section 7.2, error type 2).

@@ -68,7 +68,9 @@ type Spec struct {
 	// two is 0.
 	Iters    int           `json:",omitempty"`
 	Duration time.Duration `json:",omitempty"`
-	Warmup   int           `json:",omitempty"` // operations of each QP before the measured ones; default 16 MiB of them, 4 to 1000; negative: none
+	// Warmup is how many operations each QP does before the measured ones: by default 16 MiB of
+	// them, 4 to 1000. If it is negative there are none.
+	Warmup int `json:",omitempty"`
 
 	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
 	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default depthOf, for latency 1
