@@ -43,7 +43,7 @@ type cq struct {
 
 	seen     atomic.Int64  // count, for readers without mu
 	unlooked atomic.Uint32 // completions of many QPs taken since lookFirst
-	bells    doorbells
+	deferred deferredQPs
 	run      atomic.Int64  // the policy.Run of the program
 	taken    atomic.Uint32 // the last result of use.Taken
 	came     atomic.Int64  // when use last received a completion, as a time since epoch
@@ -253,8 +253,8 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if c.unlooked.Load() >= policy.SomeMost && c.seen.Load() > 0 {
 		c.lookFirst()
 	}
-	if c.bells.some.Load() && c.seen.Load() > 0 {
-		c.ringBeforeTake()
+	if c.deferred.some.Load() && c.seen.Load() > 0 {
+		c.transmitBeforePoll()
 	}
 	n := c.take(wc)
 	if n == 0 {
@@ -279,14 +279,14 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 // return, and because a poll that returns fewer than it could has emptied the CQ. With one P it
 // does nothing: nobody serves the streams at the same time, so looks would only come earlier.
 //
-// It also transmits deferred posts that wait for an empty ring (doorbells). With looks the ring is
-// rarely empty, and without this a program that takes 16 completions at a time had 0.6 of the
+// It also transmits deferred posts that wait for an empty ring (deferredQPs). With looks the ring
+// is rarely empty, and without this a program that takes 16 completions at a time had 0.6 of the
 // message rate.
 func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
-		if c.bells.some.Load() {
-			c.ringSome(false)
+		if c.deferred.some.Load() {
+			c.transmitSome(false)
 		}
 		c.dev.poller.Poll()
 	}
@@ -323,7 +323,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 		c.mu.Lock()
 		c.arm = armAny // until something comes
 		c.mu.Unlock()
-		c.ringAll()
+		c.transmitDeferred()
 		c.dev.poller.Attend()
 		return nil
 	}
@@ -337,7 +337,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
-	c.ringAll()
+	c.transmitDeferred()
 	// The caller is about to sleep. The progress goroutine, which leaves the streams to pollers,
 	// takes them over without delay.
 	c.dev.poller.Attend()

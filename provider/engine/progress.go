@@ -250,8 +250,8 @@ func (p *progressState) lendP() {
 // QPs.
 func (d *device) progress(c *cq) {
 	c.foundEmpty()
-	if c.bells.some.Load() {
-		c.ringSome(true)
+	if c.deferred.some.Load() {
+		c.transmitSome(true)
 	}
 	direct := *c.direct.Load()
 	turn := policy.TurnOfLook(len(direct))

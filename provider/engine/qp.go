@@ -210,7 +210,7 @@ func (q *qp) destroy() {
 	q.mu.Lock()
 	q.closing = true
 	q.mu.Unlock()
-	q.ring()
+	q.transmitDeferred()
 	e := &ending{cause: errDestroyed}
 	if s := q.stream.Load(); s != nil {
 		s.fail(e)

@@ -57,7 +57,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	}
 	waits, err := q.enqueueBind(w, wrid, flags, &info)
 	if err != nil {
-		q.ring() // as in PostSend
+		q.transmitDeferred() // as in PostSend
 		return fail(op, fmt.Sprintf("qp %d, mw %#x", q.qpn, w.RKey()), err)
 	}
 	switch s := q.stream.Load(); {

@@ -32,7 +32,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	if err != nil {
-		q.ring() // a program whose queue is full can't make the expected posts
+		q.transmitDeferred() // a program whose queue is full can't make the expected posts
 		err = failPost("ibv_post_send", q.name(), n, err)
 	}
 	return n, err

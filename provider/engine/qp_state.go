@@ -87,7 +87,7 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	if e == nil {
 		return nil
 	}
-	q.ring()
+	q.transmitDeferred()
 	if s := q.stream.Load(); s != nil {
 		s.fail(e)
 		s.settle()

@@ -189,27 +189,27 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a post that begins to wait does not look whether the CQ is armed",
 		edits: []edit{
-			{"doorbell.go", "\t\tif q.sendCQ.isArmed() ||", "\t\tif"},
+			{"deferral.go", "\t\tif q.sendCQ.isArmed() ||", "\t\tif"},
 		},
 		protocol: "a post that waits, and a request for an event",
 	},
 	{
 		name: "a post that begins to wait does not look whether the receive CQ is armed",
 		edits: []edit{
-			{"doorbell.go", "q.recvCQ != q.sendCQ && q.recvCQ.isArmed()", "false"},
+			{"deferral.go", "q.recvCQ != q.sendCQ && q.recvCQ.isArmed()", "false"},
 		},
 		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
 		name:     "a request for an event does not look at the posts of queue pairs with another send CQ",
-		edits:    []edit{{"doorbell.go", "\t\tif q.sendCQ != c {", "\t\tif false {"}},
+		edits:    []edit{{"deferral.go", "\t\tif q.sendCQ != c {", "\t\tif false {"}},
 		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
 		name: "what waits is transmitted before its deferral knows",
 		edits: []edit{
 			{
-				"doorbell.go",
+				"deferral.go",
 				"\tq.sq.mu.Lock()\n\ttell(q.sq.deferral.Load())\n\tq.sq.mu.Unlock()\n",
 				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\ttell(q.sq.deferral.Load())\n\t\tq.sq.mu.Unlock()\n\t}()\n",
 			},
@@ -217,7 +217,7 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "posts that wait, and an empty CQ",
 	},
 	{
-		name: "a QP is no doorbell any more, or one, after another post has asked the deferral",
+		name: "a QP leaves or enters the deferred QPs after another post has asked the deferral",
 		edits: []edit{
 			{"qp_post.go", "\treturn n, q.deferPost(p), err\n",
 				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.deferPost(p), err\n"},

@@ -164,7 +164,7 @@ func (s *stream) closeGracefully(notify bool) bool {
 		to = phaseClosingNotify
 	}
 	q := s.q
-	q.ring()
+	q.transmitDeferred()
 	q.mu.Lock()
 	if q.stream.Load() != s {
 		q.mu.Unlock()

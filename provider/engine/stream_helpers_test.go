@@ -40,8 +40,8 @@ type sideOptions struct {
 	cqe int
 	all bool // SQSigAll
 
-	events bool // the CQ has a channel
-	apart  bool // receives complete on a CQ of their own
+	events      bool // the CQ has a channel
+	separateCQs bool // receives complete on a CQ of their own
 
 	sink provider.CompletionSink // of the CQ
 }
@@ -64,14 +64,14 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 		init.Channel = s.ch
 	}
 	s.cq = testkit.Must(s.dev.CreateCQ(init))(t).(*cq)
-	if so.apart {
+	if so.separateCQs {
 		s.recvCQ = testkit.Must(s.dev.CreateCQ(init))(t).(*cq)
 	}
 	s.qp = s.newQP(so)
 	t.Cleanup(func() {
 		testkit.OK(t, s.qp.Close())
 		testkit.OK(t, s.cq.Close())
-		if so.apart {
+		if so.separateCQs {
 			testkit.OK(t, s.recvCQ.Close())
 		}
 		if s.ch != nil {

@@ -42,13 +42,13 @@ type (
 	RegPosting    struct{ sched.After[Window] }        // memory.FastRegion.posting
 	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
 	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
-	Doorbells     struct{ sched.After[RecvDone] }      // doorbells.mu, of a CQ
+	Deferred      struct{ sched.After[RecvDone] }      // deferredQPs.mu, of a CQ
 )
 
 // Leaves: work under one of these is short and calls no other code.
 type (
 	BoundWindows struct { // memory.boundWindows.mu
-		sched.After[Doorbells]
+		sched.After[Deferred]
 		sched.Leaf
 	}
 	SRQ struct { // srq.mu

@@ -33,13 +33,13 @@ func (w *stage) burst(a, b *side, n int) {
 // wantRung returns an error unless the n messages that a has posted since its burst have come to b,
 // or the timer knows that a's QP waits.
 func wantRung(a, b *side, n int) error {
-	bells, d := &a.cq.bells, a.qp.sq.deferral.Load()
-	first := bells.first == &d.bell
-	if d.Waits() && !first || !d.Waits() && first || first != bells.some.Load() {
+	list, d := &a.cq.deferred, a.qp.sq.deferral.Load()
+	first := list.first == &d.place
+	if d.Waits() && !first || !d.Waits() && first || first != list.some.Load() {
 		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t",
-			d.Waits(), first, bells.some.Load())
+			d.Waits(), first, list.some.Load())
 	}
-	a.qp.ring()
+	a.qp.transmitDeferred()
 	b.dev.poller.Poll()
 	return b.wantSuccesses(make([]uint64, n)...)
 }
@@ -67,7 +67,7 @@ func init() {
 			}},
 		protocol{name: "a post that waits, and a request for an event of its receives", preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {
-				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true, apart: true}, params(false))
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true, separateCQs: true}, params(false))
 				w.burst(a, b, 3)
 				return []func(){
 					func() { send(a) },
@@ -101,10 +101,10 @@ func init() {
 				return []func(){
 						func() { _, _ = a.qp.PostSend([]provider.SendWR{signalled(provider.WRSend, 1)}) },
 						func() { _ = a.qp.Close() },
-						func() { _ = a.cq.ringLate(forever, sinceEpoch()) },
+						func() { _ = a.cq.transmitLate(forever, sinceEpoch()) },
 					}, func() error {
-						a.cq.ringAll()
-						if a.cq.bells.some.Load() || a.qp.sq.deferral.Load().bell.waits {
+						a.cq.transmitDeferred()
+						if a.cq.deferred.some.Load() || a.qp.sq.deferral.Load().place.listed {
 							return fmt.Errorf("a queue pair that is closed still waits")
 						}
 						for i, wc := range a.completions() {

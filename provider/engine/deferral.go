@@ -27,10 +27,10 @@ import (
 // post deferred if a CQ has a Sink that is no SinkUse, because nobody sees then what the program
 // does with its completions.
 
-// deferral says which posts to a send queue are deferred. sendQueue.mu guards all of it but bell.
+// deferral says which posts to a send queue are deferred. sendQueue.mu guards all of it but place.
 type deferral struct {
 	policy.Deferral
-	bell doorbell
+	place deferredQP
 }
 
 // program returns the run of the program that takes the CQ's completions. A Sink must not be asked
@@ -62,28 +62,28 @@ func (c *cq) foundEmpty() {
 	}
 }
 
-// doorbells are the QPs that have a CQ as their send CQ and whose posts are deferred, the longest
+// deferredQPs are the QPs that have a CQ as their send CQ and whose posts are deferred, the longest
 // deferred first.
-type doorbells struct {
+type deferredQPs struct {
 	some sched.Bool // there are any; written under mu
 
-	mu          sched.Mutex[locks.Doorbells]
-	first, last *doorbell
+	mu          sched.Mutex[locks.Deferred]
+	first, last *deferredQP
 	timer       *time.Timer // nil before the first QP
 	running     bool        // the timer is running
 }
 
-// doorbell is a QP's place in the doorbells of its send CQ, whose mu guards it.
-type doorbell struct {
+// deferredQP is a QP's place in the deferredQPs of its send CQ, whose mu guards it.
+type deferredQP struct {
 	q          *qp
-	prev, next *doorbell
+	prev, next *deferredQP
 	since      time.Duration // when deferral began, as a time since epoch
-	waits      bool
+	listed     bool
 }
 
 // deferPost counts a post to q, and reports whether it is deferred. sq.mu is held for two reasons:
-// q stays among its CQ's doorbells as long as posts are deferred, and the CQs are not closed, after
-// which their sinks must not be asked.
+// q stays among its CQ's deferredQPs as long as posts are deferred, and the CQs are not closed,
+// after which their sinks must not be asked.
 func (q *qp) deferPost(p policy.Post) (waits bool) {
 	d := q.sq.deferral.Load()
 	if q.pd.dev.opts.TransmitAtOnce || !q.sendCQ.seesUse() || !q.recvCQ.seesUse() {
@@ -92,9 +92,9 @@ func (q *qp) deferPost(p policy.Post) (waits bool) {
 	waited := d.Waits()
 	switch d.Post(p, q.sendCQ.program(), q.sq.free.reports(), sinceEpoch) {
 	case policy.First:
-		q.sendCQ.bells.add(q, &d.bell)
-		if q.sendCQ.isArmed() || q.recvCQ != q.sendCQ && q.recvCQ.isArmed() { // before q was a doorbell
-			q.stopWaiting()
+		q.sendCQ.deferred.add(q, &d.place)
+		if q.sendCQ.isArmed() || q.recvCQ != q.sendCQ && q.recvCQ.isArmed() { // before q was in the list
+			q.endDeferral()
 			d.Sent(false)
 			return false
 		}
@@ -103,7 +103,7 @@ func (q *qp) deferPost(p policy.Post) (waits bool) {
 		return true
 	}
 	if waited {
-		q.stopWaiting()
+		q.endDeferral()
 	}
 	return false
 }
@@ -111,30 +111,30 @@ func (q *qp) deferPost(p policy.Post) (waits bool) {
 // seesUse reports whether it is known when the program takes completions, finds none, or sleeps.
 func (c *cq) seesUse() bool { return c.sink == nil || c.use != nil }
 
-// stopWaiting removes q from the doorbells of its CQ, and reports whether it was there.
-func (q *qp) stopWaiting() bool {
+// endDeferral removes q from the deferredQPs of its CQ, and reports whether it was there.
+func (q *qp) endDeferral() bool {
 	d := q.sq.deferral.Load()
-	return d != nil && q.sendCQ.bells.remove(&d.bell)
+	return d != nil && q.sendCQ.deferred.remove(&d.place)
 }
 
 // forgetPosts resets the deferral for another connection. sq.mu is held.
 func (q *qp) forgetPosts() {
-	q.stopWaiting()
+	q.endDeferral()
 	if d := q.sq.deferral.Load(); d != nil {
 		d.Forget(q.sq.free.reports())
 	}
 }
 
-// ring transmits deferred posts. No lock is held.
-func (q *qp) ring() {
-	if q.stopWaiting() {
-		q.ringAfter(func(d *deferral) { d.Sent(false) })
+// transmitDeferred transmits deferred posts. No lock is held.
+func (q *qp) transmitDeferred() {
+	if q.endDeferral() {
+		q.transmitAfter(func(d *deferral) { d.Sent(false) })
 	}
 }
 
-// ringAfter transmits the deferred posts of a QP that stopWaiting has removed. Before that, tell
-// records in the deferral why. It returns how much of a turn was used.
-func (q *qp) ringAfter(tell func(*deferral)) (used int) {
+// transmitAfter transmits the deferred posts of a QP that endDeferral has removed. Before that,
+// tell records in the deferral why. It returns how much of a turn was used.
+func (q *qp) transmitAfter(tell func(*deferral)) (used int) {
 	q.sq.mu.Lock()
 	tell(q.sq.deferral.Load())
 	q.sq.mu.Unlock()
@@ -147,41 +147,41 @@ func (q *qp) ringAfter(tell func(*deferral)) (used int) {
 	return used
 }
 
-// ringSome transmits deferred posts for a poll that found the CQ empty, or that receives first. It
-// sends at most a turn, because that may bring completions, which the program should get.
-func (c *cq) ringSome(empty bool) {
+// transmitSome transmits deferred posts for a poll that found the CQ empty, or that receives first.
+// It sends at most a turn, because that may bring completions, which the program should get.
+func (c *cq) transmitSome(empty bool) {
 	for left := policy.TurnLeast; left > 0; {
-		q := c.bells.pop(forever)
+		q := c.deferred.pop(forever)
 		if q == nil {
 			return
 		}
-		left -= q.ringAfter(func(d *deferral) { d.Sent(empty) })
+		left -= q.transmitAfter(func(d *deferral) { d.Sent(empty) })
 	}
 }
 
-// ringAll transmits deferred posts for a program that may be about to sleep. If many QPs have the
-// CQ only as their receive CQ, it leaves theirs to the timer.
-func (c *cq) ringAll() {
+// transmitDeferred transmits deferred posts for a program that may be about to sleep. If many QPs
+// have the CQ only as their receive CQ, it leaves theirs to the timer.
+func (c *cq) transmitDeferred() {
 	until := sinceEpoch()
-	for q := c.bells.pop(until); q != nil; q = c.bells.pop(until) {
-		q.ringAfter(func(d *deferral) { d.Sent(false) })
+	for q := c.deferred.pop(until); q != nil; q = c.deferred.pop(until) {
+		q.transmitAfter(func(d *deferral) { d.Sent(false) })
 	}
 	for _, q := range *c.direct.Load() {
 		if q.sendCQ != c {
-			q.ring()
+			q.transmitDeferred()
 		}
 	}
 }
 
-// ringLate transmits posts whose deferral began by until, at most a turn of them. At the time now
-// they are overdue. It reports whether there may be more.
-func (c *cq) ringLate(until, now time.Duration) (more bool) {
+// transmitLate transmits posts whose deferral began by until, at most a turn of them. At the time
+// now they are overdue. It reports whether there may be more.
+func (c *cq) transmitLate(until, now time.Duration) (more bool) {
 	for left := policy.TurnLeast; left > 0; {
-		q := c.bells.pop(until)
+		q := c.deferred.pop(until)
 		if q == nil {
 			return false
 		}
-		left -= q.ringAfter(func(d *deferral) {
+		left -= q.transmitAfter(func(d *deferral) {
 			d.Overdue(now)
 			d.Sent(false)
 		})
@@ -189,19 +189,19 @@ func (c *cq) ringLate(until, now time.Duration) (more bool) {
 	return true
 }
 
-// ringBeforeTake transmits overdue posts before a poll takes completions. A connection may end
+// transmitBeforePoll transmits overdue posts before a poll takes completions. A connection may end
 // then, and completions that the poll had taken would be lost if that did not return.
-func (c *cq) ringBeforeTake() {
+func (c *cq) transmitBeforePoll() {
 	now := sinceEpoch()
-	c.ringLate(now-policy.WaitMost, now)
+	c.transmitLate(now-policy.WaitMost, now)
 }
 
-// ringOverdue is the timer's function. It restarts the timer first, because transmitting may end a
-// connection, which calls the program's onDown.
-func (c *cq) ringOverdue() {
-	c.bells.goOn()
+// transmitOverdue is the timer's function. It restarts the timer first, because transmitting may
+// end a connection, which calls the program's onDown.
+func (c *cq) transmitOverdue() {
+	c.deferred.restart()
 	now := sinceEpoch()
-	for c.ringLate(now-policy.WaitTimer/2, now) {
+	for c.transmitLate(now-policy.WaitTimer/2, now) {
 		runtime.Gosched() // lets other goroutines run, because a turn is over
 	}
 }
@@ -211,84 +211,84 @@ const forever = time.Duration(1<<63 - 1)
 
 // add adds q at d, and starts the timer if it is not running. If q was removed and its deferral
 // does not know yet, d may be in the list already, and begins anew.
-func (b *doorbells) add(q *qp, d *doorbell) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if d.waits {
-		b.unlink(d)
+func (l *deferredQPs) add(q *qp, d *deferredQP) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d.listed {
+		l.unlink(d)
 	}
-	*d = doorbell{q: q, prev: b.last, since: sinceEpoch(), waits: true}
-	if b.last == nil {
-		b.first = d
-		b.some.Store(true)
+	*d = deferredQP{q: q, prev: l.last, since: sinceEpoch(), listed: true}
+	if l.last == nil {
+		l.first = d
+		l.some.Store(true)
 	} else {
-		b.last.next = d
+		l.last.next = d
 	}
-	b.last = d
-	if b.running {
+	l.last = d
+	if l.running {
 		return
 	}
-	b.running = true
-	if b.timer == nil {
-		b.timer = time.AfterFunc(policy.WaitTimer, q.sendCQ.ringOverdue)
+	l.running = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(policy.WaitTimer, q.sendCQ.transmitOverdue)
 	} else {
-		b.timer.Reset(policy.WaitTimer)
+		l.timer.Reset(policy.WaitTimer)
 	}
 }
 
 // pop removes and returns the QP that was deferred first, nil if none was deferred by until.
-func (b *doorbells) pop(until time.Duration) *qp {
-	if !b.some.Load() {
+func (l *deferredQPs) pop(until time.Duration) *qp {
+	if !l.some.Load() {
 		return nil
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	d := b.first
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.first
 	if d == nil || d.since > until {
 		return nil
 	}
 	q := d.q
-	b.unlink(d)
+	l.unlink(d)
 	return q
 }
 
 // remove removes d, and reports whether it was there.
-func (b *doorbells) remove(d *doorbell) bool {
-	if !b.some.Load() {
+func (l *deferredQPs) remove(d *deferredQP) bool {
+	if !l.some.Load() {
 		return false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	waited := d.waits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waited := d.listed
 	if waited {
-		b.unlink(d)
+		l.unlink(d)
 	}
 	return waited
 }
 
 // unlink removes d. mu is held.
-func (b *doorbells) unlink(d *doorbell) {
+func (l *deferredQPs) unlink(d *deferredQP) {
 	if d.prev != nil {
 		d.prev.next = d.next
 	} else {
-		b.first = d.next
+		l.first = d.next
 	}
 	if d.next != nil {
 		d.next.prev = d.prev
 	} else {
-		b.last = d.prev
+		l.last = d.prev
 	}
-	*d = doorbell{}
-	if b.first == nil {
-		b.some.Store(false)
+	*d = deferredQP{}
+	if l.first == nil {
+		l.some.Store(false)
 	}
 }
 
-// goOn restarts the timer if there are QPs.
-func (b *doorbells) goOn() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.running = b.first != nil; b.running {
-		b.timer.Reset(policy.WaitTimer)
+// restart restarts the timer if there are QPs.
+func (l *deferredQPs) restart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running = l.first != nil; l.running {
+		l.timer.Reset(policy.WaitTimer)
 	}
 }

@@ -74,20 +74,20 @@ func (p *oneSided) call(flags provider.SendFlags) {
 	p.took = append(p.took, time.Since(began))
 }
 
-// ringOutside is the ring of a program outside of Go, which takes completions from it by itself.
-type ringOutside struct{ came, taken atomic.Uint32 }
+// outsideRing is the ring of a program outside of Go, which takes completions from it by itself.
+type outsideRing struct{ came, taken atomic.Uint32 }
 
-func (r *ringOutside) Complete(*provider.WC, bool) (stored, due bool) {
+func (r *outsideRing) Complete(*provider.WC, bool) (stored, due bool) {
 	r.came.Add(1)
 	return true, false
 }
-func (r *ringOutside) Notify()       {}
-func (r *ringOutside) Taken() uint32 { return r.taken.Load() }
-func (r *ringOutside) Waits() bool   { return false }
+func (r *outsideRing) Notify()       {}
+func (r *outsideRing) Taken() uint32 { return r.taken.Load() }
+func (r *outsideRing) Waits() bool   { return false }
 
 // reap takes n completions.
 func (p *oneSided) reap(n int) {
-	if r, ok := p.a.cq.sink.(*ringOutside); ok {
+	if r, ok := p.a.cq.sink.(*outsideRing); ok {
 		for r.came.Load()-r.taken.Load() < uint32(n) {
 			testkit.Must(p.a.cq.Poll(nil))(p.a.t)
 		}
@@ -189,7 +189,7 @@ func TestCallsLikeAtOnce(t *testing.T) {
 			testkit.Once(t, func() error {
 				var sinks [2]provider.CompletionSink
 				if tc.outside {
-					sinks = [2]provider.CompletionSink{&ringOutside{}, &ringOutside{}}
+					sinks = [2]provider.CompletionSink{&outsideRing{}, &outsideRing{}}
 				}
 				waits := newOneSided(t, Options{}, sinks[0])
 				once := newOneSided(t, Options{TransmitAtOnce: true}, sinks[1])

@@ -120,7 +120,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 // wantNoneWaits checks that no QP of the side's CQ waits, and returns whether the timer runs.
 func (s *side) wantNoneWaits() (timer bool) {
 	s.t.Helper()
-	b := &s.cq.bells
+	b := &s.cq.deferred
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.first != nil || b.last != nil || b.some.Load() {
@@ -218,7 +218,7 @@ func TestSinglePosts(t *testing.T) {
 func TestLookSaysNothing(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(1)
-		a.cq.ringSome(false)
+		a.cq.transmitSome(false)
 		b.wantReceived("the first of three", 4)
 		a.post(1)
 		b.wantReceived("the second waits", 4)
@@ -273,7 +273,7 @@ func TestPostsWaitWithSink(t *testing.T) {
 		{"its program polls", used, 0, func(a *side) { testkit.Must(a.cq.Poll(nil))(a.t) }},
 		{"its program sleeps", used, 0, func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }},
 		{"its program has asked to be notified", used, 0, func(a *side) {
-			a.qp.ring()
+			a.qp.transmitDeferred()
 			used.waits = true
 			a.post(2)
 		}},
@@ -403,7 +403,7 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 			if _, err := a.qp.PostSend(write); err != nil {
 				t.Fatal(err)
 			}
-			if a.cq.bells.some.Load() {
+			if a.cq.deferred.some.Load() {
 				waited++
 			}
 		}

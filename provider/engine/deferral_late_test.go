@@ -152,7 +152,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		})
 		defer close(block)
 		second := qps[1]
-		second.qp.ring() // which ends this connection: no lookup waits for another post
+		second.qp.transmitDeferred() // which ends this connection: no lookup waits for another post
 		if !ended.Load() {
 			t.Fatal("a Send from no memory does not end the connection")
 		}
@@ -164,7 +164,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
 		d := new(deferral)
 		good.qp.sq.deferral.Store(d)
-		good.cq.bells.add(good.qp, &d.bell)
+		good.cq.deferred.add(good.qp, &d.place)
 		time.Sleep(policy.WaitTimer * 3 / 2)
 		good.wantNoneWaits()
 		testkit.OK(t, good.qp.Close())
@@ -202,9 +202,9 @@ func TestTimerUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 		for range 10 {
-			qps[1].qp.ring()
+			qps[1].qp.transmitDeferred()
 			time.Sleep(policy.WaitTimer / 8)
-			a.cq.bells.add(qps[1].qp, &qps[1].qp.sq.deferral.Load().bell)
+			a.cq.deferred.add(qps[1].qp, &qps[1].qp.sq.deferral.Load().place)
 		}
 		b.wantReceived("one waits since 1.25 of the timer's time, the other is transmitted again and again", 2)
 	})
@@ -219,7 +219,7 @@ func TestAnyQPStopsWaiting(t *testing.T) {
 			qps[at].post(1) // of two that were expected
 			b.wantReceived("one QP", 2)
 			a.takeAll(2)
-			a.cq.ringAll()
+			a.cq.transmitDeferred()
 			b.wantReceived("all QPs", 5)
 			a.wantNoneWaits()
 			wcs := make([]provider.WC, 3)

@@ -11,13 +11,13 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// apart has do run with a QP, a's, whose receives complete on a CQ of their own, after three of its
-// Sends have completed and been taken, so that three more are to be expected.
-func apart(t *testing.T, do func(a, b *side)) {
+// separateCQs has do run with a QP, a's, whose receives complete on a CQ of their own, after three
+// of its Sends have completed and been taken, so that three more are to be expected.
+func separateCQs(t *testing.T, do func(a, b *side)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		opts := Options{Network: memnet.New(nil)}
-		a, b := newSide(t, opts, sideOptions{apart: true, events: true}), newSide(t, opts, sideOptions{})
+		a, b := newSide(t, opts, sideOptions{separateCQs: true, events: true}), newSide(t, opts, sideOptions{})
 		a.join(b, opts.Network, memAddr, params(true))
 		b.recv(make([]provider.RecvWR, 64)...)
 		a.post(3)
@@ -27,8 +27,8 @@ func apart(t *testing.T, do func(a, b *side)) {
 	})
 }
 
-// wantNoneWaitsApart checks that no QP is a doorbell of either of the side's CQs.
-func (s *side) wantNoneWaitsApart() {
+// wantNoneDeferred checks that neither of the side's CQs has a deferred QP.
+func (s *side) wantNoneDeferred() {
 	s.t.Helper()
 	s.wantNoneWaits()
 	recv := *s
@@ -57,13 +57,13 @@ func TestPostsWaitWithTwoCQs(t *testing.T) {
 		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			apart(t, func(a, b *side) {
+			separateCQs(t, func(a, b *side) {
 				a.post(2)
 				testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(t)
 				b.wantReceived("two posts wait", 3)
 				tc.end(a)
 				b.wantReceived("after that", tc.came)
-				a.wantNoneWaitsApart()
+				a.wantNoneDeferred()
 			})
 		})
 	}
@@ -72,11 +72,11 @@ func TestPostsWaitWithTwoCQs(t *testing.T) {
 // TestPostsDoNotWaitWithArmedRecvCQ: a program that has asked for an event of its receives may
 // sleep after any post.
 func TestPostsDoNotWaitWithArmedRecvCQ(t *testing.T) {
-	apart(t, func(a, b *side) {
+	separateCQs(t, func(a, b *side) {
 		testkit.OK(t, a.recvCQ.ReqNotify(true))
 		a.post(1)
 		b.wantReceived("one of three", 4)
-		a.wantNoneWaitsApart()
+		a.wantNoneDeferred()
 	})
 }
 
@@ -122,15 +122,15 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 	}
 }
 
-// TestDoorbellBeginsAnew: a QP that another goroutine has removed from its CQ's doorbells, and
+// TestDeferralBeginsAnew: a QP that another goroutine has removed from its CQ's deferred QPs, and
 // whose deferral does not know yet, waits from its next post on: it is the last in order, and not
 // late.
-func TestDoorbellBeginsAnew(t *testing.T) {
+func TestDeferralBeginsAnew(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(1)
 		b.wantReceived("one post waits", 3)
 		time.Sleep(policy.WaitTimer * 5 / 8)
-		a.cq.bells.add(a.qp, &a.qp.sq.deferral.Load().bell)
+		a.cq.deferred.add(a.qp, &a.qp.sq.deferral.Load().place)
 		time.Sleep(policy.WaitTimer * 3 / 4)
 		b.wantReceived("three quarters of a limit later", 3)
 		time.Sleep(policy.WaitTimer)
