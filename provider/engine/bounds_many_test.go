@@ -230,7 +230,7 @@ type manyCount struct{ ids, open, pending, closing int }
 func (h *manyHost) count(l *cm.ID) manyCount {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := manyCount{ids: len(h.ends), pending: cm.Pending(l), closing: h.dev.leaving.len()}
+	c := manyCount{ids: len(h.ends), pending: cm.Pending(l), closing: h.dev.closing.len()}
 	for _, e := range h.ends {
 		if e.qp.stream.Load() != nil {
 			c.open++

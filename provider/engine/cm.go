@@ -65,8 +65,8 @@ func (d *cmDevice) Yield() { (*device)(d).giveWay() }
 // Woke implements cm.Host.
 func (d *cmDevice) Woke() { d.prog.woken.Store(true) }
 
-// Leave implements cm.Host.
-func (d *cmDevice) Leave(conn transport.Conn, last []byte) { (*device)(d).leave(conn, last) }
+// CloseAfter implements cm.Host.
+func (d *cmDevice) CloseAfter(conn transport.Conn, last []byte) { (*device)(d).closeAfter(conn, last) }
 
 // Refused implements cm.Host.
 func (d *cmDevice) Refused(limit string, peer netip.AddrPort) {

@@ -76,7 +76,7 @@ func TestStepsAtOnce(t *testing.T) {
 		come()
 		server, _ = w.server.wantRequest("another", l)
 		left := func(n int) func() bool {
-			return func() bool { return w.server.dev.leaving.len() == n }
+			return func() bool { return w.server.dev.closing.len() == n }
 		}
 		blocked("rejecting it", func() { testkit.OK(t, cm.RejectLater(server, nil)) }, left(1))
 		p = come()

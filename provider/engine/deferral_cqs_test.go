@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// separateCQs has do run with a QP, a's, whose receives complete on a CQ of their own, after three
+// separateCQs runs do with a QP, a's, whose receives complete on a CQ of their own, after three
 // of its Sends have completed and been taken, so that three more are to be expected.
 func separateCQs(t *testing.T, do func(a, b *side)) {
 	t.Helper()

@@ -52,7 +52,7 @@ type device struct {
 	log   logger
 
 	cm      *cm.Manager
-	leaving departures
+	closing closingConns
 	streams sync.WaitGroup // streams whose onDown has not returned yet
 	tasks   sync.WaitGroup // goroutines of spawn
 

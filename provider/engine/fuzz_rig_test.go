@@ -260,7 +260,7 @@ func (r *rig) idle() {
 	if n := p.kept.Load(); n != 0 {
 		r.t.Fatalf("%d receive contexts are counted as kept", n)
 	}
-	if n := r.dev.leaving.len(); n != 0 {
+	if n := r.dev.closing.len(); n != 0 {
 		r.t.Fatalf("%d streams linger", n)
 	}
 	for _, c := range p.contexts.All() {

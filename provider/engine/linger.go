@@ -16,7 +16,7 @@ import (
 //rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
 //rfc:5041 DDP-7.1-04 One more outgoing message possible after an error
 func (cl *closer) startLinger(e *ending, from phase) {
-	var instead departing
+	var instead closingConn
 	cl.mu.Lock()
 	cl.stopTimer()
 	if from == phaseFINSent {
@@ -31,12 +31,12 @@ func (cl *closer) startLinger(e *ending, from phase) {
 	case e.reset:
 		_ = cl.s.conn.Abort()
 		cl.s.enter(phaseClosed)
-	// A peer that hung up first needs no place in departures.
+	// A peer that hung up first needs no place in closingConns.
 	case e.lost, cl.lingerStep(new(policy.TurnEnd)):
 		cl.closeConn()
 	default:
 		var ok bool
-		if instead, ok = cl.s.dev.leaving.add(cl.s, &cl.s.dev.opts); !ok {
+		if instead, ok = cl.s.dev.closing.add(cl.s, &cl.s.dev.opts); !ok {
 			cl.closeConn()
 			break
 		}
@@ -80,7 +80,7 @@ func (cl *closer) lingerTurn(turn int) (left int) {
 	}
 	cl.mu.Unlock()
 	if done {
-		cl.s.dev.leaving.gone(cl.s)
+		cl.s.dev.closing.gone(cl.s)
 	}
 	return left
 }
@@ -160,13 +160,14 @@ func (cl *closer) lingerExpired() {
 		cl.out = nil
 	}
 	cl.mu.Unlock()
-	cl.s.dev.leaving.gone(cl.s)
+	cl.s.dev.closing.gone(cl.s)
 }
 
-// peer implements departing.
+// peer implements closingConn.
 func (s *stream) peer() netip.Addr { return cm.PeerOf(s.conn) }
 
-// cut implements departing. It is called when others need the place, or the device is being closed.
+// cut implements closingConn. It is called when others need the place, or the device is being
+// closed.
 func (s *stream) cut(reset bool) {
 	l := &s.closer
 	l.mu.Lock()

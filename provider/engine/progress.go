@@ -199,7 +199,7 @@ func (p *progressState) isAwake() {
 // stopProgress ends the progress goroutines and waits until they have ended. There are no QPs any
 // more. It closes lingering connections at once.
 func (d *device) stopProgress() {
-	d.leaving.stop()
+	d.closing.stop()
 	d.stalls.stop()
 	d.prog.cancel()
 	<-d.prog.ended

@@ -125,7 +125,7 @@ func (q *qp) attach(op string, shared provider.SRQ) (err error) {
 		}
 	}
 	if !q.attachCQs() {
-		q.leaveSRQ()
+		q.unshare()
 		q.dev.giveQPN(q.qpn)
 		q.pd.Refs.Drop()
 		return failClosed(op, "cq")
@@ -227,7 +227,7 @@ func (q *qp) destroy() {
 	q.dev.async.forgetQP(q)
 	st := q.stats(false)
 	q.dev.tally.add(q, &st)
-	q.leaveSRQ()
+	q.unshare()
 	q.dev.giveQPN(q.qpn)
 	q.pd.Refs.Drop()
 }

@@ -107,8 +107,8 @@ func (q *qp) srq() *srq {
 	return q.shared.srq
 }
 
-// leaveSRQ undoes share.
-func (q *qp) leaveSRQ() {
+// unshare undoes share.
+func (q *qp) unshare() {
 	if r := q.srq(); r != nil {
 		r.refs.Drop()
 	}

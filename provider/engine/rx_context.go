@@ -21,7 +21,8 @@ type rxContext struct {
 	spans [maxSGE]memory.Span
 	mFor  *qp // the QP whose peer may write to m; nil without m
 
-	// m is in use for that peer until leave, because consecutive Writes often name the same region.
+	// m is in use for that peer until releaseWrite, because consecutive Writes often name the same
+	// region.
 	m *memory.Region
 
 	// place is where a segment's payload goes: in regions in use until release.
@@ -56,7 +57,7 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 			return nil
 		}
 	}
-	c.leave()
+	c.releaseWrite()
 	m, p, err := q.peer.WriteTarget(stag, to, n)
 	if err != nil || m == nil {
 		return err
@@ -70,8 +71,8 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	return nil
 }
 
-// release ends the use of the regions that hold the place of a segment, except the one that leave
-// ends.
+// release ends the use of the regions that hold the place of a segment, except the one that
+// releaseWrite ends.
 func (c *rxContext) release() {
 	if c.nspans > 0 {
 		memory.ReleaseSpans(c.spans[:c.nspans])
@@ -84,9 +85,9 @@ func (c *rxContext) release() {
 	}
 }
 
-// leave ends the use of the region that resolveWrite began. It must precede anything that may wait,
-// and the end of each read's work.
-func (c *rxContext) leave() {
+// releaseWrite ends the use of the region that resolveWrite began. It must precede anything that
+// may wait, and the end of each read's work.
+func (c *rxContext) releaseWrite() {
 	if c.m != nil {
 		c.m.ReleaseRemote()
 		c.m, c.mFor = nil, nil
@@ -101,7 +102,7 @@ func (c *rxContext) idle() bool {
 
 // endUses ends all uses of regions.
 func (c *rxContext) endUses() {
-	c.leave()
+	c.releaseWrite()
 	c.release()
 }
 

@@ -44,7 +44,7 @@ func (rx *receiver) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
 	if err == nil {
-		rx.c.leave() // the first operation on a region may wait
+		rx.c.releaseWrite() // the first operation on a region may wait
 		original, err = rx.q.peer.Atomic(&req)
 	}
 	if err != nil {

@@ -127,7 +127,7 @@ func (rx *receiver) readFailed(err error) {
 // parse consumes whole FPDUs from the context.
 func (rx *receiver) parse() {
 	rx.takeFPDUs()
-	rx.c.leave()
+	rx.c.releaseWrite()
 	rx.startStore()
 }
 
@@ -304,7 +304,7 @@ func (rx *receiver) deliver(a *rdmap.Action, h *ddp.Header) {
 		//
 		//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
 		//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery
-		rx.c.leave()
+		rx.c.releaseWrite()
 		if err := rx.q.peer.Invalidate(a.Invalidate); err != nil {
 			rx.refuse(err, h, a.Len, nil)
 			return
@@ -383,8 +383,8 @@ func (rx *receiver) take(ulpdu []byte) {
 // placeWrite handles a segment of a Write to the region that is already in use for the peer, as
 // segment would. It leaves anything else, or a faulty segment, to segment.
 //
-// A region is in use for the peer only after the first FPDU of a stream. leave ends that use after
-// each read.
+// A region is in use for the peer only after the first FPDU of a stream. releaseWrite ends that use
+// after each read.
 func (rx *receiver) placeWrite(ulpdu []byte) bool {
 	m := rx.c.m
 	if m == nil || rx.c.mFor != rx.q {

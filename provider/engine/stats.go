@@ -262,7 +262,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 			connected++
 		}
 	}
-	accepted, closing := d.cm.Accepted(), d.leaving.len()
+	accepted, closing := d.cm.Accepted(), d.closing.len()
 	t := &d.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -453,7 +453,7 @@ func TestTurnOfDropping(t *testing.T) {
 		st.fail(&ending{cause: errors.New("the test ends it")})
 		st.settle()
 		mine, theirs := connectTransport(t, network, memAddr)
-		s.dev.leave(mine, []byte("the end"))
+		s.dev.closeAfter(mine, []byte("the end"))
 		for range octets {
 			r.write([]byte{0})
 			testkit.Must(theirs.Writev([][]byte{{0}}))(t)

@@ -221,7 +221,7 @@ func (q *qp) ringInOrder() error {
 // listed returns how many QPs and streams are in the device's lists, and one more if the watch
 // over stalls was not stopped.
 func (d *device) listed() int {
-	l, st := &d.leaving, &d.stalls
+	l, st := &d.closing, &d.stalls
 	l.mu.Lock()
 	n := len(l.places)
 	l.mu.Unlock()

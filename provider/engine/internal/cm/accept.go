@@ -55,7 +55,7 @@ func (id *ID) wait(r *request) {
 		case err != nil:
 			id.m.host.Step(func() { id.peerLeft(r, err) })
 		case a.qp == nil:
-			id.m.host.Step(func() { r.wire.leave(a.reply) })
+			id.m.host.Step(func() { r.wire.closeAfter(a.reply) })
 		default:
 			id.accept(ctx, r, a)
 		}
@@ -209,9 +209,9 @@ func (id *ID) acceptance(param provider.ConnParam) (answer, error) {
 	return answer{reply: reply, params: params}, err
 }
 
-// Reject implements provider.ID. It sends private to the peer, and hangs up as Host.Leave does: RFC
-// 5044 section 7.1.2 leaves the TCP connection to the ULP, and the verbs have no other use for it.
-// When Reject returns, private is sent. ECONNRESET: the peer has hung up.
+// Reject implements provider.ID. It sends private to the peer, and hangs up as Host.CloseAfter
+// does: RFC 5044 section 7.1.2 leaves the TCP connection to the ULP, and the verbs have no other
+// use for it. When Reject returns, private is sent. ECONNRESET: the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
 //rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data

@@ -97,7 +97,7 @@ func (id *ID) connect(ctx context.Context, q QP, initiator mpa.Initiator, reques
 			return
 		}
 		if frame := lastFPDU(err, reply, id.m.cfg.MPA); frame != nil {
-			w.leave(frame)
+			w.closeAfter(frame)
 			return
 		}
 		w.discard()
@@ -226,7 +226,7 @@ func (id *ID) run(w *wire, q QP, params mpa.Params) {
 
 // established raises ESTABLISHED, and reports whether Disconnect was called before. From now on id
 // ends s, not the QP's connection, because the QP may have another one once s has ended.
-func (id *ID) established(s Stream, event provider.CMEvent) (leave bool) {
+func (id *ID) established(s Stream, event provider.CMEvent) (disconnect bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if !id.down {
@@ -240,7 +240,7 @@ func (id *ID) established(s Stream, event provider.CMEvent) (leave bool) {
 	if id.down {
 		id.end(provider.CMEvent{Type: provider.CMDisconnected})
 	}
-	return id.leave
+	return id.disconnectEarly
 }
 
 // disconnected is called once by the QP when the connection has ended. That may be before
@@ -307,7 +307,7 @@ func (id *ID) Disconnect() error {
 	var s Stream
 	switch id.state {
 	case idConnecting, idAccepting:
-		id.leave = true
+		id.disconnectEarly = true
 	case idEstablished:
 		s = id.stream
 	}

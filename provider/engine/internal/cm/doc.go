@@ -23,8 +23,8 @@
 //
 // Until QP.Begin succeeds, the connection is the id's. After that it is the Stream's, and the id
 // only asks the Stream to end. The function that the id gives QP.Begin raises DISCONNECTED. A
-// connection that ends in the start-up with something left to send goes to Host.Leave, which needs
-// no goroutine.
+// connection that ends in the start-up with something left to send goes to Host.CloseAfter, which
+// needs no goroutine.
 //
 // # Bounds
 //
@@ -37,5 +37,5 @@
 // The locks are ID, Wire, EventChannel, Listening and Admission, in the order of package locks. A
 // listener's ID comes before the IDs of its requests. ID is held during calls of Host.CreateQP,
 // Host.QP, Host.Failed, QP.Closed and QP.CheckConnectable. No lock is held during Host.Step,
-// Host.Leave, QP.Begin and the methods of a Stream.
+// Host.CloseAfter, QP.Begin and the methods of a Stream.
 package cm

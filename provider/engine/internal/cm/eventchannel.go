@@ -159,7 +159,7 @@ func (ch *EventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 }
 
 // Close implements provider.EventChannel. Rejected connections go on waiting for the peer's FIN,
-// because they belong to the device (Host.Leave).
+// because they belong to the device (Host.CloseAfter).
 func (ch *EventChannel) Close() error {
 	ids := ch.refs.Len()
 	first, busy := ch.refs.End()

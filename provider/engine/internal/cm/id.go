@@ -60,10 +60,10 @@ type ID struct {
 	request       *request           // since a CONNECT_REQUEST
 	cancel        context.CancelFunc // of the goroutine, nil without one
 
-	stream   Stream // the connection, while there is one
-	down     bool   // the connection has ended, perhaps before ESTABLISHED was raised
-	leave    bool   // Disconnect was called before ESTABLISHED was raised
-	admitted bool   // the Manager counts the connection
+	stream          Stream // the connection, while there is one
+	down            bool   // the connection has ended, perhaps before ESTABLISHED was raised
+	disconnectEarly bool   // Disconnect was called before ESTABLISHED was raised
+	admitted        bool   // the Manager counts the connection
 }
 
 // newID makes an id on ch. The caller holds ch for it.

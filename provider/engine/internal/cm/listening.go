@@ -185,7 +185,7 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 		w.close()
 		return
 	}
-	w.leave(reply)
+	w.closeAfter(reply)
 }
 
 // announce makes the id of a connection and raises CONNECT_REQUEST. If the listener is closed, it

@@ -46,9 +46,9 @@ type Host interface {
 	// Woke notes that a goroutine of a start-up was woken, and may not have run yet.
 	Woke()
 
-	// Leave sends last, then FIN, and closes conn after the peer's FIN or a time limit. It takes
-	// over conn, which no poller watches, and does not wait.
-	Leave(conn transport.Conn, last []byte)
+	// CloseAfter sends last, then FIN, and closes conn after the peer's FIN or a time limit. It
+	// takes over conn, which no poller watches, and does not wait.
+	CloseAfter(conn transport.Conn, last []byte)
 
 	// Refused notes that the limit of this name has refused a connection of peer.
 	Refused(limit string, peer netip.AddrPort)

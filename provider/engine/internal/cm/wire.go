@@ -72,10 +72,10 @@ func (w *wire) release() {
 	w.poller.Remove(w.conn)
 }
 
-// leave sends last and ends the connection, without waiting.
-func (w *wire) leave(last []byte) {
+// closeAfter sends last and ends the connection, without waiting.
+func (w *wire) closeAfter(last []byte) {
 	w.release()
-	w.host.Leave(w.conn, last)
+	w.host.CloseAfter(w.conn, last)
 }
 
 func (w *wire) close() {

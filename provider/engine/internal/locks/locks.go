@@ -23,12 +23,12 @@ type (
 
 // Locks of a stream: its two sides, and the end of its connection.
 type (
-	RX       struct{ sched.After[Wire] }     // receiver.mu
-	TX       struct{ sched.After[RX] }       // sender.mu
-	Linger   struct{ sched.After[TX] }       // closer.mu
-	Farewell struct{ sched.After[Linger] }   // farewell.mu
-	Watch    struct{ sched.After[Farewell] } // stream.watchMu
-	Stalls   struct{ sched.After[Watch] }    // stalls.mu, of a device
+	RX          struct{ sched.After[Wire] }        // receiver.mu
+	TX          struct{ sched.After[RX] }          // sender.mu
+	Linger      struct{ sched.After[TX] }          // closer.mu
+	RefusedConn struct{ sched.After[Linger] }      // refusedConn.mu
+	Watch       struct{ sched.After[RefusedConn] } // stream.watchMu
+	Stalls      struct{ sched.After[Watch] }       // stalls.mu, of a device
 )
 
 // Locks of a queue pair, of its queues, and of what its work requests name.
@@ -87,12 +87,12 @@ type (
 		sched.After[QPNumbers]
 		sched.Leaf
 	}
-	Departures struct { // departures.mu
+	ClosingConns struct { // closingConns.mu
 		sched.After[STags]
 		sched.Leaf
 	}
-	Dropping struct { // departures.dropping
-		sched.After[Departures]
+	Dropping struct { // closingConns.dropping
+		sched.After[ClosingConns]
 		sched.Leaf
 	}
 	FreeList struct { // freelist.List.mu

@@ -36,7 +36,7 @@ func (p *Peer) WriteTarget(stag uint32, to uint64, n int) (m *Region, b []byte, 
 	}
 	m, r := p.region(stag, provider.AccessRemoteWrite)
 	if err := ddp.CheckTagged(&r, to, n); err != nil {
-		m.leave()
+		m.endPeerUse()
 		return nil, nil, err
 	}
 	b, _ = m.Slice(to, uint64(n))
@@ -55,7 +55,7 @@ func (p *Peer) ReadSource(stag uint32, to uint64, n uint32) (m *Region, b []byte
 	}
 	m, r := p.region(stag, provider.AccessRemoteRead)
 	if err := rdmap.CheckReadSource(&r, to, n); err != nil {
-		m.leave()
+		m.endPeerUse()
 		return nil, nil, err
 	}
 	b, _ = m.Slice(to, uint64(n))
@@ -72,7 +72,7 @@ func (p *Peer) ReadSource(stag uint32, to uint64, n uint32) (m *Region, b []byte
 //rfc:5042 SEC-6.4.5-01 No STag valid on several streams when peers distrust
 func (p *Peer) Invalidate(stag uint32) error {
 	m, r := p.region(stag, provider.AccessRemoteInvalidate)
-	m.leave()
+	m.endPeerUse()
 	err := rdmap.CheckInvalidate(&r)
 	switch {
 	case err != nil:
@@ -94,7 +94,7 @@ func (p *Peer) Invalidate(stag uint32) error {
 //rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
 func (p *Peer) Atomic(req *rdmap.AtomicRequest) (original uint64, err error) {
 	m, r := p.region(req.STag, provider.AccessRemoteAtomic)
-	defer m.leave()
+	defer m.endPeerUse()
 	//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
 	if err := rdmap.CheckAtomic(&r, req); err != nil {
 		return 0, err

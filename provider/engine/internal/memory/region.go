@@ -301,8 +301,8 @@ func failBound(op, object string) error {
 	return fail(op, object, fmt.Errorf("windows that are bound to it not closed: %w", syscall.EBUSY))
 }
 
-// leave ends the use that Peer.region began. m may be nil.
-func (m *Region) leave() {
+// endPeerUse ends the use that Peer.region began. m may be nil.
+func (m *Region) endPeerUse() {
 	if m != nil {
 		m.ReleaseRemote()
 	}

@@ -14,72 +14,72 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// departures are the connections of a device that have ended here and wait for the peer's end: RDMA
-// streams (see linger) and connections that the start-up refused (see farewell). Each holds a
-// socket although the program has nothing left of it. So Options.MaxClosing bounds how many there
+// closingConns are the connections of a device that have ended here and wait for the peer's end:
+// RDMA streams (see linger) and connections that the start-up refused (see refusedConn). Each holds
+// a socket although the program has nothing left of it. So Options.MaxClosing bounds how many there
 // are, and Options.MaxClosingPerPeer how many one peer has.
 //
 // When there is one too many, the peer that has most of them loses the one that has waited longest.
 // That peer had more time than all others to see its end, and a peer that floods the device with
 // ending connections displaces only its own.
 //
-// A goroutine may take mu while it holds closer.mu or farewell.mu, and dropping while it holds
-// farewell.mu. It takes no lock while it holds one of these two.
-type departures struct {
-	mu       sched.Mutex[locks.Departures]
+// A goroutine may take mu while it holds closer.mu or refusedConn.mu, and dropping while it holds
+// refusedConn.mu. It takes no lock while it holds one of these two.
+type closingConns struct {
+	mu       sched.Mutex[locks.ClosingConns]
 	stopping bool
-	peers    map[netip.Addr]*leavingPeer // nil before the first
-	places   map[departing]*list.Element // in the list of its peer
-	most     leavingPeers
+	peers    map[netip.Addr]*closingPeer   // nil before the first
+	places   map[closingConn]*list.Element // in the list of its peer
+	most     closingPeers
 	came     uint64 // how many have been added
 
 	dropping sched.Mutex[locks.Dropping]
-	dropped  [4096]byte // into which farewells read
+	dropped  [4096]byte // into which refused connections read
 }
 
-// leavingPeer is a peer that has waiting connections.
-type leavingPeer struct {
+// closingPeer is a peer that has waiting connections.
+type closingPeer struct {
 	addr    netip.Addr
-	waiting list.List // of leavingConn, the oldest first; never empty
-	at      int       // in leavingPeers
+	waiting list.List // of closingEntry, the oldest first; never empty
+	at      int       // in closingPeers
 }
 
-// leavingConn is a connection that waits for the peer's end.
-type leavingConn struct {
-	departing
-	peer *leavingPeer
-	came uint64 // departures.came when it was added
+// closingEntry is a connection that waits for the peer's end.
+type closingEntry struct {
+	closingConn
+	peer *closingPeer
+	came uint64 // closingConns.came when it was added
 }
 
-func (p *leavingPeer) oldest() leavingConn { return p.waiting.Front().Value.(leavingConn) }
+func (p *closingPeer) oldest() closingEntry { return p.waiting.Front().Value.(closingEntry) }
 
-// leavingPeers is a heap. Its first peer has most waiting connections. Among peers with equally
+// closingPeers is a heap. Its first peer has most waiting connections. Among peers with equally
 // many, it is the one whose oldest connection came first.
-type leavingPeers []*leavingPeer
+type closingPeers []*closingPeer
 
-func (h leavingPeers) Len() int { return len(h) }
+func (h closingPeers) Len() int { return len(h) }
 
-func (h leavingPeers) Less(i, j int) bool {
+func (h closingPeers) Less(i, j int) bool {
 	if a, b := h[i].waiting.Len(), h[j].waiting.Len(); a != b {
 		return a > b
 	}
 	return h[i].oldest().came < h[j].oldest().came
 }
 
-func (h leavingPeers) Swap(i, j int) {
+func (h closingPeers) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].at, h[j].at = i, j
 }
 
 // Push implements heap.Interface.
-func (h *leavingPeers) Push(x any) {
-	p := x.(*leavingPeer)
+func (h *closingPeers) Push(x any) {
+	p := x.(*closingPeer)
 	p.at = len(*h)
 	*h = append(*h, p)
 }
 
 // Pop implements heap.Interface.
-func (h *leavingPeers) Pop() any {
+func (h *closingPeers) Pop() any {
 	last := len(*h) - 1
 	p := (*h)[last]
 	(*h)[last] = nil
@@ -87,8 +87,8 @@ func (h *leavingPeers) Pop() any {
 	return p
 }
 
-// departing is a connection that waits for the peer's end.
-type departing interface {
+// closingConn is a connection that waits for the peer's end.
+type closingConn interface {
 	// cut closes the socket without waiting any longer. TCP still sends the bytes that it has
 	// taken, and the FIN. With reset, the connection is reset instead if TCP has not taken
 	// everything. The caller holds no lock. The socket may be closed already.
@@ -98,23 +98,23 @@ type departing interface {
 
 // add notes that c waits. If instead is not nil, there is one connection too many, and the caller
 // must cut instead. ok is false if the device is being closed, so that c can't wait.
-func (d *departures) add(c departing, opts *Options) (instead departing, ok bool) {
+func (d *closingConns) add(c closingConn, opts *Options) (instead closingConn, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopping {
 		return nil, false
 	}
 	if d.peers == nil {
-		d.peers, d.places = make(map[netip.Addr]*leavingPeer), make(map[departing]*list.Element)
+		d.peers, d.places = make(map[netip.Addr]*closingPeer), make(map[closingConn]*list.Element)
 	}
 	addr := c.peer()
 	p := d.peers[addr]
 	d.came++
 	if p == nil {
-		p = &leavingPeer{addr: addr}
+		p = &closingPeer{addr: addr}
 		d.peers[addr] = p
 	}
-	d.places[c] = p.waiting.PushBack(leavingConn{c, p, d.came})
+	d.places[c] = p.waiting.PushBack(closingEntry{c, p, d.came})
 	if p.waiting.Len() == 1 {
 		heap.Push(&d.most, p)
 	} else {
@@ -122,9 +122,9 @@ func (d *departures) add(c departing, opts *Options) (instead departing, ok bool
 	}
 	switch {
 	case p.waiting.Len() > opts.MaxClosingPerPeer:
-		instead = p.oldest().departing
+		instead = p.oldest().closingConn
 	case len(d.places) > opts.MaxClosing:
-		instead = d.most[0].oldest().departing
+		instead = d.most[0].oldest().closingConn
 	}
 	if instead != nil {
 		d.remove(instead)
@@ -133,20 +133,20 @@ func (d *departures) add(c departing, opts *Options) (instead departing, ok bool
 }
 
 // gone notes that the socket of c is closed.
-func (d *departures) gone(c departing) {
+func (d *closingConns) gone(c closingConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.remove(c)
 }
 
 // remove removes c, if it is there. mu is held.
-func (d *departures) remove(c departing) {
+func (d *closingConns) remove(c closingConn) {
 	place := d.places[c]
 	if place == nil {
 		return
 	}
 	delete(d.places, c)
-	p := place.Value.(leavingConn).peer
+	p := place.Value.(closingEntry).peer
 	if p.waiting.Len() == 1 {
 		heap.Remove(&d.most, p.at)
 		delete(d.peers, p.addr)
@@ -157,7 +157,7 @@ func (d *departures) remove(c departing) {
 }
 
 // stop cuts all connections, and lets no other wait.
-func (d *departures) stop() {
+func (d *closingConns) stop() {
 	d.mu.Lock()
 	d.stopping = true
 	places := d.places
@@ -169,7 +169,7 @@ func (d *departures) stop() {
 }
 
 // len returns how many connections wait.
-func (d *departures) len() int {
+func (d *closingConns) len() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.places)
@@ -177,7 +177,7 @@ func (d *departures) len() int {
 
 // drop reads and discards what has arrived on conn, within the turn. The error is nil if there may
 // be more.
-func (d *departures) drop(conn transport.Conn, left *int) error {
+func (d *closingConns) drop(conn transport.Conn, left *int) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()
 	for *left > 0 {
@@ -190,16 +190,16 @@ func (d *departures) drop(conn transport.Conn, left *int) error {
 	return nil
 }
 
-// farewell is a connection that ends in the start-up with something left to send: a rejecting
-// Reply, or a Terminate. The farewell sends it, then FIN. It reads and discards what the peer still
+// refusedConn is a connection that ends in the start-up with something left to send: a rejecting
+// Reply, or a Terminate. It sends it, then FIN. It reads and discards what the peer still
 // sends until the peer's FIN, because closing with unread bytes is a reset, which could overtake
 // what was sent. It is the Handler of its Conn and needs no goroutine, so any number of peers can
 // be refused.
-type farewell struct {
+type refusedConn struct {
 	dev  *device
 	conn transport.Conn
 
-	mu      sched.Mutex[locks.Farewell]
+	mu      sched.Mutex[locks.RefusedConn]
 	out     []byte // still to be sent
 	blocked bool   // the socket was full, and the poller watches for room
 	fin     bool   // our FIN is out
@@ -208,12 +208,13 @@ type farewell struct {
 	timer   *time.Timer
 }
 
-// leave sends last and ends conn, without waiting. It takes over conn, which no poller watches.
-func (d *device) leave(conn transport.Conn, last []byte) {
-	f := &farewell{dev: d, conn: conn, out: last}
-	f.mu.Lock() // Ready finds the lock taken, and is called again
-	instead := f.begin()
-	f.mu.Unlock()
+// closeAfter sends last and ends conn, without waiting. It takes over conn, which no poller
+// watches.
+func (d *device) closeAfter(conn transport.Conn, last []byte) {
+	r := &refusedConn{dev: d, conn: conn, out: last}
+	r.mu.Lock() // Ready finds the lock taken, and is called again
+	instead := r.begin()
+	r.mu.Unlock()
 	if instead != nil {
 		instead.cut(true)
 	}
@@ -221,118 +222,120 @@ func (d *device) leave(conn transport.Conn, last []byte) {
 
 // begin does what can be done at once. It returns a connection that must be cut, or nil. mu is
 // held.
-func (f *farewell) begin() (instead departing) {
-	if turn := policy.TurnEnd; f.dev.poller.first().Add(f.conn, f) != nil || f.step(&turn) {
-		f.close()
+func (r *refusedConn) begin() (instead closingConn) {
+	if turn := policy.TurnEnd; r.dev.poller.first().Add(r.conn, f) != nil || r.step(&turn) {
+		r.close()
 		return nil
 	}
-	instead, ok := f.dev.leaving.add(f, &f.dev.opts)
+	instead, ok := r.dev.closing.add(r, &r.dev.opts)
 	if !ok {
-		f.close()
+		r.close()
 		return nil
 	}
-	f.timer = time.AfterFunc(f.dev.opts.CloseTimeout, f.expired)
+	r.timer = time.AfterFunc(r.dev.opts.CloseTimeout, r.expired)
 	return instead
 }
 
-// peer implements departing.
-func (f *farewell) peer() netip.Addr { return cm.PeerOf(f.conn) }
+// peer implements closingConn.
+func (r *refusedConn) peer() netip.Addr { return cm.PeerOf(r.conn) }
 
 // Ready implements transport.Handler.
-func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, policy.TurnLeast) }
+func (r *refusedConn) Ready(readable, writable bool) {
+	r.ReadyTurn(readable, writable, policy.TurnLeast)
+}
 
 // ReadyTurn implements transport.Sharer.
-func (f *farewell) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
-	if !f.mu.TryLock() {
+func (r *refusedConn) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
+	if !r.mu.TryLock() {
 		return 0, false // readiness comes again
 	}
 	left := turn
-	done := !f.gone && f.step(&left)
+	done := !r.gone && r.step(&left)
 	if done {
-		f.close()
+		r.close()
 	}
-	f.mu.Unlock()
+	r.mu.Unlock()
 	if done {
-		f.dev.leaving.gone(f)
+		r.dev.closing.gone(r)
 	}
 	return turn - left, left <= 0
 }
 
 // step does what can be done in the rest of a turn, and reports whether the socket can be closed.
 // mu is held.
-func (f *farewell) step(left *int) bool {
-	return !f.send() || f.drain(left) || f.fin && f.eof
+func (r *refusedConn) step(left *int) bool {
+	return !r.send() || r.drain(left) || r.fin && r.eof
 }
 
 // send sends the rest and the FIN. It reports false if the connection is lost. mu is held.
-func (f *farewell) send() bool {
-	for len(f.out) > 0 {
-		n, err := writeRecords(f.conn, [][]byte{f.out}, []int{len(f.out)})
-		f.out = f.out[n:]
+func (r *refusedConn) send() bool {
+	for len(r.out) > 0 {
+		n, err := writeRecords(r.conn, [][]byte{r.out}, []int{len(r.out)})
+		r.out = r.out[n:]
 		switch {
 		case err == nil:
 		case errors.Is(err, transport.ErrWouldBlock):
-			f.blocked = true
-			return f.dev.poller.first().WantWrite(f.conn, true) == nil
+			r.blocked = true
+			return r.dev.poller.first().WantWrite(r.conn, true) == nil
 		default:
 			return false
 		}
 	}
-	if f.blocked {
-		f.blocked = false
-		if f.dev.poller.first().WantWrite(f.conn, false) != nil {
+	if r.blocked {
+		r.blocked = false
+		if r.dev.poller.first().WantWrite(r.conn, false) != nil {
 			return false
 		}
 	}
-	if f.fin {
+	if r.fin {
 		return true
 	}
-	f.fin = true
-	return f.conn.CloseWrite() == nil
+	r.fin = true
+	return r.conn.CloseWrite() == nil
 }
 
 // drain discards what has arrived, within the turn, and reports whether the connection is lost. mu
 // is held.
-func (f *farewell) drain(left *int) (lost bool) {
-	if f.eof {
+func (r *refusedConn) drain(left *int) (lost bool) {
+	if r.eof {
 		return false
 	}
-	err := f.dev.leaving.drop(f.conn, left)
+	err := r.dev.closing.drop(r.conn, left)
 	if err == nil || errors.Is(err, transport.ErrWouldBlock) {
 		return false
 	}
-	f.eof = isEOF(err)
-	return !f.eof || f.dev.poller.first().WantRead(f.conn, false) != nil // it is readable forever
+	r.eof = isEOF(err)
+	return !r.eof || r.dev.poller.first().WantRead(r.conn, false) != nil // it is readable forever
 }
 
 // close closes the socket. mu is held.
-func (f *farewell) close() {
-	if f.timer != nil {
-		f.timer.Stop()
+func (r *refusedConn) close() {
+	if r.timer != nil {
+		r.timer.Stop()
 	}
-	_ = f.conn.Close()
-	f.gone = true
-	f.out = nil
+	_ = r.conn.Close()
+	r.gone = true
+	r.out = nil
 }
 
 // expired gives up waiting for the peer.
-func (f *farewell) expired() {
-	f.cut(true)
-	f.dev.leaving.gone(f)
+func (r *refusedConn) expired() {
+	r.cut(true)
+	r.dev.closing.gone(r)
 }
 
-// cut implements departing.
-func (f *farewell) cut(reset bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.gone {
+// cut implements closingConn.
+func (r *refusedConn) cut(reset bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
 		return
 	}
-	if reset && len(f.out) > 0 {
-		_ = f.conn.Abort()
+	if reset && len(r.out) > 0 {
+		_ = r.conn.Abort()
 	} else {
 		turn := policy.TurnLeast
-		f.drain(&turn) // a close with unread bytes is a reset
+		r.drain(&turn) // a close with unread bytes is a reset
 	}
-	f.close()
+	r.close()
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// TestTurnsOfFarewells: peers that were refused and go on sending share the turns of a Poll, as
+// TestTurnsOfRefusedConns: peers that were refused and go on sending share the turns of a Poll, as
 // all streams do.
-func TestTurnsOfFarewells(t *testing.T) {
+func TestTurnsOfRefusedConns(t *testing.T) {
 	const peers, octetsEach = 32, 256 << 10
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Window: 1 << 30})
@@ -25,7 +25,7 @@ func TestTurnsOfFarewells(t *testing.T) {
 		var sources []*rawPeer
 		for range peers {
 			p := w.dialRaw(l.LocalAddr())
-			leavings["refused"](w, l, p)
+			waysToClose["refused"](w, l, p)
 			if err := p.wantEnd("FIN"); err == nil {
 				t.Error("no FIN")
 			}
@@ -34,9 +34,9 @@ func TestTurnsOfFarewells(t *testing.T) {
 		w.moment()
 		w.server.dev.prog.cancel() // from here on this test alone calls the poller
 		<-w.server.dev.prog.ended
-		var all []*farewell
-		for c := range w.server.dev.leaving.places {
-			all = append(all, c.(*farewell))
+		var all []*refusedConn
+		for c := range w.server.dev.closing.places {
+			all = append(all, c.(*refusedConn))
 		}
 		if len(all) != peers {
 			t.Fatalf("%d wait, want %d", len(all), peers)
@@ -50,7 +50,7 @@ func TestTurnsOfFarewells(t *testing.T) {
 		for _, f := range all {
 			left += unread(t, f.conn)
 		}
-		limit := policy.TurnsShort + peers*len(w.server.dev.leaving.dropped)
+		limit := policy.TurnsShort + peers*len(w.server.dev.closing.dropped)
 		if n := peers*octetsEach - left; n == 0 || n > limit {
 			t.Errorf("one call of Poll took %d bytes of %d, want 1 to %d", n, peers*octetsEach,
 				limit)

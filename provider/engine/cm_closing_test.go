@@ -211,9 +211,9 @@ func wantCloseAfter(t *testing.T, d *device, release func()) {
 	}
 }
 
-// leavings are the ways in which a server ends a connection and has to wait for the peer.
+// waysToClose are the ways in which a server ends a connection and has to wait for the peer.
 // Each reads what the peer is sent last.
-var leavings = map[string]func(w *cmWorld, l *cm.ID, p *rawPeer){
+var waysToClose = map[string]func(w *cmWorld, l *cm.ID, p *rawPeer){
 	"refused": func(_ *cmWorld, _ *cm.ID, p *rawPeer) {
 		p.send(rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
 		p.wantFrame("refused", mpa.KindReply)
@@ -243,13 +243,13 @@ var leavings = map[string]func(w *cmWorld, l *cm.ID, p *rawPeer){
 	},
 }
 
-// TestDepartures: the number of connections that wait for the peer's end is bounded, for each
+// TestClosingConns: the number of connections that wait for the peer's end is bounded, for each
 // peer and in all, and they have no goroutine. A connection that is cut because of that still
 // delivers what was sent last, and one peer does not displace another one's connection.
-func TestDepartures(t *testing.T) {
+func TestClosingConns(t *testing.T) {
 	const limit, each = 6, 3
 	opts := Options{MaxClosing: limit, MaxClosingPerPeer: each, CloseTimeout: time.Hour}
-	for name, leave := range leavings {
+	for name, leave := range waysToClose {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, opts, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
@@ -266,7 +266,7 @@ func TestDepartures(t *testing.T) {
 					leave(w, l, p)
 					synctest.Wait() // the next one must not get there first
 					peers = append(peers, p)
-					if n, want := w.server.dev.leaving.len(), min(each, i+1)+1; n != want {
+					if n, want := w.server.dev.closing.len(), min(each, i+1)+1; n != want {
 						t.Errorf("%d wait for their peer's end, want %d", n, want)
 					}
 				}
@@ -289,7 +289,7 @@ func TestDepartures(t *testing.T) {
 				}
 				time.Sleep(opts.CloseTimeout)
 				synctest.Wait()
-				if n := w.server.dev.leaving.len(); n != 0 || len(w.server.dev.leaving.peers) != 0 {
+				if n := w.server.dev.closing.len(); n != 0 || len(w.server.dev.closing.peers) != 0 {
 					t.Errorf("%d still wait after CloseTimeout", n)
 				}
 			})
@@ -297,18 +297,18 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// TestDeparturesInAll: when all places are taken, the next connection displaces the one that
+// TestClosingConnsInAll: when all places are taken, the next connection displaces the one that
 // has waited longest, and the device can be closed while all places are taken.
-func TestDeparturesInAll(t *testing.T) {
+func TestClosingConnsInAll(t *testing.T) {
 	onTCP(t, Options{MaxClosing: 2, MaxClosingPerPeer: 2, CloseTimeout: time.Minute}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		var peers []*rawPeer
 		for range 5 {
 			p := w.dialRaw(l.LocalAddr())
-			leavings["refused"](w, l, p)
+			waysToClose["refused"](w, l, p)
 			peers = append(peers, p)
 		}
-		waitFor(t, "two wait", func() bool { return w.server.dev.leaving.len() == 2 })
+		waitFor(t, "two wait", func() bool { return w.server.dev.closing.len() == 2 })
 		for _, p := range peers {
 			if err := p.wantEnd("FIN"); err != io.EOF {
 				t.Error(err)
@@ -317,9 +317,9 @@ func TestDeparturesInAll(t *testing.T) {
 	})
 }
 
-// TestDeparturesAreFair: when all places are taken, the peer that has most of them gives one
+// TestClosingConnsAreFair: when all places are taken, the peer that has most of them gives one
 // up, though no peer has more than its share, and others have waited longer.
-func TestDeparturesAreFair(t *testing.T) {
+func TestClosingConnsAreFair(t *testing.T) {
 	const limit = 8
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
 	var addrs []netip.Addr
@@ -331,7 +331,7 @@ func TestDeparturesAreFair(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.0:0", opts, true)
 		l := w.server.listen()
 		from := func(i int) {
-			leavings["refused"](w, l, w.dialRawFrom(addr(i), l.LocalAddr()))
+			waysToClose["refused"](w, l, w.dialRawFrom(addr(i), l.LocalAddr()))
 			synctest.Wait() // the next one must not get there first
 		}
 		want := func(what string, want ...int) { // of how many each peer waits
@@ -339,12 +339,12 @@ func TestDeparturesAreFair(t *testing.T) {
 			got := make([]int, len(want))
 			waiting := 0
 			for i := range got {
-				if p := w.server.dev.leaving.peers[addr(i)]; p != nil {
+				if p := w.server.dev.closing.peers[addr(i)]; p != nil {
 					got[i] = p.waiting.Len()
 				}
 				waiting += got[i]
 			}
-			if n := w.server.dev.leaving.len(); !slices.Equal(got, want) || n != waiting {
+			if n := w.server.dev.closing.len(); !slices.Equal(got, want) || n != waiting {
 				t.Errorf("%s: of the peers %v wait, %d in all, want %v", what, got, n, want)
 			}
 		}
@@ -372,7 +372,7 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 	inMemory(t, Options{MaxClosing: 1, CloseTimeout: time.Hour}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		patient := w.dialRaw(l.LocalAddr())
-		leavings["refused"](w, l, patient)
+		waysToClose["refused"](w, l, patient)
 		for range 3 {
 			p := w.request(l)
 			server, _ := w.server.wantRequest("a request", l)
@@ -394,9 +394,9 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 	})
 }
 
-// TestFarewellToAPeerThatReadsNothing: a peer that does not take what it is sent last is reset
+// TestRefusedPeerReadsNothing: a peer that does not take what it is sent last is reset
 // when its time is over, or when another connection needs its place.
-func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
+func TestRefusedPeerReadsNothing(t *testing.T) {
 	for name, limit := range map[string]int{"time": 8, "place": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -433,9 +433,9 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 	}
 }
 
-// TestHalfClosedPeerHearsTheFarewell: a peer that sends FIN before it has read is still sent
-// all of the farewell.
-func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
+// TestHalfClosedPeerGetsTheReply: a peer that sends FIN before it has read is still sent
+// all of the Reply.
+func TestHalfClosedPeerGetsTheReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{}, true)
 		l := w.server.listen()
