@@ -43,7 +43,7 @@ type device struct {
 	opts   Options // complete
 	memory *memory.Table
 	async  asyncQueue
-	poller lanes
+	poller eventLoops
 	prog   progressState // of progress.go
 	stalls stalls
 	chunks freelist.List[chunk] // copies of payload that is being sent

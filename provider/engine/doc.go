@@ -133,7 +133,8 @@ package engine
 //     sender).
 //   - turn: how much one stream moves in one direction before other streams are served
 //     (tx_transmit.go).
-//   - lane: a progress goroutine with the poller and the streams that it serves (progress.go).
+//   - event loop, or loop: a progress goroutine with the poller and the streams that it serves
+//     (progress.go).
 //   - look: one attempt of a program's poll to receive on a stream, without asking the poller.
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
 //   - record: bytes that TCP must not put into a segment with others (MSG_EOR).

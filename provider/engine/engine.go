@@ -266,7 +266,7 @@ func (o *Options) complete() error {
 	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
 	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
 	if o.Network == nil {
-		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), policy.MostLanes, max(1, files/32)))
+		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), policy.MostLoops, max(1, files/32)))
 	}
 	setDefault(&o.ProgressGoroutines, 1)
 	setDefault(&o.MaxIRD, maxRdAtom)

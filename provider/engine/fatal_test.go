@@ -97,7 +97,7 @@ func (n firstBrittle) NewPoller() (transport.Poller, error) {
 	return p, err
 }
 
-// TestLookAfterFailure: who looks for completions is not kept in the look when the first lane's
+// TestLookAfterFailure: who looks for completions is not kept in the look when the first loop's
 // poller has failed and the others' have not.
 func TestLookAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

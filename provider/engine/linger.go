@@ -106,13 +106,13 @@ func (cl *closer) lingerSend() bool {
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
 			cl.s.tx.blocked.Store(true)
-			return cl.s.lane.poller.WantWrite(cl.s.conn, true) == nil
+			return cl.s.loop.poller.WantWrite(cl.s.conn, true) == nil
 		}
 		return false
 	}
 	if cl.s.tx.blocked.Load() {
 		cl.s.tx.blocked.Store(false)
-		if cl.s.lane.poller.WantWrite(cl.s.conn, false) != nil {
+		if cl.s.loop.poller.WantWrite(cl.s.conn, false) != nil {
 			return false
 		}
 	}

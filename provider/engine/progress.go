@@ -13,50 +13,50 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// A lane is a progress goroutine's part of a device: the poller that it serves. Connections in the
-// start-up, and refused ones, are in the first lane. A stream enters the lane that has the fewest
-// streams, and stays there until its socket is closed. So one goroutine keeps its order, its turns
-// and its data in the caches.
-type lane struct {
+// An eventLoop is a progress goroutine's part of a device: the poller that it serves. Connections
+// in the start-up, and refused ones, are in the first loop. A stream enters the loop that has the
+// fewest streams, and stays there until its socket is closed. So one goroutine keeps its order, its
+// turns and its data in the caches.
+type eventLoop struct {
 	poller  transport.Poller
 	streams atomic.Int32 // that have not ended
 }
 
-// leave is called once for each result of choose, when the stream has ended.
-func (l *lane) leave() { l.streams.Add(-1) }
+// unassign is called once for each result of assign, when the stream has ended.
+func (l *eventLoop) unassign() { l.streams.Add(-1) }
 
-// lanes are the lanes of a device.
-type lanes struct {
-	all  []*lane
+// eventLoops are the event loops of a device.
+type eventLoops struct {
+	all  []*eventLoop
 	next atomic.Uint32 // where the next Poll begins
 }
 
-// open makes n lanes.
-func (l *lanes) open(network transport.Network, n int) error {
+// open makes n loops.
+func (l *eventLoops) open(network transport.Network, n int) error {
 	for range n {
 		poller, err := network.NewPoller()
 		if err != nil {
 			l.close()
 			return err
 		}
-		l.all = append(l.all, &lane{poller: poller})
+		l.all = append(l.all, &eventLoop{poller: poller})
 	}
 	return nil
 }
 
 // close closes the pollers. Their goroutines have ended, or were never started.
-func (l *lanes) close() {
+func (l *eventLoops) close() {
 	for _, each := range l.all {
 		_ = each.poller.Close()
 	}
 }
 
 // first returns the poller of connections that have no stream.
-func (l *lanes) first() transport.Poller { return l.all[0].poller }
+func (l *eventLoops) first() transport.Poller { return l.all[0].poller }
 
-// choose returns the lane for a new stream. Streams that begin at the same time may give one lane a
+// assign returns the loop for a new stream. Streams that begin at the same time may give one loop a
 // few more than another.
-func (l *lanes) choose() *lane {
+func (l *eventLoops) assign() *eventLoop {
 	best := l.all[0]
 	for _, each := range l.all[1:] {
 		if each.streams.Load() < best.streams.Load() {
@@ -67,10 +67,10 @@ func (l *lanes) choose() *lane {
 	return best
 }
 
-// Poll polls one lane after the other until one has something ready, and returns for how many
-// streams. Each call begins with another lane. It skips lanes without streams; connections that
-// have ended and wait for their peers are served by the lane's own goroutine.
-func (l *lanes) Poll() int {
+// Poll polls one loop after the other until one has something ready, and returns for how many
+// streams. Each call begins with another loop. It skips loops without streams; connections that
+// have ended and wait for their peers are served by the loop's own goroutine.
+func (l *eventLoops) Poll() int {
 	if len(l.all) == 1 {
 		return l.all[0].poller.Poll()
 	}
@@ -78,9 +78,9 @@ func (l *lanes) Poll() int {
 }
 
 // Serve polls once, for a goroutine that will not poll again, and takes no lease.
-func (l *lanes) Serve() int { return l.untilReady(transport.Poller.Serve) }
+func (l *eventLoops) Serve() int { return l.untilReady(transport.Poller.Serve) }
 
-func (l *lanes) untilReady(look func(transport.Poller) int) int {
+func (l *eventLoops) untilReady(look func(transport.Poller) int) int {
 	at := int(l.next.Add(1) % uint32(len(l.all)))
 	for range l.all {
 		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
@@ -96,7 +96,7 @@ func (l *lanes) untilReady(look func(transport.Poller) int) int {
 }
 
 // Attend makes all progress goroutines take their streams over at once.
-func (l *lanes) Attend() {
+func (l *eventLoops) Attend() {
 	for _, each := range l.all {
 		each.poller.Attend()
 	}
@@ -120,14 +120,14 @@ type progressState struct {
 	cancel  context.CancelFunc
 	running atomic.Int32  // progress goroutines
 	ended   chan struct{} // closed when the last of them has ended
-	first   chan struct{} // closed when the first lane's has ended: the others go on if its poller fails
+	first   chan struct{} // closed when the first loop's has ended: the others go on if its poller fails
 
 	breath    atomic.Int64  // when breathe last woke the netpoller, as a time since epoch
 	breathing atomic.Bool   // a goroutine is in breathe
 	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
 
-// startProgress starts the device's progress goroutines, one for each lane. They serve every stream
+// startProgress starts the device's progress goroutines, one for each loop. They serve every stream
 // that no program polls: streams of applications that wait for a completion event, and targets of
 // one-sided operations that the application does not know of.
 func (d *device) startProgress() {

@@ -33,7 +33,7 @@ func (p *countedPoller) Attend()    {}
 // sleep.
 func TestLastLookTakesNoLease(t *testing.T) {
 	p := new(countedPoller)
-	d := &device{poller: lanes{all: []*lane{{poller: p}}}}
+	d := &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}}
 	inGo := &cq{dev: d, ch: &compChannel{dev: d}, ring: make([]provider.WC, 1)}
 	inGo.ch.wake.init()
 	for name, c := range map[string]*cq{"in Go": inGo, "outside": {dev: d, sink: discard{}}} {
@@ -63,7 +63,7 @@ func TestLastLookTakesNoLease(t *testing.T) {
 // the device know that, whichever of them has seen it.
 func TestPollerServesOthers(t *testing.T) {
 	p := new(countedPoller)
-	d := &device{poller: lanes{all: []*lane{{poller: p}}}}
+	d := &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}}
 	cqs := make([]*cq, 2)
 	for i := range cqs {
 		cqs[i] = &cq{dev: d, sink: discard{}}
@@ -120,7 +120,7 @@ func TestDueAll(t *testing.T) {
 }
 
 // TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
-// looks at the streams of all lanes, once for each policy.SomeMost that it has taken, before it
+// looks at the streams of all loops, once for each policy.SomeMost that it has taken, before it
 // takes more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
 func TestPollsThatTakeLook(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
@@ -143,7 +143,7 @@ func TestPollsThatTakeLook(t *testing.T) {
 	} {
 		runtime.GOMAXPROCS(c.procs)
 		pollers := []*countedPoller{new(countedPoller), new(countedPoller)}
-		d := &device{poller: lanes{all: []*lane{{poller: pollers[0]}, {poller: pollers[1]}}}}
+		d := &device{poller: eventLoops{all: []*eventLoop{{poller: pollers[0]}, {poller: pollers[1]}}}}
 		d.poller.all[1].streams.Store(1)
 		q := &cq{dev: d, ring: make([]provider.WC, 2*policy.SomeMost)}
 		q.direct.Store(&c.direct)
@@ -158,7 +158,7 @@ func TestPollsThatTakeLook(t *testing.T) {
 		}
 		for i, p := range pollers {
 			if p.polls != c.looks {
-				t.Errorf("%s: %d looks at lane %d, want %d", c.name, p.polls, i, c.looks)
+				t.Errorf("%s: %d looks at loop %d, want %d", c.name, p.polls, i, c.looks)
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func TestLooksComeFirst(t *testing.T) {
 
 // filled returns a CQ with many QPs, whose device has p as its only poller, and n completions.
 func filled(p transport.Poller, n int) *cq {
-	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*policy.SomeMost)}
+	q := &cq{dev: &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}}, ring: make([]provider.WC, 2*policy.SomeMost)}
 	q.direct.Store(new([]*qp))
 	for range n {
 		q.push(provider.WC{}, false)
@@ -234,7 +234,7 @@ func (discard) Notify()                                        {}
 // goroutine run that is in a step of a connection, or was woken by its peer, and otherwise none.
 func TestOutsidePollerLendsP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	d := &device{poller: lanes{all: []*lane{{poller: new(countedPoller)}}}}
+	d := &device{poller: eventLoops{all: []*eventLoop{{poller: new(countedPoller)}}}}
 	d.prog.steps = make(chan struct{}, policy.StepsAtOnce)
 	c := &cq{dev: d, sink: discard{}}
 	c.direct.Store(&[]*qp{{}})

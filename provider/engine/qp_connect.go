@@ -34,7 +34,7 @@ func (q *qp) begin(
 	conn transport.Conn, params mpa.Params, admitted bool, onDown func(error),
 ) (*stream, error) {
 	s := (&stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}).link()
-	s.lane = q.dev.poller.choose()
+	s.loop = q.dev.poller.assign()
 	s.params = streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx,
 		MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
@@ -53,7 +53,7 @@ func (q *qp) begin(
 	s.tx.mu.Lock()
 	err := q.enterRTS(s, params.ORD)
 	if err == nil {
-		if err = s.lane.poller.Add(conn, s); err != nil {
+		if err = s.loop.poller.Add(conn, s); err != nil {
 			e := &ending{cause: err, lost: true}
 			s.fail(e)
 			s.finish(e)
@@ -64,7 +64,7 @@ func (q *qp) begin(
 	}
 	s.tx.unlock()
 	if err != nil {
-		s.lane.leave()
+		s.loop.unassign()
 		s.rx.mu.Unlock()
 		return nil, err
 	}

@@ -139,8 +139,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a stream sends before the poller knows of it",
 		edits: []edit{
 			{"qp_connect.go", "\ts.tx.mu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
-			{"qp_connect.go", "\ts.tx.unlock()\n\tif err != nil {\n\t\ts.lane.leave()",
-				"\tif err != nil {\n\t\ts.lane.leave()"},
+			{"qp_connect.go", "\ts.tx.unlock()\n\tif err != nil {\n\t\ts.loop.unassign()",
+				"\tif err != nil {\n\t\ts.loop.unassign()"},
 		},
 		protocol: "post while a connection begins",
 	},

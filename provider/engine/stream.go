@@ -27,7 +27,7 @@ type stream struct {
 	q      *qp
 	dev    *device
 	conn   transport.Conn
-	lane   *lane // as long as it has a socket
+	loop   *eventLoop // as long as it has a socket
 	params streamParams
 	onDown func(error)
 
@@ -129,7 +129,7 @@ func (s *stream) settle() {
 	if !first {
 		return
 	}
-	s.lane.leave()
+	s.loop.unassign()
 	s.closer.startLinger(e, from)
 	s.down(e)
 }
@@ -209,7 +209,7 @@ func (s *stream) unwatch(why unwatched, on bool) error {
 	if (was == 0) == (s.unwatched == 0) {
 		return nil
 	}
-	return s.lane.poller.WantRead(s.conn, s.unwatched == 0)
+	return s.loop.poller.WantRead(s.conn, s.unwatched == 0)
 }
 
 // cannotWatch ends the stream because no goroutine would see what arrives. It does nothing if the

@@ -109,7 +109,7 @@ func (tx *sender) wantWrite(on bool) {
 	}
 	tx.blocked.Store(on)
 	tx.room.Store(false)
-	if err := tx.s.lane.poller.WantWrite(tx.s.conn, on); err != nil {
+	if err := tx.s.loop.poller.WantWrite(tx.s.conn, on); err != nil {
 		tx.s.fail(&ending{cause: err, reset: true})
 	}
 }

@@ -32,8 +32,8 @@
 //
 // # Who serves a stream
 //
-// Each lane of a device has one epoll instance and one progress goroutine. A goroutine that polls a
-// lane serves its streams. The progress goroutine serves the streams of a program that sleeps, or
+// Each event loop of a device has one epoll instance and one progress goroutine. A goroutine that
+// polls a loop serves its streams. The progress goroutine serves the streams of a program that sleeps, or
 // that is the target of one-sided operations and does not know of them. Beside a program that
 // polls, it would take a CPU from the program or from the peer, and serve what the program would
 // have served. So a program that polls has a lease ([Leased]), for as long as it goes on:
@@ -46,7 +46,7 @@
 //	        |      a CQ is armed, or a goroutine    |
 //	        +------ is about to sleep --------------+
 //
-// A Poll is a look at all streams of the lane; the last looks of a program whose CQ is armed, and
+// A Poll is a look at all streams of the loop; the last looks of a program whose CQ is armed, and
 // which is about to sleep, do not count. A program with few QPs looks at their streams, and at all
 // streams after as many looks or bytes as [Looks] says. A program keeps the lease even if it polls
 // rarely, because each Poll moves a MiB or it answers 64 messages after each. Its Polls are long,

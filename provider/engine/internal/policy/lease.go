@@ -2,7 +2,7 @@ package policy
 
 import "time"
 
-// Leased reports whether goroutines that poll a lane hold its lease at the time now. polled is when
+// Leased reports whether goroutines that poll a loop hold its lease at the time now. polled is when
 // the last of LeasePolls or more consecutive Polls began or ended. It is 0 if there were fewer
 // since a goroutine was last about to sleep.
 func Leased(polled, now time.Duration) bool { return polled != 0 && now-polled < LeaseTime }

@@ -85,9 +85,9 @@ const (
 	// poll. Measured: round trips of a net.Conn beside them 0.02 ms, and 6.9 without.
 	BreathEvery = 200 * time.Microsecond
 
-	// MostLanes is the largest default number of progress goroutines of a device. A look at all
-	// streams of a device asks each lane. Nothing was measured on more than two CPUs.
-	MostLanes = 16
+	// MostLoops is the largest default number of progress goroutines of a device. A look at all
+	// streams of a device asks each loop. Nothing was measured on more than two CPUs.
+	MostLoops = 16
 
 	// StepsAtOnce is how many connections that come or go take a step at a time. The others are not
 	// runnable then, so any goroutine of the process waits only for these few.

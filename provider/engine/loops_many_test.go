@@ -153,7 +153,7 @@ func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 		h := rdmap.WriteHeader(dst.m.STag(), dst.to(0), true)
 		c := &supplyConn{net: net}
 		c.octets = testkit.Must(framer.AppendFPDU(nil, h.AppendTo(nil), dst.b))(t)
-		q := s.newQP(sideOptions{cap: laneQP})
+		q := s.newQP(sideOptions{cap: loopQP})
 		testkit.OK(t, q.start(c, params(true), func(error) {}))
 		t.Cleanup(func() {
 			if cause := q.Cause(); cause != nil {
@@ -188,11 +188,11 @@ func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 	return all, run
 }
 
-// TestManyLanes simulates 1,000 connections that are busy all the time, on as many CPUs as there
+// TestManyLoops simulates 1,000 connections that are busy all the time, on as many CPUs as there
 // are progress goroutines: serving a connection takes 10 us, and the goroutines do it at the same
 // time. The time of all of them together is divided by the number of goroutines, and so is the
 // 99th percentile of how long each connection waits.
-func TestManyLanes(t *testing.T) {
+func TestManyLoops(t *testing.T) {
 	const conns, rounds, cost = 1000, 10, 10 * time.Microsecond
 	for _, n := range []int{1, 2, 4, 8, 32} {
 		synctest.Test(t, func(t *testing.T) {

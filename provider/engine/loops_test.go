@@ -31,7 +31,7 @@ func TestProgressGoroutinesByDefault(t *testing.T) {
 		o     Options
 		want  int
 	}{
-		{1, Options{}, 1}, {2, Options{}, 2}, {40, Options{}, policy.MostLanes},
+		{1, Options{}, 1}, {2, Options{}, 2}, {40, Options{}, policy.MostLoops},
 		{2, Options{ProgressGoroutines: 5}, 5}, {4, Options{Network: noNetwork{}}, 1},
 	} {
 		runtime.GOMAXPROCS(c.procs)
@@ -42,10 +42,10 @@ func TestProgressGoroutinesByDefault(t *testing.T) {
 	}
 }
 
-// laneNumber is the lane of a QP's stream.
-func laneNumber(d *device, q *qp) int {
+// loopNumber is the loop of a QP's stream.
+func loopNumber(d *device, q *qp) int {
 	for i, l := range d.poller.all {
-		if q.stream.Load().lane == l {
+		if q.stream.Load().loop == l {
 			return i
 		}
 	}
@@ -61,37 +61,37 @@ func link(t *testing.T, network transport.Network, a, b *qp) {
 	t.Cleanup(func() { closeAll(t, "QP", a, b) })
 }
 
-// TestConnectionsAreSpread: connections are spread over the lanes, those that end make room in
+// TestConnectionsAreSpread: connections are spread over the loops, those that end make room in
 // theirs, and the others stay where they are.
 func TestConnectionsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
-		const lanes, each = 4, 3
-		h := newSide(t, Options{Network: network, ProgressGoroutines: lanes}, sideOptions{})
+		const loops, each = 4, 3
+		h := newSide(t, Options{Network: network, ProgressGoroutines: loops}, sideOptions{})
 		other := newSide(t, Options{Network: network}, sideOptions{})
 		var qps []*qp
 		connect := func() *qp {
-			q, peer := h.newQP(sideOptions{cap: laneQP}), other.newQP(sideOptions{cap: laneQP})
+			q, peer := h.newQP(sideOptions{cap: loopQP}), other.newQP(sideOptions{cap: loopQP})
 			link(t, network, q, peer)
 			return q
 		}
-		count := func() (n [lanes]int) {
+		count := func() (n [loops]int) {
 			for _, q := range qps {
-				n[laneNumber(h.dev, q)]++
+				n[loopNumber(h.dev, q)]++
 			}
 			return n
 		}
-		for range lanes * each {
+		for range loops * each {
 			qps = append(qps, connect())
 		}
-		if n := count(); n != [lanes]int{each, each, each, each} {
-			t.Fatalf("connections of each lane: %v", n)
+		if n := count(); n != [loops]int{each, each, each, each} {
+			t.Fatalf("connections of each loop: %v", n)
 		}
 		const emptied = 2
 		was := make(map[*qp]int)
 		rest := qps[:0:0]
 		for _, q := range qps {
-			if k := laneNumber(h.dev, q); k == emptied {
+			if k := loopNumber(h.dev, q); k == emptied {
 				q.abort(errDestroyed)
 			} else {
 				rest, was[q] = append(rest, q), k
@@ -100,20 +100,20 @@ func TestConnectionsAreSpread(t *testing.T) {
 		qps = rest
 		for range each {
 			q := connect()
-			if k := laneNumber(h.dev, q); k != emptied {
-				t.Errorf("a new connection is in lane %d, and lane %d is empty", k, emptied)
+			if k := loopNumber(h.dev, q); k != emptied {
+				t.Errorf("a new connection is in loop %d, and loop %d is empty", k, emptied)
 			}
 			qps = append(qps, q)
 		}
 		for q, k := range was {
-			if got := laneNumber(h.dev, q); got != k {
-				t.Errorf("a connection went from lane %d to %d", k, got)
+			if got := loopNumber(h.dev, q); got != k {
+				t.Errorf("a connection went from loop %d to %d", k, got)
 			}
 		}
 	})
 }
 
-var laneQP = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+var loopQP = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
 
 // stuck is a network whose first poller stands still in a Poll while the test holds it, as one does
 // that moves much data for a peer.
@@ -142,9 +142,9 @@ func (p stuckPoller) Serve() int {
 	return p.Poller.Serve()
 }
 
-// TestLanesDoNotWait: while the progress goroutine of one lane is busy, the others serve their
+// TestLoopsDoNotWait: while the progress goroutine of one loop is busy, the others serve their
 // connections. A waiter sleeps at once, so it serves nothing itself.
-func TestLanesDoNotWait(t *testing.T) {
+func TestLoopsDoNotWait(t *testing.T) {
 	for _, n := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {
 			net := stuck{memnet.New(nil), make(chan struct{}, 1), new(int)}
@@ -153,7 +153,7 @@ func TestLanesDoNotWait(t *testing.T) {
 			a := newSide(t, Options{Network: net.Network, BusyWait: -1}, sideOptions{})
 			served := 0
 			for i := range n {
-				q, peer := b.newQP(sideOptions{cap: laneQP}), a.newQP(sideOptions{cap: laneQP})
+				q, peer := b.newQP(sideOptions{cap: loopQP}), a.newQP(sideOptions{cap: loopQP})
 				link(t, net.Network, q, peer)
 				testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: uint64(i)}, {WRID: uint64(i)}}))(t)
 				testkit.Must(peer.PostRecv([]provider.RecvWR{{}}))(t)
@@ -182,9 +182,9 @@ func TestLanesDoNotWait(t *testing.T) {
 	}
 }
 
-// TestLanesCarry has many connections of two devices with several progress goroutines each exchange
+// TestLoopsCarry has many connections of two devices with several progress goroutines each exchange
 // Sends at the same time, on networks that delay, cut and shuffle.
-func TestLanesCarry(t *testing.T) {
+func TestLoopsCarry(t *testing.T) {
 	for _, n := range []int{2, 5, 16} {
 		synctest.Test(t, func(t *testing.T) {
 			net := memnet.New(&memnet.Options{Seed: uint64(n), Cut: true, Shuffle: true,
@@ -229,7 +229,7 @@ func newCarrier(t *testing.T, s *side, number int) *carrier {
 	c := &carrier{t: t, number: number, ch: testChannel(t, s.dev)}
 	c.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16, Channel: c.ch}))(t).(*cq)
 	t.Cleanup(func() { closeAll(t, "CQ", c.cq) })
-	c.q = testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: c.cq, RecvCQ: c.cq, Cap: laneQP}))(t)
+	c.q = testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: c.cq, RecvCQ: c.cq, Cap: loopQP}))(t)
 	c.in = s.reg(carrierOctets, provider.AccessLocalWrite)
 	c.out = s.reg(carrierOctets, provider.AccessLocalWrite)
 	testkit.Must(c.q.PostRecv(c.recv()))(t)
