@@ -31,8 +31,8 @@ func (rx *receiver) receiveTurn(turn int) (used int, more bool) {
 	used = turn - left
 	if rx.resumeTx && !rx.s.over() {
 		rx.resumeTx = false
-		sent, unsent := rx.s.tx.run(policy.TurnOfBatch(left))
-		used, more = used+sent, more || unsent
+		sent, sendMore := rx.s.tx.run(policy.TurnOfBatch(left))
+		used, more = used+sent, more || sendMore
 	}
 	return used, more
 }

@@ -59,7 +59,7 @@ type sender struct {
 
 	turn int32 // the rest of the turn (see tx_transmit.go)
 
-	unsent policy.Unsent
+	notSent policy.NotSent
 
 	next uint32 // WQE that is sent next, or is being sent
 	seg  ddp.Segmenter

@@ -91,9 +91,9 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	}
 	if writable {
 		s.tx.room.Store(true)
-		sent, unsent := s.tx.run(max(turn-used, turn/2))
+		sent, sendMore := s.tx.run(max(turn-used, turn/2))
 		s.settle()
-		used, more = used+sent, more || unsent
+		used, more = used+sent, more || sendMore
 	}
 	if s.hasFinished() {
 		used += policy.EndCost

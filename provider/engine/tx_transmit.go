@@ -53,7 +53,7 @@ func (tx *sender) transmit() {
 				tx.idle()
 				return
 			}
-			tx.limitUnsent()
+			tx.limitNotSent()
 		}
 		if !tx.write() {
 			return
@@ -139,13 +139,13 @@ func (tx *sender) sendFIN() {
 	tx.s.closer.watchClosing()
 }
 
-// limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
-func (tx *sender) limitUnsent() {
-	if !tx.unsent.Count(len(tx.b.Records()), int(tx.b.Built())) {
+// limitNotSent counts the batch, which has just been filled, and limits what the socket holds.
+func (tx *sender) limitNotSent() {
+	if !tx.notSent.Count(len(tx.b.Records()), int(tx.b.Built())) {
 		return
 	}
-	if l, ok := tx.s.conn.(transport.UnsentLimiter); ok {
-		_ = l.LimitUnsent(tx.unsent.Limit()) // fails on a closed socket, which the next write reports
+	if l, ok := tx.s.conn.(transport.NotSentLimiter); ok {
+		_ = l.LimitNotSent(tx.notSent.Limit()) // fails on a closed socket, which the next write reports
 	}
 }
 

@@ -99,7 +99,7 @@ func BenchmarkSent(b *testing.B) {
 					SGList: []provider.SGE{src.sge(0, size)},
 				}}
 				// The peer reads all the time: of short records the engine leaves only so many
-				// unsent (limitUnsent), and a peer with a full buffer would take seconds.
+				// not sent (limitNotSent), and a peer with a full buffer would take seconds.
 				stop, ended := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(ended)

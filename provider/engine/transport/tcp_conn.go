@@ -248,8 +248,8 @@ func (c *tcpConn) MSS() int {
 	return n
 }
 
-// LimitUnsent implements UnsentLimiter with TCP_NOTSENT_LOWAT.
-func (c *tcpConn) LimitUnsent(octets int) error {
+// LimitNotSent implements NotSentLimiter with TCP_NOTSENT_LOWAT.
+func (c *tcpConn) LimitNotSent(octets int) error {
 	if !c.ref.acquire() {
 		return os.ErrClosed
 	}

@@ -222,16 +222,16 @@ func TestTapSeesReset(t *testing.T) {
 	}
 }
 
-// TestLimitUnsent: a socket with a limit takes no more while it holds that much which the
+// TestLimitNotSent: a socket with a limit takes no more while it holds that much which the
 // peer's window keeps it from sending, and reports room when the peer takes it.
-func TestLimitUnsent(t *testing.T) {
+func TestLimitNotSent(t *testing.T) {
 	const limit = 8 << 10
 	p := transporttest.NewPair(t, harness("127.0.0.1", &transport.TCPOptions{ReceiveBuffer: 8 << 10}))
-	l, ok := p.Dialed.Conn.(transport.UnsentLimiter)
+	l, ok := p.Dialed.Conn.(transport.NotSentLimiter)
 	if !ok {
-		t.Fatalf("%T has no LimitUnsent", p.Dialed.Conn)
+		t.Fatalf("%T has no LimitNotSent", p.Dialed.Conn)
 	}
-	testkit.OK(t, l.LimitUnsent(limit))
+	testkit.OK(t, l.LimitNotSent(limit))
 	fd := socketOf(t, p.Dialed.LocalAddr(), p.Dialed.RemoteAddr())
 	record := make([]byte, 1000)
 	sent := 0
@@ -244,25 +244,25 @@ func TestLimitUnsent(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		unsent := testkit.Must(unix.IoctlGetInt(fd, unix.SIOCOUTQNSD))(t)
-		if unsent >= limit-len(record) && unsent < limit+len(record) {
+		notSent := testkit.Must(unix.IoctlGetInt(fd, unix.SIOCOUTQNSD))(t)
+		if notSent >= limit-len(record) && notSent < limit+len(record) {
 			break
 		}
 		// TCP may have sent more since, for which there is room now.
-		if unsent >= limit || time.Since(began) > patience {
-			t.Fatalf("%d bytes are unsent; the limit is %d", unsent, limit)
+		if notSent >= limit || time.Since(began) > patience {
+			t.Fatalf("%d bytes are not sent; the limit is %d", notSent, limit)
 		}
 	}
 	p.Accepted.Receive(sent)
 	p.Dialed.Send(record) // which waits for room
 	p.Accepted.Receive(len(record))
 
-	testkit.OK(t, l.LimitUnsent(0))
+	testkit.OK(t, l.LimitNotSent(0))
 	if got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT); got != 0 || err != nil {
 		t.Errorf("without a limit TCP_NOTSENT_LOWAT is %d, %v", got, err)
 	}
 	testkit.OK(t, p.Dialed.Close())
-	if err := l.LimitUnsent(limit); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("LimitUnsent after Close: %v", err)
+	if err := l.LimitNotSent(limit); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("LimitNotSent after Close: %v", err)
 	}
 }

@@ -65,13 +65,13 @@ type RecordWriter interface {
 	WriteRecords(bufs [][]byte, records []int) (n int, err error)
 }
 
-// UnsentLimiter is a Conn that can bound the bytes that it holds for TCP to send later.
-type UnsentLimiter interface {
-	// LimitUnsent makes the Conn take no more bytes while it holds this many that TCP can't send
+// NotSentLimiter is a Conn that can bound the bytes that it holds for TCP to send later.
+type NotSentLimiter interface {
+	// LimitNotSent makes the Conn take no more bytes while it holds this many that TCP can't send
 	// yet, because of the peer's window or of the congestion window. The last record or write that
 	// it takes may exceed the limit. 0 restores the system's limit. Bytes that are sent and not
 	// acknowledged do not count.
-	LimitUnsent(octets int) error
+	LimitNotSent(octets int) error
 }
 
 // Handler is called when a stream can be read or written. Ready runs on any goroutine that calls

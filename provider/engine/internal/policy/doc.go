@@ -33,10 +33,10 @@
 // # Who serves a stream
 //
 // Each event loop of a device has one epoll instance and one progress goroutine. A goroutine that
-// polls a loop serves its streams. The progress goroutine serves the streams of a program that sleeps, or
-// that is the target of one-sided operations and does not know of them. Beside a program that
-// polls, it would take a CPU from the program or from the peer, and serve what the program would
-// have served. So a program that polls has a lease ([Leased]), for as long as it goes on:
+// polls a loop serves its streams. The progress goroutine serves the streams of a program that
+// sleeps, or that is the target of one-sided operations and does not know of them. Beside a program
+// that polls, it would take a CPU from the program or from the peer, and serve what the program
+// would have served. So a program that polls has a lease ([Leased]), for as long as it goes on:
 //
 //	                 LeasePolls Polls in a row            each Poll, as it begins and as it ends
 //	progress goroutine -----------------------> program ------------------------+
@@ -66,7 +66,7 @@
 //	  twice as much after each batch of that          taken in part (a full socket is slow)
 //	  length, or WholeBatches
 //
-// [Unsent] bounds how many short records a socket may hold that TCP can't send yet, by the average
+// [NotSent] bounds how many short records a socket may hold that TCP can't send yet, by the average
 // length of the records.
 //
 // Short FPDUs cost more than their bytes, so a read takes fewer of them: a turn is divided by the

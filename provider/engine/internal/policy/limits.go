@@ -174,12 +174,12 @@ const (
 	// Measured: one QP without it 0.92 with 64 KiB, 1,000 QPs 1.05 to 1.12.
 	RecordSegment = 32_576
 
-	// UnsentRecords is about how many records a socket may hold that TCP can't send yet. Their
-	// average length decides the limit, and there is none above UnsentMost. Records of their own
+	// NotSentRecords is about how many records a socket may hold that TCP can't send yet. Their
+	// average length decides the limit, and there is none above NotSentMost. Records of their own
 	// cost 2 to 3 us each, in the call in which acknowledgements come. Measured: calls of 12 ms
 	// without.
-	UnsentRecords = 64
-	UnsentMost    = 256 << 10
+	NotSentRecords = 64
+	NotSentMost    = 256 << 10
 )
 
 // # Memory

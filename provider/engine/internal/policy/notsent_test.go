@@ -2,22 +2,22 @@ package policy
 
 import "testing"
 
-// TestUnsent: whatever the length of records, and however many come at a time, the limit permits
-// UnsentRecords to twice as many, or there is none.
-func TestUnsent(t *testing.T) {
-	for length := 1; length <= UnsentMost; length += 1 + length/50 {
+// TestNotSent: whatever the length of records, and however many come at a time, the limit permits
+// NotSentRecords to twice as many, or there is none.
+func TestNotSent(t *testing.T) {
+	for length := 1; length <= NotSentMost; length += 1 + length/50 {
 		for at := 1; at <= BatchFPDUs; at *= 2 {
-			var u Unsent
+			var u NotSent
 			records, changed := 0, false
-			for records < unsentSample && records*length < unsentSample/UnsentRecords*UnsentMost {
+			for records < notSentSample && records*length < notSentSample/NotSentRecords*NotSentMost {
 				if changed {
 					t.Fatalf("%d records of %d decide", records, length)
 				}
 				changed = u.Count(at, at*length)
 				records += at
 			}
-			least, got := UnsentRecords*length, u.Limit()
-			if least > UnsentMost {
+			least, got := NotSentRecords*length, u.Limit()
+			if least > NotSentMost {
 				least = 0
 			}
 			if changed != (got != 0) || got < least || got != 0 && got >= 2*least {
@@ -30,10 +30,10 @@ func TestUnsent(t *testing.T) {
 	}
 }
 
-// TestUnsentLimit: the limit is about 64 records of the length that the latest had on average. Long
-// records have none, however few they are.
-func TestUnsentLimit(t *testing.T) {
-	var u Unsent
+// TestNotSentLimit: the limit is about 64 records of the length that the latest had on average.
+// Long records have none, however few they are.
+func TestNotSentLimit(t *testing.T) {
+	var u NotSent
 	for _, tc := range []struct {
 		what                   string
 		batches, records, each int

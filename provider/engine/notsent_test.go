@@ -119,16 +119,16 @@ func (r *readServer) answered(octets uint64, wait time.Duration) bool {
 	return true
 }
 
-// unsent is how many bytes the engine's socket holds that TCP can't send yet.
-func (r *readServer) unsent() int {
+// notSent is how many bytes the engine's socket holds that TCP can't send yet.
+func (r *readServer) notSent() int {
 	return testkit.Must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t)
 }
 
 // stalls waits until the socket has something that TCP can't send, and takes no more.
 func (r *readServer) stalls() {
 	r.t.Helper()
-	for before, end := -1, time.Now().Add(patience); r.unsent() == 0 || r.unsent() != before; time.Sleep(20 * time.Millisecond) {
-		if before = r.unsent(); time.Now().After(end) {
+	for before, end := -1, time.Now().Add(patience); r.notSent() == 0 || r.notSent() != before; time.Sleep(20 * time.Millisecond) {
+		if before = r.notSent(); time.Now().After(end) {
 			r.t.Fatalf("%d bytes wait in the socket, and they still change", before)
 		}
 	}
@@ -151,8 +151,8 @@ func (r *readServer) takesAll() {
 func (r *readServer) wantFew(fpdu int) {
 	r.t.Helper()
 	// The limit is a power of two, so that it may be nearly twice 64 FPDUs.
-	if n := r.unsent() / fpdu; n > 2*policy.UnsentRecords {
-		r.t.Errorf("%d FPDUs wait in the socket, want at most %d", n, 2*policy.UnsentRecords)
+	if n := r.notSent() / fpdu; n > 2*policy.NotSentRecords {
+		r.t.Errorf("%d FPDUs wait in the socket, want at most %d", n, 2*policy.NotSentRecords)
 	}
 }
 
