@@ -315,16 +315,16 @@ func TestLookAndNetpoller(t *testing.T) {
 	})
 }
 
-// TestBreathe has several goroutines breathe again and again: each one goes on.
-func TestBreathe(t *testing.T) {
+// TestPollNetpoller makes several goroutines call pollNetpoller repeatedly: each one goes on.
+func TestPollNetpoller(t *testing.T) {
 	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{events: true}, params(true))
 	done := make(chan struct{})
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
 			for range 3000 {
-				b.dev.prog.breath.Store(math.MinInt64 / 2) // it is time
-				b.dev.breathe()
+				b.dev.prog.netpolled.Store(math.MinInt64 / 2) // it is time
+				b.dev.pollNetpoller()
 			}
 		})
 	}
@@ -335,6 +335,6 @@ func TestBreathe(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Fatal("a goroutine that breathes waits for a token that another has taken")
+		t.Fatal("a goroutine in pollNetpoller waits for a token that another has taken")
 	}
 }

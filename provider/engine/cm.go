@@ -60,7 +60,7 @@ func (d *cmDevice) Poller() transport.Poller { return d.poller.first() }
 func (d *cmDevice) Step(f func()) { (*device)(d).step(f) }
 
 // Yield implements cm.Host.
-func (d *cmDevice) Yield() { (*device)(d).giveWay() }
+func (d *cmDevice) Yield() { (*device)(d).serveAndYield() }
 
 // Woke implements cm.Host.
 func (d *cmDevice) Woke() { d.prog.woken.Store(true) }

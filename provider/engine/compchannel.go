@@ -148,7 +148,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 			return nil
 		}
 		vain = true
-		ch.dev.poller.Attend() // the polls may have begun a lease
+		ch.dev.poller.BeforeSleep() // the polls may have begun a lease
 	}
 	err := ch.wake.wait(ctx)
 	if short := time.Since(began) < look; !short || err == nil { // not if ctx ended the wait
@@ -204,7 +204,7 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 		if time.Until(until) < 0 {
 			return false
 		}
-		ch.dev.breathe()
+		ch.dev.pollNetpoller()
 		runtime.Gosched() // lets goroutines run that can use the CPU better
 	}
 	return false
@@ -227,16 +227,16 @@ func beginLook() bool {
 
 func endLook() { looking.Add(-1) }
 
-// breathe makes the scheduler poll the netpoller. The scheduler would not poll it while each P, or
-// each CPU of a shared machine, has a goroutine that polls the device. breathe wakes the first
-// progress goroutine, which also waits in the netpoller, and waits until it has run.
-func (d *device) breathe() {
+// pollNetpoller makes the scheduler poll the netpoller. The scheduler would not poll it while each
+// P, or each CPU of a shared machine, has a goroutine that polls the device. pollNetpoller wakes
+// the first progress goroutine, which also waits in the netpoller, and waits until it has run.
+func (d *device) pollNetpoller() {
 	now := int64(time.Since(epoch))
-	if now-d.prog.breath.Load() < int64(policy.BreathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
+	if now-d.prog.netpolled.Load() < int64(policy.NetpollEvery) || !d.prog.netpolling.CompareAndSwap(false, true) {
 		return
 	}
-	defer d.prog.breathing.Store(false) // one at a time, or one could take the other's token
-	d.prog.breath.Store(now)
+	defer d.prog.netpolling.Store(false) // one at a time, or one could take the other's token
+	d.prog.netpolled.Store(now)
 	select {
 	case <-d.prog.awake: // a token of an earlier time
 	default:
@@ -266,7 +266,7 @@ func (c *cq) Look(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		c.dev.breathe()
+		c.dev.pollNetpoller()
 		c.dev.progress(c)
 		if c.seen.Load() > 0 || c.refs.Closed() {
 			ch.pace.found()

@@ -324,7 +324,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 		c.arm = armAny // until something comes
 		c.mu.Unlock()
 		c.transmitDeferred()
-		c.dev.poller.Attend()
+		c.dev.poller.BeforeSleep()
 		return nil
 	}
 	if c.ch == nil {
@@ -340,7 +340,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.transmitDeferred()
 	// The caller is about to sleep. The progress goroutine, which leaves the streams to pollers,
 	// takes them over without delay.
-	c.dev.poller.Attend()
+	c.dev.poller.BeforeSleep()
 	return nil
 }
 

@@ -105,7 +105,7 @@ func TestLookAfterFailure(t *testing.T) {
 		s := newSide(t, Options{Network: net, ProgressGoroutines: 3}, sideOptions{events: true})
 		close(net.fail)
 		testkit.Must(s.dev.AsyncEvent(t.Context()))(t)
-		s.dev.prog.breath.Store(math.MinInt64 / 2) // the bubble's time is before epoch
-		s.dev.breathe()                            // a goroutine that waits forever fails the test
+		s.dev.prog.netpolled.Store(math.MinInt64 / 2) // the bubble's time is before epoch
+		s.dev.pollNetpoller()                         // a goroutine that waits forever fails the test
 	})
 }

@@ -49,12 +49,12 @@ var inlined = map[string][]string{
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*sender).fillShort", "(*qp).reportSends"},
 	"(*recvQueue).front": {"(*qp).frontRecv"},
 	// Decisions on how much is received and sent at once.
-	"policy.(*Dense).Spent":  {"(*receiver).receiveTurn"},
-	"policy.Dense.ReadLimit": {"(*receiver).readLimit"},
-	"policy.TurnOfPost":      {"(*sender).sendTurn"},
-	"policy.TurnOfBatch":     {"frames.(*Batch).Prepare"},
-	"policy.(*Batch).Took":   {"(*sender).write"},
-	"policy.(*Batch).Limit":  {"(*sender).fill"},
+	"policy.(*CostShift).Spent":  {"(*receiver).receiveTurn"},
+	"policy.CostShift.ReadLimit": {"(*receiver).readLimit"},
+	"policy.TurnOfPost":          {"(*sender).sendTurn"},
+	"policy.TurnOfBatch":         {"frames.(*Batch).Prepare"},
+	"policy.(*Batch).Took":       {"(*sender).write"},
+	"policy.(*Batch).Limit":      {"(*sender).fill"},
 	// What is counted.
 	"(*qp).counters": {"(*receiver).placeWrite", "(*receiver).placeSend", "(*qp).countRecv", "(*sender).fillShort"},
 }

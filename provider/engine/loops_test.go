@@ -312,8 +312,8 @@ func (n toldNetwork) NewPoller() (transport.Poller, error) {
 	return toldPoller{p, n.told}, err
 }
 
-func (p toldPoller) Poll() int { p.told.Add(1); return p.Poller.Poll() }
-func (p toldPoller) Attend()   { p.told.Add(1); p.Poller.Attend() }
+func (p toldPoller) Poll() int    { p.told.Add(1); return p.Poller.Poll() }
+func (p toldPoller) BeforeSleep() { p.told.Add(1); p.Poller.BeforeSleep() }
 
 // TestStrangersSayNothing: those who connect, and are refused at once, don't keep progress
 // goroutines from leaving the streams to a program that spins.

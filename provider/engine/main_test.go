@@ -56,7 +56,7 @@ func (p *noPoller) Serve() int { return 0 }
 
 func (p *noPoller) Spin(int) {}
 
-func (p *noPoller) Attend() {}
+func (p *noPoller) BeforeSleep() {}
 
 func (p *noPoller) Wake() {
 	select {

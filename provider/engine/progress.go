@@ -95,10 +95,10 @@ func (l *eventLoops) untilReady(look func(transport.Poller) int) int {
 	return 0
 }
 
-// Attend makes all progress goroutines take their streams over at once.
-func (l *eventLoops) Attend() {
+// BeforeSleep makes all progress goroutines take their streams over at once.
+func (l *eventLoops) BeforeSleep() {
 	for _, each := range l.all {
-		each.poller.Attend()
+		each.poller.BeforeSleep()
 	}
 }
 
@@ -122,9 +122,9 @@ type progressState struct {
 	ended   chan struct{} // closed when the last of them has ended
 	first   chan struct{} // closed when the first loop's has ended: the others go on if its poller fails
 
-	breath    atomic.Int64  // when breathe last woke the netpoller, as a time since epoch
-	breathing atomic.Bool   // a goroutine is in breathe
-	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
+	netpolled  atomic.Int64  // when pollNetpoller last woke the netpoller, as a time since epoch
+	netpolling atomic.Bool   // a goroutine is in pollNetpoller
+	awake      chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
 
 // startProgress starts the device's progress goroutines, one for each loop. They serve every stream
@@ -188,7 +188,7 @@ func (d *device) serve(ctx context.Context, poller transport.Poller, first bool)
 // servesInRow is after how many calls of Serve the goroutine checks ctx.
 const servesInRow = 64
 
-// isAwake lets a goroutine in breathe go on.
+// isAwake lets a goroutine in pollNetpoller go on.
 func (p *progressState) isAwake() {
 	select {
 	case p.awake <- struct{}{}:
@@ -205,14 +205,14 @@ func (d *device) stopProgress() {
 	<-d.prog.ended
 }
 
-// giveWay serves what is ready, and lets other goroutines run. Goroutines of connections that come
-// or go call it between two steps. The scheduler prefers goroutines that have just been woken to
-// those that have yielded. So in a flood of connections the progress goroutine, and a polling
+// serveAndYield serves what is ready, and lets other goroutines run. Goroutines of connections that
+// come or go call it between two steps. The scheduler prefers goroutines that have just been woken
+// to those that have yielded. So in a flood of connections the progress goroutine, and a polling
 // goroutine of the program, would otherwise wait for all of them.
 //
 // It does not count as a poll for the lease. Otherwise strangers, who can connect as often as they
 // like, would keep the progress goroutines from leaving the streams to a program that spins.
-func (d *device) giveWay() {
+func (d *device) serveAndYield() {
 	d.poller.Serve()
 	runtime.Gosched()
 }
@@ -222,16 +222,16 @@ func (d *device) giveWay() {
 func (d *device) step(f func()) {
 	d.prog.steps <- struct{}{}
 	defer func() { <-d.prog.steps }()
-	d.giveWay()
+	d.serveAndYield()
 	f()
 }
 
-// lendP lets the goroutines run that wait for this goroutine's P: one that is in a step, or one of
+// yieldP lets the goroutines run that wait for this goroutine's P: one that is in a step, or one of
 // a start-up that was woken. It is for a program outside of Go that polls without end. Each poll
 // gets the P back before the scheduler, which counts the calls, can give it to another goroutine,
 // so with one P a connection would wait for 10 ms or more. Because it costs two switches of
 // threads, it runs only for connections that come or go.
-func (p *progressState) lendP() {
+func (p *progressState) yieldP() {
 	if len(p.steps) > 0 || p.woken.Load() && p.woken.Swap(false) {
 		runtime.Gosched()
 	}
@@ -286,7 +286,7 @@ func (d *device) progress(c *cq) {
 		sole.tx.sole.Store(false) // valid for this Poll only, which found no room
 	}
 	if c.sink != nil {
-		d.prog.lendP()
+		d.prog.yieldP()
 	}
 }
 

@@ -24,8 +24,8 @@ func (p *countedPoller) Poll() int {
 	return p.ready
 }
 
-func (p *countedPoller) Serve() int { p.serves++; return p.ready }
-func (p *countedPoller) Attend()    {}
+func (p *countedPoller) Serve() int   { p.serves++; return p.ready }
+func (p *countedPoller) BeforeSleep() {}
 
 // TestLastLookTakesNoLease: a program that arms its CQ and looks once more before it sleeps takes
 // no lease. A look of a program outside of Go is several, and many goroutines may arm at the same

@@ -24,9 +24,9 @@ type receiver struct {
 
 	store *objectStore // must be stored in an object before anything else is taken
 
-	taken uint32       // FPDUs so far
-	need  uint32       // length of c.b[r:w] at which there is more to do, 0 if not known
-	dense policy.Dense // the last reads cost at most little more than 2^dense times their bytes
+	taken     uint32           // FPDUs so far
+	need      uint32           // length of c.b[r:w] at which there is more to do, 0 if not known
+	costShift policy.CostShift // the last reads cost at most little more than 2^costShift times their bytes
 
 	kept     bool // this stream counts against policy.ContextsKept
 	storer   bool // the goroutine that has stored is receiving, and does the next store, too
@@ -39,7 +39,7 @@ func (rx *receiver) init(s *stream) {
 	rx.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding,
 		Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	rx.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
-	rx.first, rx.dense = true, policy.DenseFirst
+	rx.first, rx.costShift = true, policy.CostShiftFirst
 }
 
 // midFPDU reports whether an FPDU has come in part, and the peer has to send the rest. It is false
@@ -66,7 +66,7 @@ func (rx *receiver) inLong() bool { return rx.c != nil && rx.w-rx.r > partSmall 
 
 // readLimit returns how many bytes the next read may take, when turn is left.
 func (rx *receiver) readLimit(turn int) int {
-	return rx.dense.ReadLimit(max(int(rx.need)-(rx.w-rx.r), 0), turn)
+	return rx.costShift.ReadLimit(max(int(rx.need)-(rx.w-rx.r), 0), turn)
 }
 
 // oneTurn receives, and releases rx.mu.

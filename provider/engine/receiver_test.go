@@ -18,7 +18,7 @@ func TestReadLimit(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		need, turn int
-		dense      policy.Dense
+		costShift  policy.CostShift
 		want       int
 	}{
 		{"nothing is known to come", 0, policy.TurnSole, 0, policy.ReadMost},
@@ -32,7 +32,7 @@ func TestReadLimit(t *testing.T) {
 		{"the turn is over", 0, 0, 0, policy.ReadLeast},
 		{"very short FPDUs", 0, policy.TurnLeast, 7, policy.ReadLeast},
 	} {
-		r := receiver{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
+		r := receiver{need: uint32(tc.need), r: 10, w: 10 + have, costShift: tc.costShift}
 		if got := r.readLimit(tc.turn); got != tc.want {
 			t.Errorf("%s: %d bytes, want %d", tc.name, got, tc.want)
 		}
@@ -130,14 +130,14 @@ func TestShortAfterLong(t *testing.T) {
 	}
 }
 
-// TestDenseReads: short FPDUs make the next reads shorter. The last short read of a turn, with the
+// TestCostlyReads: short FPDUs make the next reads shorter. The last short read of a turn, with the
 // end of a long FPDU in it, does not.
-func TestDenseReads(t *testing.T) {
+func TestCostlyReads(t *testing.T) {
 	for _, tc := range []struct {
-		name     string
-		n, fpdus int
-		before   policy.Dense
-		dense    policy.Dense
+		name      string
+		n, fpdus  int
+		before    policy.CostShift
+		costShift policy.CostShift
 	}{
 		{"long FPDUs", 96 << 10, 3, 0, 0},
 		{"the rest of an FPDU, and a short one", 1656, 2, 0, 0},
@@ -146,12 +146,12 @@ func TestDenseReads(t *testing.T) {
 		{"one that is as short, in a longer read", 4 << 10, 9, 0, 1},
 		{"very short ones", 2800, 100, 0, 5},
 	} {
-		r := receiver{dense: tc.before}
-		if cost := r.dense.Spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*policy.FPDUCost {
+		r := receiver{costShift: tc.before}
+		if cost := r.costShift.Spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*policy.FPDUCost {
 			t.Errorf("%s: a read costs %d", tc.name, cost)
 		}
-		if r.dense != tc.dense {
-			t.Errorf("%s: dense is %d, want %d", tc.name, r.dense, tc.dense)
+		if r.costShift != tc.costShift {
+			t.Errorf("%s: costShift is %d, want %d", tc.name, r.costShift, tc.costShift)
 		}
 	}
 }
@@ -171,9 +171,9 @@ func TestReadsGrow(t *testing.T) {
 			s.rx.poll(turn)
 		}
 		if in.reads > 60 || len(in.in) == 0 {
-			t.Errorf("%d reads in 10 turns of %d, want at most 60; dense is %d", in.reads, turn, s.rx.dense)
+			t.Errorf("%d reads in 10 turns of %d, want at most 60; costShift is %d", in.reads, turn, s.rx.costShift)
 		}
-		s.rx.dense = policy.DenseFirst
+		s.rx.costShift = policy.CostShiftFirst
 	}
 	testkit.OK(t, y.qp.Cause())
 }

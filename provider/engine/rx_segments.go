@@ -23,7 +23,7 @@ func (rx *receiver) receiveTurn(turn int) (used int, more bool) {
 		before := rx.taken
 		var n int
 		if n, full = rx.readMore(left); n > 0 {
-			left -= rx.dense.Spent(n, int(rx.taken-before), full)
+			left -= rx.costShift.Spent(n, int(rx.taken-before), full)
 		}
 		more = full && left <= 0
 	}

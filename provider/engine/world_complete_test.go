@@ -113,7 +113,7 @@ func (w *world) spin(c *complQueue) *call {
 				if err := c.cq.ReqNotify(false); err != nil {
 					w.failLater("arming a CQ: %v", err)
 				}
-				c.p.dev.poller.Attend() // as that does if it has a channel
+				c.p.dev.poller.BeforeSleep() // as that does if it has a channel
 			}
 		},
 		finish: func() { w.completed(c, got) },

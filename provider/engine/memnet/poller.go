@@ -292,8 +292,8 @@ func (p *poller) Wake() {
 	p.notify()
 }
 
-// Attend implements transport.Poller.
-func (p *poller) Attend() {}
+// BeforeSleep implements transport.Poller.
+func (p *poller) BeforeSleep() {}
 
 // Close implements transport.Poller.
 func (p *poller) Close() error {

@@ -62,7 +62,7 @@ func TestNoAllocation(t *testing.T) {
 				if err := p.Poller.WantWrite(s.conn, s.got%2 == 0); err != nil {
 					t.Fatal(err)
 				}
-				p.Poller.Attend()
+				p.Poller.BeforeSleep()
 			}
 		}
 		round()

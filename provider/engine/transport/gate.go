@@ -165,7 +165,7 @@ func (g *gate) leased() bool {
 }
 
 // yield leaves the sockets to the goroutines that hold the lease, and reports whether some do. A
-// goroutine that calls attend at the same time either sees yielding, or is seen by yield.
+// goroutine that calls endLease at the same time either sees yielding, or is seen by yield.
 func (g *gate) yield() bool {
 	if !g.leased() {
 		g.yielding.Store(false)
@@ -179,8 +179,8 @@ func (g *gate) yield() bool {
 	return false
 }
 
-// attend ends the lease.
-func (g *gate) attend() {
+// endLease ends the lease.
+func (g *gate) endLease() {
 	g.polls.Store(0)
 	g.polled.Store(0)
 	if g.yielding.Load() && g.yielding.Swap(false) {

@@ -29,7 +29,7 @@ func TestLeaseBegins(t *testing.T) {
 		if p.Poll(); p.polled.Load() == 0 {
 			t.Errorf("round %d: no lease after %d polls", round, policy.LeasePolls)
 		}
-		if p.Attend(); p.leased() {
+		if p.BeforeSleep(); p.leased() {
 			t.Errorf("round %d: a lease after one was about to sleep", round)
 		}
 	}
@@ -64,14 +64,14 @@ func TestLongPollsKeepTheLease(t *testing.T) {
 	}
 }
 
-// TestYieldSeesAttend: the sockets are not left to one that has been about to sleep since.
-func TestYieldSeesAttend(t *testing.T) {
+// TestYieldSeesEndLease: the sockets are not left to one that has been about to sleep since.
+func TestYieldSeesEndLease(t *testing.T) {
 	p, _ := watched(t, &calls{})
 	lease(p, patience)
 	if !p.yield() || !p.yielding.Load() {
 		t.Error("the sockets are not left to the holder of a lease")
 	}
-	p.Attend()
+	p.BeforeSleep()
 	if p.yield() || p.yielding.Load() {
 		t.Error("the sockets are left to one that is about to sleep")
 	}
@@ -111,7 +111,7 @@ func TestArrivalsAreForTheLease(t *testing.T) {
 		t.Fatalf("Wait has returned %v", err)
 	default:
 	}
-	p.Attend()
+	p.BeforeSleep()
 	testkit.OK(t, <-parked)
 	if p.yielding.Load() || p.leased() {
 		t.Errorf("yielding is %v, leased %v", p.yielding.Load(), p.leased())

@@ -139,35 +139,35 @@ func TestRarePollersHaveNoLease(t *testing.T) {
 	})
 }
 
-// TestAttend makes a goroutine spin and then go to sleep: what comes next has to be noticed, after
-// Attend and without it. How long that takes, is reported only.
-func TestAttend(t *testing.T) {
+// TestBeforeSleep makes a goroutine spin and then go to sleep: what comes next has to be noticed,
+// after BeforeSleep and without it. How long that takes, is reported only.
+func TestBeforeSleep(t *testing.T) {
 	p, r := newReader(t)
 	background(t, p.Poller)
-	var attended, unattended time.Duration
+	var prepared, unprepared time.Duration
 	const rounds = 60
 	for i := range int64(2 * rounds) {
 		for range 300 {
 			p.Poller.Poll()
 		}
 		if i%2 == 0 {
-			p.Poller.Attend()
+			p.Poller.BeforeSleep()
 		}
 		start := time.Now()
 		p.Dialed.Send([]byte{1})
 		for r.got.Load() <= i {
 			if time.Since(start) > patience {
-				t.Fatalf("arrival %d is not noticed, with Attend: %v", i+1, i%2 == 0)
+				t.Fatalf("arrival %d is not noticed, with BeforeSleep: %v", i+1, i%2 == 0)
 			}
 			time.Sleep(5 * time.Microsecond)
 		}
 		if i%2 == 0 {
-			attended += time.Since(start)
+			prepared += time.Since(start)
 		} else {
-			unattended += time.Since(start)
+			unprepared += time.Since(start)
 		}
 	}
-	t.Logf("with Attend %s, without %s", attended/rounds, unattended/rounds)
+	t.Logf("with BeforeSleep %s, without %s", prepared/rounds, unprepared/rounds)
 }
 
 // TestWaitWithOneP: a goroutine that parks sees what comes before and while it parks, with the one

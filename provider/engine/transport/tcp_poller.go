@@ -315,8 +315,8 @@ func (p *tcpPoller) Wait(ctx context.Context) error { return p.gate.wait(ctx) }
 // Wake implements Poller.
 func (p *tcpPoller) Wake() { p.gate.wake() }
 
-// Attend implements Poller.
-func (p *tcpPoller) Attend() { p.gate.attend() }
+// BeforeSleep implements Poller.
+func (p *tcpPoller) BeforeSleep() { p.gate.endLease() }
 
 // Close implements Poller.
 func (p *tcpPoller) Close() error {

@@ -123,16 +123,16 @@ type Poller interface {
 	// Wait parks until a stream may be ready, Wake was called since the last Wait, or ctx is done
 	// (its error). It holds no OS thread. Only one goroutine at a time may wait: EBUSY otherwise.
 	// Goroutines that call Poll again and again hold a lease: Wait leaves the streams to them until
-	// they stop or one calls Attend.
+	// they stop or one calls BeforeSleep.
 	Wait(ctx context.Context) error
 
 	// Wake makes the Wait in progress, or the next one, return nil.
 	Wake()
 
-	// Attend says that the caller has been polling, and is about to sleep until something arrives.
-	// Wait then takes the streams over at once. If Wait has them anyway, Attend costs two atomic
-	// operations.
-	Attend()
+	// BeforeSleep says that the caller has been polling, and is about to sleep until something
+	// arrives. Wait then takes the streams over at once. If Wait has them anyway, BeforeSleep costs
+	// two atomic operations.
+	BeforeSleep()
 
 	// Close removes all streams and makes Wait and Add return os.ErrClosed. It does not close the
 	// streams.

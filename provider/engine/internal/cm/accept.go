@@ -103,7 +103,7 @@ func (id *ID) peerLeft(r *request, err error) {
 	case idRequested:
 		id.countFailure(err)
 		if id.ch.withdraw(r.event) {
-			id.forgo()
+			id.endRequest()
 			id.state = idClosed // the program has never seen the id
 		}
 	case idAccepting:
@@ -111,19 +111,20 @@ func (id *ID) peerLeft(r *request, err error) {
 	}
 }
 
-// vacate returns the request's place to its listener, unless it was returned before. id.mu is held.
-func (id *ID) vacate() {
+// returnPlace returns the request's place to its listener, unless it was returned before. id.mu is
+// held.
+func (id *ID) returnPlace() {
 	if r := id.request; r != nil && r.places != nil {
 		<-r.places
 		r.places = nil
 	}
 }
 
-// forgo ends a request whose peer has left. id.mu is held.
-func (id *ID) forgo() {
+// endRequest ends a request whose peer has left. id.mu is held.
+func (id *ID) endRequest() {
 	id.state = idEnded
 	id.discharge()
-	id.vacate()
+	id.returnPlace()
 	id.request = nil
 }
 
@@ -180,7 +181,7 @@ func (id *ID) beginAccept(param provider.ConnParam) (*request, error) {
 	}
 	r := id.request
 	if r.gone {
-		id.forgo()
+		id.endRequest()
 		return nil, fail(op, id.name(), errDiallerGone)
 	}
 	a.qp = q
@@ -239,7 +240,7 @@ func (id *ID) beginReject(private []byte) (*request, error) {
 		return nil, fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
 	}
 	if r.gone {
-		id.forgo()
+		id.endRequest()
 		return nil, fail(op, id.name(), errDiallerGone)
 	}
 	id.state = idEnded

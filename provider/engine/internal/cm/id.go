@@ -79,7 +79,7 @@ func (id *ID) idle(cancel context.CancelFunc) {
 	defer id.mu.Unlock()
 	id.cancel, id.adjusted = nil, nil
 	if id.state != idRequested {
-		id.vacate()
+		id.returnPlace()
 		id.request = nil
 	}
 }
@@ -324,7 +324,7 @@ func (id *ID) Close() error {
 	id.mu.Lock()
 	id.stream = nil
 	id.discharge()
-	id.vacate()
+	id.returnPlace()
 	id.mu.Unlock()
 	for _, e := range ch.take(id) {
 		if e.ID != id { // a request that was not fetched

@@ -41,53 +41,54 @@ func TurnOfBatch(left int) int { return max(left, BatchLeast) }
 // while first. FPDUs that it doesn't take may have been built for nothing. So a socket that was
 // full at first gets little more than it took before.
 type Batch struct {
-	apt   int32 // bytes that the socket is likely to take
-	since int32 // bytes taken since the socket was full, BatchOctets at most
-	whole uint8 // consecutive batches that it took whole, WholeBatches at most
+	target int32 // bytes that the socket is likely to take
+	since  int32 // bytes taken since the socket was full, BatchOctets at most
+	whole  uint8 // consecutive batches that it took whole, WholeBatches at most
 }
 
 // NewBatch returns the Batch of a socket that has not been full.
-func NewBatch() Batch { return Batch{apt: BatchOctets} }
+func NewBatch() Batch { return Batch{target: BatchOctets} }
 
 // Took notes that the socket took n bytes, and whether that was all of the batch.
 func (b *Batch) Took(n int, whole bool) {
 	b.since = int32(min(int(b.since)+n, BatchOctets))
-	if n >= int(b.apt) {
-		b.apt = min(2*b.apt, BatchOctets)
+	if n >= int(b.target) {
+		b.target = min(2*b.target, BatchOctets)
 	}
 	if b.whole = min(b.whole+1, WholeBatches); !whole {
 		b.whole = 0
 	}
 	if b.whole == WholeBatches {
-		b.apt = BatchOctets // the batches may have been short, but the socket took everything
+		b.target = BatchOctets // the batches may have been short, but the socket took everything
 	}
 }
 
 // Full notes that the socket took nothing.
 func (b *Batch) Full() {
-	b.apt = min(max(2*b.since, BatchSlow), BatchOctets)
+	b.target = min(max(2*b.since, BatchSlow), BatchOctets)
 	b.whole, b.since = 0, 0
 }
 
 // Limit returns how many bytes the next batch may have.
 func (b *Batch) Limit() uint64 {
 	if b.whole < WholeBatches {
-		return uint64(b.apt)
+		return uint64(b.target)
 	}
 	return BatchMost
 }
 
-// Dense says how short the FPDUs of a stream are: it is the binary logarithm of the cost of one of
-// their bytes, counted in bytes.
-type Dense uint8
+// CostShift says how short the FPDUs of a stream are: it is the binary logarithm of the cost of one
+// of their bytes, counted in bytes.
+type CostShift uint8
 
-// DenseFirst is Dense before anything was received. It assumes FPDUs without payload, of 20 bytes.
-const DenseFirst = 5
+// CostShiftFirst is CostShift before anything was received. It assumes FPDUs without payload, of 20
+// bytes.
+const CostShiftFirst = 5
 
 // ReadLimit returns how many bytes the next read takes. turn is the rest of the turn, and rest is
 // missing of an FPDU whose length is known. The limit is small while FPDUs are short, so that their
 // cost stays within the turn. The missing rest costs no more than its bytes.
-func (d Dense) ReadLimit(rest, turn int) int {
+func (d CostShift) ReadLimit(rest, turn int) int {
 	most := max(ReadLeast, min(ReadMost, turn>>d))
 	// The last FPDU of a turn is read to its end, because a long part would have to be kept. A
 	// quarter of the turn is reserved for that read.
@@ -100,15 +101,15 @@ func (d Dense) ReadLimit(rest, turn int) int {
 // It records in d how short the FPDUs were. d decreases slowly, and only after reads that were as
 // long as it permitted. A short read with the rest of an FPDU, and perhaps one more FPDU, does not
 // increase it, because turns of streams with long FPDUs end with such a read.
-func (d *Dense) Spent(n, fpdus int, full bool) int {
+func (d *CostShift) Spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*FPDUCost
-	dense := Dense(bits.Len(uint(cost-cost/8-1) / uint(n)))
+	shift := CostShift(bits.Len(uint(cost-cost/8-1) / uint(n)))
 	rest := n < TurnEnd && fpdus <= 2
-	if full || dense > *d {
+	if full || shift > *d {
 		less := *d - min(*d, 1)
 		switch {
 		case !rest:
-			*d = max(dense, less)
+			*d = max(shift, less)
 		case full:
 			*d = less
 		}

@@ -5,26 +5,26 @@ import "testing"
 // TestReadLimit: whatever is left of a turn, a read takes the rest of an FPDU and the next header.
 // Beyond the rest, it takes no more than a read may, and no more FPDUs than the turn pays for.
 func TestReadLimit(t *testing.T) {
-	for d := range Dense(11) {
+	for d := range CostShift(11) {
 		for turn := -TurnMost; turn <= TurnMost; turn += 4093 {
 			for rest := 0; rest <= 64<<10; rest += 1021 {
 				n := d.ReadLimit(rest, turn)
 				most := max(ReadLeast, min(ReadMost, turn>>d))
 				if n < max(rest+ReadAhead, min(ReadLeast, rest+most)) || n > rest+most {
-					t.Fatalf("dense %d, turn %d, rest %d: a read of %d", d, turn, rest, n)
+					t.Fatalf("shift %d, turn %d, rest %d: a read of %d", d, turn, rest, n)
 				}
 				if n > max(rest+ReadAhead, turn-turn/4, ReadLeast) {
-					t.Fatalf("dense %d, turn %d, rest %d: a read of %d is over the turn", d, turn, rest, n)
+					t.Fatalf("shift %d, turn %d, rest %d: a read of %d is over the turn", d, turn, rest, n)
 				}
 			}
 		}
 	}
 }
 
-// TestSpent: a read costs its bytes and its FPDUs. Dense increases at once, but not for the end of
-// a turn, and decreases by one, after full reads only.
+// TestSpent: a read costs its bytes and its FPDUs. CostShift increases at once, but not for the end
+// of a turn, and decreases by one, after full reads only.
 func TestSpent(t *testing.T) {
-	for before := range Dense(11) {
+	for before := range CostShift(11) {
 		for n := 1; n <= ReadMost; n += 1 + n/7 {
 			for fpdus := 0; fpdus <= n/20+1; fpdus += 1 + fpdus/5 {
 				for _, full := range []bool{false, true} {
@@ -34,7 +34,7 @@ func TestSpent(t *testing.T) {
 					}
 					rest := n < TurnEnd && fpdus <= 2
 					if d > before && rest || d < before && (!full || d != before-1) {
-						t.Fatalf("%d bytes and %d FPDUs, full %t: dense %d after %d", n, fpdus, full, d, before)
+						t.Fatalf("%d bytes and %d FPDUs, full %t: the shift is %d after %d", n, fpdus, full, d, before)
 					}
 				}
 			}
@@ -42,11 +42,11 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// TestDenseFirst: the first reads of a stream are as if it had received FPDUs without payload.
-func TestDenseFirst(t *testing.T) {
-	var d Dense
-	if d.Spent(20*100, 100, true); d != DenseFirst {
-		t.Errorf("FPDUs without payload are %d dense, want %d", d, DenseFirst)
+// TestCostShiftFirst: the first reads of a stream are as if it had received FPDUs without payload.
+func TestCostShiftFirst(t *testing.T) {
+	var d CostShift
+	if d.Spent(20*100, 100, true); d != CostShiftFirst {
+		t.Errorf("FPDUs without payload have shift %d, want %d", d, CostShiftFirst)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestBatch(t *testing.T) {
 				if next.Took(n, whole); whole {
 					again = row + 1
 				}
-				if next.apt < b.apt || n < int(b.apt) && next.apt > b.apt && row+1 < WholeBatches {
+				if next.target < b.target || n < int(b.target) && next.target > b.target && row+1 < WholeBatches {
 					t.Fatalf("%d bytes of %+v: %+v", n, b, next)
 				}
 				play(next, left-1, again, since+n)

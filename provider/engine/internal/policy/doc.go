@@ -70,11 +70,11 @@
 // length of the records.
 //
 // Short FPDUs cost more than their bytes, so a read takes fewer of them: a turn is divided by the
-// cost of a byte in the reads before. [Dense] has the logarithm of that cost.
+// cost of a byte in the reads before. [CostShift] has the logarithm of that cost.
 //
 //	             a read whose FPDUs were shorter, but not the end of a turn
-//	       -----------------------------------------------------------------> as dense as
-//	dense                                                                     those FPDUs
-//	       -----------------------------------------------------------------> less by one, or as
-//	             a full read whose FPDUs were longer                          dense as the FPDUs
+//	       -----------------------------------------------------------------> the shift of
+//	shift                                                                     those FPDUs
+//	       -----------------------------------------------------------------> less by one, or
+//	             a full read whose FPDUs were longer                          that of the FPDUs
 package policy

@@ -81,9 +81,9 @@ const (
 	// polling: to 32. Measured: a round trip on one CPU takes 31 us with it, 200 without.
 	VainMost = 6
 
-	// BreathEvery is how long a goroutine that waits in Go's netpoller waits at most because others
-	// poll. Measured: round trips of a net.Conn beside them 0.02 ms, and 6.9 without.
-	BreathEvery = 200 * time.Microsecond
+	// NetpollEvery is how long a goroutine that waits in Go's netpoller waits at most because
+	// others poll. Measured: round trips of a net.Conn beside them 0.02 ms, and 6.9 without.
+	NetpollEvery = 200 * time.Microsecond
 
 	// MostLoops is the largest default number of progress goroutines of a device. A look at all
 	// streams of a device asks each loop. Nothing was measured on more than two CPUs.
@@ -95,8 +95,8 @@ const (
 )
 
 // # How much at once
-// In bytes of a turn (see Dense): a longer turn is cheaper for each byte, and makes other streams
-// wait longer. Not measured, where nothing else is said.
+// In bytes of a turn (see CostShift): a longer turn is cheaper for each byte, and makes other
+// streams wait longer. Not measured, where nothing else is said.
 const (
 	// TurnSole is the turn of a stream that is the only one of the CQ that the program polls, both
 	// for received bytes and for posts. BatchMost is the most that one call sends where the socket
@@ -137,7 +137,7 @@ const (
 
 	// TurnEnd is the turn of a stream that has just ended, in addition to the turn in which it
 	// ended: enough to see the FIN of a peer that sends nothing more. A read of less may be the end
-	// of a turn (see Dense.Spent).
+	// of a turn (see CostShift.Spent).
 	TurnEnd = 4 << 10
 
 	// BatchLeast is what a batch may have when little is left of a turn. BatchSlow is the same for

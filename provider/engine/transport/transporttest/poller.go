@@ -123,7 +123,7 @@ func testClosedPoller(t *testing.T, h Harness) {
 		t.Errorf("Poll found %d", n)
 	}
 	p.Poller.Wake()
-	p.Poller.Attend()
+	p.Poller.BeforeSleep()
 	p.Poller.Remove(p.Dialed.Conn)
 	other := testkit.Must(h.Network.NewPoller())(t)
 	defer func() { _ = other.Close() }()
