@@ -186,7 +186,7 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 	}
 	for {
 		n, err := poll(cq, wc)
-		if looker, ok := cq.p.(provider.Looker); ok && n == 0 && err == nil && looker.Look(ctx) {
+		if waiter, ok := cq.p.(provider.BusyWaiter); ok && n == 0 && err == nil && waiter.BusyWait(ctx) {
 			n, err = poll(cq, wc)
 		}
 		if n > 0 || err != nil {

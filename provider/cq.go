@@ -36,13 +36,13 @@ type CQ interface {
 	Close() error // ibv_destroy_cq
 }
 
-// Looker is a CQ of a provider that may poll for a short time instead of sleeping at once. A caller
-// that is about to arm the CQ and sleep on its channel calls Look first.
-type Looker interface {
-	// Look polls for a short time if the last waits were short, and stops early when ctx ends. It
-	// reports whether the caller should call Poll again now. If not, the caller arms the CQ and
+// BusyWaiter is a CQ of a provider that may poll for a short time instead of sleeping at once. A
+// caller that is about to arm the CQ and sleep on its channel calls BusyWait first.
+type BusyWaiter interface {
+	// BusyWait polls for a short time if the last waits were short, and stops early when ctx ends.
+	// It reports whether the caller should call Poll again now. If not, the caller arms the CQ and
 	// sleeps.
-	Look(ctx context.Context) bool
+	BusyWait(ctx context.Context) bool
 }
 
 // CompChannel is a completion channel (struct ibv_comp_channel).

@@ -20,12 +20,12 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// A briefWait is how a goroutine waits, and whether it then looks for what has come.
+// A briefWait is how a goroutine waits, and whether it polls before it sleeps.
 type briefWait struct {
-	what  string
-	look  time.Duration
-	brief bool // the last wait was
-	finds bool
+	what     string
+	busyWait time.Duration
+	brief    bool // the last wait was
+	finds    bool
 }
 
 var briefWaits = []briefWait{
@@ -38,7 +38,7 @@ var briefWaits = []briefWait{
 // progress goroutine has ended.
 func (c briefWait) unserved(t *testing.T) (a, b *side) {
 	t.Helper()
-	a, b = pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look},
+	a, b = pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.busyWait},
 		sideOptions{events: true}, params(true))
 	b.recv(provider.RecvWR{}, provider.RecvWR{})
 	a.send(provider.SendWR{Opcode: provider.WRSend})
@@ -69,18 +69,18 @@ func TestBusyWait(t *testing.T) {
 				t.Errorf("an event: %v, error %v", got != nil, err)
 			}
 			if !c.finds && !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("an event: %v, error %v; nobody should have looked", got != nil, err)
+				t.Errorf("an event: %v, error %v; nobody should have polled", got != nil, err)
 			}
 			b.spin(1)
 		})
 	}
 }
 
-// TestBusyWaitFollowsWaits has a wait that would have been found by looking switch
-// the looking on, and one that would not switch it off.
+// TestBusyWaitFollowsWaits makes a wait that polling would have ended switch
+// polling on, and a longer one switch it off.
 func TestBusyWaitFollowsWaits(t *testing.T) {
-	const look = 100 * time.Millisecond
-	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
+	const limit = 100 * time.Millisecond
+	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: limit}, sideOptions{events: true}, params(true))
 	// wait makes an event come after so long, and returns how long the wait for it was.
 	wait := func(after time.Duration) time.Duration {
 		b.recv(provider.RecvWR{})
@@ -96,49 +96,49 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 	}
 	for _, brief := range []bool{true, false, false, true} {
 		if !brief {
-			if took := wait(2 * look); b.ch.pace.brief.Load() {
-				t.Errorf("after a wait of %v the next begins with looking", took)
+			if took := wait(2 * limit); b.ch.pace.brief.Load() {
+				t.Errorf("after a wait of %v the next begins with polling", took)
 			}
 			continue
 		}
 		// On a busy machine the event may be there before it is waited for, or come too late.
 		var waits []time.Duration
 		for len(waits) < 10 && !b.ch.pace.brief.Load() {
-			waits = append(waits, wait(look/20))
+			waits = append(waits, wait(limit/20))
 		}
 		if !b.ch.pace.brief.Load() {
-			t.Errorf("after waits of %v the next does not begin with looking", waits)
+			t.Errorf("after waits of %v the next does not begin with polling", waits)
 		}
 	}
 }
 
-// TestLook leaves a device to a goroutine that polls for completions before it arms its CQ. It
-// finds them after a short wait, and returns at once after a long one.
-func TestLook(t *testing.T) {
+// TestCQBusyWait leaves a device to a goroutine that polls for completions before it arms its CQ.
+// It finds them after a short wait, and returns at once after a long one.
+func TestCQBusyWait(t *testing.T) {
 	for _, c := range briefWaits {
 		t.Run(c.what, func(t *testing.T) {
 			a, b := c.unserved(t)
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			began := time.Now()
-			if found := b.cq.Look(t.Context()); found != c.finds {
-				t.Errorf("Look: %v after %v", found, time.Since(began))
+			if found := b.cq.BusyWait(t.Context()); found != c.finds {
+				t.Errorf("BusyWait: %v after %v", found, time.Since(began))
 			}
 			if !c.finds && time.Since(began) > patience/2 {
-				t.Errorf("Look took %v, and should have returned at once", time.Since(began))
+				t.Errorf("BusyWait took %v, and should have returned at once", time.Since(began))
 			}
 			b.spin(1)
 		})
 	}
 }
 
-// TestLookInVain: after a look that found nothing the next wait begins without one, however short
-// the sleep was.
-func TestLookInVain(t *testing.T) {
+// TestBusyWaitInVain: after polling that found nothing the next wait begins without it, however
+// short the sleep was.
+func TestBusyWaitInVain(t *testing.T) {
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: patience}, sideOptions{events: true},
 		params(true))
 	b.recv(provider.RecvWR{})
 	b.ch.pace.brief.Store(true)
-	b.ch.looked.Store(int64(time.Since(epoch))) // in vain, and has returned
+	b.ch.polledInVain.Store(int64(time.Since(epoch))) // in vain, and has returned
 	testkit.OK(t, b.cq.ReqNotify(false))
 	slept := make(chan error)
 	go func() {
@@ -147,28 +147,28 @@ func TestLookInVain(t *testing.T) {
 		_, err := b.ch.Next(ctx)
 		slept <- err
 	}()
-	waitFor(t, "the waiter knows of the look", func() bool { return b.ch.looked.Load() == 0 })
+	waitFor(t, "the waiter knows of the polling", func() bool { return b.ch.polledInVain.Load() == 0 })
 	a.send(provider.SendWR{Opcode: provider.WRSend})
 	testkit.OK(t, <-slept)
 	b.spin(1)
 	if b.ch.pace.brief.Load() {
-		t.Error("the next wait begins with looking")
+		t.Error("the next wait begins with polling")
 	}
 }
 
-// TestPace counts the looks of a hundred waits.
+// TestPace counts how many of a hundred waits poll.
 func TestPace(t *testing.T) {
 	const waits = 100
 	type wait struct {
-		finds bool // if it looks
-		short bool // the sleep behind a look in vain, or without a look
+		finds bool // if it polls
+		short bool // the sleep after polling in vain, or without polling
 	}
 	for _, c := range []struct {
 		what        string
 		wait        func(i int) wait
-		least, most int // looks
+		least, most int // waits that poll
 	}{
-		{"each look finds something", func(int) wait { return wait{true, true} }, waits - 1, waits - 1},
+		{"each finds something", func(int) wait { return wait{true, true} }, waits - 1, waits - 1},
 		{"the peer needs the CPU", func(int) wait { return wait{false, true} }, 5, 8},
 		{"long waits", func(int) wait { return wait{false, false} }, 0, 0},
 		{"every other wait is long", func(i int) wait { return wait{false, i%2 == 0} }, 1, 2},
@@ -178,21 +178,21 @@ func TestPace(t *testing.T) {
 			waits * 3 / 4, waits * 9 / 10},
 	} {
 		var p pace
-		looks := 0
+		polls := 0
 		for i := range waits {
 			w := c.wait(i)
-			looked := p.brief.Load()
-			if looked {
-				looks++
+			polled := p.brief.Load()
+			if polled {
+				polls++
 			}
-			if looked && w.finds {
+			if polled && w.finds {
 				p.found()
 			} else {
-				p.waited(w.short && !looked, looked)
+				p.waited(w.short && !polled, polled)
 			}
 		}
-		if looks < c.least || looks > c.most {
-			t.Errorf("%s: %d looks in %d waits, and should be %d to %d", c.what, looks, waits, c.least, c.most)
+		if polls < c.least || polls > c.most {
+			t.Errorf("%s: %d of %d waits poll, want %d to %d", c.what, polls, waits, c.least, c.most)
 		}
 	}
 }
@@ -211,18 +211,18 @@ func (c *endsAt) Err() error {
 	return nil
 }
 
-// TestLookEnds: a look ends with its context, and that is no wait that was short.
-func TestLookEnds(t *testing.T) {
+// TestBusyWaitEnds: polling ends with its context, and does not count as a short wait.
+func TestBusyWaitEnds(t *testing.T) {
 	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: patience}, sideOptions{events: true}, params(true))
 	b.ch.pace.brief.Store(true)
 	for _, n := range []int{0, 3} {
 		ctx := &endsAt{Context: t.Context(), n: n}
-		if b.cq.Look(ctx) || ctx.asked != n+1 {
-			t.Errorf("of a context that ends after %d looks: asked %d times", n, ctx.asked)
+		if b.cq.BusyWait(ctx) || ctx.asked != n+1 {
+			t.Errorf("of a context that ends after %d polls: asked %d times", n, ctx.asked)
 		}
 	}
-	if b.ch.looked.Load() != 0 {
-		t.Error("a look that its context ended counts as one in vain")
+	if b.ch.polledInVain.Load() != 0 {
+		t.Error("polling that its context ended counts as polling in vain")
 	}
 
 	b.ch.pace.brief.Store(false)
@@ -237,9 +237,9 @@ func TestLookEnds(t *testing.T) {
 	}
 }
 
-// TestLookLeavesOneP: one goroutine of the process may look, and more only as long as one P is left
-// to others.
-func TestLookLeavesOneP(t *testing.T) {
+// TestBusyWaitLeavesOneP: one goroutine of the process may poll, and more only as long as one P is
+// left to others.
+func TestBusyWaitLeavesOneP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, c := range []struct{ procs, others, finds int }{
 		{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 1, 0}, {3, 1, 1}, {3, 2, 0},
@@ -251,27 +251,27 @@ func TestLookLeavesOneP(t *testing.T) {
 		b.spin(1) // the connection is in use
 		b.ch.pace.brief.Store(true)
 		for range c.others {
-			if !beginLook() {
-				t.Errorf("with %d Ps, no %d goroutines may look", c.procs, c.others)
+			if !beginPolling() {
+				t.Errorf("with %d Ps, no %d goroutines may poll", c.procs, c.others)
 			}
 		}
 		a.send(provider.SendWR{Opcode: provider.WRSend})
-		if found := b.cq.Look(t.Context()); found != (c.finds > 0) {
-			t.Errorf("with %d Ps and %d other goroutines that look: %v", c.procs, c.others, found)
+		if found := b.cq.BusyWait(t.Context()); found != (c.finds > 0) {
+			t.Errorf("with %d Ps and %d other goroutines that poll: %v", c.procs, c.others, found)
 		}
 		for range c.others {
-			endLook()
+			endPolling()
 		}
 		b.spin(1)
-		if n := looking.Load(); n != 0 {
-			t.Fatalf("%d goroutines look, when none does", n)
+		if n := polling.Load(); n != 0 {
+			t.Fatalf("%d goroutines poll, when none should", n)
 		}
 	}
 }
 
-// TestLookAndNetpoller: beside a goroutine that looks all the time on the only P, others that wait
-// in Go's netpoller are not held up until the runtime asks it, every 10 ms.
-func TestLookAndNetpoller(t *testing.T) {
+// TestBusyWaitAndNetpoller: beside a goroutine that polls all the time on the only P, others that
+// wait in Go's netpoller are not held up until the runtime asks it, every 10 ms.
+func TestBusyWaitAndNetpoller(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{events: true}, params(true))
 	r, w := testkit.Must2(os.Pipe())(t)
@@ -284,7 +284,7 @@ func TestLookAndNetpoller(t *testing.T) {
 	group.Go(func() {
 		for !stop.Load() {
 			b.ch.pace.brief.Store(true)
-			b.cq.Look(t.Context())
+			b.cq.BusyWait(t.Context())
 		}
 	})
 	came := make(chan time.Time)
@@ -309,7 +309,7 @@ func TestLookAndNetpoller(t *testing.T) {
 		}
 		slices.Sort(took)
 		if median := took[len(took)/2]; median > most {
-			return fmt.Errorf("a goroutine in the netpoller waits %v beside one that looks (%v)", median, took)
+			return fmt.Errorf("a goroutine in the netpoller waits %v beside one that polls (%v)", median, took)
 		}
 		return nil
 	})

@@ -91,17 +91,17 @@ func (cl *closer) watchClosing() {
 	if fresh || w.seen-w.at >= policy.Chunk {
 		w.since, w.at = now, w.seen
 	}
-	cl.lookAtClosing(now)
+	cl.checkClosing(now)
 }
 
-// lookAtClosing sets the timer for closingExpired to the end of the time. After our FIN, while TCP
+// checkClosing sets the timer for closingExpired to the end of the time. After our FIN, while TCP
 // may still have much to send, it sets the timer to part of the time. So the peer has CloseTimeout
 // from about when it acknowledged the last byte. closer.mu is held.
-func (cl *closer) lookAtClosing(now time.Time) {
+func (cl *closer) checkClosing(now time.Time) {
 	w := cl.watch
 	d := w.until.Sub(now)
 	if _, ok := cl.s.conn.(transport.Stater); ok && w.finSent {
-		d = min(d, max(cl.closeTimeout()/policy.LooksPerLimit, time.Millisecond))
+		d = min(d, max(cl.closeTimeout()/policy.ChecksPerLimit, time.Millisecond))
 	}
 	cl.after(d, cl.closingExpired)
 }
@@ -191,7 +191,7 @@ func (cl *closer) closingExpired() {
 	acknowledged := w.finSent && moved && !slow
 	early = early && !acknowledged
 	if early && w.finSent && !cl.s.hasFinished() {
-		cl.lookAtClosing(now)
+		cl.checkClosing(now)
 	}
 	cl.mu.Unlock()
 	switch {

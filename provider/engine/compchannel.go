@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// looksInRow is how often a goroutine polls before it sleeps if the clock does not move.
-const looksInRow = 4096
+// pollsInRow is how often a goroutine polls before it sleeps if the clock does not move.
+const pollsInRow = 4096
 
 // compChannel is a completion channel: a queue of CQs that have fired. A CQ is in the queue once,
 // with a count of its events, so the queue needs no memory of its own.
@@ -25,9 +25,9 @@ type compChannel struct {
 
 	pace pace
 
-	// looked is when a goroutine that is about to sleep began to poll in vain, as a time since
-	// epoch. It is 0 if none has.
-	looked atomic.Int64
+	// polledInVain is when a goroutine that is about to sleep began to poll in vain, as a time
+	// since epoch. It is 0 if none has.
+	polledInVain atomic.Int64
 
 	mu          sched.Mutex[locks.CompChannel]
 	first, last *cq // linked by cq.next
@@ -135,15 +135,15 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 }
 
 // sleep waits for an event, or returns the error of ctx. It polls for events first if the last wait
-// was short and the caller has not polled for completions already (cq.Look).
+// was short and the caller has not polled for completions already (cq.BusyWait).
 func (ch *compChannel) sleep(ctx context.Context) error {
-	look := ch.dev.opts.BusyWait
+	limit := ch.dev.opts.BusyWait
 	began := time.Now()
 	vain := false
-	if at := ch.looked.Swap(0); at != 0 && began.Sub(epoch)-time.Duration(at) < 2*look {
+	if at := ch.polledInVain.Swap(0); at != 0 && began.Sub(epoch)-time.Duration(at) < 2*limit {
 		vain = true
-	} else if look > 0 && ch.pace.brief.Load() {
-		if ch.lookAround(began.Add(look)) {
+	} else if limit > 0 && ch.pace.brief.Load() {
+		if ch.pollUntil(began.Add(limit)) {
 			ch.pace.found()
 			return nil
 		}
@@ -151,7 +151,7 @@ func (ch *compChannel) sleep(ctx context.Context) error {
 		ch.dev.poller.BeforeSleep() // the polls may have begun a lease
 	}
 	err := ch.wake.wait(ctx)
-	if short := time.Since(began) < look; !short || err == nil { // not if ctx ended the wait
+	if short := time.Since(began) < limit; !short || err == nil { // not if ctx ended the wait
 		ch.pace.waited(short, vain)
 	}
 	return err
@@ -190,13 +190,13 @@ func (p *pace) waited(short, vain bool) {
 	}
 }
 
-// lookAround serves the device's streams until there is an event or the time is up.
-func (ch *compChannel) lookAround(until time.Time) bool {
-	if !beginLook() {
+// pollUntil serves the device's streams until there is an event or the time is up.
+func (ch *compChannel) pollUntil(until time.Time) bool {
+	if !beginPolling() {
 		return false
 	}
-	defer endLook()
-	for range looksInRow {
+	defer endPolling()
+	for range pollsInRow {
 		ch.dev.poller.Poll()
 		if ch.wake.take() {
 			return true
@@ -210,22 +210,22 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 	return false
 }
 
-// looking is how many goroutines of the process poll before they sleep.
-var looking atomic.Int32
+// polling is how many goroutines of the process poll before they sleep.
+var polling atomic.Int32
 
-// beginLook reports whether one more goroutine may poll. As long as each P has a runnable
+// beginPolling reports whether one more goroutine may poll. As long as each P has a runnable
 // goroutine, even one that yields all the time, the scheduler polls Go's netpoller only every 10
 // ms. Other users of the netpoller, such as a net.Conn, would wait for that. So one P is left to
 // others.
-func beginLook() bool {
-	if int(looking.Add(1)) > max(runtime.GOMAXPROCS(0)-1, 1) {
-		looking.Add(-1)
+func beginPolling() bool {
+	if int(polling.Add(1)) > max(runtime.GOMAXPROCS(0)-1, 1) {
+		polling.Add(-1)
 		return false
 	}
 	return true
 }
 
-func endLook() { looking.Add(-1) }
+func endPolling() { polling.Add(-1) }
 
 // pollNetpoller makes the scheduler poll the netpoller. The scheduler would not poll it while each
 // P, or each CPU of a shared machine, has a goroutine that polls the device. pollNetpoller wakes
@@ -248,21 +248,21 @@ func (d *device) pollNetpoller() {
 	}
 }
 
-// Look implements provider.Looker. Falling asleep and being woken take 5 to 50 us on each side. So
-// after a wait shorter than BusyWait, Look polls for completions for up to BusyWait. It reads the
-// streams of the CQ directly. It is called before the CQ is armed, so the progress goroutine leaves
-// the streams to it.
-func (c *cq) Look(ctx context.Context) bool {
+// BusyWait implements provider.BusyWaiter. Falling asleep and being woken take 5 to 50 us on each
+// side. So after a wait shorter than Options.BusyWait, it polls for completions for up to that
+// time. It reads the streams of the CQ directly. It is called before the CQ is armed, so the
+// progress goroutine leaves the streams to it.
+func (c *cq) BusyWait(ctx context.Context) bool {
 	ch := c.ch
 	if ch == nil || c.dev.opts.BusyWait <= 0 || !ch.pace.brief.Load() {
 		return false
 	}
-	if !beginLook() {
+	if !beginPolling() {
 		return false
 	}
-	defer endLook()
+	defer endPolling()
 	began := time.Now()
-	for range looksInRow {
+	for range pollsInRow {
 		if ctx.Err() != nil {
 			return false
 		}
@@ -277,7 +277,7 @@ func (c *cq) Look(ctx context.Context) bool {
 		}
 		runtime.Gosched()
 	}
-	ch.looked.Store(int64(began.Sub(epoch)))
+	ch.polledInVain.Store(int64(began.Sub(epoch)))
 	return false
 }
 

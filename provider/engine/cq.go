@@ -41,19 +41,19 @@ type cq struct {
 	// that progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	seen     atomic.Int64  // count, for readers without mu
-	unlooked atomic.Uint32 // completions of many QPs taken since lookFirst
-	deferred deferredQPs
-	run      atomic.Int64  // the policy.Run of the program
-	taken    atomic.Uint32 // the last result of use.Taken
-	came     atomic.Int64  // when use last received a completion, as a time since epoch
+	seen         atomic.Int64  // count, for readers without mu
+	sinceReceive atomic.Uint32 // completions of many QPs taken since receiveFirst
+	deferred     deferredQPs
+	run          atomic.Int64  // the policy.Run of the program
+	taken        atomic.Uint32 // the last result of use.Taken
+	came         atomic.Int64  // when use last received a completion, as a time since epoch
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
 	ring   []provider.WC
 	head   int // oldest
 	count  int
-	arm    armState // with a sink only armAny, until something comes: see lookAtAll
+	arm    armState // with a sink only armAny, until something comes: see pollAll
 	full   bool     // a completion was lost, and the program has polled none since
 	losses uint64   // completions lost for want of room
 	pushed uint64   // completions that have been in the ring
@@ -250,8 +250,8 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if c.unlooked.Load() >= policy.SomeMost && c.seen.Load() > 0 {
-		c.lookFirst()
+	if c.sinceReceive.Load() >= policy.SomeMost && c.seen.Load() > 0 {
+		c.receiveFirst()
 	}
 	if c.deferred.some.Load() && c.seen.Load() > 0 {
 		c.transmitBeforePoll()
@@ -266,24 +266,25 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	}
 	c.took()
 	if len(*c.direct.Load()) == 0 {
-		c.unlooked.Add(uint32(n))
+		c.sinceReceive.Add(uint32(n))
 	}
 	return n, nil
 }
 
-// lookFirst receives before a poll takes completions from the ring. A program whose many
+// receiveFirst receives before a poll takes completions from the ring. A program whose many
 // connections are all busy always finds completions, so it would never receive. The progress
 // goroutine would serve every stream, on a CPU that the peer or the program could use.
 //
-// It receives first, because a poll that has taken completions would lose them if a look did not
+// It receives first, because a poll that has taken completions would lose them if receiving did not
 // return, and because a poll that returns fewer than it could has emptied the CQ. With one P it
-// does nothing: nobody serves the streams at the same time, so looks would only come earlier.
+// does nothing: nobody serves the streams at the same time, so bytes would only be received
+// earlier.
 //
-// It also transmits deferred posts that wait for an empty ring (deferredQPs). With looks the ring
-// is rarely empty, and without this a program that takes 16 completions at a time had 0.6 of the
-// message rate.
-func (c *cq) lookFirst() {
-	c.unlooked.Store(0)
+// It also transmits deferred posts that wait for an empty ring (deferredQPs). When polls receive
+// first, the ring is rarely empty, and without this a program that takes 16 completions at a time
+// had 0.6 of the message rate.
+func (c *cq) receiveFirst() {
+	c.sinceReceive.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
 		if c.deferred.some.Load() {
 			c.transmitSome(false)

@@ -14,7 +14,7 @@ import (
 //
 //   - with the last post that is expected, or when there is enough for a call;
 //   - when a poll finds the QP's send CQ empty, because the program has posted all that it had to;
-//     or when a poll receives before it takes completions (lookFirst);
+//     or when a poll receives before it takes completions (receiveFirst);
 //   - when its send CQ is armed, because the program may be about to sleep, or its receive CQ, if
 //     that has at most policy.Few;
 //   - when a post is refused, because the queue may be full;

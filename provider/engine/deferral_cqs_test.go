@@ -39,7 +39,7 @@ func (s *side) wantNoneDeferred() {
 }
 
 // TestPostsWaitWithTwoCQs: a request for an event of the CQ of its receives ends the wait as well,
-// because the program may be about to sleep. A look at that CQ does not: another thread may do
+// because the program may be about to sleep. A poll of that CQ does not: another thread may do
 // nothing else.
 func TestPostsWaitWithTwoCQs(t *testing.T) {
 	for _, tc := range []struct {
@@ -116,7 +116,7 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 				a.post(2)
 				b.wantReceived("two of three", tc.came)
 				a.dev.progress(a.cq)
-				b.wantReceived("after a look for completions", 5)
+				b.wantReceived("after an empty poll", 5)
 			})
 		})
 	}

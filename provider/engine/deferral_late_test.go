@@ -118,9 +118,9 @@ func waitingQPs(t *testing.T, network transport.Network, addr string, n int, wr 
 	return a, b, qps
 }
 
-// TestLooksTransmit: a look at the streams of a poll whose ring has completions transmits what
-// waits for an empty one, which such a program may never see. One with one P has no such looks.
-func TestLooksTransmit(t *testing.T) {
+// TestReceiveFirstTransmits: a poll that receives first although the ring has completions transmits
+// what waits for an empty one, which such a program may never see. With one P no poll does that.
+func TestReceiveFirstTransmits(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for procs, want := range map[int]int64{1: 0, 2: 2} {
 		runtime.GOMAXPROCS(procs)
@@ -128,9 +128,9 @@ func TestLooksTransmit(t *testing.T) {
 			a, b, _ := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 			b.wantReceived("the posts wait", 0)
 			a.cq.push(provider.WC{}, false)
-			a.cq.unlooked.Store(policy.SomeMost)
+			a.cq.sinceReceive.Store(policy.SomeMost)
 			a.takeAll(1)
-			b.wantReceived("after a look", want)
+			b.wantReceived("after the poll", want)
 		})
 	}
 }

@@ -67,7 +67,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 		{"the third", func(a *side) { a.post(1) }, 6},
 		{"an empty CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
 		{"a request for an event", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
-		{"a look for completions", func(a *side) { a.dev.progress(a.cq) }, 5},
+		{"an empty poll", func(a *side) { a.dev.progress(a.cq) }, 5},
 		{"time", func(*side) { time.Sleep(policy.WaitTimer * 3 / 2) }, 5},
 		{"a disconnect", func(a *side) { a.qp.stream.Load().disconnect() }, 64},
 		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
@@ -213,9 +213,9 @@ func TestSinglePosts(t *testing.T) {
 	}
 }
 
-// TestLookSaysNothing: what a look at the streams has transmitted says nothing about what the
-// program is expected to post.
-func TestLookSaysNothing(t *testing.T) {
+// TestReceiveFirstSaysNothing: what a poll that receives first has transmitted says nothing about
+// what the program is expected to post.
+func TestReceiveFirstSaysNothing(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
 		a.post(1)
 		a.cq.transmitSome(false)

@@ -257,7 +257,7 @@ func (d *device) Close() error {
 }
 
 // spawn calls f on a goroutine that Close waits for. The device must not be closed yet: the caller
-// holds something of it, or is a look at stalls.
+// holds something of it, or is a check of stalls.
 func (d *device) spawn(f func()) {
 	d.tasks.Add(1)
 	sched.Go(func() {

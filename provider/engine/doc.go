@@ -135,7 +135,6 @@ package engine
 //     (tx_transmit.go).
 //   - event loop, or loop: a progress goroutine with the poller and the streams that it serves
 //     (progress.go).
-//   - look: one attempt of a program's poll to receive on a stream, without asking the poller.
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
 //   - record: bytes that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).

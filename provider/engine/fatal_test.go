@@ -97,9 +97,9 @@ func (n firstBrittle) NewPoller() (transport.Poller, error) {
 	return p, err
 }
 
-// TestLookAfterFailure: who looks for completions is not kept in the look when the first loop's
-// poller has failed and the others' have not.
-func TestLookAfterFailure(t *testing.T) {
+// TestBusyWaitAfterFailure: a goroutine that polls before it sleeps is not kept there when the
+// first loop's poller has failed and the others' have not.
+func TestBusyWaitAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := firstBrittle{memnet.New(nil), make(chan struct{}), new(int)}
 		s := newSide(t, Options{Network: net, ProgressGoroutines: 3}, sideOptions{events: true})

@@ -148,7 +148,7 @@ func newRig(t testing.TB, opts Options) *rig {
 	opts.CloseTimeout = time.Hour
 	r := &rig{t: t}
 	r.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
-	// No timer looks at stalled streams: while it has a stream's lock, Ready receives nothing.
+	// No timer checks stalled streams: while it has a stream's lock, Ready receives nothing.
 	// A poller would report the stream again; here nobody does, once in 10 million programs.
 	r.dev.stalls.stop()
 	r.pd, r.other = testkit.Must(r.dev.AllocPD())(t).(*pd), testkit.Must(r.dev.AllocPD())(t).(*pd)

@@ -138,7 +138,7 @@ func TestCloseTimeoutAfterObject(t *testing.T) {
 				SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.STag()}}})
 		half := s.dev.opts.CloseTimeout / 2
 		time.Sleep(half)
-		s.qp.disconnect() // looks come between the ends of calls
+		s.qp.disconnect() // checks come between the ends of calls
 		time.Sleep(o.takes + s.dev.opts.CloseTimeout - half - time.Millisecond)
 		r.wantMessage("what filled the window", mem.b)
 		r.wantMessage("the Send", o.b)

@@ -80,11 +80,11 @@ func (l *eventLoops) Poll() int {
 // Serve polls once, for a goroutine that will not poll again, and takes no lease.
 func (l *eventLoops) Serve() int { return l.untilReady(transport.Poller.Serve) }
 
-func (l *eventLoops) untilReady(look func(transport.Poller) int) int {
+func (l *eventLoops) untilReady(poll func(transport.Poller) int) int {
 	at := int(l.next.Add(1) % uint32(len(l.all)))
 	for range l.all {
 		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
-			if n := look(each.poller); n > 0 {
+			if n := poll(each.poller); n > 0 {
 				return n
 			}
 		}
@@ -112,8 +112,8 @@ type progressState struct {
 	partOctets atomic.Int64 // of long parts
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
-	turns atomic.Uint64 // looks of pollers at some streams (policy.Looks)
-	ready atomic.Bool   // streams had something when an outside poller last looked at all
+	polls atomic.Uint64 // polls of some streams (policy.Polls)
+	ready atomic.Bool   // streams had something when an outside poller last polled all
 	steps chan struct{} // capacity policy.StepsAtOnce
 	woken atomic.Bool   // a goroutine of a start-up was woken and may not have run yet
 
@@ -242,10 +242,10 @@ func (p *progressState) yieldP() {
 // which of them have something. It leaves streams that wait for room, and those of CQs with many
 // QPs, to the poller.
 //
-// It looks at all streams of the device only after policy.SomeMost calls or policy.TurnLong bytes.
+// It polls all streams of the device only after policy.SomeMost calls or policy.TurnLong bytes.
 // Otherwise the answers to a well-behaved peer would wait beside a peer with much traffic: the p99
 // of its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). For a program
-// outside of Go (CQOptions.Sink), whose looks take longer, it looks at all each time while other
+// outside of Go (CQOptions.Sink), whose polls take longer, it polls all each time while other
 // streams have something. Such a program may spin on one CQ and be the target of Writes on other
 // QPs.
 func (d *device) progress(c *cq) {
@@ -254,7 +254,7 @@ func (d *device) progress(c *cq) {
 		c.transmitSome(true)
 	}
 	direct := *c.direct.Load()
-	turn := policy.TurnOfLook(len(direct))
+	turn := policy.TurnOfPoll(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0
 	moved := 0
@@ -264,7 +264,7 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		used, ok := s.rx.look(turn)
+		used, ok := s.rx.pollDirect(turn)
 		if !ok {
 			runtime.Gosched() // to the holder of the lock, if that has no P
 		}
@@ -278,7 +278,7 @@ func (d *device) progress(c *cq) {
 		}
 	}
 	if d.prog.dueAll(moved) || all {
-		if found := d.lookAtAll(c) > 0; c.sink != nil && found != ready {
+		if found := d.pollAll(c) > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
 		}
 	}
@@ -290,11 +290,11 @@ func (d *device) progress(c *cq) {
 	}
 }
 
-// lookAtAll looks at all streams on behalf of a poller of c, and returns how many had something. If
-// c is armed, the program is about to sleep, and this last look takes no lease. One look of a
+// pollAll polls all streams on behalf of a poller of c, and returns how many had something. If
+// c is armed, the program is about to sleep, and this last poll takes no lease. One poll of a
 // program outside of Go is several of these, and goroutines may arm their CQs at the same time.
-// Such looks would begin a lease that nobody holds.
-func (d *device) lookAtAll(c *cq) int {
+// Such polls would begin a lease that nobody holds.
+func (d *device) pollAll(c *cq) int {
 	c.mu.Lock()
 	armed := c.arm != armNone
 	c.mu.Unlock()
@@ -304,17 +304,17 @@ func (d *device) lookAtAll(c *cq) int {
 	return d.poller.Poll()
 }
 
-// dueAll counts a look at some streams that moved so many bytes, and reports whether a look at all
+// dueAll counts a poll of some streams that moved so many bytes, and reports whether a poll of all
 // streams is due.
 func (p *progressState) dueAll(moved int) bool {
-	looks := policy.Looks(moved)
-	return p.turns.Add(looks)%policy.SomeMost < looks
+	n := policy.Polls(moved)
+	return p.polls.Add(n)%policy.SomeMost < n
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 
 // keepContext reports whether one more stream may keep its receive context, because part of a long
-// FPDU has come. It may until it has stood still from one look at stalled streams to the next.
+// FPDU has come. It may until it has stood still from one check of stalled streams to the next.
 func (p *progressState) keepContext() bool {
 	if p.kept.Add(1) <= policy.ContextsKept {
 		return true

@@ -27,18 +27,18 @@ func (p *countedPoller) Poll() int {
 func (p *countedPoller) Serve() int   { p.serves++; return p.ready }
 func (p *countedPoller) BeforeSleep() {}
 
-// TestLastLookTakesNoLease: a program that arms its CQ and looks once more before it sleeps takes
-// no lease. A look of a program outside of Go is several, and many goroutines may arm at the same
-// time: if their looks were polls, the progress goroutine would leave the streams to those that
+// TestLastPollTakesNoLease: a program that arms its CQ and polls once more before it sleeps takes
+// no lease. A poll of a program outside of Go is several, and many goroutines may arm at the same
+// time: if these began a lease, the progress goroutine would leave the streams to those that
 // sleep.
-func TestLastLookTakesNoLease(t *testing.T) {
+func TestLastPollTakesNoLease(t *testing.T) {
 	p := new(countedPoller)
 	d := &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}}
 	inGo := &cq{dev: d, ch: &compChannel{dev: d}, ring: make([]provider.WC, 1)}
 	inGo.ch.wake.init()
 	for name, c := range map[string]*cq{"in Go": inGo, "outside": {dev: d, sink: discard{}}} {
 		c.direct.Store(&[]*qp{}) // as with many QPs
-		look := func(what string, polls, serves int) {
+		poll := func(what string, polls, serves int) {
 			p.polls, p.serves = 0, 0
 			if n, err := c.Poll(make([]provider.WC, 1)); n != 0 || err != nil {
 				t.Fatalf("%s, %s: %d completions, %v", name, what, n, err)
@@ -48,17 +48,17 @@ func TestLastLookTakesNoLease(t *testing.T) {
 					p.polls, p.serves, polls, serves)
 			}
 		}
-		look("not armed", 1, 0)
+		poll("not armed", 1, 0)
 		testkit.OK(t, c.ReqNotify(false))
-		look("armed", 0, 1)
-		look("armed still", 0, 1)
+		poll("armed", 0, 1)
+		poll("armed still", 0, 1)
 		c.push(provider.WC{}, false) // wakes the program
 		c.take(make([]provider.WC, 1))
-		look("awake", 1, 0)
+		poll("awake", 1, 0)
 	}
 }
 
-// TestPollerServesOthers: a poller of a CQ with few QPs looks at the device's other streams each
+// TestPollerServesOthers: a poller of a CQ with few QPs polls the device's other streams each
 // 64th time, and a program outside of Go each time while these have something. All such pollers of
 // the device know that, whichever of them has seen it.
 func TestPollerServesOthers(t *testing.T) {
@@ -69,21 +69,21 @@ func TestPollerServesOthers(t *testing.T) {
 		cqs[i] = &cq{dev: d, sink: discard{}}
 		cqs[i].direct.Store(&[]*qp{{}}) // without a connection
 	}
-	polls := func(looks int) int {
+	polls := func(count int) int {
 		before := p.polls
-		for i := range looks {
+		for i := range count {
 			d.progress(cqs[i%len(cqs)])
 		}
 		return p.polls - before
 	}
 	if n := polls(10 * policy.SomeMost); n != 10 {
-		t.Errorf("%d looks at other streams, which have nothing; want 10", n)
+		t.Errorf("%d polls of other streams, which have nothing; want 10", n)
 	}
 	p.ready = 1
-	for polls(1) == 0 { // the look that finds it
+	for polls(1) == 0 { // the poll that finds it
 	}
 	if n := polls(100); n != 100 {
-		t.Errorf("%d of 100 looks are at other streams, which have something", n)
+		t.Errorf("%d of 100 polls are of other streams, which have something", n)
 	}
 	inGo := &cq{dev: d}
 	inGo.direct.Store(&[]*qp{{}})
@@ -92,15 +92,15 @@ func TestPollerServesOthers(t *testing.T) {
 		d.progress(inGo)
 	}
 	if n := p.polls - before; n != 10 {
-		t.Errorf("a goroutine looks %d times at other streams, which have something; want 10", n)
+		t.Errorf("a goroutine polls %d times other streams, which have something; want 10", n)
 	}
 	p.ready = 0
 	if n := polls(1 + 10*policy.SomeMost); n != 11 {
-		t.Errorf("%d looks at other streams, which have nothing any more; want 11", n)
+		t.Errorf("%d polls of other streams, which have nothing any more; want 11", n)
 	}
 }
 
-// TestDueAll: a look at all streams is due after policy.SomeMost looks at some, and after
+// TestDueAll: a poll of all streams is due after policy.SomeMost polls of some, and after
 // policy.TurnLong bytes.
 func TestDueAll(t *testing.T) {
 	for moved, want := range map[int]int{
@@ -114,15 +114,15 @@ func TestDueAll(t *testing.T) {
 			}
 		}
 		if due < want || due > want+want/10 {
-			t.Errorf("%d bytes a look: %d of %d looks are at all streams, want %d", moved, due, 10*policy.SomeMost, want)
+			t.Errorf("%d bytes a poll: %d of %d polls are of all streams, want %d", moved, due, 10*policy.SomeMost, want)
 		}
 	}
 }
 
-// TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
-// looks at the streams of all loops, once for each policy.SomeMost that it has taken, before it
+// TestPollsThatTakeReceive: a program that always finds completions in the ring of a CQ with many
+// QPs polls the streams of all loops, once for each policy.SomeMost that it has taken, before it
 // takes more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
-func TestPollsThatTakeLook(t *testing.T) {
+func TestPollsThatTakeReceive(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	const all = policy.SomeMost
 	ones := slices.Repeat([]int{1}, 3*all+1)
@@ -131,14 +131,14 @@ func TestPollsThatTakeLook(t *testing.T) {
 		procs  int
 		direct []*qp
 		takes  []int // of each poll
-		looks  int
+		polls  int
 	}{
 		{"one by one", 2, nil, ones, 3},
 		{"one too few", 2, nil, ones[:all], 0},
 		{"more at once", 2, nil, []int{2 * all, 2 * all, 2 * all}, 2},
 		{"few after many", 2, nil, []int{2 * all, 1, 1, 1, 1}, 1},
-		{"none after many: the look of a poll that finds nothing is enough", 2, nil, []int{2 * all, 0}, 1},
-		{"few QPs, which are looked at directly", 2, []*qp{{}}, []int{all, all, all}, 0},
+		{"none after many: a poll that finds nothing has received", 2, nil, []int{2 * all, 0}, 1},
+		{"few QPs, which are polled directly", 2, []*qp{{}}, []int{all, all, all}, 0},
 		{"one P", 1, nil, []int{all, all, all}, 0},
 	} {
 		runtime.GOMAXPROCS(c.procs)
@@ -157,8 +157,8 @@ func TestPollsThatTakeLook(t *testing.T) {
 			}
 		}
 		for i, p := range pollers {
-			if p.polls != c.looks {
-				t.Errorf("%s: %d looks at loop %d, want %d", c.name, p.polls, i, c.looks)
+			if p.polls != c.polls {
+				t.Errorf("%s: %d polls of loop %d, want %d", c.name, p.polls, i, c.polls)
 			}
 		}
 	}
@@ -175,9 +175,9 @@ func (p *funcPoller) Poll() int {
 	return 0
 }
 
-// TestLooksLoseNothing: a look that does not return, because a handler panics or ends the
-// goroutine, leaves the completions in the ring that the poll would have returned.
-func TestLooksLoseNothing(t *testing.T) {
+// TestReceiveFirstLosesNothing: receiving that does not return, because a handler panics or ends
+// the goroutine, leaves the completions in the ring that the poll would have returned.
+func TestReceiveFirstLosesNothing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	for name, f := range map[string]func(){
 		"panic": func() { panic("a handler") }, "Goexit": runtime.Goexit,
@@ -191,7 +191,7 @@ func TestLooksLoseNothing(t *testing.T) {
 			defer close(ended)
 			defer func() { _ = recover() }()
 			_, _ = q.Poll(make([]provider.WC, policy.SomeMost))
-			t.Errorf("%s: the poll has returned, and so has not looked", name)
+			t.Errorf("%s: the poll has returned, and so has not received", name)
 		}()
 		<-ended
 		if n, err := q.Poll(make([]provider.WC, 2*policy.SomeMost)); n != policy.SomeMost || err != nil {
@@ -200,9 +200,9 @@ func TestLooksLoseNothing(t *testing.T) {
 	}
 }
 
-// TestLooksComeFirst: a poll that returns less than it could has emptied the CQ, also of what its
-// own look has brought.
-func TestLooksComeFirst(t *testing.T) {
+// TestReceiveComesFirst: a poll that returns less than it could has emptied the CQ, also of what
+// its own receiving has brought.
+func TestReceiveComesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	var q *cq
 	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, policy.SomeMost)

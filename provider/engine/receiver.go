@@ -86,9 +86,9 @@ func (rx *receiver) poll(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look receives what has arrived for a poll that reads the stream directly. It returns false if
-// another goroutine is receiving.
-func (rx *receiver) look(turn int) (used int, ok bool) {
+// pollDirect receives what has arrived for a poll that reads the stream directly. It returns false
+// if another goroutine is receiving.
+func (rx *receiver) pollDirect(turn int) (used int, ok bool) {
 	if !rx.mu.TryLock() {
 		return 0, false
 	}

@@ -119,7 +119,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 		fpdu = r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 3*partSmall))
 		r.write(fpdu[:2*partSmall])
 		want("half a long FPDU", 0, 1)
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		want("when it has stood still", 0, 0)
 	})
 	storyOn(t, memnet.Options{Window: 100}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
@@ -153,7 +153,7 @@ func TestStalledPeers(t *testing.T) {
 			t.Errorf("%d contexts are lent, want %d", c, policy.ContextsKept)
 		}
 		s.wantServed("others", r)
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		if _, c := lent(s.dev); c != 0 {
 			t.Errorf("%d contexts are lent to peers that have stopped for long, want 0", c)
 		}

@@ -53,15 +53,15 @@ var (
 // stalls watches the streams of a device that may be stalled.
 type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
-	fresh   []*stream // joined since the last look
+	fresh   []*stream // joined since the last check
 	prune   int       // the length of fresh at which ended streams are removed
 	timer   *time.Timer
 	due     time.Time // when the timer was to expire
 	armed   bool
 	stopped bool
-	looks   sync.WaitGroup // the armed timer, and what it calls
+	checks  sync.WaitGroup // the armed timer, and what it calls
 
-	known []stall // used only by look, which never runs twice at a time
+	known []stall // used only by check, which never runs twice at a time
 }
 
 // stall is a stream that is watched.
@@ -70,7 +70,7 @@ type stall struct {
 	rx, tx stallSide
 }
 
-// stallSide is where one side of a stream was at the look that first found it waiting for the peer
+// stallSide is where one side of a stream was at the check that first found it waiting for the peer
 // to finish an FPDU or to take bytes. It is valid as long as the side waits for the same.
 type stallSide struct {
 	on     bool // it waits for the peer
@@ -100,32 +100,32 @@ func (w *stalls) arm(d *device) {
 		return
 	}
 	w.armed = true
-	w.looks.Add(1)
+	w.checks.Add(1)
 	period := d.opts.stallPeriod()
 	w.due = time.Now().Add(period)
 	if w.timer == nil {
-		w.timer = time.AfterFunc(period, func() { w.look(d) })
+		w.timer = time.AfterFunc(period, func() { w.check(d) })
 		return
 	}
 	w.timer.Reset(period)
 }
 
-// stallPeriod returns the time between two looks at stalled streams.
+// stallPeriod returns the time between two checks of stalled streams.
 func (o *Options) stallPeriod() time.Duration {
-	period := policy.StallLook
+	period := policy.StallPeriod
 	for _, limit := range []time.Duration{o.FPDUTimeout, o.SendTimeout} {
 		if limit > 0 {
-			period = min(period, limit/policy.LooksPerLimit)
+			period = min(period, limit/policy.ChecksPerLimit)
 		}
 	}
 	return max(period, time.Millisecond)
 }
 
-// look checks all streams that are watched. If it runs late, this process or the machine has stood
+// check checks all streams that are watched. If it runs late, this process or the machine has stood
 // still. Bytes that came in that time may still be in the sockets, so the delay does not count
 // against the peers.
-func (w *stalls) look(d *device) {
-	defer w.looks.Done()
+func (w *stalls) check(d *device) {
+	defer w.checks.Done()
 	w.mu.Lock()
 	for _, s := range w.fresh {
 		w.known = append(w.known, stall{s: s})
@@ -141,7 +141,7 @@ func (w *stalls) look(d *device) {
 	for i := range w.known {
 		st := &w.known[i]
 		st.rx.since, st.tx.since = st.rx.since.Add(late), st.tx.since.Add(late)
-		if st.look(now) {
+		if st.check(now) {
 			stay = append(stay, *st)
 		}
 	}
@@ -166,7 +166,7 @@ func trimmed[T any](s []T) []T {
 }
 
 // shrink ends streams if all parts of FPDUs together take more memory than they may. It ends only
-// streams that are still in the FPDU in which an earlier look found them, of the peers that have
+// streams that are still in the FPDU in which an earlier check found them, of the peers that have
 // most bytes of such parts. Otherwise one peer could make the engine end the streams of all slow
 // peers.
 func (w *stalls) shrink(d *device, now time.Time) {
@@ -194,7 +194,7 @@ func (w *stalls) shrink(d *device, now time.Time) {
 }
 
 // eachPart calls f, with rx.mu held, for each stream with a long part of an FPDU in which an
-// earlier look found it. n is how many bytes the part has.
+// earlier check found it. n is how many bytes the part has.
 func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 	for i := range w.known {
 		st := &w.known[i]
@@ -227,20 +227,20 @@ func excess(counts []int64, over int64) int64 {
 	return 0
 }
 
-// stop ends the watch, and waits for a look that is in progress. There are no streams any more.
+// stop ends the watch, and waits for a check that is in progress. There are no streams any more.
 func (w *stalls) stop() {
 	w.mu.Lock()
 	w.stopped = true
 	if w.armed && w.timer.Stop() {
-		w.looks.Done()
+		w.checks.Done()
 	}
 	w.mu.Unlock()
-	w.looks.Wait()
+	w.checks.Wait()
 }
 
-// look checks the stream, and reports whether the next look must check it, too. It also reports
+// check checks the stream, and reports whether the next check must check it, too. It also reports
 // true if another goroutine has one of the stream's locks now.
-func (st *stall) look(now time.Time) bool {
+func (st *stall) check(now time.Time) bool {
 	s := st.s
 	if s.hasFinished() {
 		return false
@@ -248,7 +248,7 @@ func (st *stall) look(now time.Time) bool {
 	if s.over() || !s.rx.mu.TryLock() {
 		return true
 	}
-	stay := st.lookLocked(now)
+	stay := st.checkLocked(now)
 	s.rx.park() // for a goroutine that may have tried to, and did not get the lock
 	s.rx.mu.Unlock()
 	if s.over() {
@@ -257,15 +257,15 @@ func (st *stall) look(now time.Time) bool {
 	return stay
 }
 
-// lookLocked checks the stream with rx.mu held.
-func (st *stall) lookLocked(now time.Time) bool {
+// checkLocked checks the stream with rx.mu held.
+func (st *stall) checkLocked(now time.Time) bool {
 	s := st.s
 	if !s.tx.mu.TryLock() {
 		return true
 	}
 	defer s.tx.unlock()
-	st.lookRx(now)
-	st.lookTx(now)
+	st.checkRx(now)
+	st.checkTx(now)
 	if s.tx.b != nil && s.tx.b.Built() == 0 {
 		s.tx.putBatch()
 	}
@@ -276,8 +276,8 @@ func (st *stall) lookLocked(now time.Time) bool {
 	return false
 }
 
-// lookRx ends the stream if it has been inside one FPDU for too long.
-func (st *stall) lookRx(now time.Time) {
+// checkRx ends the stream if it has been inside one FPDU for too long.
+func (st *stall) checkRx(now time.Time) {
 	s := st.s
 	r := &s.rx
 	at := uint64(r.taken)
@@ -295,9 +295,9 @@ func (st *stall) lookRx(now time.Time) {
 	}
 }
 
-// lookTx ends the stream if the peer has taken too little for too long while the socket was full.
+// checkTx ends the stream if the peer has taken too little for too long while the socket was full.
 // It sends no Terminate, because the socket has no room for one.
-func (st *stall) lookTx(now time.Time) {
+func (st *stall) checkTx(now time.Time) {
 	s := st.s
 	t := &s.tx
 	at, owed := s.tx.moved.Load(), s.tx.owed()
@@ -308,7 +308,7 @@ func (st *stall) lookTx(now time.Time) {
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
 	case !st.tx.filled:
 		// The transmit side may have been put off, although the socket has room. A stream that has
-		// moved since then is left to its turns, because a look at many busy streams would send
+		// moved since then is left to its turns, because a check of many busy streams would send
 		// more than all their turns.
 		s.tx.fillSocket()
 		st.tx.filled = true

@@ -106,7 +106,7 @@ func TestPartsBehindObjects(t *testing.T) {
 		}
 		fpdu := good.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true), make([]byte, 60_000))
 		good.write(fpdu[:40_000])
-		time.Sleep(4 * policy.StallLook)
+		time.Sleep(4 * policy.StallPeriod)
 		if err := q.Cause(); err != nil {
 			t.Errorf("a peer that has stopped for four seconds, beside others that wait for an "+
 				"object, is cut: %v", err)
@@ -121,7 +121,7 @@ func TestPartsBehindObjects(t *testing.T) {
 }
 
 // TestFirstTimeASocketIsFull: a stream whose socket is full for the first time has a batch and
-// what was copied for it, for two looks at most; then the rest of one FPDU.
+// what was copied for it, for two checks at most; then the rest of one FPDU.
 func TestFirstTimeASocketIsFull(t *testing.T) {
 	const batch = 96 << 10 // itself
 	if n := unsafe.Sizeof(frames.Batch{}); n > batch {
@@ -139,9 +139,9 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 					t.Errorf("MSS %d: %d batches and %d bytes are pinned at first, "+
 						"want one and %d", mss, batches, octets, policy.BatchOctets+policy.Chunk)
 				}
-				time.Sleep(2*policy.StallLook + time.Millisecond)
+				time.Sleep(2*policy.StallPeriod + time.Millisecond)
 				if batches, octets := st.pins(); batches != 0 || octets > min(mss, policy.Chunk) {
-					t.Errorf("MSS %d: %d batches and %d bytes are pinned after two looks", mss,
+					t.Errorf("MSS %d: %d batches and %d bytes are pinned after two checks", mss,
 						batches, octets)
 				}
 			})
@@ -198,7 +198,7 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 						synctest.Wait()
 						st := s.qp.stream.Load()
 						_, first := st.pins()
-						time.Sleep(3 * policy.StallLook)
+						time.Sleep(3 * policy.StallPeriod)
 						batches, octets := st.pins()
 						if !asks && size == most && octets < most/2 {
 							t.Errorf("CRC %v: %d bytes are pinned, want the rest of %d",
@@ -239,7 +239,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 				make([]byte, 1300))...)
 		}
 		r.write(b)
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		st := q.stream.Load()
 		st.rx.mu.Lock()
 		part, storing := 0, st.rx.storing()
@@ -262,17 +262,17 @@ func heldBehindAnObject(t *testing.T, others int64) {
 	})
 }
 
-// TestLookLeavesBusyStreams: a look at a stream that has been put off, and that moves from one
-// look to the next, sends nothing for it: what many such streams have to send would be far more
-// than a turn. Once it has not moved, the look fills its socket.
-func TestLookLeavesBusyStreams(t *testing.T) {
+// TestCheckLeavesBusyStreams: a check of a stream that has been put off, and that moves from one
+// check to the next, sends nothing for it: what many such streams have to send would be far more
+// than a turn. Once it has not moved, the check fills its socket.
+func TestCheckLeavesBusyStreams(t *testing.T) {
 	net := memnet.Options{Window: 1 << 30, MSS: 9000}
 	byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
 		q, r := s.besides(network)
 		src := s.reg(16<<20, 0)
 		testkit.Must(q.PostSend([]provider.SendWR{src.writeAll(16 << 20)}))(s.t)
 		st := q.stream.Load()
-		look := stall{s: st}
+		st := stall{s: st}
 		sent := func(do func()) uint64 {
 			before := st.tx.moved.Load()
 			do()
@@ -280,16 +280,16 @@ func TestLookLeavesBusyStreams(t *testing.T) {
 			return st.tx.moved.Load() - before
 		}
 		for range 3 {
-			if n := sent(func() { look.look(time.Now()) }); n != 0 {
-				s.t.Errorf("a look has sent %d bytes of a stream that moves, want none", n)
+			if n := sent(func() { st.check(time.Now()) }); n != 0 {
+				s.t.Errorf("a check has sent %d bytes of a stream that moves, want none", n)
 			}
 			if n := sent(func() { s.dev.poller.Poll() }); n == 0 {
 				s.t.Fatal("the poller has sent nothing; the stream is not put off")
 			}
 		}
-		look.look(time.Now())
-		if n := sent(func() { look.look(time.Now()) }); n == 0 {
-			s.t.Error("a look has sent nothing of a stream that has not moved, and has room")
+		st.check(time.Now())
+		if n := sent(func() { st.check(time.Now()) }); n == 0 {
+			s.t.Error("a check has sent nothing of a stream that has not moved, and has room")
 		}
 	})
 }

@@ -54,7 +54,7 @@ func (r *raw) take(n int) {
 // wantNoWatch checks that no stream is watched for stalls, and that no timer runs.
 func (s *side) wantNoWatch(what string) {
 	s.t.Helper()
-	time.Sleep(3 * policy.StallLook)
+	time.Sleep(3 * policy.StallPeriod)
 	w := &s.dev.stalls
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,8 +179,8 @@ func TestSendTimeout(t *testing.T) {
 	})
 }
 
-// TestSendTimeoutAfterObject: a peer that takes nothing is cut even if the device looked at the
-// stream while it waited for an object, because that look does not count and stops watching.
+// TestSendTimeoutAfterObject: a peer that takes nothing is cut even if the device checked the
+// stream while it waited for an object, because that check does not count and stops watching.
 func TestSendTimeoutAfterObject(t *testing.T) {
 	const limit, size = 10 * time.Second, 1 << 20
 	net, opts := memnet.Options{Window: 2000}, Options{SendTimeout: limit}
@@ -190,7 +190,7 @@ func TestSendTimeoutAfterObject(t *testing.T) {
 		r.readReq(rdmap.ReadRequest{SourceSTag: m.STag(), SourceTO: m.Addr(), Size: size})
 		calls := o.take()
 		calls[0].answer <- nil // fills the socket
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		for _, c := range append(calls[1:], o.take()...) {
 			c.answer <- nil
 		}
@@ -230,7 +230,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 			src := s.reg(c.size, everything)
 			pattern(src.b, 5)
 			r.ask(src, c.size, c.count)
-			time.Sleep(3 * policy.StallLook)
+			time.Sleep(3 * policy.StallPeriod)
 			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
 				t.Errorf("%s: %d batches and %d bytes are pinned, want no batch and at most %d "+
 					"octets",
@@ -275,20 +275,20 @@ func TestSmallPartsKeepNoContext(t *testing.T) {
 	})
 }
 
-// TestLateLook: the time for which this process stood still does not count against the peer.
-func TestLateLook(t *testing.T) {
+// TestLateCheck: the time for which this process stood still does not count against the peer.
+func TestLateCheck(t *testing.T) {
 	const limit = 10 * time.Second
 	story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 		began := time.Now()
 		r.write([]byte{0})
-		time.Sleep(limit/2 + policy.StallLook/3) // between two looks
+		time.Sleep(limit/2 + policy.StallPeriod/3) // between two checks
 		w := &s.dev.stalls
 		w.mu.Lock()
 		w.timer.Stop()
 		w.mu.Unlock()
 		const stood = time.Hour
 		time.Sleep(stood)
-		w.look(s.dev)
+		w.check(s.dev)
 		s.wantGoesOn("this side stood still")
 		s.wantTimeout("afterwards the time goes on", began.Add(stood), limit)
 	})
@@ -319,7 +319,7 @@ func TestPartsOfAll(t *testing.T) {
 		fpdu := good.fpdu(rdmap.WriteHeader(dst.m.STag(), dst.to(0), true), make([]byte, 60_000))
 		for range 10 {
 			good.write(fpdu[:part])
-			time.Sleep(policy.StallLook / 2)
+			time.Sleep(policy.StallPeriod / 2)
 			good.write(fpdu[part:])
 		}
 		if n := s.dev.prog.partOctets.Load(); n > most {
@@ -367,7 +367,7 @@ func TestPartsAreFair(t *testing.T) {
 			q, _ := begin(memAddr)
 			qps = append(qps, q)
 		}
-		time.Sleep(10 * policy.StallLook)
+		time.Sleep(10 * policy.StallPeriod)
 		if n := s.dev.prog.partOctets.Load(); n > most {
 			t.Errorf("%d bytes are held for parts of FPDUs, more than %d", n, most)
 		}
@@ -427,7 +427,7 @@ func TestStallsAreForgotten(t *testing.T) {
 			all = append(all, st)
 			st.watch()
 		}
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		w.mu.Lock()
 		n := len(w.known)
 		w.mu.Unlock()
@@ -437,7 +437,7 @@ func TestStallsAreForgotten(t *testing.T) {
 		for _, st := range all {
 			st.phase.Store(uint32(phaseFinished))
 		}
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		s.wantNoWatch("all have ended")
 		w.mu.Lock()
 		n = max(cap(w.known), cap(w.fresh))

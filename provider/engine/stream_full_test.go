@@ -29,7 +29,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 			r.readMSN++
 		}
 		r.write(requests)
-		time.Sleep(3 * policy.StallLook)
+		time.Sleep(3 * policy.StallPeriod)
 		st := q.stream.Load()
 		st.tx.mu.Lock()
 		held := st.tx.held != nil

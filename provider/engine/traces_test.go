@@ -181,7 +181,7 @@ func judge(events []traced) (j judgement) {
 		d             policy.Deferral
 		run           policy.Run
 		since, polled time.Duration
-		looks, polls  uint64
+		direct, polls uint64
 	)
 	end := func(by int, now time.Duration) {
 		if d.Waits() {
@@ -228,7 +228,7 @@ func judge(events []traced) (j judgement) {
 			}
 			for range e.args[1] {
 				run = run.Found()
-				if looks++; looks%policy.SomeMost == 0 {
+				if direct++; direct%policy.SomeMost == 0 {
 					if polls++; polls == policy.LeasePolls {
 						j.leases++
 					}

@@ -32,7 +32,7 @@ func (tx *sender) transmit() {
 	}
 	if tx.blocked.Load() && !tx.room.Swap(false) {
 		tx.memoryAhead()
-		tx.s.watch() // a look stops watching while an object is read
+		tx.s.watch() // a check stops watching while an object is read
 		return       // trying again would cost a system call per post
 	}
 	tx.restoreBatch()

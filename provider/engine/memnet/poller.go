@@ -193,7 +193,7 @@ func (p *poller) Serve() int {
 	var round turns.Round
 	round.Begin(&p.sharing)
 	for _, reg := range batch[:n] {
-		readable, writable := reg.look()
+		readable, writable := reg.readiness()
 		if readable || writable {
 			p.queue(reg) // and it stays there as long as it is ready
 			round.Add(&reg.turns)
@@ -224,8 +224,8 @@ func (reg *registration) ready(readable, writable bool, turn int) (used int, mor
 	return 4 * policy.CallCost, false // it wakes a goroutine
 }
 
-// look returns the readiness that a handler wants to have reported.
-func (reg *registration) look() (readable, writable bool) {
+// readiness returns the readiness that a handler wants to have reported.
+func (reg *registration) readiness() (readable, writable bool) {
 	c := reg.conn
 	c.lk.mu.Lock()
 	defer c.lk.mu.Unlock()
@@ -248,7 +248,7 @@ func (p *poller) anyReady() bool {
 		first.queued = false
 		p.ready = p.ready[:copy(p.ready, p.ready[1:])]
 		p.mu.Unlock()
-		if readable, writable := first.look(); readable || writable {
+		if readable, writable := first.readiness(); readable || writable {
 			p.queue(first)
 			return true
 		}

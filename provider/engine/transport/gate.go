@@ -43,15 +43,15 @@ type gate struct {
 	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
 	armed       bool
-	looked      bool // peek has been called since sleep began
+	peeked      bool // peek has been called since sleep began
 	gotWake     bool // results of the last peek
 	gotSockets  bool
 	hasDeadline bool
 	done        <-chan struct{} // of the context that stop belongs to
 	stop        func() bool
 
-	look  func(fd uintptr) bool // peek, bound once so that Wait does not allocate
-	admit struct {              // arguments of arm
+	peekFunc func(fd uintptr) bool // peek, bound once so that Wait does not allocate
+	admit    struct {              // arguments of arm
 		control func(fd uintptr) // admitSockets, bound likewise
 		on      bool
 		err     error
@@ -66,7 +66,7 @@ const (
 
 func (g *gate) open(sockets *fdRef) error {
 	g.sockets = sockets
-	g.look, g.admit.control = g.peek, g.admitSockets
+	g.peekFunc, g.admit.control = g.peek, g.admitSockets
 	wakeFD, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
@@ -245,8 +245,8 @@ func (g *gate) sleep(deadline time.Time) error {
 		}
 		g.hasDeadline = !deadline.IsZero()
 	}
-	g.looked = false
-	if err := g.rc.Read(g.look); err != nil {
+	g.peeked = false
+	if err := g.rc.Read(g.peekFunc); err != nil {
 		return err
 	}
 	if g.gotSockets {
@@ -267,10 +267,10 @@ func (g *gate) sleep(deadline time.Time) error {
 // through.
 func (g *gate) peek(fd uintptr) bool {
 	g.gotWake, g.gotSockets = false, false
-	if g.looked && !g.yielding.Load() {
+	if g.peeked && !g.yielding.Load() {
 		return true
 	}
-	g.looked = true
+	g.peeked = true
 	var events [2]unix.EpollEvent
 	n := epollLast(int(fd), events[:])
 	for _, ev := range events[:n] {

@@ -171,7 +171,7 @@ func TestBeforeSleep(t *testing.T) {
 }
 
 // TestWaitWithOneP: a goroutine that parks sees what comes before and while it parks, with the one
-// P for which the scheduler sees its last look.
+// P for which the scheduler sees its last poll.
 func TestWaitWithOneP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	p, r := newReader(t)

@@ -56,7 +56,7 @@ func (ls *listening) await(a *arrival) {
 	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.m.cfg.StartupTimeout)
 	defer cancel()
 	var late error
-	for !ls.look(a, late) {
+	for !ls.check(a, late) {
 		select {
 		case <-a.done:
 		case <-a.wire.readable:
@@ -66,9 +66,9 @@ func (ls *listening) await(a *arrival) {
 	}
 }
 
-// look reads what has come on a connection and, if that is its Request, on earlier connections of
+// check reads what has come on a connection and, if that is its Request, on earlier connections of
 // its peer. It reports whether a is done. With late, the error of a's time limit, it always is.
-func (ls *listening) look(a *arrival, late error) bool {
+func (ls *listening) check(a *arrival, late error) bool {
 	ls.turn <- struct{}{}
 	defer func() { <-ls.turn }()
 	select {

@@ -2,8 +2,8 @@ package policy
 
 import "math/bits"
 
-// TurnOfLook returns the turn of one of n streams that a poller reads directly, in bytes.
-func TurnOfLook(n int) int {
+// TurnOfPoll returns the turn of one of n streams that a poller reads directly, in bytes.
+func TurnOfPoll(n int) int {
 	if n == 1 {
 		return TurnSole
 	}

@@ -120,9 +120,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestTurnOfLook(t *testing.T) {
+func TestTurnOfPoll(t *testing.T) {
 	for n, want := range map[int]int{0: TurnOne, 1: TurnSole, 2: TurnOne, 8: TurnOne} {
-		if got := TurnOfLook(n); got != want {
+		if got := TurnOfPoll(n); got != want {
 			t.Errorf("the turn of one of %d streams is %d, want %d", n, got, want)
 		}
 	}

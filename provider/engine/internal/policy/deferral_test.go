@@ -206,7 +206,7 @@ func TestDeferral(t *testing.T) {
 	})
 }
 
-// TestIdleProgram: a single post leaves at once after a run, which RunTime ends, or two looks at an
+// TestIdleProgram: a single post leaves at once after a run, which RunTime ends, or two polls of an
 // empty CQ, whatever has completed (E1 of an earlier reading: it waited for a timer).
 func TestIdleProgram(t *testing.T) {
 	for _, tc := range []struct {

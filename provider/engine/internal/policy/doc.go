@@ -46,16 +46,16 @@
 //	        |      a CQ is armed, or a goroutine    |
 //	        +------ is about to sleep --------------+
 //
-// A Poll is a look at all streams of the loop; the last looks of a program whose CQ is armed, and
-// which is about to sleep, do not count. A program with few QPs looks at their streams, and at all
-// streams after as many looks or bytes as [Looks] says. A program keeps the lease even if it polls
+// A Poll asks all streams of the loop; the last polls of a program whose CQ is armed, and
+// which is about to sleep, do not count. A program with few QPs polls their streams, and all
+// streams after as many polls or bytes as [Polls] says. A program keeps the lease even if it polls
 // rarely, because each Poll moves a MiB or it answers 64 messages after each. Its Polls are long,
 // and the time between them is short. A program that pauses for LeaseTime, or that sleeps between
 // events, has no lease.
 //
 // # How much at once
 //
-// A turn is what a stream moves before other streams have their turns. [TurnOfLook], [TurnOfPost],
+// A turn is what a stream moves before other streams have their turns. [TurnOfPoll], [TurnOfPost],
 // [TurnOfShort] and [TurnOfLong] decide how long it is, from how many streams there are and what is
 // left. One call sends a [Batch]. Its size follows what the socket takes:
 //
@@ -76,5 +76,5 @@
 //	       -----------------------------------------------------------------> the shift of
 //	shift                                                                     those FPDUs
 //	       -----------------------------------------------------------------> less by one, or
-//	             a full read whose FPDUs were longer                          that of the FPDUs
+//	             a full read whose FPDUs were longer                          the FPDUs' shift
 package policy

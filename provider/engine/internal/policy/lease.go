@@ -7,7 +7,8 @@ import "time"
 // since a goroutine was last about to sleep.
 func Leased(polled, now time.Duration) bool { return polled != 0 && now-polled < LeaseTime }
 
-// Looks returns how many looks a look at some streams counts as if it has moved so many bytes.
-// After SomeMost of them, a program looks at all streams: that is a Poll, which renews the lease.
-// So TurnLong bytes renew it, too, which may take as long as hundreds of looks that find nothing.
-func Looks(moved int) uint64 { return 1 + uint64(moved/(TurnLong/SomeMost)) }
+// Polls returns how many polls a poll of some streams counts as if it has moved so many bytes.
+// After SomeMost of them, a program polls all streams: that is a Poll of the poller, which renews
+// the lease. So TurnLong bytes renew it, too, which may take as long as hundreds of polls that find
+// nothing.
+func Polls(moved int) uint64 { return 1 + uint64(moved/(TurnLong/SomeMost)) }

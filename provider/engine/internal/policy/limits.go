@@ -56,8 +56,8 @@ const (
 	// Measured: 16 instead of 64 gained 1.00 (0.45 to 1.59) with 1,000 QPs.
 	Round = 64
 
-	// SomeMost is how many completions may be taken, and how many looks at some streams made,
-	// before all streams are looked at.
+	// SomeMost is how many completions may be taken, and how many polls of some streams made,
+	// before all streams are polled.
 	SomeMost = 64
 
 	// LeasePolls is how many consecutive Polls, with no goroutine about to sleep in between, begin
@@ -85,7 +85,7 @@ const (
 	// others poll. Measured: round trips of a net.Conn beside them 0.02 ms, and 6.9 without.
 	NetpollEvery = 200 * time.Microsecond
 
-	// MostLoops is the largest default number of progress goroutines of a device. A look at all
+	// MostLoops is the largest default number of progress goroutines of a device. A poll of all
 	// streams of a device asks each loop. Nothing was measured on more than two CPUs.
 	MostLoops = 16
 
@@ -219,9 +219,9 @@ const (
 	LocalReceiveBuffer = 2 << 20
 	LocalSendBuffer    = 256 << 10
 
-	// StallLook is the longest time between two looks at stalled streams, and how long one keeps
-	// more memory than it needs. There are at least LooksPerLimit of them in a time limit of a
+	// StallPeriod is the longest time between two checks of stalled streams, and how long one keeps
+	// more memory than it needs. There are at least ChecksPerLimit of them in a time limit of a
 	// peer, so no limit is exceeded by much.
-	StallLook     = time.Second
-	LooksPerLimit = 8
+	StallPeriod    = time.Second
+	ChecksPerLimit = 8
 )
