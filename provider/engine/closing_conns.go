@@ -175,8 +175,8 @@ func (d *closingConns) len() int {
 	return len(d.places)
 }
 
-// drop reads and discards what has arrived on conn, within the turn. The error is nil if there may
-// be more.
+// drop reads and discards what has arrived on conn, within the budget. The error is nil if there
+// may be more.
 func (d *closingConns) drop(conn transport.Conn, left *int) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()
@@ -223,7 +223,7 @@ func (d *device) closeAfter(conn transport.Conn, last []byte) {
 // begin does what can be done at once. It returns a connection that must be cut, or nil. mu is
 // held.
 func (r *refusedConn) begin() (instead closingConn) {
-	if turn := policy.TurnEnd; r.dev.poller.first().Add(r.conn, f) != nil || r.step(&turn) {
+	if budget := policy.BudgetEnd; r.dev.poller.first().Add(r.conn, r) != nil || r.step(&budget) {
 		r.close()
 		return nil
 	}
@@ -241,15 +241,15 @@ func (r *refusedConn) peer() netip.Addr { return cm.PeerOf(r.conn) }
 
 // Ready implements transport.Handler.
 func (r *refusedConn) Ready(readable, writable bool) {
-	r.ReadyTurn(readable, writable, policy.TurnLeast)
+	r.ReadyTurn(readable, writable, policy.BudgetLeast)
 }
 
 // ReadyTurn implements transport.Sharer.
-func (r *refusedConn) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
+func (r *refusedConn) ReadyTurn(_, _ bool, budget int) (used int, more bool) {
 	if !r.mu.TryLock() {
 		return 0, false // readiness comes again
 	}
-	left := turn
+	left := budget
 	done := !r.gone && r.step(&left)
 	if done {
 		r.close()
@@ -258,10 +258,10 @@ func (r *refusedConn) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
 	if done {
 		r.dev.closing.gone(r)
 	}
-	return turn - left, left <= 0
+	return budget - left, left <= 0
 }
 
-// step does what can be done in the rest of a turn, and reports whether the socket can be closed.
+// step does what can be done in the rest of a budget, and reports whether the socket can be closed.
 // mu is held.
 func (r *refusedConn) step(left *int) bool {
 	return !r.send() || r.drain(left) || r.fin && r.eof
@@ -294,8 +294,8 @@ func (r *refusedConn) send() bool {
 	return r.conn.CloseWrite() == nil
 }
 
-// drain discards what has arrived, within the turn, and reports whether the connection is lost. mu
-// is held.
+// drain discards what has arrived, within the budget, and reports whether the connection is lost.
+// mu is held.
 func (r *refusedConn) drain(left *int) (lost bool) {
 	if r.eof {
 		return false
@@ -334,8 +334,8 @@ func (r *refusedConn) cut(reset bool) {
 	if reset && len(r.out) > 0 {
 		_ = r.conn.Abort()
 	} else {
-		turn := policy.TurnLeast
-		r.drain(&turn) // a close with unread bytes is a reset
+		budget := policy.BudgetLeast
+		r.drain(&budget) // a close with unread bytes is a reset
 	}
 	r.close()
 }

@@ -50,7 +50,7 @@ func TestTurnsOfRefusedConns(t *testing.T) {
 		for _, f := range all {
 			left += unread(t, f.conn)
 		}
-		limit := policy.TurnsShort + peers*len(w.server.dev.closing.dropped)
+		limit := policy.BudgetAllShort + peers*len(w.server.dev.closing.dropped)
 		if n := peers*octetsEach - left; n == 0 || n > limit {
 			t.Errorf("one call of Poll took %d bytes of %d, want 1 to %d", n, peers*octetsEach,
 				limit)
@@ -111,8 +111,8 @@ func TestTurnsOfEnds(t *testing.T) {
 		for polls, before := 1, 0; before < peers; polls++ {
 			w.server.dev.poller.Poll()
 			n := ended() - before
-			if before += n; n == 0 || n > policy.TurnsShort/policy.EndCost {
-				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, policy.TurnsShort/policy.EndCost)
+			if before += n; n == 0 || n > policy.BudgetAllShort/policy.EndCost {
+				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, policy.BudgetAllShort/policy.EndCost)
 			}
 		}
 		left := 0
@@ -120,9 +120,9 @@ func TestTurnsOfEnds(t *testing.T) {
 			left += unread(t, c)
 		}
 		// What is read before the end is a turn, and so is what is dropped in the Polls.
-		if n := peers*octetsEach - left; n == 0 || n > peers*policy.TurnOne {
+		if n := peers*octetsEach - left; n == 0 || n > peers*policy.BudgetOne {
 			t.Errorf("the ends took %d bytes of %d, want no more than %d", n, peers*octetsEach,
-				peers*policy.TurnOne)
+				peers*policy.BudgetOne)
 		}
 		for _, id := range servers {
 			w.server.want("ended", id, provider.CMDisconnected, 0)

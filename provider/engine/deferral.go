@@ -133,7 +133,7 @@ func (q *qp) transmitDeferred() {
 }
 
 // transmitAfter transmits the deferred posts of a QP that endDeferral has removed. Before that,
-// tell records in the deferral why. It returns how much of a turn was used.
+// tell records in the deferral why. It returns how much of a budget was used.
 func (q *qp) transmitAfter(tell func(*deferral)) (used int) {
 	q.sq.mu.Lock()
 	tell(q.sq.deferral.Load())
@@ -142,15 +142,16 @@ func (q *qp) transmitAfter(tell func(*deferral)) (used int) {
 	if s == nil {
 		return 0 // the connection is over, and all posts are flushed
 	}
-	used, _ = s.tx.run(policy.TurnMost)
+	used, _ = s.tx.run(policy.BudgetMost)
 	s.settle()
 	return used
 }
 
 // transmitSome transmits deferred posts for a poll that found the CQ empty, or that receives first.
-// It sends at most a turn, because that may bring completions, which the program should get.
+// It sends at most policy.BudgetLeast, because that may bring completions, which the program should
+// get.
 func (c *cq) transmitSome(empty bool) {
-	for left := policy.TurnLeast; left > 0; {
+	for left := policy.BudgetLeast; left > 0; {
 		q := c.deferred.pop(forever)
 		if q == nil {
 			return
@@ -173,10 +174,10 @@ func (c *cq) transmitDeferred() {
 	}
 }
 
-// transmitLate transmits posts whose deferral began by until, at most a turn of them. At the time
-// now they are overdue. It reports whether there may be more.
+// transmitLate transmits posts whose deferral began by until, at most policy.BudgetLeast of them.
+// At the time now they are overdue. It reports whether there may be more.
 func (c *cq) transmitLate(until, now time.Duration) (more bool) {
-	for left := policy.TurnLeast; left > 0; {
+	for left := policy.BudgetLeast; left > 0; {
 		q := c.deferred.pop(until)
 		if q == nil {
 			return false

@@ -131,8 +131,8 @@ package engine
 //
 //   - receive side, transmit side: the halves of a stream, each with a state and a lock (receiver,
 //     sender).
-//   - turn: how much one stream moves in one direction before other streams are served
-//     (tx_transmit.go).
+//   - turn: the work of one stream in one direction before other streams are served. Budget: how
+//     much it may move in a turn, in bytes (tx_transmit.go).
 //   - event loop, or loop: a progress goroutine with the poller and the streams that it serves
 //     (progress.go).
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.

@@ -51,8 +51,8 @@ var inlined = map[string][]string{
 	// Decisions on how much is received and sent at once.
 	"policy.(*CostShift).Spent":  {"(*receiver).receiveTurn"},
 	"policy.CostShift.ReadLimit": {"(*receiver).readLimit"},
-	"policy.TurnOfPost":          {"(*sender).sendTurn"},
-	"policy.TurnOfBatch":         {"frames.(*Batch).Prepare"},
+	"policy.BudgetOfPost":        {"(*sender).sendBudget"},
+	"policy.BudgetOfBatch":       {"frames.(*Batch).Prepare"},
 	"policy.(*Batch).Took":       {"(*sender).write"},
 	"policy.(*Batch).Limit":      {"(*sender).fill"},
 	// What is counted.

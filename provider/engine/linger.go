@@ -32,7 +32,7 @@ func (cl *closer) startLinger(e *ending, from phase) {
 		_ = cl.s.conn.Abort()
 		cl.s.enter(phaseClosed)
 	// A peer that hung up first needs no place in closingConns.
-	case e.lost, cl.lingerStep(new(policy.TurnEnd)):
+	case e.lost, cl.lingerStep(new(policy.BudgetEnd)):
 		cl.closeConn()
 	default:
 		var ok bool
@@ -44,7 +44,7 @@ func (cl *closer) startLinger(e *ending, from phase) {
 	}
 	// Not lingerOn: it does nothing if another goroutine has the lock, and then nobody would send
 	// the rest.
-	cl.lingerTurn(policy.TurnEnd)
+	cl.lingerTurn(policy.BudgetEnd)
 	if instead != nil {
 		cl.s.dev.tally.refuse("MaxClosing")
 		instead.cut(true)
@@ -60,18 +60,18 @@ func (cl *closer) closeConn() {
 
 // lingerOn does what can be done now. If another goroutine holds the lock it does nothing, because
 // readiness is reported again.
-func (cl *closer) lingerOn(turn int) (used int, more bool) {
+func (cl *closer) lingerOn(budget int) (used int, more bool) {
 	if !cl.mu.TryLock() {
 		return 0, false
 	}
-	left := cl.lingerTurn(turn)
-	return turn - left, left <= 0
+	left := cl.lingerTurn(budget)
+	return budget - left, left <= 0
 }
 
-// lingerTurn does what can be done within the turn, releases closer.mu, which is held, and returns
-// the rest of the turn.
-func (cl *closer) lingerTurn(turn int) (left int) {
-	left = turn
+// lingerTurn does what can be done within the budget, releases closer.mu, which is held, and
+// returns the rest of the budget.
+func (cl *closer) lingerTurn(budget int) (left int) {
+	left = budget
 	at := cl.s.at()
 	done := (at == phaseLinger || at == phaseLingerFINSent) && cl.lingerStep(&left)
 	if done {
@@ -85,7 +85,7 @@ func (cl *closer) lingerTurn(turn int) (left int) {
 	return left
 }
 
-// lingerStep does what can be done in the rest of a turn, and reports whether the socket can be
+// lingerStep does what can be done in the rest of a budget, and reports whether the socket can be
 // closed.
 func (cl *closer) lingerStep(left *int) bool {
 	return !cl.lingerSend() || !cl.lingerDrain(left) || cl.s.at() == phaseLingerFINSent && cl.eof
@@ -123,7 +123,7 @@ func (cl *closer) lingerSend() bool {
 	return cl.s.conn.CloseWrite() == nil
 }
 
-// lingerDrain discards what has arrived, within the turn. It reports false if the connection is
+// lingerDrain discards what has arrived, within the budget. It reports false if the connection is
 // lost.
 //
 //rfc:5041 DDP-7.1-03 Segments after an error dropped silently
@@ -179,8 +179,8 @@ func (s *stream) cut(reset bool) {
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
-		turn := policy.TurnLeast
-		s.closer.lingerDrain(&turn) // a close with unread bytes is a reset
+		budget := policy.BudgetLeast
+		s.closer.lingerDrain(&budget) // a close with unread bytes is a reset
 	}
 	s.closer.closeConn()
 }

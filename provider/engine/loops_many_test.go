@@ -118,11 +118,11 @@ func (p *supplyPoller) Serve() (served int) {
 		round.Add(&e.state)
 	}
 	var had [policy.Round]bool
-	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
+	for i, budget := round.Next(); i >= 0; i, budget = round.Next() {
 		if p.net.cost > 0 {
 			time.Sleep(p.net.cost)
 		}
-		used, more := batch[i].sharer.ReadyTurn(true, false, turn)
+		used, more := batch[i].sharer.ReadyTurn(true, false, budget)
 		round.Done(i, used, more)
 		had[i] = true
 		served++

@@ -236,7 +236,7 @@ func TestGivenBackIdle(t *testing.T) {
 	s.tx.format = frames.NewFormat(true, false, false)
 	s.tx.format.SetEMSS(100)
 	s.tx.b = p.dev.prog.batches.Get()
-	s.tx.b.Prepare(&s.tx.format, policy.BatchOctets, policy.TurnMost)
+	s.tx.b.Prepare(&s.tx.format, policy.BatchOctets, policy.BudgetMost)
 	h := rdmap.WriteHeader(0, 0, true)
 	s.tx.b.Add(&h, nil, 0, true)
 	panics("a batch that is not sent", s.tx.putBatch)

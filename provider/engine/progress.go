@@ -242,7 +242,7 @@ func (p *progressState) yieldP() {
 // which of them have something. It leaves streams that wait for room, and those of CQs with many
 // QPs, to the poller.
 //
-// It polls all streams of the device only after policy.SomeMost calls or policy.TurnLong bytes.
+// It polls all streams of the device only after policy.SomeMost calls or policy.BudgetLong bytes.
 // Otherwise the answers to a well-behaved peer would wait beside a peer with much traffic: the p99
 // of its round trips was 1.5 times as long (ci/bench/victim, kinds reader and tiny). For a program
 // outside of Go (CQOptions.Sink), whose polls take longer, it polls all each time while other
@@ -254,7 +254,7 @@ func (d *device) progress(c *cq) {
 		c.transmitSome(true)
 	}
 	direct := *c.direct.Load()
-	turn := policy.TurnOfPoll(len(direct))
+	budget := policy.BudgetOfPoll(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0
 	moved := 0
@@ -264,7 +264,7 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		used, ok := s.rx.pollDirect(turn)
+		used, ok := s.rx.pollDirect(budget)
 		if !ok {
 			runtime.Gosched() // to the holder of the lock, if that has no P
 		}

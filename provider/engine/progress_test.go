@@ -101,10 +101,10 @@ func TestPollerServesOthers(t *testing.T) {
 }
 
 // TestDueAll: a poll of all streams is due after policy.SomeMost polls of some, and after
-// policy.TurnLong bytes.
+// policy.BudgetLong bytes.
 func TestDueAll(t *testing.T) {
 	for moved, want := range map[int]int{
-		0: 10, policy.TurnLong / 2: 10 * policy.SomeMost / 2, policy.TurnLong: 10 * policy.SomeMost,
+		0: 10, policy.BudgetLong / 2: 10 * policy.SomeMost / 2, policy.BudgetLong: 10 * policy.SomeMost,
 	} {
 		var p progressState
 		due := 0

@@ -64,35 +64,35 @@ func (rx *receiver) storing() bool { return rx.store != nil }
 // the rest is better than keeping it as a part.
 func (rx *receiver) inLong() bool { return rx.c != nil && rx.w-rx.r > partSmall }
 
-// readLimit returns how many bytes the next read may take, when turn is left.
-func (rx *receiver) readLimit(turn int) int {
-	return rx.costShift.ReadLimit(max(int(rx.need)-(rx.w-rx.r), 0), turn)
+// readLimit returns how many bytes the next read may take, when budget is left.
+func (rx *receiver) readLimit(budget int) int {
+	return rx.costShift.ReadLimit(max(int(rx.need)-(rx.w-rx.r), 0), budget)
 }
 
 // oneTurn receives, and releases rx.mu.
-func (rx *receiver) oneTurn(turn int) (used int, more bool) {
+func (rx *receiver) oneTurn(budget int) (used int, more bool) {
 	defer rx.mu.Unlock()
-	return rx.receiveTurn(turn)
+	return rx.receiveTurn(budget)
 }
 
 // poll receives what has arrived, unless another goroutine is receiving. Readiness is level
 // triggered, so nothing is lost then.
-func (rx *receiver) poll(turn int) (used int, more bool) {
+func (rx *receiver) poll(budget int) (used int, more bool) {
 	if !rx.mu.TryLock() {
 		return 0, false
 	}
-	used, more = rx.oneTurn(turn)
+	used, more = rx.oneTurn(budget)
 	rx.s.settle()
 	return used, more
 }
 
 // pollDirect receives what has arrived for a poll that reads the stream directly. It returns false
 // if another goroutine is receiving.
-func (rx *receiver) pollDirect(turn int) (used int, ok bool) {
+func (rx *receiver) pollDirect(budget int) (used int, ok bool) {
 	if !rx.mu.TryLock() {
 		return 0, false
 	}
-	used, _ = rx.oneTurn(turn)
+	used, _ = rx.oneTurn(budget)
 	rx.s.settle()
 	return used, true
 }

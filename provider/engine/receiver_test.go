@@ -11,29 +11,29 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestReadLimit: a read takes what is left of the turn, with the rest of an FPDU that has come in
-// part before the others; a turn that is nearly over ends with that FPDU.
+// TestReadLimit: a read takes what is left of the budget, with the rest of an FPDU that has come in
+// part before the others; a budget that is nearly used up ends with that FPDU.
 func TestReadLimit(t *testing.T) {
 	const have = 1000
 	for _, tc := range []struct {
-		name       string
-		need, turn int
-		costShift  policy.CostShift
-		want       int
+		name         string
+		need, budget int
+		costShift    policy.CostShift
+		want         int
 	}{
-		{"nothing is known to come", 0, policy.TurnSole, 0, policy.ReadMost},
-		{"the rest of a long FPDU, and more", have + 30000, policy.TurnSole, 0, 30000 + policy.ReadMost},
-		{"an eighth, as FPDUs are short", have + 1000, policy.TurnLeast, 3, 1000 + policy.TurnLeast/8},
+		{"nothing is known to come", 0, policy.BudgetSole, 0, policy.ReadMost},
+		{"the rest of a long FPDU, and more", have + 30000, policy.BudgetSole, 0, 30000 + policy.ReadMost},
+		{"an eighth, as FPDUs are short", have + 1000, policy.BudgetLeast, 3, 1000 + policy.BudgetLeast/8},
 		{"as much as a read takes", have + 10000, 400000, 0, 10000 + policy.ReadMost},
-		{"three quarters of the turn", have + 30000, 200000, 0, 150000},
+		{"three quarters of the budget", have + 30000, 200000, 0, 150000},
 		{"a quarter, as FPDUs are short", have + 30000, 200000, 2, 80000},
 		{"hardly more is left than the FPDU", have + 30000, 30100, 0, 30000 + policy.ReadAhead},
-		{"the turn is over, within an FPDU", have + 30000, -5000, 0, 30000 + policy.ReadAhead},
-		{"the turn is over", 0, 0, 0, policy.ReadLeast},
-		{"very short FPDUs", 0, policy.TurnLeast, 7, policy.ReadLeast},
+		{"the budget is used up, within an FPDU", have + 30000, -5000, 0, 30000 + policy.ReadAhead},
+		{"the budget is used up", 0, 0, 0, policy.ReadLeast},
+		{"very short FPDUs", 0, policy.BudgetLeast, 7, policy.ReadLeast},
 	} {
 		r := receiver{need: uint32(tc.need), r: 10, w: 10 + have, costShift: tc.costShift}
-		if got := r.readLimit(tc.turn); got != tc.want {
+		if got := r.readLimit(tc.budget); got != tc.want {
 			t.Errorf("%s: %d bytes, want %d", tc.name, got, tc.want)
 		}
 	}
@@ -79,25 +79,25 @@ func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n i
 	}
 }
 
-// TestReadsOfATurn: however long FPDUs are, a turn takes about as much as it has, with few reads.
+// TestReadsOfATurn: however long FPDUs are, a turn takes about its budget, with few reads.
 func TestReadsOfATurn(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
-		for _, turn := range []int{policy.TurnLeast, policy.TurnOne} {
+		for _, budget := range []int{policy.BudgetLeast, policy.BudgetOne} {
 			y, in, writes := newSizedReads(t, true)
 			s := y.qp.stream.Load()
-			in.in = writes(24*turn, n)
+			in.in = writes(24*budget, n)
 			for range 8 { // until it is known how long FPDUs are
-				s.rx.poll(turn)
+				s.rx.poll(budget)
 			}
 			before := len(in.in)
 			in.reads, in.most = 0, 0
 			for range 8 {
-				s.rx.poll(turn)
+				s.rx.poll(budget)
 			}
 			taken := (before - len(in.in)) / 8
-			if taken < turn/2 || taken > turn+max(turn/4, n+100) || in.reads > 8*(4+2*turn/policy.ReadMost) {
-				t.Errorf("FPDUs of %d bytes: 8 turns of %d have taken %d each, with %d reads",
-					n, turn, taken, in.reads)
+			if taken < budget/2 || taken > budget+max(budget/4, n+100) || in.reads > 8*(4+2*budget/policy.ReadMost) {
+				t.Errorf("FPDUs of %d bytes: 8 budgets of %d have taken %d each, with %d reads",
+					n, budget, taken, in.reads)
 			}
 			if in.most > policy.ReadMost+n+100 {
 				t.Errorf("FPDUs of %d bytes: the longest read was for %d", n, in.most)
@@ -113,17 +113,17 @@ func TestShortAfterLong(t *testing.T) {
 	for _, n := range []int{1400, 9000, 32000, 60000} {
 		y, in, writes := newSizedReads(t, true)
 		s := y.qp.stream.Load()
-		for in.in = writes(policy.TurnSole, n); len(in.in) > 0; {
-			s.rx.poll(policy.TurnSole)
+		for in.in = writes(policy.BudgetSole, n); len(in.in) > 0; {
+			s.rx.poll(policy.BudgetSole)
 		}
-		in.in = writes(policy.TurnSole/2, 0)
+		in.in = writes(policy.BudgetSole/2, 0)
 		before := len(in.in)
-		s.rx.poll(policy.TurnSole)
+		s.rx.poll(policy.BudgetSole)
 		if taken := before - len(in.in); taken > policy.ReadMost+policy.ReadMost/8 {
-			t.Errorf("after FPDUs of %d bytes a turn of %d took %d of empty ones", n, policy.TurnSole, taken)
+			t.Errorf("after FPDUs of %d bytes a turn of %d took %d of empty ones", n, policy.BudgetSole, taken)
 		}
 		in.most = 0
-		if s.rx.poll(policy.TurnSole); in.most == 0 || in.most > policy.TurnSole/16 {
+		if s.rx.poll(policy.BudgetSole); in.most == 0 || in.most > policy.BudgetSole/16 {
 			t.Errorf("after them the next turn had a read for %d bytes", in.most)
 		}
 		testkit.OK(t, y.qp.Cause())
@@ -156,22 +156,22 @@ func TestCostlyReads(t *testing.T) {
 	}
 }
 
-// TestReadsGrow: reads become as long as the turn permits, however short it is, where all FPDUs are
-// as long as an Ethernet permits.
+// TestReadsGrow: reads become as long as the budget permits, however short it is, where all FPDUs
+// are as long as an Ethernet permits.
 func TestReadsGrow(t *testing.T) {
 	y, in, writes := newSizedReads(t, true)
 	s := y.qp.stream.Load()
-	for _, turn := range []int{policy.TurnLeast, policy.TurnLeast / 2} {
-		in.in = append(in.in, writes(30*turn, 1420)...)
+	for _, budget := range []int{policy.BudgetLeast, policy.BudgetLeast / 2} {
+		in.in = append(in.in, writes(30*budget, 1420)...)
 		for range 10 {
-			s.rx.poll(turn)
+			s.rx.poll(budget)
 		}
 		in.reads = 0
 		for range 10 {
-			s.rx.poll(turn)
+			s.rx.poll(budget)
 		}
 		if in.reads > 60 || len(in.in) == 0 {
-			t.Errorf("%d reads in 10 turns of %d, want at most 60; costShift is %d", in.reads, turn, s.rx.costShift)
+			t.Errorf("%d reads with 10 budgets of %d, want at most 60; costShift is %d", in.reads, budget, s.rx.costShift)
 		}
 		s.rx.costShift = policy.CostShiftFirst
 	}

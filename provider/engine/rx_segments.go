@@ -13,12 +13,12 @@ import (
 )
 
 // receive takes what has arrived, within bounds. rx.mu is held.
-func (rx *receiver) receive() { _, _ = rx.receiveTurn(policy.TurnMost) }
+func (rx *receiver) receive() { _, _ = rx.receiveTurn(policy.BudgetMost) }
 
-// receiveTurn receives what has arrived, within turn. It returns how much of the turn it used, and
-// whether the turn ended before there was nothing more to receive or to answer. rx.mu is held.
-func (rx *receiver) receiveTurn(turn int) (used int, more bool) {
-	left := turn
+// receiveTurn receives what has arrived, within budget. It returns how much of the budget it used,
+// and whether the turn ended before there was nothing more to receive or to answer. rx.mu is held.
+func (rx *receiver) receiveTurn(budget int) (used int, more bool) {
+	left := budget
 	for full := true; full && (left > 0 || rx.inLong()) && rx.takes(); {
 		before := rx.taken
 		var n int
@@ -28,10 +28,10 @@ func (rx *receiver) receiveTurn(turn int) (used int, more bool) {
 		more = full && left <= 0
 	}
 	rx.park()
-	used = turn - left
+	used = budget - left
 	if rx.resumeTx && !rx.s.over() {
 		rx.resumeTx = false
-		sent, sendMore := rx.s.tx.run(policy.TurnOfBatch(left))
+		sent, sendMore := rx.s.tx.run(policy.BudgetOfBatch(left))
 		used, more = used+sent, more || sendMore
 	}
 	return used, more
@@ -94,15 +94,15 @@ func (rx *receiver) giveContext() {
 	rx.c = nil
 }
 
-// readMore reads once and handles what came. It asks for fewer bytes when little of the turn is
+// readMore reads once and handles what came. It asks for fewer bytes when little of the budget is
 // left. It returns how many bytes came, and whether there may be more.
-func (rx *receiver) readMore(turn int) (int, bool) {
+func (rx *receiver) readMore(budget int) (int, bool) {
 	if rx.part != nil && rx.part.isLong() {
 		return rx.readPart()
 	}
 	rx.ensureContext()
 	c := rx.c
-	space := c.b[rx.w:min(len(c.b), rx.w+rx.readLimit(turn))]
+	space := c.b[rx.w:min(len(c.b), rx.w+rx.readLimit(budget))]
 	c.iov[0] = space
 	n, err := rx.s.conn.Readv(c.iov[:1])
 	if n == 0 {

@@ -55,7 +55,7 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"sender.go",
-				"\ttx.mu.Unlock()\n\tif tx.work.Load() {\n\t\ttx.run(policy.TurnMost)\n\t}\n",
+				"\ttx.mu.Unlock()\n\tif tx.work.Load() {\n\t\ttx.run(policy.BudgetMost)\n\t}\n",
 				"\ttx.mu.Unlock()\n",
 			},
 		},

@@ -42,7 +42,7 @@ type sender struct {
 	work    sched.Bool            // the holder of mu has to transmit once more
 	blocked sched.Bool            // the socket is full and the poller watches for room
 	room    sched.Bool            // the poller has seen room since
-	sole    sched.Bool            // during a poll of the program: it polls for no other stream (see sendTurn)
+	sole    sched.Bool            // during a poll of the program: it polls for no other stream (see sendBudget)
 
 	// moved is how many bytes were sent, by which others see whether the peer takes any.
 	moved atomic.Uint64
@@ -57,7 +57,7 @@ type sender struct {
 	b    *frames.Batch // nil while nothing is in flight
 	held *frames.Held  // replaces b while the socket has been full for long
 
-	turn int32 // the rest of the turn (see tx_transmit.go)
+	budget int32 // the rest of the turn's budget (see tx_transmit.go)
 
 	notSent policy.NotSent
 
@@ -145,15 +145,15 @@ func (tx *sender) restoreBatch() {
 
 // resume transmits what there is to transmit, or leaves that to the goroutine that holds tx.mu.
 func (tx *sender) resume() {
-	tx.run(policy.TurnMost)
+	tx.run(policy.BudgetMost)
 	tx.s.settle()
 }
 
 // run transmits as tx.resume does, but does not settle, because the receive side does so when it
-// releases its lock. turn bounds everything that this call sends, even if more is posted while it
-// runs. tx.run returns how much of the turn it used, and whether the turn ended before the work
+// releases its lock. budget bounds everything that this call sends, even if more is posted while it
+// runs. tx.run returns how much of the budget it used, and whether the turn ended before the work
 // did.
-func (tx *sender) run(turn int) (used int, more bool) {
+func (tx *sender) run(budget int) (used int, more bool) {
 	if !tx.mu.TryLock() {
 		// The holder looks at tx.work after it has released the lock.
 		tx.work.Store(true)
@@ -161,13 +161,13 @@ func (tx *sender) run(turn int) (used int, more bool) {
 			return 0, false
 		}
 	}
-	turn = tx.sendTurn(turn)
-	tx.turn = int32(turn)
+	budget = tx.sendBudget(budget)
+	tx.budget = int32(budget)
 	left := tx.oneTurn()
 	for tx.work.Load() && tx.mu.TryLock() {
 		left = tx.oneTurn()
 	}
-	return max(turn-left, 0), left <= 0 && tx.blocked.Load()
+	return max(budget-left, 0), left <= 0 && tx.blocked.Load()
 }
 
 // unlock releases tx.mu, and then does the work that others have left to its holder. Every
@@ -176,11 +176,11 @@ func (tx *sender) run(turn int) (used int, more bool) {
 func (tx *sender) unlock() {
 	tx.mu.Unlock()
 	if tx.work.Load() {
-		tx.run(policy.TurnMost)
+		tx.run(policy.BudgetMost)
 	}
 }
 
-// oneTurn transmits, releases tx.mu, and returns the rest of the turn. It defers the release, as
+// oneTurn transmits, releases tx.mu, and returns the rest of the budget. It defers the release, as
 // rx.oneTurn does, because a panic must reach the program: with the lock held, the program would
 // hang in the Close that it has probably deferred.
 func (tx *sender) oneTurn() (left int) {
@@ -189,7 +189,7 @@ func (tx *sender) oneTurn() (left int) {
 		tx.work.Store(false)
 	}
 	tx.transmit()
-	return int(tx.turn)
+	return int(tx.budget)
 }
 
 // withError takes an earlier error of writing into account, because a reset that was reported to

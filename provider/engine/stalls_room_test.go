@@ -51,7 +51,7 @@ func TestSendTimeoutAtLeastRate(t *testing.T) {
 // TestSendTimeoutBetweenTurns: SendTimeout also runs for a socket that has room, but too little
 // for the poller to begin the next turn.
 func TestSendTimeoutBetweenTurns(t *testing.T) {
-	const limit, window = 10 * time.Second, policy.TurnMost + 4096
+	const limit, window = 10 * time.Second, policy.BudgetMost + 4096
 	for _, what := range []string{"in a message", "between two"} {
 		so := sideOptions{cap: provider.QPCap{MaxSendWR: 2048, MaxSendSGE: 1}}
 		net := memnet.Options{Window: window, WriteRoom: window / 2}
@@ -178,7 +178,7 @@ func TestEndOfMessageNobodyTakes(t *testing.T) {
 		if crc {
 			most = 256 << 10
 		}
-		for _, size := range []int{most, policy.TurnMost - 80<<10} { // one batch, and nearly a turn
+		for _, size := range []int{most, policy.BudgetMost - 80<<10} { // one batch, and nearly a turn
 			for _, asks := range []bool{false, true} {
 				net := memnet.Options{Window: window, MSS: fpdu}
 				storyOn(t, net, Options{}, params(crc), sideOptions{},

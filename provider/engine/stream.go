@@ -75,15 +75,15 @@ type streamParams struct {
 func (s *stream) disconnect() { s.closeGracefully(false) }
 
 // Ready implements transport.Handler.
-func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, policy.TurnMost) }
+func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, policy.BudgetMost) }
 
 // ReadyTurn implements transport.Sharer.
-func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
+func (s *stream) ReadyTurn(readable, writable bool, budget int) (used int, more bool) {
 	if s.hasFinished() {
-		return s.closer.lingerOn(turn)
+		return s.closer.lingerOn(budget)
 	}
 	if readable {
-		receive := turn
+		receive := budget
 		if writable {
 			receive /= 2 // what the receive side does not use is for sending
 		}
@@ -91,7 +91,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	}
 	if writable {
 		s.tx.room.Store(true)
-		sent, sendMore := s.tx.run(max(turn-used, turn/2))
+		sent, sendMore := s.tx.run(max(budget-used, budget/2))
 		s.settle()
 		used, more = used+sent, more || sendMore
 	}

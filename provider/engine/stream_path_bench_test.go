@@ -115,7 +115,7 @@ func BenchmarkPath(b *testing.B) {
 							y.recv(recvs...)
 							y.spin(list)
 						} else {
-							y.qp.stream.Load().rx.poll(policy.TurnMost)
+							y.qp.stream.Load().rx.poll(policy.BudgetMost)
 						}
 						rx += time.Since(began)
 					}

@@ -17,7 +17,7 @@ func (tx *sender) fill() {
 		tx.format.SetEMSS(tx.s.conn.MSS())
 	}
 	tx.mssAge = (tx.mssAge + 1) % mssBatches
-	tx.b.Prepare(&tx.format, tx.batch.Limit(), int(tx.turn))
+	tx.b.Prepare(&tx.format, tx.batch.Limit(), int(tx.budget))
 	if tx.task == taskReadResponse {
 		tx.memoryAhead()
 	}

@@ -40,7 +40,7 @@ func (tx *sender) transmit() {
 		if tx.b != nil && tx.b.Empty() && tx.b.Built() > 0 {
 			tx.b.Reset()
 		}
-		if tx.turn <= 0 && (tx.b == nil || tx.b.Empty()) && tx.putOff() {
+		if tx.budget <= 0 && (tx.b == nil || tx.b.Empty()) && tx.putOff() {
 			return
 		}
 		if tx.b == nil {
@@ -48,7 +48,7 @@ func (tx *sender) transmit() {
 		}
 		if tx.b.Empty() {
 			tx.fill()
-			tx.turn -= int32(tx.b.Cost())
+			tx.budget -= int32(tx.b.Cost())
 			if tx.b.Empty() {
 				tx.idle()
 				return
@@ -173,27 +173,27 @@ func (tx *sender) writeBatch() (int, error) {
 	return tx.writeRecords(tx.b.Pending(), tx.b.Records())
 }
 
-// A turn is what one stream moves, in one direction, before other streams have their turns. The
-// rest waits until the next Poll: in the socket, or in the send queue and among the peer's Reads.
+// A turn is what one stream does, in one direction, before other streams have their turns. The rest
+// waits until the next Poll: in the socket, or in the send queue and among the peer's Reads.
 // Nothing else has to be remembered. Unread bytes keep the socket readable, and a stream that has
 // more to send makes the poller watch for room, which the socket already has (see putOff).
 //
-// Package turns decides how long the turns of a Poll are. A turn is counted in bytes. Each byte
+// Package turns decides the budgets of a Poll. A budget is counted in bytes. Each byte
 // takes 0.1 ns in the engine and 0.35 ns together with the kernel's work over loopback, for the
 // sender and for the receiver. Other work counts as the bytes that take as long. An FPDU takes 50
 // to 80 ns in addition to its bytes. A record that TCP must not merge with others takes 600 to 850
 // ns in the engine (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part. Package
 // policy has all these costs.
 
-// sendTurn returns how much to send now, where other streams leave turn for it. A program that
-// polls for one stream, and has posted more for it than the last turn, gets more once in each of
+// sendBudget returns how much to send now, where other streams leave budget for it. A program that
+// polls for one stream, and has posted more for it than the last budget, gets more once in each of
 // its Polls. tx.mu is held.
-func (tx *sender) sendTurn(turn int) int {
+func (tx *sender) sendBudget(budget int) int {
 	if !tx.sole.Load() {
-		return turn
+		return budget
 	}
 	tx.sole.Store(false)
-	return policy.TurnOfPost(turn, tx.s.inbound.Front() != nil)
+	return policy.BudgetOfPost(budget, tx.s.inbound.Front() != nil)
 }
 
 // putOff ends a turn of the transmit side if it has more to send, and makes the poller begin the
@@ -243,7 +243,7 @@ func (tx *sender) dropBatch() {
 func (tx *sender) fillSocket() {
 	for range turnsToFill {
 		tx.room.Store(true)
-		tx.turn = policy.TurnMost
+		tx.budget = policy.BudgetMost
 		if tx.transmit(); !tx.blocked.Load() || tx.b != nil && !tx.b.Empty() {
 			return
 		}

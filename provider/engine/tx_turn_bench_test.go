@@ -51,7 +51,7 @@ func BenchmarkReceived(b *testing.B) {
 			for i := 0; i < b.N; i += fpdus {
 				in.in = octets
 				for len(in.in) > 0 {
-					y.qp.stream.Load().rx.poll(policy.TurnMost)
+					y.qp.stream.Load().rx.poll(policy.BudgetMost)
 				}
 			}
 			b.StopTimer()

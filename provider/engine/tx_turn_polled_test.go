@@ -18,9 +18,9 @@ func TestTurnOfPolled(t *testing.T) {
 		shared, asks bool
 		most         int
 	}{
-		{what: "Writes", most: policy.TurnSole},
-		{what: "Writes of one QP of two", shared: true, most: policy.TurnLong},
-		{what: "Reads of the peer", asks: true, most: policy.TurnLong},
+		{what: "Writes", most: policy.BudgetSole},
+		{what: "Writes of one QP of two", shared: true, most: policy.BudgetLong},
+		{what: "Reads of the peer", asks: true, most: policy.BudgetLong},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			net := memnet.Options{Window: 1 << 30, MSS: 9000}
@@ -76,8 +76,8 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 		for turn := range 2 {
 			before := st.tx.moved.Load()
 			s.dev.poller.Poll()
-			if moved := int(st.tx.moved.Load() - before); moved == 0 || moved > policy.TurnLong*5/4 {
-				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.TurnLong)
+			if moved := int(st.tx.moved.Load() - before); moved == 0 || moved > policy.BudgetLong*5/4 {
+				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.BudgetLong)
 			}
 			r.drop()
 		}

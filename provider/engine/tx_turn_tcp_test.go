@@ -14,9 +14,9 @@ import (
 // TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls
 // or waits for an event.
 func TestTurnsGoOn(t *testing.T) {
-	size := 24 * policy.TurnMost
+	size := 24 * policy.BudgetMost
 	if testkit.Race {
-		size = 8 * policy.TurnMost
+		size = 8 * policy.BudgetMost
 	}
 	for _, spin := range []bool{false, true} {
 		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {

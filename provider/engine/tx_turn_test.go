@@ -56,7 +56,7 @@ func (r *raw) ask(m *region, n, count int) {
 }
 
 // TestTurnOfTransmitting: whatever a stream sends, and however fast its peer takes it, one call
-// sends no more than a post may (TurnMost), and less if FPDUs are short. The poller sends the
+// sends no more than a post may (BudgetMost), and less if FPDUs are short. The poller sends the
 // rest without another post, and nothing is watched in the end.
 func TestTurnOfTransmitting(t *testing.T) {
 	const reads, size = 4, 4 << 20
@@ -97,7 +97,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 						t.Fatalf("a turn moves nothing after %d bytes; there are %d and headers",
 							total, size*reads)
 					}
-					if limit := uint64(policy.TurnMost + policy.TurnMost/4); most > limit {
+					if limit := uint64(policy.BudgetMost + policy.BudgetMost/4); most > limit {
 						t.Errorf("one turn has moved what counts as %d bytes, want at most %d",
 							most, limit)
 					}
@@ -113,7 +113,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 	}
 }
 
-// TestTurnOfReceiving: one Poll takes no more than TurnMost, and less if FPDUs are short. The
+// TestTurnOfReceiving: one Poll takes no more than BudgetMost, and less if FPDUs are short. The
 // rest stays in the socket.
 func TestTurnOfReceiving(t *testing.T) {
 	for _, n := range []int{0, 60, 1000, 60_000} {
@@ -138,7 +138,7 @@ func TestTurnOfReceiving(t *testing.T) {
 					most = max(most, taken*(len(fpdu)+policy.FPDUCost))
 				}
 				// The first read can't know how long FPDUs will be.
-				if limit := policy.TurnMost + policy.ReadMost/len(fpdu)*policy.FPDUCost; most > limit+policy.ReadMost {
+				if limit := policy.BudgetMost + policy.ReadMost/len(fpdu)*policy.FPDUCost; most > limit+policy.ReadMost {
 					t.Errorf("one turn has taken what counts as %d bytes, want at most %d", most,
 						limit+policy.ReadMost)
 				}
@@ -199,7 +199,7 @@ func TestTurnsOfMany(t *testing.T) {
 						s.dev.poller.Poll()
 					}
 					tx, rx := cost()
-					if moved := max(tx-tx0, rx-rx0); moved > 4*policy.TurnsShort+2*policy.TurnLong {
+					if moved := max(tx-tx0, rx-rx0); moved > 4*policy.BudgetAllShort+2*policy.BudgetLong {
 						t.Errorf("round %d: before the victim had its turn, others have sent what "+
 							"counts as %d KiB and received %d KiB",
 							round, (tx-tx0)>>10, (rx-rx0)>>10)
@@ -320,7 +320,7 @@ func TestDribble(t *testing.T) {
 // than the turn. If both directions are ready each has half of it, and a stream has more to
 // do until it has done all.
 func TestUsed(t *testing.T) {
-	const turn, size = policy.TurnLong, 4 << 20
+	const budget, size = policy.BudgetLong, 4 << 20
 	const most = 8 << 20 // in memory a read ends with a segment
 	for _, tc := range []struct {
 		what            string
@@ -344,7 +344,7 @@ func TestUsed(t *testing.T) {
 				all := uint64(0)
 				if tc.sends {
 					r.ask(mem, size, 1)
-					st.ReadyTurn(true, false, turn) // takes the request, and begins
+					st.ReadyTurn(true, false, budget) // takes the request, and begins
 					all = st.rx.fpdu.Pos()
 				}
 				if tc.receives {
@@ -358,22 +358,22 @@ func TestUsed(t *testing.T) {
 					}
 					sent0, taken0, got0 := st.tx.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
 					var used int
-					used, more = st.ReadyTurn(tc.receives, tc.sends, turn)
+					used, more = st.ReadyTurn(tc.receives, tc.sends, budget)
 					sent, taken := int(st.tx.moved.Load()-sent0), int(st.rx.taken-taken0)
 					got := int(st.rx.fpdu.Pos() - got0)
 					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*policy.FPDUCost
 					if d := used - cost; d < -32<<10 || d > 32<<10 {
 						t.Errorf("turn %d: used %d, want about %d", n, used, cost)
 					}
-					if limit := turn + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
+					if limit := budget + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
 						t.Errorf("turn %d: used %d, want at most %d", n, used, limit)
 					}
 					if left := st.tx.unbuilt() || st.rx.fpdu.Pos() < all; left && !more {
 						t.Errorf("turn %d: there is more to do, and it says that there is not", n)
 					}
-					if half := turn / 2; tc.what == "both" && n == 0 &&
+					if half := budget / 2; tc.what == "both" && n == 0 &&
 						(sent < half/2 || sent > half*5/4 || got < half/2 || got > half*5/4) {
-						t.Errorf("sent %d and received %d in one turn of %d", sent, got, turn)
+						t.Errorf("sent %d and received %d in one turn of %d", sent, got, budget)
 					}
 					r.drop()
 				}
@@ -381,7 +381,7 @@ func TestUsed(t *testing.T) {
 					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
 				}
 				r.write(make([]byte, 64)) // no FPDU
-				if used, _ := st.ReadyTurn(true, false, turn); used < policy.EndCost {
+				if used, _ := st.ReadyTurn(true, false, budget); used < policy.EndCost {
 					t.Errorf("the end of a stream counts as %d, want at least %d", used, policy.EndCost)
 				}
 			})
@@ -392,16 +392,16 @@ func TestUsed(t *testing.T) {
 // TestSendingHasWhatReceivingLeaves: a stream that can be read and written, and has nothing to
 // receive, sends for all of its turn.
 func TestSendingHasWhatReceivingLeaves(t *testing.T) {
-	const turn, size = policy.TurnLong, 4 << 20
+	const budget, size = policy.BudgetLong, 4 << 20
 	byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
 		q, r := s.besides(network)
 		st := q.stream.Load()
 		r.ask(s.reg(size, everything), size, 1)
-		st.ReadyTurn(true, false, turn) // takes the request, and begins
+		st.ReadyTurn(true, false, budget) // takes the request, and begins
 		before := st.tx.moved.Load()
-		st.ReadyTurn(true, true, turn)
-		if sent := st.tx.moved.Load() - before; sent < turn*3/4 {
-			t.Errorf("sent %d bytes in a turn of %d", sent, turn)
+		st.ReadyTurn(true, true, budget)
+		if sent := st.tx.moved.Load() - before; sent < budget*3/4 {
+			t.Errorf("sent %d bytes in a turn of %d", sent, budget)
 		}
 	})
 }
@@ -409,14 +409,14 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 // TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is sent in
 // the rest of that turn. A stream whose socket is full has no more to do.
 func TestUsedByAnswers(t *testing.T) {
-	const turn, size = policy.TurnLong, 4 << 20
+	const budget, size = policy.BudgetLong, 4 << 20
 	for _, window := range []int{1 << 30, 20_000} {
 		byHand(t, memnet.Options{Window: window, MSS: 8 << 20}, Options{}, func(s *side, network *memnet.Network) {
 			q, r := s.besides(network)
 			st := q.stream.Load()
 			mem := s.reg(size, everything)
 			h := rdmap.WriteHeader(mem.m.STag(), mem.to(0), true)
-			full := window < turn
+			full := window < budget
 			octets := r.fpdu(h, make([]byte, 60_000))
 			if !full {
 				octets = bytes.Repeat(octets, 3)
@@ -426,16 +426,16 @@ func TestUsedByAnswers(t *testing.T) {
 			read := rdmap.ReadRequest{SourceSTag: mem.m.STag(), SourceTO: mem.to(0), Size: size}
 			request := rdmap.ReadRequestHeader(r.readMSN)
 			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
-			used, more := st.ReadyTurn(true, false, turn)
+			used, more := st.ReadyTurn(true, false, budget)
 			sent := int(st.tx.moved.Load())
-			if least, most := len(octets)+sent, turn+90<<10; sent == 0 || used < least || used > most {
+			if least, most := len(octets)+sent, budget+90<<10; sent == 0 || used < least || used > most {
 				t.Errorf("window %d: sent %d, used %d, want from %d to %d", window, sent, used, least, most)
 			}
 			if full { // what it is likely to take is known from now on
 				r.drop()
-				used, more = st.ReadyTurn(false, true, turn)
+				used, more = st.ReadyTurn(false, true, budget)
 			}
-			if more == full || full && used > turn/2 {
+			if more == full || full && used > budget/2 {
 				t.Errorf("window %d: used %d, and there is more to do: %v", window, used, more)
 			}
 		})
@@ -462,7 +462,7 @@ func TestTurnOfDropping(t *testing.T) {
 		for s.dev.poller.Poll() > 0 {
 			polls++
 		}
-		if least := 2 * octets * policy.ReadLeast / (policy.TurnsShort + policy.TurnLong); polls < least {
+		if least := 2 * octets * policy.ReadLeast / (policy.BudgetAllShort + policy.BudgetLong); polls < least {
 			t.Errorf("%d bytes, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
 		}
 		testkit.OK(t, theirs.Close())

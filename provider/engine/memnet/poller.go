@@ -203,9 +203,9 @@ func (p *poller) Serve() int {
 		}
 	}
 	served := 0
-	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
+	for i, budget := round.Next(); i >= 0; i, budget = round.Next() {
 		p.holdUp()
-		used, more := batch[i].ready(can[i].read, can[i].write, turn)
+		used, more := batch[i].ready(can[i].read, can[i].write, budget)
 		round.Done(i, used, more)
 		p.n.told.Add(1)
 		p.spin.count(p.n, batch[i])
@@ -216,9 +216,9 @@ func (p *poller) Serve() int {
 }
 
 // ready calls the handler.
-func (reg *registration) ready(readable, writable bool, turn int) (used int, more bool) {
+func (reg *registration) ready(readable, writable bool, budget int) (used int, more bool) {
 	if reg.sharer != nil {
-		return reg.sharer.ReadyTurn(readable, writable, turn)
+		return reg.sharer.ReadyTurn(readable, writable, budget)
 	}
 	reg.handler.Ready(readable, writable)
 	return 4 * policy.CallCost, false // it wakes a goroutine

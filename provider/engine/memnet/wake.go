@@ -51,19 +51,19 @@ func (p *poller) spurious() {
 	}
 }
 
-// spinCalls is how many calls without an effect make Options.OnSpin suspicious, and spinTurns how
+// spinCalls is how many calls without an effect make Options.OnSpin suspicious, and spinRounds how
 // many consecutive times.
 const (
-	spinCalls = 2000
-	spinTurns = 3
+	spinCalls  = 2000
+	spinRounds = 3
 )
 
 // spinning counts the calls of a poller's handlers since a byte last moved.
 type spinning struct {
-	mu    sync.Mutex
-	moved uint64 // of the network, at the first of them
-	calls int
-	turns int
+	mu     sync.Mutex
+	moved  uint64 // of the network, at the first of them
+	calls  int
+	rounds int
 }
 
 // count notes that the handler of reg was called. Every so often it sleeps, so that other
@@ -74,23 +74,23 @@ func (s *spinning) count(n *Network, reg *registration) {
 	}
 	s.mu.Lock()
 	if moved := n.moved.Load(); moved != s.moved {
-		s.moved, s.calls, s.turns = moved, 0, 0
+		s.moved, s.calls, s.rounds = moved, 0, 0
 	}
 	s.calls++
-	turn := s.calls >= spinCalls
+	round := s.calls >= spinCalls
 	tell := false
-	if turn {
+	if round {
 		s.calls = 0
-		s.turns++
-		if tell = s.turns == spinTurns; tell {
-			s.turns = 0
+		s.rounds++
+		if tell = s.rounds == spinRounds; tell {
+			s.rounds = 0
 		}
 	}
 	s.mu.Unlock()
 	if tell {
 		n.opts.OnSpin(reg.conn.lk.serial)
 	}
-	if turn {
+	if round {
 		time.Sleep(time.Microsecond)
 	}
 }

@@ -204,8 +204,8 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 	for _, reg := range ready[:n] {
 		round.Add(&reg.turns)
 	}
-	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
-		used, more := ready[i].ready(events[i].Events, turn)
+	for i, budget := round.Next(); i >= 0; i, budget = round.Next() {
+		used, more := ready[i].ready(events[i].Events, budget)
 		round.Done(i, used, more)
 		served++
 	}
@@ -232,19 +232,19 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 		if reg == nil {
 			return served
 		}
-		turn := round.Queued(&reg.turns)
-		if turn == 0 {
+		budget := round.Queued(&reg.turns)
+		if budget == 0 {
 			p.requeue(reg, true)
 			return served
 		}
-		p.serveQueued(round, reg, events, turn)
+		p.serveQueued(round, reg, events, budget)
 		served++
 	}
 }
 
 // serveQueued gives a stream of the queue its turn, if it is ready. If the handler panics or ends
 // the goroutine, other goroutines serve the stream later.
-func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
+func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, budget int) {
 	used, more := 2*policy.CallCost, false // to find a stream not ready takes two system calls
 	defer func() {
 		round.DoneQueued(&reg.turns, used, more)
@@ -255,20 +255,20 @@ func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events ui
 		}
 	}()
 	if now := reg.conn.pollNow(events); now != 0 {
-		used, more = reg.ready(now, turn)
+		used, more = reg.ready(now, budget)
 	}
 }
 
 // ready calls the handler with the events that epoll has reported, unless the stream was removed
 // since.
-func (r *registration) ready(events uint32, turn int) (used int, more bool) {
+func (r *registration) ready(events uint32, budget int) (used int, more bool) {
 	if r.removed.Load() {
 		return 0, false
 	}
 	readable := events&(unix.EPOLLIN|unix.EPOLLERR|unix.EPOLLHUP) != 0
 	writable := events&unix.EPOLLOUT != 0
 	if r.sharer != nil {
-		return r.sharer.ReadyTurn(readable, writable, turn)
+		return r.sharer.ReadyTurn(readable, writable, budget)
 	}
 	r.handler.Ready(readable, writable)
 	return 4 * policy.CallCost, false // it wakes a goroutine

@@ -26,7 +26,7 @@ type laborer struct {
 
 func (l *laborer) Ready(bool, bool) { panic("a Sharer has turns") }
 
-func (l *laborer) ReadyTurn(_, writable bool, turn int) (int, bool) {
+func (l *laborer) ReadyTurn(_, writable bool, budget int) (int, bool) {
 	l.turns++
 	if writable {
 		l.writable++
@@ -34,7 +34,7 @@ func (l *laborer) ReadyTurn(_, writable bool, turn int) (int, bool) {
 	if l.then != nil {
 		l.then()
 	}
-	used := min(turn, l.work)
+	used := min(budget, l.work)
 	l.work -= used
 	return used, l.work > 0
 }
@@ -130,7 +130,7 @@ func TestQueueGoesRound(t *testing.T) {
 		if c.p.Poll() == 0 {
 			t.Fatal("a Poll has served no stream")
 		}
-		if used := before - c.left(); used > policy.TurnLong*5/4 {
+		if used := before - c.left(); used > policy.BudgetLong*5/4 {
 			t.Fatalf("a Poll has given turns of %d bytes", used)
 		}
 	}
@@ -166,7 +166,7 @@ func TestQueueLetsShortStreamsPass(t *testing.T) {
 			t.Fatalf("after %d Polls the stream with one message has had %d turns", poll+1, short.turns)
 		}
 		long := before - c.left() - 100
-		if most := poll % 2 * policy.TurnLong * 5 / 4; long > most || long < most/2 {
+		if most := poll % 2 * policy.BudgetLong * 5 / 4; long > most || long < most/2 {
 			t.Fatalf("Poll %d has given turns of %d bytes to those that have much to do", poll, long)
 		}
 	}
@@ -356,7 +356,7 @@ type eater struct {
 
 func (e *eater) Ready(bool, bool) { panic("a Sharer has turns") }
 
-func (e *eater) ReadyTurn(readable, _ bool, turn int) (used int, more bool) {
+func (e *eater) ReadyTurn(readable, _ bool, budget int) (used int, more bool) {
 	if !readable || !e.mu.TryLock() {
 		return 0, false
 	}
@@ -378,7 +378,7 @@ func (e *eater) ReadyTurn(readable, _ bool, turn int) (used int, more bool) {
 		_ = e.p.WantRead(e.c, false)
 		time.AfterFunc(50*time.Microsecond, func() { _ = e.p.WantRead(e.c, true) })
 	}
-	return turn, true // as one that has used up its turn
+	return budget, true // as one that has used up its turn
 }
 
 // TestQueueLosesNothing has goroutines poll at once, some of which stop to, while streams have

@@ -28,7 +28,7 @@ type busy struct {
 
 func (b *busy) Ready(bool, bool) { panic("a Sharer has turns") }
 
-func (b *busy) ReadyTurn(_, _ bool, turn int) (int, bool) {
+func (b *busy) ReadyTurn(_, _ bool, budget int) (int, bool) {
 	if !b.in.CompareAndSwap(false, true) { // another goroutine is at it
 		return 0, false
 	}
@@ -38,7 +38,7 @@ func (b *busy) ReadyTurn(_, _ bool, turn int) (int, bool) {
 	if time.Since(began) > 8*time.Millisecond {
 		b.slow.Add(1)
 	}
-	return turn, true
+	return budget, true
 }
 
 // lone is a crew of which one stream is left after all have become long, so that it is the only

@@ -85,17 +85,17 @@ type tcpListener struct {
 	file *os.File
 	rc   syscall.RawConn
 
-	turn   chan struct{} // held by the one Accept that waits for the socket
-	closed atomic.Bool
+	accepting chan struct{} // held by the one Accept that waits for the socket
+	closed    atomic.Bool
 }
 
 func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
 	l := &tcpListener{
-		tcp:  t,
-		addr: addr,
-		fd:   fd,
-		file: os.NewFile(uintptr(fd), "listener "+addr.String()),
-		turn: make(chan struct{}, 1),
+		tcp:       t,
+		addr:      addr,
+		fd:        fd,
+		file:      os.NewFile(uintptr(fd), "listener "+addr.String()),
+		accepting: make(chan struct{}, 1),
 	}
 	var err error
 	if l.rc, err = l.file.SyscallConn(); err != nil {
@@ -123,8 +123,8 @@ func (l *tcpListener) Close() error {
 // Accept implements Listener.
 func (l *tcpListener) Accept(ctx context.Context) (Conn, error) {
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.accepting <- struct{}{}:
+		defer func() { <-l.accepting }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

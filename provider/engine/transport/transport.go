@@ -87,10 +87,11 @@ type Handler interface {
 type Sharer interface {
 	Handler
 
-	// Poll calls ReadyTurn instead of Ready. It moves about turn bytes at most, in both directions
-	// together; work that costs more than its bytes counts as the bytes that take as long. It
-	// returns how much of the turn it has used, and whether the turn ended before the work did.
-	ReadyTurn(readable, writable bool, turn int) (used int, more bool)
+	// Poll calls ReadyTurn instead of Ready. It moves about budget bytes at most, in both
+	// directions together; work that costs more than its bytes counts as the bytes that take as
+	// long. It returns how much of the budget it has used, and whether the turn ended before the
+	// work did.
+	ReadyTurn(readable, writable bool, budget int) (used int, more bool)
 }
 
 // Poller watches streams of the Network that made it. Readiness is level triggered: every Poll

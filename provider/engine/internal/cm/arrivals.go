@@ -21,7 +21,7 @@ type arrival struct {
 	responder mpa.Responder
 	done      chan struct{} // closed when there is a Request, or will be none
 
-	// Guarded by listening.turn.
+	// Guarded by listening.reading.
 	in       frameReader
 	silent   bool // counted by admit
 	overtook int  // how many later connections had their Requests first
@@ -40,9 +40,9 @@ func (ls *listening) arrive(conn transport.Conn, peer netip.Addr) (*arrival, err
 	}
 	a := &arrival{wire: w, peer: peer, responder: responder, done: make(chan struct{}),
 		in: newFrameReader(pastFrame)}
-	ls.turn <- struct{}{}
+	ls.reading <- struct{}{}
 	ls.order[peer] = append(ls.order[peer], a)
-	<-ls.turn
+	<-ls.reading
 	return a, nil
 }
 
@@ -69,8 +69,8 @@ func (ls *listening) await(a *arrival) {
 // check reads what has come on a connection and, if that is its Request, on earlier connections of
 // its peer. It reports whether a is done. With late, the error of a's time limit, it always is.
 func (ls *listening) check(a *arrival, late error) bool {
-	ls.turn <- struct{}{}
-	defer func() { <-ls.turn }()
+	ls.reading <- struct{}{}
+	defer func() { <-ls.reading }()
 	select {
 	case <-a.done:
 		// a's goroutine may have taken a token from readable that was for the request.

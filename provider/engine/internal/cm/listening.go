@@ -36,9 +36,9 @@ type listening struct {
 	mu     sched.Mutex[locks.Listening]
 	silent map[netip.Addr]int // connections without a Request
 
-	// turn is held by the goroutine that reads Requests. No step waits for it.
-	turn  chan struct{}
-	order map[netip.Addr][]*arrival // by peer, in TCP's order; guarded by turn
+	// reading is held by the goroutine that reads Requests. No step waits for it.
+	reading chan struct{}
+	order   map[netip.Addr][]*arrival // by peer, in TCP's order; guarded by reading
 }
 
 // listenCounts is what a listener counts.
@@ -71,12 +71,12 @@ func (id *ID) Listen(backlog int) error {
 		return fail(op, "", err)
 	}
 	ls := &listening{
-		id:     id,
-		l:      l,
-		places: make(chan struct{}, id.m.cfg.MaxPending),
-		silent: make(map[netip.Addr]int),
-		turn:   make(chan struct{}, 1),
-		order:  make(map[netip.Addr][]*arrival),
+		id:      id,
+		l:       l,
+		places:  make(chan struct{}, id.m.cfg.MaxPending),
+		silent:  make(map[netip.Addr]int),
+		reading: make(chan struct{}, 1),
+		order:   make(map[netip.Addr][]*arrival),
 	}
 	ls.ctx, ls.cancel = context.WithCancel(context.Background())
 	id.listening, id.state = ls, idListening

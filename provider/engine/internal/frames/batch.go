@@ -34,7 +34,7 @@ type Batch struct {
 	inChunk     bool   // iov[last-1] ends where the free part of the last chunk begins
 	built       uint64 // bytes added
 	limit       uint64 // the value of built at which the batch is sent
-	turn        int    // the value of Cost at which the batch is sent
+	costLimit   int    // the value of Cost at which the batch is sent
 	written     uint64 // bytes taken by the socket
 
 	message messageStart
@@ -91,13 +91,13 @@ type regionUse struct {
 func New(pool *freelist.List[Chunk]) *Batch { return &Batch{pool: pool} }
 
 // Prepare begins to fill the idle batch with FPDUs as f lays them out. Room reports true until they
-// have about limit bytes, or cost what is left of the stream's turn; a batch may cost
+// have about limit bytes, or cost what is left of the stream's budget; a batch may cost
 // policy.BatchLeast in any case. The batch refers to f until Reset.
-func (b *Batch) Prepare(f *Format, limit uint64, turn int) {
+func (b *Batch) Prepare(f *Format, limit uint64, budget int) {
 	b.format = f
 	b.limit = limit
 	b.extend = extendRecords(f.EMSS)
-	b.turn = policy.TurnOfBatch(turn)
+	b.costLimit = policy.BudgetOfBatch(budget)
 }
 
 // Empty reports whether all bytes are written.
@@ -124,7 +124,7 @@ func (b *Batch) Records() []int { return b.recs[b.rec0:b.nrecs] }
 // Room reports whether one more FPDU of any kind fits, which may begin another chunk. Chunks also
 // count, because FPDUs may leave half of each empty.
 func (b *Batch) Room() bool {
-	return b.built < b.limit && b.Cost() < b.turn &&
+	return b.built < b.limit && b.Cost() < b.costLimit &&
 		len(b.chunks) <= policy.BatchOctets/policy.Chunk &&
 		b.used+fpduOverhead+policy.CopyMost <= len(b.arena) &&
 		b.last+memory.MaxSGE+2 <= len(b.iov) &&

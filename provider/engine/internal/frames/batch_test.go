@@ -26,7 +26,7 @@ func newBatch() *Batch {
 func prepared(f *Format, emss int) *Batch {
 	f.SetEMSS(emss)
 	b := newBatch()
-	b.Prepare(f, policy.BatchOctets, policy.TurnMost)
+	b.Prepare(f, policy.BatchOctets, policy.BudgetMost)
 	b.BeginMessage(ddp.Segmenter{})
 	return b
 }
@@ -37,7 +37,7 @@ func TestCopiesShortenBatches(t *testing.T) {
 	for _, limit := range []uint64{policy.BatchMost, policy.BatchSlow} {
 		b := newBatch()
 		f := NewFormat(true, false, false)
-		b.Prepare(&f, limit, policy.TurnMost)
+		b.Prepare(&f, limit, policy.BudgetMost)
 		h := rdmap.WriteHeader(0, 0, true)
 		b.Add(&h, make([]byte, 2*policy.CopyMost), 0, true)
 		if want := min(limit, policy.BatchOctets); b.limit != want {

@@ -2,39 +2,39 @@ package policy
 
 import "math/bits"
 
-// TurnOfPoll returns the turn of one of n streams that a poller reads directly, in bytes.
-func TurnOfPoll(n int) int {
+// BudgetOfPoll returns the budget of one of n streams that a poller reads directly, in bytes.
+func BudgetOfPoll(n int) int {
 	if n == 1 {
-		return TurnSole
+		return BudgetSole
 	}
-	return TurnOne
+	return BudgetOne
 }
 
-// TurnOfPost returns the turn for the posts of a program to the only stream that it polls, where
-// other streams leave turn for it. answers says that the peer's Reads also ask for something. Then
-// the turn is not longer, because the program may poll other CQs, whose streams would wait for
-// longer.
-func TurnOfPost(turn int, answers bool) int {
+// BudgetOfPost returns the budget for the posts of a program to the only stream that it polls,
+// where other streams leave budget for it. answers says that the peer's Reads also ask for
+// something. Then the budget is not larger, because the program may poll other CQs, whose streams
+// would wait for longer.
+func BudgetOfPost(budget int, answers bool) int {
 	if answers {
-		return turn
+		return budget
 	}
-	return max(turn, TurnSole)
+	return max(budget, BudgetSole)
 }
 
-// TurnOfShort returns the turn of one of n short streams of a round.
-func TurnOfShort(n int) int { return min(TurnOne, TurnsShort/n) }
+// BudgetOfShort returns the budget of one of n short streams of a round.
+func BudgetOfShort(n int) int { return min(BudgetOne, BudgetAllShort/n) }
 
-// TurnOfLong returns the turn of a long stream; left is the rest of the turn that all of a round
-// share. It is 0, or at least a quarter of TurnLong.
-func TurnOfLong(left int) int {
+// BudgetOfLong returns the budget of a long stream; left is the rest of the budget that all of a
+// round share. It is 0, or at least a quarter of BudgetLong.
+func BudgetOfLong(left int) int {
 	if left <= 0 {
 		return 0
 	}
-	return min(TurnLong, max(left, TurnLong/4))
+	return min(BudgetLong, max(left, BudgetLong/4))
 }
 
-// TurnOfBatch returns what a batch may cost, with left of a turn.
-func TurnOfBatch(left int) int { return max(left, BatchLeast) }
+// BudgetOfBatch returns what a batch may cost, with left of a budget.
+func BudgetOfBatch(left int) int { return max(left, BatchLeast) }
 
 // A Batch decides how many bytes one call sends. Each call costs much more than its bytes. But the
 // bytes that a socket doesn't take must be copied, so the socket must have taken everything for a
@@ -85,14 +85,14 @@ type CostShift uint8
 // bytes.
 const CostShiftFirst = 5
 
-// ReadLimit returns how many bytes the next read takes. turn is the rest of the turn, and rest is
+// ReadLimit returns how many bytes the next read takes. budget is what is left, and rest is
 // missing of an FPDU whose length is known. The limit is small while FPDUs are short, so that their
-// cost stays within the turn. The missing rest costs no more than its bytes.
-func (d CostShift) ReadLimit(rest, turn int) int {
-	most := max(ReadLeast, min(ReadMost, turn>>d))
+// cost stays within the budget. The missing rest costs no more than its bytes.
+func (d CostShift) ReadLimit(rest, budget int) int {
+	most := max(ReadLeast, min(ReadMost, budget>>d))
 	// The last FPDU of a turn is read to its end, because a long part would have to be kept. A
-	// quarter of the turn is reserved for that read.
-	return max(rest+ReadAhead, min(rest+most, max(turn-turn/4, ReadLeast)))
+	// quarter of the budget is reserved for that read.
+	return max(rest+ReadAhead, min(rest+most, max(budget-budget/4, ReadLeast)))
 }
 
 // Spent returns the cost of a read of n bytes in which fpdus FPDUs ended. full says that the read
@@ -104,7 +104,7 @@ func (d CostShift) ReadLimit(rest, turn int) int {
 func (d *CostShift) Spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*FPDUCost
 	shift := CostShift(bits.Len(uint(cost-cost/8-1) / uint(n)))
-	rest := n < TurnEnd && fpdus <= 2
+	rest := n < BudgetEnd && fpdus <= 2
 	if full || shift > *d {
 		less := *d - min(*d, 1)
 		switch {

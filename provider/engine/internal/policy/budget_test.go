@@ -2,19 +2,20 @@ package policy
 
 import "testing"
 
-// TestReadLimit: whatever is left of a turn, a read takes the rest of an FPDU and the next header.
-// Beyond the rest, it takes no more than a read may, and no more FPDUs than the turn pays for.
+// TestReadLimit: whatever is left of a budget, a read takes the rest of an FPDU and the next
+// header. Beyond the rest, it takes no more than a read may, and no more FPDUs than the budget pays
+// for.
 func TestReadLimit(t *testing.T) {
 	for d := range CostShift(11) {
-		for turn := -TurnMost; turn <= TurnMost; turn += 4093 {
+		for budget := -BudgetMost; budget <= BudgetMost; budget += 4093 {
 			for rest := 0; rest <= 64<<10; rest += 1021 {
-				n := d.ReadLimit(rest, turn)
-				most := max(ReadLeast, min(ReadMost, turn>>d))
+				n := d.ReadLimit(rest, budget)
+				most := max(ReadLeast, min(ReadMost, budget>>d))
 				if n < max(rest+ReadAhead, min(ReadLeast, rest+most)) || n > rest+most {
-					t.Fatalf("shift %d, turn %d, rest %d: a read of %d", d, turn, rest, n)
+					t.Fatalf("shift %d, budget %d, rest %d: a read of %d", d, budget, rest, n)
 				}
-				if n > max(rest+ReadAhead, turn-turn/4, ReadLeast) {
-					t.Fatalf("shift %d, turn %d, rest %d: a read of %d is over the turn", d, turn, rest, n)
+				if n > max(rest+ReadAhead, budget-budget/4, ReadLeast) {
+					t.Fatalf("shift %d, budget %d, rest %d: a read of %d is over the budget", d, budget, rest, n)
 				}
 			}
 		}
@@ -32,7 +33,7 @@ func TestSpent(t *testing.T) {
 					if cost := d.Spent(n, fpdus, full); cost != n+fpdus*FPDUCost {
 						t.Fatalf("%d bytes and %d FPDUs cost %d", n, fpdus, cost)
 					}
-					rest := n < TurnEnd && fpdus <= 2
+					rest := n < BudgetEnd && fpdus <= 2
 					if d > before && rest || d < before && (!full || d != before-1) {
 						t.Fatalf("%d bytes and %d FPDUs, full %t: the shift is %d after %d", n, fpdus, full, d, before)
 					}
@@ -96,34 +97,34 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestTurns: whatever others do, a turn is bounded, and a stream that has one can go on.
-func TestTurns(t *testing.T) {
+// TestBudgets: whatever others do, a budget is bounded, and a stream that has one can go on.
+func TestBudgets(t *testing.T) {
 	for n := 1; n <= WholeBatches; n++ {
-		if turn := TurnOfShort(n); turn <= 0 || turn > TurnOne || (n-1)*turn > TurnsShort {
-			t.Errorf("one of %d short streams has %d", n, turn)
+		if budget := BudgetOfShort(n); budget <= 0 || budget > BudgetOne || (n-1)*budget > BudgetAllShort {
+			t.Errorf("one of %d short streams has %d", n, budget)
 		}
 	}
-	for left := -TurnMost; left <= TurnMost; left += 509 {
-		turn := TurnOfLong(left)
-		if (turn == 0) != (left <= 0) || turn > TurnLong || turn > max(left, TurnLong/4) {
-			t.Errorf("a long stream has %d, of %d that are left", turn, left)
+	for left := -BudgetMost; left <= BudgetMost; left += 509 {
+		budget := BudgetOfLong(left)
+		if (budget == 0) != (left <= 0) || budget > BudgetLong || budget > max(left, BudgetLong/4) {
+			t.Errorf("a long stream has %d, of %d that are left", budget, left)
 		}
-		if got := TurnOfBatch(left); got < BatchLeast || got > max(left, BatchLeast) {
+		if got := BudgetOfBatch(left); got < BatchLeast || got > max(left, BatchLeast) {
 			t.Errorf("a batch has %d, of %d that are left", got, left)
 		}
-		if got, want := TurnOfPost(left, false), max(left, TurnSole); got != want {
+		if got, want := BudgetOfPost(left, false), max(left, BudgetSole); got != want {
 			t.Errorf("posts have %d where others leave %d, want %d", got, left, want)
 		}
-		if got := TurnOfPost(left, true); got != left {
+		if got := BudgetOfPost(left, true); got != left {
 			t.Errorf("answers have %d where others leave %d", got, left)
 		}
 	}
 }
 
-func TestTurnOfPoll(t *testing.T) {
-	for n, want := range map[int]int{0: TurnOne, 1: TurnSole, 2: TurnOne, 8: TurnOne} {
-		if got := TurnOfPoll(n); got != want {
-			t.Errorf("the turn of one of %d streams is %d, want %d", n, got, want)
+func TestBudgetOfPoll(t *testing.T) {
+	for n, want := range map[int]int{0: BudgetOne, 1: BudgetSole, 2: BudgetOne, 8: BudgetOne} {
+		if got := BudgetOfPoll(n); got != want {
+			t.Errorf("the budget of one of %d streams is %d, want %d", n, got, want)
 		}
 	}
 }

@@ -39,7 +39,8 @@ const (
 	Next             // deferred, after others
 )
 
-// A Post is a list of work requests: how many are signalled, and their bytes, counted as in a turn.
+// A Post is a list of work requests: how many are signalled, and their bytes, counted as in a
+// budget.
 type Post struct{ Signaled, Octets uint32 }
 
 // A Deferral decides for one QP which posts are deferred. The zero value is for a QP without posts.

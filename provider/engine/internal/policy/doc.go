@@ -55,9 +55,10 @@
 //
 // # How much at once
 //
-// A turn is what a stream moves before other streams have their turns. [TurnOfPoll], [TurnOfPost],
-// [TurnOfShort] and [TurnOfLong] decide how long it is, from how many streams there are and what is
-// left. One call sends a [Batch]. Its size follows what the socket takes:
+// A turn is what a stream does before other streams have their turns, and a budget is how much it
+// may move in that turn. [BudgetOfPoll], [BudgetOfPost], [BudgetOfShort] and [BudgetOfLong] decide
+// that, from how many streams there are and what is left. One call sends a [Batch]. Its size
+// follows what the socket takes:
 //
 //	      full: twice what it took before            WholeBatches, one after the other
 //	slow <------------------------------- usual -----------------------------------------> long
@@ -69,7 +70,7 @@
 // [NotSent] bounds how many short records a socket may hold that TCP can't send yet, by the average
 // length of the records.
 //
-// Short FPDUs cost more than their bytes, so a read takes fewer of them: a turn is divided by the
+// Short FPDUs cost more than their bytes, so a read takes fewer of them: a budget is divided by the
 // cost of a byte in the reads before. [CostShift] has the logarithm of that cost.
 //
 //	             a read whose FPDUs were shorter, but not the end of a turn

@@ -9,6 +9,6 @@ func Leased(polled, now time.Duration) bool { return polled != 0 && now-polled <
 
 // Polls returns how many polls a poll of some streams counts as if it has moved so many bytes.
 // After SomeMost of them, a program polls all streams: that is a Poll of the poller, which renews
-// the lease. So TurnLong bytes renew it, too, which may take as long as hundreds of polls that find
-// nothing.
-func Polls(moved int) uint64 { return 1 + uint64(moved/(TurnLong/SomeMost)) }
+// the lease. So BudgetLong bytes renew it, too, which may take as long as hundreds of polls that
+// find nothing.
+func Polls(moved int) uint64 { return 1 + uint64(moved/(BudgetLong/SomeMost)) }

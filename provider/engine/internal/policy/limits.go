@@ -27,8 +27,9 @@ const (
 	// in LatePause are deferred in vain.
 	LatePause = time.Second
 
-	// MostOctets is how many bytes are deferred at most, counted as in a turn, so at most 511 short
-	// posts. Measured with 1,000 QPs: 0.99, 1.12, 1.12 and 1.16 with 64, 128, 256 and 512 KiB.
+	// MostOctets is how many bytes are deferred at most, counted as in a budget, so at most 511
+	// short posts. Measured with 1,000 QPs: 0.99, 1.12, 1.12 and 1.16 with 64, 128, 256 and 512
+	// KiB.
 	MostOctets = 256 << 10
 
 	// CopyMost is the length up to which payload is copied next to its header, because that is
@@ -95,24 +96,25 @@ const (
 )
 
 // # How much at once
-// In bytes of a turn (see CostShift): a longer turn is cheaper for each byte, and makes other
+//
+// Budgets are in bytes (see CostShift): a larger budget is cheaper for each byte, and makes other
 // streams wait longer. Not measured, where nothing else is said.
 const (
-	// TurnSole is the turn of a stream that is the only one of the CQ that the program polls, both
-	// for received bytes and for posts. BatchMost is the most that one call sends where the socket
-	// takes everything and there is no CRC: see BatchOctets. Measured: Writes of 1 MiB have 1.09 of
-	// what they have with 256 KiB.
-	TurnSole  = 1 << 20
-	BatchMost = 1 << 20
+	// BudgetSole is the budget of a stream that is the only one of the CQ that the program polls,
+	// both for received bytes and for posts. BatchMost is the most that one call sends where the
+	// socket takes everything and there is no CRC: see BatchOctets. Measured: Writes of 1 MiB have
+	// 1.09 of what they have with 256 KiB.
+	BudgetSole = 1 << 20
+	BatchMost  = 1 << 20
 
-	// TurnMost is the turn of a post, so that a message of 1 MiB and earlier posts are sent at
+	// BudgetMost is the budget of a post, so that a message of 1 MiB and earlier posts are sent at
 	// once.
-	TurnMost = TurnSole + TurnSole/4
+	BudgetMost = BudgetSole + BudgetSole/4
 
-	// TurnLong is what one long turn may use, and what all long turns of a round may use together,
-	// about 0.1 ms; the last may exceed it by a quarter. Measured: long turns of 1 MiB had 1.23
-	// with Reads on 1,000 QPs, and others would wait for four times as long.
-	TurnLong = 256 << 10
+	// BudgetLong is what one long turn may use, and what all long turns of a round may use
+	// together, about 0.1 ms; the last may exceed it by a quarter. Measured: long turns of 1 MiB
+	// had 1.23 with Reads on 1,000 QPs, and others would wait for four times as long.
+	BudgetLong = 256 << 10
 
 	// ReadMost is what a read takes beyond the rest of an FPDU whose length is known. Measured: 128
 	// KiB had 0.80 with Writes of 64 KiB.
@@ -123,25 +125,25 @@ const (
 	// once. Longer ones are hardly cheaper for each byte.
 	BatchOctets = 256 << 10
 
-	// TurnsShort is what the short turns of a round may use together: about 0.2 ms.
-	TurnsShort = 2 * TurnLong
+	// BudgetAllShort is what the short turns of a round may use together: about 0.2 ms.
+	BudgetAllShort = 2 * BudgetLong
 
-	// TurnOne is the turn of one of several streams that a poller reads directly, and the most that
-	// one of the short turns of a round uses. Measured against rules by the number of QPs, which it
-	// replaced: 0.99 (0.84 to 1.11) with 4 QPs.
-	TurnOne = 128 << 10
+	// BudgetOne is the budget of one of several streams that a poller reads directly, and the most
+	// that one of the short turns of a round uses. Measured against rules by the number of QPs,
+	// which it replaced: 0.99 (0.84 to 1.11) with 4 QPs.
+	BudgetOne = 128 << 10
 
-	// TurnLeast is the turn of a stream that is closed at once, and of overdue posts: the longest
-	// FPDU.
-	TurnLeast = 64 << 10
+	// BudgetLeast is the budget of a stream that is closed at once, and of overdue posts: the
+	// longest FPDU.
+	BudgetLeast = 64 << 10
 
-	// TurnEnd is the turn of a stream that has just ended, in addition to the turn in which it
+	// BudgetEnd is the budget of a stream that has just ended, in addition to the turn in which it
 	// ended: enough to see the FIN of a peer that sends nothing more. A read of less may be the end
 	// of a turn (see CostShift.Spent).
-	TurnEnd = 4 << 10
+	BudgetEnd = 4 << 10
 
-	// BatchLeast is what a batch may have when little is left of a turn. BatchSlow is the same for
-	// a socket that takes very little.
+	// BatchLeast is what a batch may have when little is left of a budget. BatchSlow is the same
+	// for a socket that takes very little.
 	BatchLeast = 16 << 10
 	BatchSlow  = 8 << 10
 
@@ -161,7 +163,7 @@ const (
 	RecordCost = 8 << 10
 	EndCost    = 128 << 10
 
-	// CallCost is the least that a turn counts: the cost of calling the handler.
+	// CallCost is the least that a turn costs: the cost of calling the handler.
 	CallCost = 1 << 10
 
 	// ReadLeast is what a read may always take. ReadAhead is what it takes beyond the rest of the

@@ -1,22 +1,21 @@
 // Package turns shares the time of a poller among the streams that are ready at the same time, so
 // that a stream with little to do does not wait for streams with much.
 //
-// A turn is what a stream may do in one call of its handler. It is counted in bytes, so it needs no
-// clock and is the same on every run. Work that costs more than its bytes counts as the bytes that
-// take as long (about 0.35 ns each over loopback, with CRC). A stream is long if its last turn
-// ended before its work did, otherwise short. A round is one Poll.
+// A turn is one call of a stream's handler, and a budget is what the stream may do in it. A budget
+// is counted in bytes, so it needs no clock and is the same on every run. Work that costs more than
+// its bytes counts as the bytes that take as long (about 0.35 ns each over loopback, with CRC). A
+// stream is long if its last turn ended before its work did, otherwise short. A round is one Poll.
 //
-// In each round the short streams come first, with short turns, until they have used
-// policy.TurnsShort together. Then the long streams come, until they have used one long turn
+// In each round the short streams come first, with small budgets, until they have used
+// policy.BudgetAllShort together. Then the long streams come, until they have used one large budget
 // together. Among streams of one kind, the one whose last turn is longest ago comes first. If
 // streams of both kinds are ready, the long ones have a turn only in every second round, so that a
 // program that was woken by a message can answer it first. The first of the long streams remembers
 // whether it was passed over, because the next round has other streams if more than policy.Round
 // are ready.
-// round has other streams than the one before if more than policy.Round are ready.
+//
 // Long streams may also wait outside of the rounds, in a queue of the poller. They get the rest of
 // a round after the streams in it (Queued).
-// is left of a round after the streams in it (Queued).
 package turns
 
 import (
@@ -58,11 +57,11 @@ type Round struct {
 	long    uint64 // long streams that have not
 	shorts  int    // how many short streams were added
 	begun   bool   // the turns of the long streams have begun
-	left    int    // the rest of policy.TurnsShort, and then of policy.TurnLong
+	left    int    // the rest of policy.BudgetAllShort, and then of policy.BudgetLong
 }
 
 // Begin begins a round of s.
-func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, policy.TurnsShort }
+func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, policy.BudgetAllShort }
 
 // Add adds a stream that is ready. Its number is how many were added before it. A new stream comes
 // after all others of its kind, as if it had just had a turn.
@@ -80,39 +79,39 @@ func (r *Round) Add(s *State) {
 	r.n++
 }
 
-// Next returns the number of the next stream, and its turn in bytes; -1 when the round is over.
+// Next returns the number of the next stream, and its budget in bytes; -1 when the round is over.
 // Call Done before the next call of Next.
-func (r *Round) Next() (number, turn int) {
+func (r *Round) Next() (number, budget int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
-		return r.take(&r.short), policy.TurnOfShort(r.shorts)
+		return r.take(&r.short), policy.BudgetOfShort(r.shorts)
 	}
 	if !r.begun {
 		if r.long == 0 || r.pass() {
 			return -1, 0
 		}
-		r.begun, r.left = true, policy.TurnLong
+		r.begun, r.left = true, policy.BudgetLong
 	}
-	turn = policy.TurnOfLong(r.left)
-	if r.long == 0 || turn == 0 {
+	budget = policy.BudgetOfLong(r.left)
+	if r.long == 0 || budget == 0 {
 		return -1, 0
 	}
-	return r.take(&r.long), turn
+	return r.take(&r.long), budget
 }
 
-// Queued returns the turn of the first long stream that waits outside of the round; 0 if it has
-// none in this round. It is called after Next has returned -1. If it returns a turn, call
+// Queued returns the budget of the first long stream that waits outside of the round; 0 if it has
+// no turn in this round. It is called after Next has returned -1. If it returns a budget, call
 // DoneQueued before the next call.
-func (r *Round) Queued(s *State) (turn int) {
+func (r *Round) Queued(s *State) (budget int) {
 	if !r.begun {
 		if r.passes(s) {
 			return 0
 		}
-		r.begun, r.left = true, policy.TurnLong
+		r.begun, r.left = true, policy.BudgetLong
 	}
-	if turn = policy.TurnOfLong(r.left); turn > 0 {
+	if budget = policy.BudgetOfLong(r.left); budget > 0 {
 		r.serve(s)
 	}
-	return turn
+	return budget
 }
 
 // DoneQueued records the end of a turn of Queued; the arguments are as for Done.

@@ -28,9 +28,9 @@ func servedOf(s *Sharing, states []*State, work []int) (order []int) {
 			ready = append(ready, i)
 		}
 	}
-	for n, turn := r.Next(); n >= 0; n, turn = r.Next() {
+	for n, budget := r.Next(); n >= 0; n, budget = r.Next() {
 		i := ready[n]
-		spent := min(turn, work[i])
+		spent := min(budget, work[i])
 		work[i] -= spent
 		order = append(order, i)
 		r.Done(n, spent, work[i] > 0)
@@ -86,7 +86,7 @@ func TestRoundIsBounded(t *testing.T) {
 			for i := range work {
 				before -= work[i]
 			}
-			if before > policy.TurnsShort+policy.TurnLong+policy.TurnLong/4 {
+			if before > policy.BudgetAllShort+policy.BudgetLong+policy.BudgetLong/4 {
 				t.Fatalf("%d streams: round %d came to %d bytes", ready, round, before)
 			}
 		}
@@ -137,22 +137,22 @@ func TestNewcomersComeLast(t *testing.T) {
 			if first < 0 {
 				first = i
 			}
-			all += policy.TurnOne
-			r.Done(i, policy.TurnOne, false) // an end costs more than a turn has
+			all += policy.BudgetOne
+			r.Done(i, policy.BudgetOne, false) // an end costs more than a turn has
 		}
 		if round > 0 && first != policy.Round-1 {
 			t.Fatalf("round %d: stream %d came first", round, first)
 		}
-		if all > policy.TurnsShort {
+		if all > policy.BudgetAllShort {
 			t.Fatalf("round %d came to %d", round, all)
 		}
 	}
 }
 
-// TestLengths: a short stream has no more than policy.TurnOne however few there are, and each its
-// part of policy.TurnsShort. Long ones have policy.TurnLong between them, and the last of them
-// enough to be worth it. Those with short turns that have used more than theirs leave nothing for
-// the others of their kind, but the long ones have theirs.
+// TestLengths: a short stream has no more than policy.BudgetOne however few there are, and each its
+// part of policy.BudgetAllShort. Long ones have policy.BudgetLong between them, and the last of
+// them enough to be worth it. Those with short turns that have used more than theirs leave nothing
+// for the others of their kind, but the long ones have theirs.
 func TestLengths(t *testing.T) {
 	round := func(shorts, longs, each int) (shortTurns, longTurns []int) {
 		var s Sharing
@@ -166,11 +166,11 @@ func TestLengths(t *testing.T) {
 		for i := range states {
 			r.Add(&states[i])
 		}
-		for i, turn := r.Next(); i >= 0; i, turn = r.Next() {
+		for i, budget := r.Next(); i >= 0; i, budget = r.Next() {
 			if i < longs {
-				longTurns = append(longTurns, turn)
+				longTurns = append(longTurns, budget)
 			} else {
-				shortTurns = append(shortTurns, turn)
+				shortTurns = append(shortTurns, budget)
 			}
 			r.Done(i, each, i < longs)
 		}
@@ -181,12 +181,12 @@ func TestLengths(t *testing.T) {
 		shorts, longs, each int
 		wantShort, wantLong []int
 	}{
-		{1, 0, 100, []int{policy.TurnOne}, nil},
-		{0, 1, policy.TurnLong, nil, []int{policy.TurnLong}},
-		{8, 0, 100, slices.Repeat([]int{policy.TurnsShort / 8}, 8), nil},
-		{0, 3, 100 * k, nil, []int{policy.TurnLong, policy.TurnLong - 100*k, policy.TurnLong / 4}},
-		{6, 2, policy.TurnOne, slices.Repeat([]int{policy.TurnsShort / 6}, 4), []int{policy.TurnLong, policy.TurnOne}},
-		{2, 1, policy.TurnsShort, []int{policy.TurnOne}, []int{policy.TurnLong}},
+		{1, 0, 100, []int{policy.BudgetOne}, nil},
+		{0, 1, policy.BudgetLong, nil, []int{policy.BudgetLong}},
+		{8, 0, 100, slices.Repeat([]int{policy.BudgetAllShort / 8}, 8), nil},
+		{0, 3, 100 * k, nil, []int{policy.BudgetLong, policy.BudgetLong - 100*k, policy.BudgetLong / 4}},
+		{6, 2, policy.BudgetOne, slices.Repeat([]int{policy.BudgetAllShort / 6}, 4), []int{policy.BudgetLong, policy.BudgetOne}},
+		{2, 1, policy.BudgetAllShort, []int{policy.BudgetOne}, []int{policy.BudgetLong}},
 	} {
 		short, long := round(tc.shorts, tc.longs, tc.each)
 		if !slices.Equal(short, tc.wantShort) || !slices.Equal(long, tc.wantLong) {
@@ -215,8 +215,8 @@ func TestRoundDoesNotAllocate(t *testing.T) {
 		var r Round
 		r.Begin(&s)
 		r.Add(&state)
-		for i, turn := r.Next(); i >= 0; i, turn = r.Next() {
-			r.Done(i, turn, true)
+		for i, budget := r.Next(); i >= 0; i, budget = r.Next() {
+			r.Done(i, budget, true)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -278,15 +278,15 @@ func TestQueuedComeLast(t *testing.T) {
 			}
 		}
 		all, turns := 0, 0
-		for turn := r.Queued(&queued); turn > 0; turn = r.Queued(&queued) {
-			if most := max(policy.TurnLong-all, policy.TurnLong/4); turn > most {
-				t.Errorf("a turn of %d after %d, want at most %d", turn, all, most)
+		for budget := r.Queued(&queued); budget > 0; budget = r.Queued(&queued) {
+			if most := max(policy.BudgetLong-all, policy.BudgetLong/4); budget > most {
+				t.Errorf("a turn of %d after %d, want at most %d", budget, all, most)
 			}
-			all += turn / 2
-			r.DoneQueued(&queued, turn/2, true)
+			all += budget / 2
+			r.DoneQueued(&queued, budget/2, true)
 			turns++
 		}
-		least, most := policy.TurnLong, policy.TurnLong*5/4
+		least, most := policy.BudgetLong, policy.BudgetLong*5/4
 		if round >= 2 && round%2 == 0 { // the message comes first, and the program may answer it
 			least, most = 0, 0
 		}
