@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpPoller watches sockets with one epoll instance, and parks with another one (see gate).
+// tcpPoller watches sockets with one epoll instance, and parks with another one (see parker).
 type tcpPoller struct {
 	ep  fdRef // epoll: the sockets, level triggered
 	reg registry
-	gate
+	parker
 	sharing turns.Sharing
 	queue   turnQueue
 	closed  sync.Once
@@ -36,7 +36,7 @@ func (t *TCP) NewPoller() (Poller, error) {
 		p.ep.close()
 		return nil, err
 	}
-	if err := p.gate.open(&p.ep); err != nil {
+	if err := p.parker.open(&p.ep); err != nil {
 		p.queue.close()
 		p.ep.close()
 		return nil, err
@@ -160,10 +160,10 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 
 // Poll implements Poller.
 func (p *tcpPoller) Poll() int {
-	p.gate.poll()
+	p.parker.poll()
 	served := p.Serve()
 	if served > 0 {
-		p.gate.poll()
+		p.parker.poll()
 	}
 	return served
 }
@@ -310,13 +310,13 @@ func epollLast(ep int, events []unix.EpollEvent) int {
 }
 
 // Wait implements Poller.
-func (p *tcpPoller) Wait(ctx context.Context) error { return p.gate.wait(ctx) }
+func (p *tcpPoller) Wait(ctx context.Context) error { return p.parker.wait(ctx) }
 
 // Wake implements Poller.
-func (p *tcpPoller) Wake() { p.gate.wake() }
+func (p *tcpPoller) Wake() { p.parker.wake() }
 
 // BeforeSleep implements Poller.
-func (p *tcpPoller) BeforeSleep() { p.gate.endLease() }
+func (p *tcpPoller) BeforeSleep() { p.parker.endLease() }
 
 // Close implements Poller.
 func (p *tcpPoller) Close() error {
@@ -330,7 +330,7 @@ func (p *tcpPoller) Close() error {
 			reg.conn.mu.Unlock()
 		}
 		p.reg.mu.Unlock()
-		p.gate.close()
+		p.parker.close()
 	})
 	return nil
 }

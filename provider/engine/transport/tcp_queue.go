@@ -20,7 +20,7 @@ import (
 // nevertheless. So nothing is lost.
 //
 // While streams wait in the queue, epoll reports the eventfd. So the epoll instance is ready as
-// long as there is something to do, and goroutines that wait for it wake (see gate). During its
+// long as there is something to do, and goroutines that wait for it wake (see parker). During its
 // turn a stream is not in the list: the goroutine that serves it puts it back, or makes epoll watch
 // it.
 //

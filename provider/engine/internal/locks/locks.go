@@ -112,7 +112,7 @@ type (
 // Locks of the transport, and of the network in memory that replaces it. They may be taken while
 // any of the above is held.
 type (
-	Waiting struct { // gate.waiting, memnet's poller.waiting: of the one Wait of a poller
+	Waiting struct { // parker.waiting, memnet's poller.waiting: of the one Wait of a poller
 		sched.After[Log]
 		sched.Leaf
 	}
