@@ -139,8 +139,8 @@ func (s *signal) set() {
 // close lets all waiters pass from now on. It is called once.
 func (s *signal) close() { close(s.closed) }
 
-// take reports whether the signal was set, and resets it. It does not wait.
-func (s *signal) take() bool {
+// tryWait reports whether the signal was set, and resets it. It does not wait.
+func (s *signal) tryWait() bool {
 	select {
 	case <-s.pending:
 		return true

@@ -198,7 +198,7 @@ func (ch *compChannel) pollUntil(until time.Time) bool {
 	defer endPolling()
 	for range pollsInRow {
 		ch.dev.poller.Poll()
-		if ch.wake.take() {
+		if ch.wake.tryWait() {
 			return true
 		}
 		if time.Until(until) < 0 {

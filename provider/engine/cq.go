@@ -256,10 +256,10 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if c.deferred.some.Load() && c.seen.Load() > 0 {
 		c.transmitBeforePoll()
 	}
-	n := c.take(wc)
+	n := c.pop(wc)
 	if n == 0 {
 		c.dev.progress(c)
-		n = c.take(wc)
+		n = c.pop(wc)
 	}
 	if n == 0 {
 		return 0, nil
@@ -293,8 +293,8 @@ func (c *cq) receiveFirst() {
 	}
 }
 
-// take moves completions from the ring to wc.
-func (c *cq) take(wc []provider.WC) int {
+// pop moves completions from the ring to wc.
+func (c *cq) pop(wc []provider.WC) int {
 	if c.seen.Load() == 0 {
 		return 0
 	}

@@ -266,9 +266,9 @@ func (d *device) spawn(f func()) {
 	})
 }
 
-// takeQPN counts a QP and gives it a number that no other has: 24 bits, as in
+// allocQPN counts a QP and gives it a number that no other has: 24 bits, as in
 // libibverbs, and never 0 or 1, which InfiniBand reserves.
-func (d *device) takeQPN() (uint32, error) {
+func (d *device) allocQPN() (uint32, error) {
 	if err := d.qps.Take(); err != nil {
 		d.tally.refuse("MaxQP")
 		return 0, err

@@ -117,7 +117,7 @@ func TestQPN(t *testing.T) {
 	d.qpns[0xffffff] = nil
 	d.qpns[3] = nil
 	for _, want := range []uint32{0xfffffe, 2, 4} {
-		if got := testkit.Must(d.takeQPN())(t); got != want {
+		if got := testkit.Must(d.allocQPN())(t); got != want {
 			t.Errorf("QPN %#x, want %#x", got, want)
 		}
 	}

@@ -29,7 +29,7 @@ type objectStore struct {
 	segments []storedSegment
 	began    time.Time // zero while segments are added
 
-	// The part of a run of FPDUs that is still to be taken (see takeRun).
+	// The part of a run of FPDUs that is still to be handled (see consumeRun).
 	run, runULPDU int
 }
 
@@ -120,8 +120,8 @@ func (rx *receiver) gather() {
 }
 
 // nextRun verifies FPDUs in the context, without Markers, and returns how many follow each other
-// with the same ULPDU length. They stay in the context. It leaves a faulty FPDU to takeFPDUs, which
-// gets the same error again.
+// with the same ULPDU length. They stay in the context. It leaves a faulty FPDU to consumeFPDUs,
+// which gets the same error again.
 func (rx *receiver) nextRun() (n, ulpduLen int) {
 	buf := rx.c.b[rx.r:rx.w]
 	if n, ulpduLen = rx.fpdu.Run(buf); n == 0 {
@@ -132,7 +132,7 @@ func (rx *receiver) nextRun() (n, ulpduLen int) {
 		}
 		n, ulpduLen = 1, len(span.ULPDU)
 	}
-	rx.taken += uint32(n)
+	rx.received += uint32(n)
 	return n, ulpduLen
 }
 

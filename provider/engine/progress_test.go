@@ -53,7 +53,7 @@ func TestLastPollTakesNoLease(t *testing.T) {
 		poll("armed", 0, 1)
 		poll("armed still", 0, 1)
 		c.push(provider.WC{}, false) // wakes the program
-		c.take(make([]provider.WC, 1))
+		c.pop(make([]provider.WC, 1))
 		poll("awake", 1, 0)
 	}
 }

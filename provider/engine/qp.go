@@ -113,7 +113,7 @@ func (q *qp) attach(op string, shared provider.SRQ) (err error) {
 	if !q.pd.Refs.Hold() {
 		return failClosed(op, q.pd.name())
 	}
-	if q.qpn, err = q.dev.takeQPN(); err != nil {
+	if q.qpn, err = q.dev.allocQPN(); err != nil {
 		q.pd.Refs.Drop()
 		return fail(op, "", err)
 	}

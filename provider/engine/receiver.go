@@ -24,7 +24,7 @@ type receiver struct {
 
 	store *objectStore // must be stored in an object before anything else is taken
 
-	taken     uint32           // FPDUs so far
+	received  uint32           // FPDUs so far
 	need      uint32           // length of c.b[r:w] at which there is more to do, 0 if not known
 	costShift policy.CostShift // the last reads cost at most little more than 2^costShift times their bytes
 

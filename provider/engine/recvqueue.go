@@ -114,13 +114,13 @@ func (q *qp) unshare() {
 	}
 }
 
-// take returns the receive of the message under way, its SGEs and their PD; nil if there is none.
+// front returns the receive of the message under way, its SGEs and their PD; nil if there is none.
 // It is called for each segment, and again for the rest of a segment. The first call for a message
 // takes a receive.
-func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
+func (h *sharedRecv) front() (*recvWQE, []provider.SGE, *pd) {
 	if !h.held {
 		if h.srq != nil {
-			h.held = h.srq.take(&h.wqe, h.sges)
+			h.held = h.srq.pop(&h.wqe, h.sges)
 		} else {
 			h.held = nextRecv(h.own, &h.wqe, h.sges)
 		}
@@ -135,7 +135,7 @@ func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
 // QP's own queue, or the one taken from the SRQ. The receive is nil if there is none.
 func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
 	if q.shared != nil {
-		return q.shared.take()
+		return q.shared.front()
 	}
 	w, sges := q.rq.front()
 	return w, sges, q.pd

@@ -130,11 +130,11 @@ func (rx *receiver) recvStatus(err error) provider.WCStatus {
 	return provider.WCSuccess
 }
 
-// takeTerminate ends the stream because of the peer's Terminate. It is never answered.
+// handleTerminate ends the stream because of the peer's Terminate. It is never answered.
 //
 //rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
-func (rx *receiver) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) handleTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	phase := rdmap.PhaseBeforeFirstFPDU
 	if rx.s.tx.moved.Load() > 0 {
 		phase = rdmap.PhaseAfterFirstFPDU

@@ -6,14 +6,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// takeReadRequest queues a Read Request of the peer. It checks the source now, so that faults are
+// handleReadRequest queues a Read Request of the peer. It checks the source now, so that faults are
 // found in the order of arrival; each segment of the response checks it again. Nothing is allocated
 // for the response, however long it is.
 //
 //rfc:5040 RDMAP-5.2.1-03 Valid ReadReq processed, not delivered to ULP
 //rfc:5040 RDMAP-5.5-12-01 ReadReq not started before delivered by DDP
 //rfc:5040 RDMAP-5.5-17-01 Read source fetched only after the request was delivered
-func (rx *receiver) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) handleReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	r, err := rdmap.ParseReadRequest(payload)
 	if err != nil {
 		rx.refuse(err, h, len(payload), nil)
@@ -33,14 +33,14 @@ func (rx *receiver) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []by
 	rx.resumeTx = true
 }
 
-// takeAtomicRequest performs the peer's atomic operation at once. So it follows everything that was
-// delivered before, and precedes everything that comes later. Its response waits until the
+// handleAtomicRequest performs the peer's atomic operation at once. So it follows everything that
+// was delivered before, and precedes everything that comes later. Its response waits until the
 // responses of earlier Reads are sent.
 //
 //rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
 //rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
 //rfc:7306 EXT-5.4-8-01 Ordering of several atomics
-func (rx *receiver) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) handleAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
 	if err == nil {
@@ -64,14 +64,14 @@ func (rx *receiver) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []
 // has four: they are the first four, in network order, as with cxgb4. The others are zero.
 const immShift = 32
 
-// takeImmediate reports the peer's Immediate Data with the oldest receive. After a Write it
+// handleImmediate reports the peer's Immediate Data with the oldest receive. After a Write it
 // completes as libibverbs' Write with immediate data, with the Write's length. Whether the peer
 // posted it as one can't be seen.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 //rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
 //rfc:7306 EXT-6.4-01 Immediate: same ordering and completion rules as Send
-func (rx *receiver) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) handleImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	data, err := rdmap.ParseImmediate(payload)
 	if err == nil {
 		w, _, _ := rx.q.frontRecv()

@@ -9,13 +9,13 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// takeAtomicResponse stores the old value where the WQE asks for it, in the CPU's byte order, and
+// handleAtomicResponse stores the old value where the WQE asks for it, in the CPU's byte order, and
 // completes the WQE.
 //
 //rfc:7306 EXT-5.2.2-05 Atomic response delivered to ULP
 //rfc:7306 EXT-5.4-1-01 Requester assumes nothing before the atomic response
 //rfc:7306 EXT-5.4-7-01 Atomic not complete before its response is delivered
-func (rx *receiver) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []byte) {
+func (rx *receiver) handleAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	r, err := rdmap.ParseAtomicResponse(payload)
 	if err == nil && r.ID != a.Read.ID {
 		err = rdmap.ErrAtomicResponseID

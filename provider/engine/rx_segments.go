@@ -19,11 +19,11 @@ func (rx *receiver) receive() { _, _ = rx.receiveTurn(policy.BudgetMost) }
 // and whether the turn ended before there was nothing more to receive or to answer. rx.mu is held.
 func (rx *receiver) receiveTurn(budget int) (used int, more bool) {
 	left := budget
-	for full := true; full && (left > 0 || rx.inLong()) && rx.takes(); {
-		before := rx.taken
+	for full := true; full && (left > 0 || rx.inLong()) && rx.goesOn(); {
+		before := rx.received
 		var n int
 		if n, full = rx.readMore(left); n > 0 {
-			left -= rx.costShift.Spent(n, int(rx.taken-before), full)
+			left -= rx.costShift.Spent(n, int(rx.received-before), full)
 		}
 		more = full && left <= 0
 	}
@@ -37,8 +37,8 @@ func (rx *receiver) receiveTurn(budget int) (used int, more bool) {
 	return used, more
 }
 
-// takes reports whether the receive side goes on: the stream is not to end, and no object stores.
-func (rx *receiver) takes() bool { return !rx.s.over() && !rx.storing() }
+// goesOn reports whether the receive side goes on: the stream is not to end, and no object stores.
+func (rx *receiver) goesOn() bool { return !rx.s.over() && !rx.storing() }
 
 // ensureContext borrows a receive context, and makes room in it for the longest FPDU.
 func (rx *receiver) ensureContext() {
@@ -126,7 +126,7 @@ func (rx *receiver) readFailed(err error) {
 
 // parse consumes whole FPDUs from the context.
 func (rx *receiver) parse() {
-	rx.takeFPDUs()
+	rx.consumeFPDUs()
 	rx.c.releaseWrite()
 	rx.startStore()
 }
@@ -134,21 +134,21 @@ func (rx *receiver) parse() {
 // parseRun consumes FPDUs as parse does, where the first n have the same length and are verified
 // already.
 func (rx *receiver) parseRun(n, ulpduLen int) {
-	rx.takeRun(n, ulpduLen)
+	rx.consumeRun(n, ulpduLen)
 	rx.parse()
 }
 
-// takeFPDUs consumes whole FPDUs, and may leave a region in use.
+// consumeFPDUs consumes whole FPDUs, and may leave a region in use.
 //
 //rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
 //rfc:5044 MPA-6-02 Whole FPDU present before forwarding
-func (rx *receiver) takeFPDUs() {
+func (rx *receiver) consumeFPDUs() {
 	rx.need = 0
-	for rx.w > rx.r && rx.takes() {
+	for rx.w > rx.r && rx.goesOn() {
 		buf := rx.c.b[rx.r:rx.w]
 		if n, ulpdu := rx.fpdu.Run(buf); n > 0 {
-			rx.taken += uint32(n)
-			rx.takeRun(n, ulpdu)
+			rx.received += uint32(n)
+			rx.consumeRun(n, ulpdu)
 			continue
 		}
 		span, need, err := rx.fpdu.Next(buf, rx.c.scratch)
@@ -160,9 +160,9 @@ func (rx *receiver) takeFPDUs() {
 			rx.need = uint32(need)
 			return
 		}
-		rx.taken++
+		rx.received++
 		rx.r += span.Len
-		rx.take(span.ULPDU)
+		rx.consume(span.ULPDU)
 	}
 }
 
@@ -201,19 +201,19 @@ func (rx *receiver) segment(ulpdu []byte) {
 	}
 	switch a.Kind {
 	case rdmap.TakeReadRequest:
-		rx.takeReadRequest(&a, &h, payload)
+		rx.handleReadRequest(&a, &h, payload)
 		return
 	case rdmap.TakeTerminate:
-		rx.takeTerminate(&a, &h, payload)
+		rx.handleTerminate(&a, &h, payload)
 		return
 	case rdmap.TakeImmediate:
-		rx.takeImmediate(&a, &h, payload)
+		rx.handleImmediate(&a, &h, payload)
 		return
 	case rdmap.TakeAtomicRequest:
-		rx.takeAtomicRequest(&a, &h, payload)
+		rx.handleAtomicRequest(&a, &h, payload)
 		return
 	case rdmap.TakeAtomicResponse:
-		rx.takeAtomicResponse(&a, &h, payload)
+		rx.handleAtomicResponse(&a, &h, payload)
 		return
 	case rdmap.Drop:
 		return
@@ -359,13 +359,13 @@ func (rx *receiver) countPlaced(a *rdmap.Action) {
 	}
 }
 
-// takeRun takes n verified FPDUs of the same length from the receive context.
-func (rx *receiver) takeRun(n, ulpduLen int) {
+// consumeRun handles n verified FPDUs of the same length from the receive context.
+func (rx *receiver) consumeRun(n, ulpduLen int) {
 	size := mpa.FPDULen(ulpduLen)
 	for ; n > 0 && !rx.s.over(); n-- {
 		ulpdu := rx.c.b[rx.r+mpa.HeaderLen:][:ulpduLen]
 		rx.r += size
-		rx.take(ulpdu)
+		rx.consume(ulpdu)
 		if rx.storing() {
 			rx.store.run, rx.store.runULPDU = n-1, ulpduLen
 			return
@@ -373,8 +373,8 @@ func (rx *receiver) takeRun(n, ulpduLen int) {
 	}
 }
 
-// take takes a ULPDU whose FPDU was verified.
-func (rx *receiver) take(ulpdu []byte) {
+// consume handles a ULPDU whose FPDU was verified.
+func (rx *receiver) consume(ulpdu []byte) {
 	if !rx.placeWrite(ulpdu) && !rx.placeSend(ulpdu) {
 		rx.segment(ulpdu)
 	}

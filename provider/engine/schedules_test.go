@@ -176,9 +176,9 @@ func (stillPoller) Wait(ctx context.Context) error {
 // completions takes the completions out of the side's CQ, without making progress.
 func (s *side) completions() []provider.WC {
 	var wc [64]provider.WC
-	all := append([]provider.WC(nil), wc[:s.cq.take(wc[:])]...)
+	all := append([]provider.WC(nil), wc[:s.cq.pop(wc[:])]...)
 	if s.recvCQ != nil {
-		all = append(all, wc[:s.recvCQ.take(wc[:])]...)
+		all = append(all, wc[:s.recvCQ.pop(wc[:])]...)
 	}
 	return all
 }

@@ -108,9 +108,9 @@ func (r *srq) newRing(places uint32) ([]recvWQE, []provider.SGE) {
 	return make([]recvWQE, places), make([]provider.SGE, int(places)*r.maxSGE)
 }
 
-// take moves the oldest receive to w and sges, which holds maxSGE, or reports false
+// pop moves the oldest receive to w and sges, which holds maxSGE, or reports false
 // if there is none. The place is free from then on.
-func (r *srq) take(w *recvWQE, sges []provider.SGE) bool {
+func (r *srq) pop(w *recvWQE, sges []provider.SGE) bool {
 	r.mu.Lock()
 	if r.recvs != nil {
 		defer r.mu.Unlock()

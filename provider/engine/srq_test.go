@@ -147,7 +147,7 @@ func TestSRQResize(t *testing.T) {
 	next, posted := uint64(1), uint64(0)
 	take := func(n int) {
 		for ; n > 0; n-- {
-			if !r.take(&w, sges) || w.wrid != next || w.nsge != 1 || sges[0].Addr != next {
+			if !r.pop(&w, sges) || w.wrid != next || w.nsge != 1 || sges[0].Addr != next {
 				t.Fatalf("took %+v %+v, want %d", w, sges, next)
 			}
 			next++
@@ -172,7 +172,7 @@ func TestSRQResize(t *testing.T) {
 		take(int(posted-next+1) - 4)
 	}
 	take(4)
-	if r.take(&w, sges) {
+	if r.pop(&w, sges) {
 		t.Errorf("took %+v from an empty queue", w)
 	}
 }
@@ -504,7 +504,7 @@ func TestSRQConcurrently(t *testing.T) {
 			}
 			defer r.refs.Drop()
 			for left.Load() > 0 {
-				w, sges, _ := h.take()
+				w, sges, _ := h.front()
 				if w == nil {
 					runtime.Gosched()
 					continue

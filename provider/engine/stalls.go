@@ -202,7 +202,7 @@ func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 		if !st.rx.on || !st.rx.since.Before(now) || !s.rx.mu.TryLock() {
 			continue
 		}
-		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.taken) == st.rx.at {
+		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.received) == st.rx.at {
 			f(s, r.part.counted)
 		}
 		s.rx.mu.Unlock()
@@ -280,7 +280,7 @@ func (st *stall) checkLocked(now time.Time) bool {
 func (st *stall) checkRx(now time.Time) {
 	s := st.s
 	r := &s.rx
-	at := uint64(r.taken)
+	at := uint64(r.received)
 	switch {
 	case !r.midFPDU():
 		st.rx.on = false

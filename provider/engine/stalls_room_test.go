@@ -272,7 +272,7 @@ func TestCheckLeavesBusyStreams(t *testing.T) {
 		src := s.reg(16<<20, 0)
 		testkit.Must(q.PostSend([]provider.SendWR{src.writeAll(16 << 20)}))(s.t)
 		st := q.stream.Load()
-		st := stall{s: st}
+		watched := stall{s: st}
 		sent := func(do func()) uint64 {
 			before := st.tx.moved.Load()
 			do()
@@ -280,15 +280,15 @@ func TestCheckLeavesBusyStreams(t *testing.T) {
 			return st.tx.moved.Load() - before
 		}
 		for range 3 {
-			if n := sent(func() { st.check(time.Now()) }); n != 0 {
+			if n := sent(func() { watched.check(time.Now()) }); n != 0 {
 				s.t.Errorf("a check has sent %d bytes of a stream that moves, want none", n)
 			}
 			if n := sent(func() { s.dev.poller.Poll() }); n == 0 {
 				s.t.Fatal("the poller has sent nothing; the stream is not put off")
 			}
 		}
-		st.check(time.Now())
-		if n := sent(func() { st.check(time.Now()) }); n == 0 {
+		watched.check(time.Now())
+		if n := sent(func() { watched.check(time.Now()) }); n == 0 {
 			s.t.Error("a check has sent nothing of a stream that has not moved, and has room")
 		}
 	})

@@ -247,7 +247,7 @@ func TestSendsAreReportedInOrder(t *testing.T) {
 				q.finishWQE(i)
 			}
 			var wcs [16]provider.WC
-			for i := range q.sendCQ.take(wcs[:]) {
+			for i := range q.sendCQ.pop(wcs[:]) {
 				if wcs[i].WRID != uint64(next) || !over[next] {
 					t.Fatalf("WQE %d is reported, next is %d (over: %v)", wcs[i].WRID, next, over[next])
 				}

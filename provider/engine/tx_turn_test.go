@@ -128,7 +128,7 @@ func TestTurnOfReceiving(t *testing.T) {
 				before, most, idle := 0, 0, 0
 				for turn := 0; before < count; turn++ {
 					s.dev.poller.Poll()
-					taken := int(st.rx.taken) - before
+					taken := int(st.rx.received) - before
 					if idle++; taken > 0 {
 						idle = 0
 					}
@@ -182,17 +182,17 @@ func TestTurnsOfMany(t *testing.T) {
 				cost := func() (tx, rx int) {
 					for _, st := range others {
 						tx += int(st.tx.moved.Load())
-						rx += int(st.rx.taken) * policy.FPDUCost
+						rx += int(st.rx.received) * policy.FPDUCost
 						rx += int(st.rx.fpdu.Pos())
 					}
 					return tx, rx
 				}
 				for round := range 10 {
 					tx0, rx0 := cost()
-					taken := q.stream.Load().rx.taken
+					taken := q.stream.Load().rx.received
 					victim.sendMsg(nil)
 					polls := 0
-					for ; q.stream.Load().rx.taken == taken; polls++ {
+					for ; q.stream.Load().rx.received == taken; polls++ {
 						if polls == 8 {
 							t.Fatalf("round %d: the victim has had no turn in %d Polls", round, polls)
 						}
@@ -356,10 +356,10 @@ func TestUsed(t *testing.T) {
 					if n == 200 {
 						t.Error("there is always more to do")
 					}
-					sent0, taken0, got0 := st.tx.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
+					sent0, taken0, got0 := st.tx.moved.Load(), st.rx.received, st.rx.fpdu.Pos()
 					var used int
 					used, more = st.ReadyTurn(tc.receives, tc.sends, budget)
-					sent, taken := int(st.tx.moved.Load()-sent0), int(st.rx.taken-taken0)
+					sent, taken := int(st.tx.moved.Load()-sent0), int(st.rx.received-taken0)
 					got := int(st.rx.fpdu.Pos() - got0)
 					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*policy.FPDUCost
 					if d := used - cost; d < -32<<10 || d > 32<<10 {

@@ -110,7 +110,7 @@ func (c *conn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	case want == 0:
 		return 0, nil
 	}
-	n := p.take(want, &c.lk.n.opts)
+	n := p.accepts(want, &c.lk.n.opts)
 	if n == 0 {
 		return 0, transport.ErrWouldBlock
 	}

@@ -66,8 +66,8 @@ func newLink(n *Network, serial uint64, src, dst netip.AddrPort) *link {
 	return lk
 }
 
-// take returns how many of want bytes the pipe takes now.
-func (p *pipe) take(want int, opts *Options) int {
+// accepts returns how many of want bytes the pipe takes now.
+func (p *pipe) accepts(want int, opts *Options) int {
 	n := min(want, opts.Window-p.octets)
 	if n > 1 && opts.Cut && p.rnd.IntN(2) == 0 {
 		n = 1 + p.rnd.IntN(n)

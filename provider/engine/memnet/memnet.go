@@ -227,17 +227,17 @@ func (n *Network) bind(local netip.AddrPort) (*binding, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	bound, err := n.take(local)
+	bound, err := n.reserve(local)
 	if err != nil {
 		return nil, opError("bind", local, err)
 	}
 	return &binding{n: n, addr: bound}, nil
 }
 
-// take reserves a port. n.mu is held.
-func (n *Network) take(local netip.AddrPort) (netip.AddrPort, error) {
+// reserve reserves a port. n.mu is held.
+func (n *Network) reserve(local netip.AddrPort) (netip.AddrPort, error) {
 	if local.Port() != 0 {
-		if n.taken(local) {
+		if n.inUse(local) {
 			return local, syscall.EADDRINUSE
 		}
 		n.used[local]++
@@ -248,7 +248,7 @@ func (n *Network) take(local netip.AddrPort) (netip.AddrPort, error) {
 		if n.nextPort++; n.nextPort < firstEphemeral {
 			n.nextPort = firstEphemeral
 		}
-		if !n.taken(try) {
+		if !n.inUse(try) {
 			n.used[try]++
 			return try, nil
 		}
@@ -256,8 +256,8 @@ func (n *Network) take(local netip.AddrPort) (netip.AddrPort, error) {
 	return local, syscall.EADDRINUSE
 }
 
-// taken reports whether somebody has the port on the same address or on all.
-func (n *Network) taken(local netip.AddrPort) bool {
+// inUse reports whether somebody has the port on the same address or on all.
+func (n *Network) inUse(local netip.AddrPort) bool {
 	if local.Addr().IsUnspecified() {
 		for _, a := range n.opts.Addrs {
 			if n.used[netip.AddrPortFrom(a, local.Port())] > 0 {

@@ -94,8 +94,8 @@ func (r *registry) grow() {
 	r.slots.Store(&slots)
 }
 
-// takeAll empties the registry and returns what was in it. r.mu is held.
-func (r *registry) takeAll() []*registration {
+// removeAll empties the registry and returns what was in it. r.mu is held.
+func (r *registry) removeAll() []*registration {
 	var all []*registration
 	if slots := r.slots.Load(); slots != nil {
 		for i := range *slots {

@@ -213,8 +213,8 @@ type tcpBinding struct {
 // Addr implements Binding.
 func (b *tcpBinding) Addr() netip.AddrPort { return b.addr }
 
-// take hands the socket over to the caller that uses the binding.
-func (b *tcpBinding) take() (int, error) {
+// handOver hands the socket over to the caller that uses the binding.
+func (b *tcpBinding) handOver() (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fd < 0 {
@@ -227,7 +227,7 @@ func (b *tcpBinding) take() (int, error) {
 
 // Close implements Binding.
 func (b *tcpBinding) Close() error {
-	if fd, err := b.take(); err == nil {
+	if fd, err := b.handOver(); err == nil {
 		_ = closeFD(fd)
 	}
 	return nil
@@ -235,7 +235,7 @@ func (b *tcpBinding) Close() error {
 
 // Listen implements Binding.
 func (b *tcpBinding) Listen(backlog int) (Listener, error) {
-	fd, err := b.take()
+	fd, err := b.handOver()
 	if err != nil {
 		return nil, opError("listen", b.addr, err)
 	}
@@ -255,7 +255,7 @@ func (b *tcpBinding) Listen(backlog int) (Listener, error) {
 
 // Dial implements Binding.
 func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error) {
-	fd, err := b.take()
+	fd, err := b.handOver()
 	if err != nil {
 		return nil, opError("connect", dst, err)
 	}

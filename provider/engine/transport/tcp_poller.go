@@ -324,7 +324,7 @@ func (p *tcpPoller) Close() error {
 		p.ep.close()
 		p.reg.mu.Lock()
 		p.queue.close()
-		for _, reg := range p.reg.takeAll() {
+		for _, reg := range p.reg.removeAll() {
 			reg.conn.mu.Lock()
 			reg.conn.reg = nil
 			reg.conn.mu.Unlock()

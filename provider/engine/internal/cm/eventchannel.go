@@ -121,21 +121,21 @@ var closedChan = func() <-chan struct{} {
 	return c
 }()
 
-// take removes the events of id, in order. For a listener, these include the requests that were not
-// fetched.
-func (ch *EventChannel) take(id *ID) []*queuedEvent {
+// removeEvents removes the events of id, in order. For a listener, these include the requests that
+// were not fetched.
+func (ch *EventChannel) removeEvents(id *ID) []*queuedEvent {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	var taken []*queuedEvent
+	var removed []*queuedEvent
 	for e := ch.first; e != nil; {
 		next := e.next
 		if e.ID == id || e.ListenID == id {
 			ch.unlink(e)
-			taken = append(taken, e)
+			removed = append(removed, e)
 		}
 		e = next
 	}
-	return taken
+	return removed
 }
 
 // Next implements provider.EventChannel. Several goroutines may wait; each event

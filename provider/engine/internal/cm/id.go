@@ -267,7 +267,7 @@ func (id *ID) Migrate(to provider.EventChannel) error {
 	if !id.move(ch) {
 		return failClosed(op, "event channel")
 	}
-	for _, e := range old.take(id) {
+	for _, e := range old.removeEvents(id) {
 		// A request that was not fetched moves with its listener.
 		if child := e.ID.(*ID); child != id {
 			child.mu.Lock()
@@ -326,7 +326,7 @@ func (id *ID) Close() error {
 	id.discharge()
 	id.returnPlace()
 	id.mu.Unlock()
-	for _, e := range ch.take(id) {
+	for _, e := range ch.removeEvents(id) {
 		if e.ID != id { // a request that was not fetched
 			_ = e.ID.Close()
 		}

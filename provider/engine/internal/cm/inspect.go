@@ -125,9 +125,9 @@ func Push(ch *EventChannel, e provider.CMEvent) { ch.push(&queuedEvent{CMEvent: 
 
 // Hold takes the events of id, as Migrate does. A call of release queues them again.
 func Hold(ch *EventChannel, id *ID) (release func()) {
-	taken := ch.take(id)
+	removed := ch.removeEvents(id)
 	return func() {
-		for _, e := range taken {
+		for _, e := range removed {
 			ch.push(e)
 		}
 	}

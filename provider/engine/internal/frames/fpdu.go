@@ -61,9 +61,9 @@ func (b *Batch) begin(h *ddp.Header, payloadLen int) {
 	b.used += len(h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open))))
 }
 
-// takeArena puts the FPDU's bytes in the arena into the vector. It takes adjacent pieces together,
-// so the CRC of a short FPDU is one call.
-func (b *Batch) takeArena() {
+// coverArena puts the FPDU's bytes in the arena into the vector and the CRC. It takes adjacent
+// pieces together, so the CRC of a short FPDU is one call.
+func (b *Batch) coverArena() {
 	if b.format.CRC {
 		b.crc = mpa.CRC(b.crc, b.arena[b.from:b.used])
 	}
@@ -108,7 +108,7 @@ func (b *Batch) refer(p []byte) {
 		b.addPart(p)
 		return
 	}
-	b.takeArena()
+	b.coverArena()
 	if b.format.CRC {
 		b.crc = mpa.CRC(b.crc, p)
 	}
@@ -128,7 +128,7 @@ func (b *Batch) append(p []byte) {
 // memory at any time, and a change between CRC and send would end the connection. So the CRC is
 // calculated from the copy, in the same pass. An FPDU with Markers is laid out in a copy anyway.
 func (b *Batch) snapshot(p []byte) {
-	b.takeArena()
+	b.coverArena()
 	room := b.chunkRoom(len(p))
 	b.crc = mpa.CopyCRC(b.crc, room, p)
 	b.append(room)
@@ -155,7 +155,7 @@ func (b *Batch) end(wqe uint32, completes bool) {
 		b.endMarked()
 	} else {
 		if b.from < b.used {
-			b.takeArena()
+			b.coverArena()
 		}
 		at := b.used
 		b.used += len(mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, f.CRC))

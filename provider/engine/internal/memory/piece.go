@@ -90,7 +90,7 @@ func (p *Domain) Pieces(sges []provider.SGE, need provider.Access, off, n uint64
 			continue
 		}
 		m := p.Table.Local(s.LKey)
-		if m == nil || !m.allows(p, need) || !m.holds(s.Addr, length) || m.owner != nil {
+		if m == nil || !m.allows(p, need) || !m.contains(s.Addr, length) || m.owner != nil {
 			if m != nil {
 				m.Release()
 			}

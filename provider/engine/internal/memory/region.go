@@ -198,8 +198,9 @@ func (m *Region) Len() uint64 {
 	return uint64(len(m.buf))
 }
 
-// holds reports whether the n bytes at address addr are in the region, even if that is an object.
-func (m *Region) holds(addr, n uint64) bool {
+// contains reports whether the n bytes at address addr are in the region, even if that is an
+// object.
+func (m *Region) contains(addr, n uint64) bool {
 	off := addr - m.base
 	return off <= m.Len() && n <= m.Len()-off
 }

@@ -83,7 +83,7 @@ func (r *Round) Add(s *State) {
 // Call Done before the next call of Next.
 func (r *Round) Next() (number, budget int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
-		return r.take(&r.short), policy.BudgetOfShort(r.shorts)
+		return r.pick(&r.short), policy.BudgetOfShort(r.shorts)
 	}
 	if !r.begun {
 		if r.long == 0 || r.pass() {
@@ -95,7 +95,7 @@ func (r *Round) Next() (number, budget int) {
 	if r.long == 0 || budget == 0 {
 		return -1, 0
 	}
-	return r.take(&r.long), budget
+	return r.pick(&r.long), budget
 }
 
 // Queued returns the budget of the first long stream that waits outside of the round; 0 if it has
@@ -144,8 +144,8 @@ func (r *Round) first(set uint64) int {
 	return best
 }
 
-// take removes the stream whose last turn is longest ago from a set, and returns its number.
-func (r *Round) take(set *uint64) int {
+// pick removes the stream whose last turn is longest ago from a set, and returns its number.
+func (r *Round) pick(set *uint64) int {
 	best := r.first(*set)
 	*set &^= 1 << best
 	r.serve(r.states[best])
