@@ -32,7 +32,7 @@ func (a *asyncQueue) raise(e provider.AsyncEvent) {
 	a.mu.Lock()
 	q, _ := e.QP.(*qp)
 	switch {
-	case a.closed, q != nil && q.unheard:
+	case a.closed, q != nil && q.noEvents:
 	case len(a.events) == cap(a.events):
 		a.lost++
 	default:
@@ -77,7 +77,7 @@ func (a *asyncQueue) forget(match func(provider.AsyncEvent) bool) {
 // close q.
 func (a *asyncQueue) forgetQP(q *qp) {
 	a.mu.Lock()
-	q.unheard = true
+	q.noEvents = true
 	a.mu.Unlock()
 	a.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
 }

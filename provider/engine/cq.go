@@ -181,12 +181,12 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	if wc.Status != provider.WCSuccess {
 		c.errors++
 	}
-	c.release(c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess))
+	c.publish(c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess))
 }
 
-// release publishes what was put into the ring, releases mu, which is held, and fires the channel
-// if fire is true.
-func (c *cq) release(fire bool) {
+// publish shows to readers what was put into the ring, releases mu, which is held, and fires the
+// channel if fire is true.
+func (c *cq) publish(fire bool) {
 	if fire {
 		c.arm = armNone
 	}

@@ -30,7 +30,7 @@ var inlined = map[string][]string{
 	"memory.(*Region).STag": {"(*receiver).placeWrite", "(*rxContext).resolveWrite",
 		"frames.(*Batch).Region", "(*sender).fillShort"},
 	// What ends an FPDU.
-	"frames.(*Batch).addFPDU": {"frames.(*Batch).end", "frames.(*Batch).longFPDU",
+	"frames.(*Batch).addFPDU": {"frames.(*Batch).finishFPDU", "frames.(*Batch).longFPDU",
 		"frames.(*Batch).copyFPDU", "frames.(*Batch).AddShort"},
 	// Whether a batch has room, and has anything to send.
 	"frames.(*Batch).Room":  {"(*sender).fill", "(*sender).fillShort", "frames.(*Batch).AddLong"},

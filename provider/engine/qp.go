@@ -40,7 +40,7 @@ type qp struct {
 	cause    error
 	closing  bool   // Close was called
 	summed   bool   // guarded by tally.mu: closed, and among the device's sums
-	unheard  bool   // guarded by asyncQueue.mu; set by Close: raise ignores the QP
+	noEvents bool   // guarded by asyncQueue.mu; set by Close: raise ignores the QP
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 

@@ -63,7 +63,7 @@ var scheduleMutants = []scheduleMutant{
 	},
 	{
 		name:     "events of a queue pair are queued after Close",
-		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
+		edits:    []edit{{"asyncqueue.go", "\tq.noEvents = true\n", ""}},
 		protocol: "close while the connection ends",
 	},
 	{

@@ -117,7 +117,7 @@ func init() {
 						func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
 					}, func() error {
 						answered := size
-						if e := st.end.Load(); e != nil && e.terminate != nil {
+						if e := st.ending.Load(); e != nil && e.terminate != nil {
 							term := testkit.Must(rdmap.ParseTerminate(e.terminate,
 								rdmap.PhaseAfterFirstFPDU))(w.t)
 							answered = int(term.Read.SourceTO - src.to(0))

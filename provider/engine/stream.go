@@ -41,7 +41,7 @@ type stream struct {
 	//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 	maySend sched.Bool
 
-	end sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
+	ending sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
 
 	rx     receiver
 	tx     sender
@@ -105,15 +105,15 @@ func (s *stream) ReadyTurn(readable, writable bool, budget int) (used int, more 
 // see it.
 //
 //rfc:5040 RDMAP-7.1-4-01 First error wins
-func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
+func (s *stream) fail(e *ending) { s.ending.CompareAndSwap(nil, e) }
 
 // over reports whether the stream is to end.
-func (s *stream) over() bool { return s.end.Load() != nil }
+func (s *stream) over() bool { return s.ending.Load() != nil }
 
 // settle ends the stream if there is a reason to. When it returns, this call or another has moved
 // the QP to ERR and flushed it. The caller must hold no lock.
 func (s *stream) settle() {
-	e := s.end.Load()
+	e := s.ending.Load()
 	if e == nil || s.hasFinished() {
 		return
 	}
@@ -228,9 +228,10 @@ func (s *stream) watch() {
 
 // phase is how far the end of a stream is. It only advances, and only enter changes it.
 //
-// Two facts are not phases, because each may become true in several of them: stream.end, that there
-// is a reason to end now, and closer.eof, that the peer's FIN has come. What finish sends for
-// stream.end depends on the phase. Only fail and peerClosed set these two, and nothing resets them.
+// Two facts are not phases, because each may become true in several of them: stream.ending, that
+// there is a reason to end now, and closer.eof, that the peer's FIN has come. What finish sends for
+// stream.ending depends on the phase. Only fail and peerClosed set these two, and nothing resets
+// them.
 type phase uint32
 
 const (

@@ -62,8 +62,8 @@ func newPoller(n *Network) *poller {
 	return p
 }
 
-// end returns c as an end of this network.
-func (p *poller) end(c transport.Conn) (*conn, error) {
+// ownConn returns c as an end of this network.
+func (p *poller) ownConn(c transport.Conn) (*conn, error) {
 	if e, ok := c.(*conn); ok && e.lk.n == p.n {
 		return e, nil
 	}
@@ -72,7 +72,7 @@ func (p *poller) end(c transport.Conn) (*conn, error) {
 
 // Add implements transport.Poller.
 func (p *poller) Add(c transport.Conn, h transport.Handler) error {
-	e, err := p.end(c)
+	e, err := p.ownConn(c)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (p *poller) Add(c transport.Conn, h transport.Handler) error {
 
 // Remove implements transport.Poller.
 func (p *poller) Remove(c transport.Conn) {
-	e, err := p.end(c)
+	e, err := p.ownConn(c)
 	if err != nil {
 		return
 	}
@@ -129,7 +129,7 @@ func (p *poller) WantWrite(c transport.Conn, on bool) error {
 func (p *poller) want(c transport.Conn, set func(*registration)) error {
 	p.n.yield()
 	defer p.n.yield()
-	e, err := p.end(c)
+	e, err := p.ownConn(c)
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,7 @@ func (id *ID) established(s Stream, event provider.CMEvent) (disconnect bool) {
 	id.state = idEstablished
 	id.post(event)
 	if id.down {
-		id.end(provider.CMEvent{Type: provider.CMDisconnected})
+		id.postLast(provider.CMEvent{Type: provider.CMDisconnected})
 	}
 	return id.disconnectEarly
 }
@@ -252,7 +252,7 @@ func (id *ID) disconnected(error) {
 	id.stream = nil
 	id.discharge()
 	if id.state == idEstablished {
-		id.end(provider.CMEvent{Type: provider.CMDisconnected})
+		id.postLast(provider.CMEvent{Type: provider.CMDisconnected})
 	}
 }
 
@@ -276,7 +276,7 @@ func (id *ID) noConnection(err error) {
 	if id.request != nil {
 		e.Type = provider.CMConnectError // a listener's peer rejects nothing
 	}
-	id.end(e)
+	id.postLast(e)
 }
 
 // countFailure counts and logs a start-up that has failed. id.mu is held.
@@ -288,8 +288,8 @@ func (id *ID) countFailure(err error) {
 	id.m.host.Failed(side, id.remote, err)
 }
 
-// end raises the last event of id. id.mu is held.
-func (id *ID) end(e provider.CMEvent) {
+// postLast raises the last event of id. id.mu is held.
+func (id *ID) postLast(e provider.CMEvent) {
 	id.discharge()
 	if id.state != idClosed {
 		id.post(e)

@@ -21,7 +21,7 @@ func (b *Batch) Add(h *ddp.Header, payload []byte, wqe uint32, completes bool) {
 		copy(room, payload)
 		b.refer(room)
 	}
-	b.end(wqe, completes)
+	b.finishFPDU(wqe, completes)
 }
 
 // AddResponse makes an FPDU of the DDP header h of an RDMA Read Response and of payload. payload
@@ -38,7 +38,7 @@ func (b *Batch) AddResponse(h *ddp.Header, payload []byte, m *memory.Region) {
 		b.begin(h, len(payload))
 		b.refer(payload)
 		b.use(m, true)
-		b.end(0, false)
+		b.finishFPDU(0, false)
 		return
 	}
 	if m != nil {
@@ -148,11 +148,11 @@ func (b *Batch) chunkRoom(n int) []byte {
 	return p
 }
 
-// end closes the FPDU. wqe and completes are as with Add.
-func (b *Batch) end(wqe uint32, completes bool) {
+// finishFPDU completes the open FPDU. wqe and completes are as with Add.
+func (b *Batch) finishFPDU(wqe uint32, completes bool) {
 	f := b.format
 	if f.Markers {
-		b.endMarked()
+		b.finishMarked()
 	} else {
 		if b.from < b.used {
 			b.coverArena()
@@ -165,8 +165,9 @@ func (b *Batch) end(wqe uint32, completes bool) {
 		mpa.PadLen(b.open) > 0, f.EMSS)
 }
 
-// endMarked lays the FPDU out with Markers, in a chunk. The MULPDU ensures that it is not too long.
-func (b *Batch) endMarked() {
+// finishMarked lays the FPDU out with Markers, in a chunk. The MULPDU ensures that it is not too
+// long.
+func (b *Batch) finishMarked() {
 	room := b.chunkRoom(b.format.framer.Len(b.open))
 	fpdu, err := b.format.framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
 	if err != nil {

@@ -57,7 +57,7 @@ func (b *Batch) AddResolved(h *ddp.Header, off, n uint64, wqe uint32, completes 
 	if n > 0 {
 		b.addSpans(off, n)
 	}
-	b.end(wqe, completes)
+	b.finishFPDU(wqe, completes)
 }
 
 func (b *Batch) addSpans(off, n uint64) {

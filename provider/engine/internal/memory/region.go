@@ -217,14 +217,14 @@ func (m *Region) Access() provider.Access { return m.access }
 // Close implements provider.MR. A goroutine that polls may call it, because no goroutine has a
 // region in use while it waits for something.
 func (m *Region) Close() error {
-	if _, busy := m.end(); busy {
+	if _, busy := m.tryClose(); busy {
 		return failBound("ibv_dereg_mr", m.name())
 	}
 	return nil
 }
 
-// end closes the region. first is true for the call that did it, busy if a window prevents it.
-func (m *Region) end() (first, busy bool) {
+// tryClose closes the region. first is true for the call that did it, busy if a window prevents it.
+func (m *Region) tryClose() (first, busy bool) {
 	if first, busy = m.windows.End(); busy {
 		return false, true
 	}
@@ -282,9 +282,9 @@ func (m *Region) Rereg(change provider.ReregFlags, to provider.PD, buf []byte,
 	if err != nil {
 		return nil, err
 	}
-	first, busy := m.end()
+	first, busy := m.tryClose()
 	if !first {
-		n.end()
+		n.tryClose()
 	}
 	switch {
 	case busy:
