@@ -375,7 +375,7 @@ func (rx *receiver) consumeRun(n, ulpduLen int) {
 
 // consume handles a ULPDU whose FPDU was verified.
 func (rx *receiver) consume(ulpdu []byte) {
-	if !rx.placeWrite(ulpdu) && !rx.placeSend(ulpdu) {
+	if !rx.placeWrite(ulpdu) && !rx.placeSend(ulpdu) && !rx.placeResponse(ulpdu) {
 		rx.segment(ulpdu)
 	}
 }
@@ -415,19 +415,43 @@ func (rx *receiver) placeSend(ulpdu []byte) bool {
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
-	m := pd.Table.Local(sges[0].LKey)
-	if m == nil {
+	if !place(pd, &sges[0], 0, payload) {
 		return false
 	}
-	p, ok := m.Octets(&pd.Domain, &sges[0], provider.AccessLocalWrite)
-	if !ok {
-		m.Release()
-		return false
-	}
-	copy(p, payload)
-	m.Release()
 	rx.recv.CommitSend(op)
 	countOne(&rx.q.counters().received.Send, uint32(len(payload)))
 	rx.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
 	return true
+}
+
+// placeResponse handles a segment in the middle of a Read Response that goes to one SGE, as segment
+// would. On a network a long response is hundreds of them. It leaves anything else, or a faulty
+// segment, to segment.
+func (rx *receiver) placeResponse(ulpdu []byte) bool {
+	cookie, at, payload, ok := rx.recv.MidResponse(ulpdu)
+	if !ok || rx.first || rx.s.closing() {
+		return false
+	}
+	sq, i := &rx.q.sq, uint32(cookie)
+	if sq.at(i).nsge != 1 || !place(rx.q.pd, &sq.sgeRoom(i)[0], at, payload) {
+		return false
+	}
+	rx.recv.CommitMidResponse(len(payload))
+	countSegment(&rx.q.counters().received.ReadResponse, len(payload), false)
+	return true
+}
+
+// place copies payload to offset at of the memory that an SGE of ours names. It reports false if
+// that is not a region that the receive side may write to.
+func place(pd *pd, sge *provider.SGE, at uint32, payload []byte) bool {
+	m := pd.Table.Local(sge.LKey)
+	if m == nil {
+		return false
+	}
+	p, ok := m.Octets(&pd.Domain, sge, provider.AccessLocalWrite)
+	if ok {
+		copy(p[at:], payload)
+	}
+	m.Release()
+	return ok
 }

@@ -27,37 +27,32 @@ func (tx *sender) nextResponse() bool {
 	return true
 }
 
-// fillResponse adds the next FPDU of the response under way.
+// fillResponse adds FPDUs of the response under way.
 //
 //rfc:5040 RDMAP-5.2.1-07 Valid ReadReq gets a valid Response
 //rfc:5040 RDMAP-5.2.1-10 Zero size: zero-length Response sent
 //rfc:5040 RDMAP-4.4-05 Read size is 32-bit; whole size returned
 func (tx *sender) fillResponse() {
 	r := &tx.resp
-	before := tx.seg
-	seg, ok := tx.seg.Next(tx.format.MULPDU)
-	if !ok {
-		panic("engine: the MULPDU has no room for payload")
-	}
-	m, p, err := tx.q.peer.ReadSource(r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
+	left := tx.seg.Remaining()
+	done := r.Size - left
+	m, p, err := tx.q.peer.ReadSource(r.SourceSTag, r.SourceTO+uint64(done), left)
 	if err != nil {
-		tx.failResponse(err, seg.Offset)
+		tx.failResponse(err, done)
 		return
 	}
 	if m != nil && m.IsObject() {
 		m.ReleaseRemote()
-		tx.seg = before
 		tx.fillObjectResponse()
 		return
 	}
-	if seg.Last {
+	tx.b.AddResponse(rdmap.ReadResponseHead(r.SinkSTag, r.SinkTO), &tx.seg, p, m)
+	if tx.seg.Done() {
 		countOne(&tx.q.counters().sent.ReadResponse, r.Size)
-		// The peer may ask again as soon as this segment is out.
+		// The peer may ask again as soon as the last segment is out.
 		tx.s.inbound.Pop()
 		tx.task = taskNone
 	}
-	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
-	tx.b.AddResponse(&h, p, m)
 }
 
 // failResponse ends the stream because the source of a Read is gone. The Terminate shows the

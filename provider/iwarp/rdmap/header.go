@@ -95,12 +95,12 @@ func TerminateHeader() ddp.Header {
 	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
 }
 
-// Head holds what the headers of all segments of one Write or one Send have in common, in wire
-// format. A sender makes one for a message, and need not distinguish the two for its segments.
+// Head holds what the headers of all segments of a Write, a Read Response or a Send have in common,
+// in wire format. A sender makes one for a message, and need not distinguish them for its segments.
 // Putting a Head takes less time than filling in a [ddp.Header].
 type Head struct {
-	at  uint64 // Write: the TO of its first octet; Send: QN and MSN
-	key uint32 // Write: the STag; Send: the STag to invalidate
+	at  uint64 // tagged: the TO of the first octet; Send: QN and MSN
+	key uint32 // tagged: the STag; Send: the STag to invalidate
 	ctl uint16 // the octets of DDP's and RDMAP's control fields, without L
 }
 
@@ -111,14 +111,23 @@ type Head struct {
 const (
 	headTagged = 1 << 15 // T
 	headLast   = 1 << 14 // L
-	headWrite  = headTagged | ddp.Version<<8 | Version<<ctlVersionShift | uint16(OpWrite)
+	headTo     = headTagged | ddp.Version<<8 | Version<<ctlVersionShift
 	headSend   = ddp.Version<<8 | Version<<ctlVersionShift
 )
 
 // WriteHead returns the Head of an RDMA Write to the buffer stag, from offset to on.
 //
 //rfc:5040 RDMAP-5.1-01 Write uses Tagged model
-func WriteHead(stag uint32, to uint64) Head { return Head{to, stag, headWrite} }
+func WriteHead(stag uint32, to uint64) Head { return Head{to, stag, headTo | uint16(OpWrite)} }
+
+// ReadResponseHead returns the Head of an RDMA Read Response to the request's sink STag and sink TO.
+//
+//rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
+//rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
+//rfc:5040 RDMAP-5.2.2-01 Response uses Tagged model
+func ReadResponseHead(stag uint32, to uint64) Head {
+	return Head{to, stag, headTo | uint16(OpReadResponse)}
+}
 
 // SendHead returns the Head of a Send of one of the four types. invalidate is the STag that the
 // peer invalidates; it is 0 if [Opcode.Invalidates] does not hold for op.
@@ -150,7 +159,7 @@ func (h Head) Put(p []byte, offset uint32, last bool) {
 // Header returns what Put writes, as a Header.
 func (h Head) Header(offset uint32, last bool) ddp.Header {
 	if h.ctl&headTagged != 0 {
-		return WriteHeader(h.key, h.at+uint64(offset), last)
+		return taggedHeader(Opcode(h.ctl&ctlOpcodeMask), h.key, h.at+uint64(offset), last)
 	}
 	return SendHeader(Opcode(h.ctl&ctlOpcodeMask), h.key, uint32(h.at), offset, last)
 }

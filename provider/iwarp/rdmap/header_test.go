@@ -58,7 +58,10 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 func TestHeadPut(t *testing.T) {
 	const stag, to, msn, offset = 0x11223344, 0x8877665544332211, 0xfffefdfc, 0x81020304
 	for _, last := range []bool{false, true} {
-		heads := map[Head]ddp.Header{WriteHead(stag, to): WriteHeader(stag, to+offset, last)}
+		heads := map[Head]ddp.Header{
+			WriteHead(stag, to):        WriteHeader(stag, to+offset, last),
+			ReadResponseHead(stag, to): ReadResponseHeader(stag, to+offset, last),
+		}
 		for op := OpSend; op <= OpSendSEInvalidate; op++ {
 			key := uint32(0)
 			if op.Invalidates() {

@@ -104,6 +104,12 @@ func TestRDMACTakesNoShortWay(t *testing.T) {
 			t.Errorf("DV %d: BeginWrite takes %+v", h.Version, g)
 		}
 	}
+	s.out.Push(OutstandingRead{SinkSTag: 9, Size: 100})
+	for _, h := range []ddp.Header{ReadResponseHeader(9, 0, false), rdmac(ReadResponseHeader(9, 0, false))} {
+		if _, at, _, ok := s.r.MidResponse(append(h.AppendTo(nil), payload...)); ok {
+			t.Errorf("DV %d: MidResponse takes octets at %d", h.Version, at)
+		}
+	}
 	for _, h := range []ddp.Header{SendHeader(OpSend, 0, 1, 0, true), rdmac(SendHeader(OpSend, 0, 1, 0, true))} {
 		if _, op, ok := s.r.WholeSend(append(h.AppendTo(nil), payload...)); ok {
 			t.Errorf("DV %d: WholeSend takes a %s", h.Version, op)

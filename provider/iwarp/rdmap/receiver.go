@@ -282,6 +282,33 @@ func (r *Receiver) CommitWrite(g ddp.Tagged, n int) {
 	t.done += uint32(n)
 }
 
+// MidResponse validates a segment with payload of an RDMA Read Response that is not its last. It
+// returns the Cookie of the Read that the response answers, the offset of the payload in the Read's
+// sink, and the payload, which is a part of ulpdu. Use CommitMidResponse instead of Commit afterwards.
+//
+// If it returns false, it has decided nothing, and the caller calls Begin.
+func (r *Receiver) MidResponse(ulpdu []byte) (cookie uint64, at uint32, payload []byte, ok bool) {
+	g, payload, ok := ddp.ParseTagged(ulpdu)
+	if !ok || g.Last || r.general || len(payload) == 0 ||
+		g.ULPCtl&^ctlReservedMask != Version<<ctlVersionShift|uint8(OpReadResponse) {
+		return 0, 0, nil, false
+	}
+	t, read := &r.tagged, r.out.Front()
+	if t.open && t.op != OpReadResponse || read == nil || read.Atomic || g.STag != read.SinkSTag ||
+		g.TO != read.SinkTO+uint64(t.done) || uint64(len(payload)) > uint64(read.Size-t.done) {
+		return 0, 0, nil, false
+	}
+	return read.Cookie, t.done, payload, true
+}
+
+// CommitMidResponse commits the segment that MidResponse returned; n is its payload in octets.
+func (r *Receiver) CommitMidResponse(n int) {
+	r.seq++
+	t := &r.tagged
+	t.open, t.placed, t.op, t.stag = true, true, OpReadResponse, r.out.Front().SinkSTag
+	t.done += uint32(n)
+}
+
 // endWrite stores the length of the Write, for Immediate Data after it. n is the payload of its
 // last segment, in octets.
 func (r *Receiver) endWrite(n int) { r.written, r.afterWrite = r.tagged.done+uint32(n), true }

@@ -34,8 +34,8 @@ func FuzzReceiver(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, octets []byte) {
 		in, out := NewInboundReads(2), NewOutstandingReads(2)
-		out.Push(OutstandingRead{SinkSTag: 1, SinkTO: 0, Size: 8})
-		out.Push(OutstandingRead{SinkSTag: 1, SinkTO: 8, Size: 8})
+		out.Push(OutstandingRead{SinkSTag: 1, SinkTO: 0, Size: 8, Cookie: 1})
+		out.Push(OutstandingRead{SinkSTag: 1, SinkTO: 8, Size: 8, Cookie: 2})
 		r := NewReceiver(ReceiverConfig{Inbound: in, Outstanding: out})
 		nextSend, sent := uint32(1), uint32(0)
 		for len(octets) > 0 {
@@ -66,6 +66,14 @@ func FuzzReceiver(f *testing.F) {
 			}
 			if wholeSend && (op != a.Opcode || len(inOne) != a.Len) {
 				t.Fatalf("a whole %v of %d octets; Begin: %+v", op, len(inOne), a)
+			}
+			cookie, at, part, mid := r.MidResponse(ulpdu)
+			want := err == nil && a.Kind == PlaceReadResponse && a.Len > 0 && !a.Last
+			if mid != want || *r != before {
+				t.Fatalf("% x is in the middle of a response: %v; Begin: %+v, %v", ulpdu, mid, a, err)
+			}
+			if mid && (cookie != a.Read.Cookie || at != a.MO || len(part) != a.Len) {
+				t.Fatalf("Read %d, %d octets at %d; Begin: %+v", cookie, len(part), at, a)
 			}
 			if err != nil {
 				if wire(err) == "ok" || a != (Action{}) {
@@ -104,6 +112,11 @@ func FuzzReceiver(f *testing.F) {
 			if after := before; wholeSend {
 				if after.CommitSend(op); *r != after {
 					t.Fatal("CommitSend and Commit leave different receivers")
+				}
+			}
+			if after := before; mid {
+				if after.CommitMidResponse(len(part)); *r != after {
+					t.Fatal("CommitMidResponse and Commit leave different receivers")
 				}
 			}
 			if after := before; write {

@@ -468,19 +468,22 @@ func TestKindNames(t *testing.T) {
 	}
 }
 
-// TestShortPathsAgreeWithBegin: with any octet of the header changed, WholeSend and BeginWrite
-// accept a ULPDU exactly if Begin returns the same for it.
+// TestShortPathsAgreeWithBegin: with any octet of the header changed, WholeSend, BeginWrite and
+// MidResponse accept a ULPDU exactly if Begin returns the same for it.
 //
 //rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
 //rfc:5040 RDMAP-7.2-04 RV valid
 func TestShortPathsAgreeWithBegin(t *testing.T) {
-	r := NewReceiver(ReceiverConfig{})
+	out := NewOutstandingReads(1)
+	out.Push(OutstandingRead{SinkSTag: 0x1234, SinkTO: 0x5678, Size: 7, Cookie: 5})
+	r := NewReceiver(ReceiverConfig{Outstanding: out})
 	send := ddp.Header{Last: true, Version: ddp.Version, MSN: 1}
 	send.ULPCtl = Control{Version: Version, Opcode: OpSend}.Octet()
 	write := ddp.Header{Tagged: true, Last: true, Version: ddp.Version, STag: 0x1234, TO: 0x5678}
 	write.ULPCtl = Control{Version: Version, Opcode: OpWrite}.Octet()
+	response := ReadResponseHeader(0x1234, 0x5678, false)
 	taken := map[string]int{}
-	for _, good := range []ddp.Header{send, write} {
+	for _, good := range []ddp.Header{send, write, response} {
 		for at := range good.Len() {
 			for change := range 256 {
 				ulpdu := append(good.AppendTo(nil), "payload"...)
@@ -502,6 +505,15 @@ func TestShortPathsAgreeWithBegin(t *testing.T) {
 					t.Errorf("octet %d of %+v changed by %#02x: BeginWrite %+v, %v, Begin %+v, %v", at, good,
 						change, g, begun, a, err)
 				}
+				cookie, at0, _, mid := r.MidResponse(ulpdu)
+				if want := err == nil && a.Kind == PlaceReadResponse && a.Len > 0 && !a.Last; mid != want || mid &&
+					(cookie != a.Read.Cookie || at0 != a.MO) {
+					t.Errorf("octet %d of %+v changed by %#02x: MidResponse %v, Begin %+v, %v", at, good, change,
+						mid, a, err)
+				}
+				if mid {
+					taken["response"]++
+				}
 				if whole {
 					taken["Send"]++
 				}
@@ -511,7 +523,7 @@ func TestShortPathsAgreeWithBegin(t *testing.T) {
 			}
 		}
 	}
-	if taken["Send"] < 1000 || taken["Write"] < 1000 {
+	if taken["Send"] < 1000 || taken["Write"] < 1000 || taken["response"] < 8 {
 		t.Errorf("taken: %v", taken)
 	}
 }

@@ -1,7 +1,6 @@
 package frames
 
 import (
-	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -22,28 +21,6 @@ func (b *Batch) Add(h *ddp.Header, payload []byte, wqe uint32, completes bool) {
 		b.refer(room)
 	}
 	b.finishFPDU(wqe, completes)
-}
-
-// AddResponse makes an FPDU of the DDP header h of an RDMA Read Response and of payload. payload
-// lies in m, of which the peer has a use that the batch ends. If payload is empty, m is nil.
-func (b *Batch) AddResponse(h *ddp.Header, payload []byte, m *memory.Region) {
-	f := b.format
-	switch {
-	case len(payload) <= policy.CopyMost:
-		b.Add(h, payload, 0, false)
-	case (f.CRC || len(payload) <= policy.CopyFPDU) && !f.Markers:
-		h.AppendTo(b.arena[b.used+mpa.HeaderLen:][:0])
-		b.copyFPDU(h.Len(), payload, 0, false)
-	default:
-		b.begin(h, len(payload))
-		b.refer(payload)
-		b.use(m, true)
-		b.finishFPDU(0, false)
-		return
-	}
-	if m != nil {
-		m.ReleaseRemote()
-	}
 }
 
 // begin opens an FPDU with DDP header h and payloadLen bytes to follow.

@@ -3,6 +3,7 @@ package frames
 import (
 	"encoding/binary"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -15,26 +16,70 @@ import (
 
 // AddLong adds FPDUs of the resolved message of WQE wqe that seg divides, for as long as there is
 // room and their payload is too long for the arena. It reports false if the message is not of this
-// kind: it lies in several regions, its rest or the MULPDU is too short, or there are Markers.
-// completes is as with Add, for the last segment.
+// kind: it lies in several regions, or long reports false. completes is as with Add, for the last
+// segment.
 func (b *Batch) AddLong(head rdmap.Head, seg *ddp.Segmenter, wqe uint32, completes bool) bool {
-	f := b.format
-	if b.nspans != 1 || f.Markers || f.MULPDU-head.Len() <= policy.CopyMost ||
-		seg.Remaining() <= policy.CopyMost {
+	if b.nspans != 1 || !b.long(head, seg) {
 		return false
 	}
 	message := b.spans[0].Bytes
+	b.addSegments(head, seg, message[len(message)-int(seg.Remaining()):], wqe, completes)
+	return true
+}
+
+// AddResponse adds FPDUs of the RDMA Read Response that seg divides: as many as AddLong would, or
+// one. payload is what seg has not yet returned of the response. It lies in m, of which the peer has
+// a use that the batch ends. If payload is empty, m is nil.
+func (b *Batch) AddResponse(head rdmap.Head, seg *ddp.Segmenter, payload []byte, m *memory.Region) {
+	if b.long(head, seg) {
+		b.addSegments(head, seg, payload, 0, false)
+	} else {
+		b.addSegment(head, seg, payload)
+	}
+	switch {
+	case m == nil:
+	case b.inPlace:
+		b.use(m, true)
+	default:
+		m.ReleaseRemote()
+	}
+}
+
+// long reports whether addSegments can build the next FPDU of the message that seg divides: the
+// message's rest and the MULPDU are too long for the arena, and there are no Markers.
+func (b *Batch) long(head rdmap.Head, seg *ddp.Segmenter) bool {
+	return !b.format.Markers && b.format.MULPDU-head.Len() > policy.CopyMost &&
+		seg.Remaining() > policy.CopyMost
+}
+
+// addSegments adds FPDUs of rest, which is what seg has not yet returned of a message, for as long
+// as there is room and long reports true. wqe and completes are as with Add, for the last segment.
+func (b *Batch) addSegments(head rdmap.Head, seg *ddp.Segmenter, rest []byte, wqe uint32,
+	completes bool) {
+	f := b.format
 	for seg.Remaining() > policy.CopyMost && b.Room() {
 		s, _ := seg.Next(f.MULPDU) // there is room for payload
 		head.Put(b.arena[b.used+mpa.HeaderLen:], s.MO(), s.Last)
-		payload := message[s.Offset:][:s.Len]
+		payload := rest[:s.Len]
+		rest = rest[s.Len:]
 		if f.CRC || len(payload) <= policy.CopyFPDU {
 			b.copyFPDU(head.Len(), payload, wqe, s.Last && completes)
 		} else {
 			b.longFPDU(head.Len(), payload, wqe, s.Last && completes)
 		}
 	}
-	return true
+}
+
+// addSegment adds the next FPDU of a Read Response. rest is as with addSegments.
+func (b *Batch) addSegment(head rdmap.Head, seg *ddp.Segmenter, rest []byte) {
+	s, ok := seg.Next(b.format.MULPDU)
+	if !ok {
+		panic("frames: the MULPDU has no room for payload")
+	}
+	h := head.Header(s.MO(), s.Last)
+	b.begin(&h, s.Len)
+	b.addPiece(rest[:s.Len], uint64(s.Len))
+	b.finishFPDU(0, false)
 }
 
 // longFPDU makes an FPDU without CRC of the header in the arena, which follows room for the ULPDU's
