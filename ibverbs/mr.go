@@ -85,9 +85,9 @@ func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, er
 
 // Rereg changes what flags name (ibv_rereg_mr): ReregTranslation makes buf the region's memory,
 // ReregPD moves the region to pd, ReregAccess gives it the rights access. Other arguments are
-// ignored. Keys and address may change, so make SGEs anew, and what the peer was given. Posted work
-// that names the old key completes with an error. After Rereg returns nil, the device does not
-// access memory that has left the region. After an error the region is unchanged.
+// ignored. Keys and address may change, so make SGEs anew, and give the peer the new key and
+// address. Posted work that names the old key completes with an error. After Rereg returns nil, the
+// device does not access memory that has left the region. After an error the region is unchanged.
 //
 // Errors: EINVAL without a flag, and the errors of RegMR. siw has no re-registration
 // (errors.ErrUnsupported); close the region and register a new one instead.
@@ -201,11 +201,11 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
 
-// Remote names n bytes of the region from offset off for the peer. The peer's access needs the
-// right for it, because an access without the right ends the connection. A region with none of
-// AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. If Rereg adds a right, call
-// Remote after it, because the key changes. For a window, name the memory with MR.BindInfo and
-// MW.RKey.
+// Remote names n bytes of the region from offset off for the peer. The region needs the right for
+// what the peer does with it, because an access without the right ends the connection. A region
+// with none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. If Rereg adds
+// a right, call Remote after it, because the key changes. For a window, name the memory with
+// MR.BindInfo and MW.RKey.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	const op = "remote region"
 	p, err := mr.inside(op, off, n)

@@ -108,7 +108,7 @@ func (qp *QP) ok(op string) error {
 // PostSend posts work requests to the send queue, in order (ibv_post_send). If one is refused, the
 // earlier ones are posted, and the later ones are not. The error is then a [*PostError] that says
 // how many were posted. Usual reasons are ENOMEM, because the queue is full, and EINVAL: the QP is
-// not connected, or does not have the opcode, a flag or the number of SGEs. After the connection
+// not connected, or does not support the opcode, a flag or the number of SGEs. After the connection
 // has ended, posted work completes as flushed.
 //
 // When PostSend returns, the caller may reuse the WRs with their SGLists and Inline; the memory
@@ -119,7 +119,7 @@ func (qp *QP) ok(op string) error {
 // program has taken completions from the QP's send CQ within the last 100 us, has not found that CQ
 // empty twice since, and is expected to post more. As many posts are expected as work requests have
 // completed, or as the program posted before. The last expected post then transmits everything.
-// These transmit everything earlier:
+// Each of these transmits everything sooner:
 //
 //   - a post that makes 256 KiB wait, or that is refused;
 //   - a later poll that finds the QP's send CQ empty;
@@ -164,8 +164,9 @@ func (qp *QP) bindsNothing(wrs []SendWR, i int) error {
 
 // PostRecv posts work requests to the receive queue (ibv_post_recv), with the rules of PostSend.
 // The peer's Sends consume them in order, one each. A Send that finds none, or one that is too
-// small, ends the connection, because iWARP leaves it to the program that there are always enough
-// (RFC 5041 section 7.1). For a QP with an SRQ PostRecv returns EINVAL: see SRQ.PostRecv.
+// small, ends the connection, because iWARP has no flow control: the program must keep enough
+// receives posted (RFC 5041 section 7.1). For a QP with an SRQ PostRecv returns EINVAL: see
+// SRQ.PostRecv.
 func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_recv", "qp")}

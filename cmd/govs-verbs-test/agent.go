@@ -29,7 +29,7 @@ type agentCmd struct {
 	Addr       netip.Addr `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
-	Scale      float64    `help:"Stretch the time after which a client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
+	Scale      float64    `help:"Multiply the time after which a silent client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
 }
 
 // Help implements kong's HelpProvider.

@@ -18,7 +18,7 @@ type compareCmd struct {
 	JSON          string   `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit         string   `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
 	NoTshark      bool     `help:"Decode the captures without tshark as the second decoder." xor:"tshark"`
-	Verbose       bool     `short:"v" help:"Print a row per scenario without a terminal, too, not one per area."`
+	Verbose       bool     `short:"v" help:"Print a row per scenario even if the output is no terminal."`
 	RequireTshark bool     `help:"Fail with status 2 if tshark is not installed." xor:"tshark"`
 
 	profileFlags

@@ -14,7 +14,7 @@ import (
 )
 
 type execCmd struct {
-	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no bytes, which does the same with any peer. Do not use it toward siw of Linux 6.1: it can crash that kernel."`
+	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no bytes, which has the same effect with any peer. Do not use it toward siw of Linux 6.1: it can crash that kernel."`
 	NoOpeningWrite bool         `help:"Send nothing by itself when a connection is made. Then the side that accepts can't send before the program that connects has sent."`
 	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
 	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
@@ -35,9 +35,9 @@ func (*execCmd) Help() string {
 
     govs-verbs-test exec -- rping -s -a 127.0.0.1
 
-Flags of exec stand before the program: what follows the program is for the program. ` +
-		`The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
-		`Children that it starts have the device, too. The exit status is 2 if the program can't be run so.`
+Flags of exec stand before the program; what follows is the program's. ` +
+		`The program replaces this command, so signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
+		`Children that it starts have the device, too. The exit status is 2 if the program can't be run this way.`
 }
 
 // execUsage is the usage of exec: flags after the program are the program's.

@@ -41,7 +41,7 @@ type perfFlags struct {
 	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address or a name, and a port."`
 	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
 	Serve    int     `default:"1" help:"Server: serve this many clients, one after another; 0: until interrupted. Default 1." placeholder:"N"`
-	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536; latency: 64." placeholder:"N"`
+	Size     int     `short:"s" default:"65536" help:"Bytes of a message. Default 65536; latency: 64." placeholder:"N"`
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
 	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
 	Duration seconds `short:"D" help:"Instead of --iters: 10s, 500ms, or whole seconds." placeholder:"TIME"`
@@ -85,8 +85,8 @@ type perfRDMACmd struct {
 	perfSelfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
-	BusyWait      time.Duration `default:"250us" help:"Look before sleeping. Default 250us." placeholder:"TIME"`
-	TxDepth       int           `short:"t" help:"Outstanding on a QP. Default 128; of many QPs fewer." placeholder:"N"`
+	BusyWait      time.Duration `default:"250us" help:"Poll for this long before sleeping. Default 250us." placeholder:"TIME"`
+	TxDepth       int           `short:"t" help:"Work requests outstanding on a QP. Default 128; with many QPs fewer." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
 	Inline        int           `short:"I" help:"Post messages of up to N bytes inline. Default 0." placeholder:"N"`
 	SGE           int           `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`

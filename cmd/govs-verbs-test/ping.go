@@ -15,7 +15,7 @@ type pingCmd struct {
 	Many     bool          `name:"persistent" short:"P" help:"With --listen: serve any number of clients, many at a time, until interrupted, as rping -s -P does."`
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
-	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, needs the same number in its own -S." placeholder:"N"`
+	Size     int           `short:"S" default:"64" help:"Bytes of each ping, 23 to 65535. Default 64. The C rping, as a server, needs the same number in its own -S." placeholder:"N"`
 	Verbose  bool          `short:"v" help:"Print the data of each ping."`
 	Timeout  time.Duration `default:"60s" help:"Fail if the peer does nothing for this long, such as 500ms. Default 60s. The wait for a client has no limit." placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print the result as JSON."`

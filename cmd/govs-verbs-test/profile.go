@@ -103,7 +103,7 @@ type profileCmd struct {
 // Help implements kong's HelpProvider.
 func (*profileCmd) Help() string {
 	return `A profile is a TOML file that describes a stack to the suite: options of runs, ` +
-		`scenarios to leave out, and in what the stack is known ` +
+		`scenarios to leave out, and how the stack is known ` +
 		`to differ. ` + name + ` run --profile FILE and compare --profile FILE use it. ` +
 		`docs/profiles.md describes the format; ` + name +
 		` profile show siw --toml prints one to begin with.`
@@ -214,7 +214,7 @@ func findProfile(nameOrFile string) (*profile.Profile, []byte, error) {
 
 type profileCheckCmd struct {
 	Profiles  []string `arg:"" name:"profile" help:"Profiles that are built in, or files."`
-	Collected []string `help:"Also list the entries that explain nothing in what run --collect has written to this folder, which needs the runs of the engine with itself, too. May be given several times, as for several builds of the stack: then those that explain nothing in any." placeholder:"DIR" type:"path" sep:"none"`
+	Collected []string `help:"Also list the entries that explain nothing in what run --collect has written to this folder, which needs the runs of the engine with itself, too. May be given several times, as for several builds of the stack: then it lists the entries that explain nothing in any of them." placeholder:"DIR" type:"path" sep:"none"`
 }
 
 // collected is a collection and the folder of its captures.

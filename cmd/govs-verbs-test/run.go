@@ -42,7 +42,7 @@ type runCmd struct {
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default: the profile's, or 1." default:"1" placeholder:"FACTOR"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
-	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
+	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario even if the output is no terminal."`
 
 	profileFlags
 	targetFlags

@@ -25,7 +25,7 @@ type streamCmd struct {
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC      string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
 	Cong     string        `help:"TCP congestion control of the engine's sockets; system: the system's default. Default system; with --bench cubic, because some others pace what is sent." placeholder:"NAME"`
-	Buffer   int           `help:"Octets of the send buffer, and of the receive buffer, 2048 to 2^30. Default 131072; with --bench 1048576, as rstream." placeholder:"N"`
+	Buffer   int           `help:"Bytes of the send buffer, and of the receive buffer, 2048 to 2^30. Default 131072; with --bench 1048576, as rstream." placeholder:"N"`
 	Timeout  time.Duration `default:"60s" help:"Fail if connecting takes longer, and with --bench if nothing is exchanged for this long, such as 500ms. Default 60s." placeholder:"TIME"`
 	Verbose  bool          `short:"v" help:"Report what went over each connection."`
 
@@ -36,7 +36,7 @@ type streamCmd struct {
 func (*streamCmd) Help() string {
 	return `Connects standard input and output with a stream over RDMA. The protocol is that of ` +
 		`librdmacm's rsockets, so the peer may be this command, a C program that uses rsockets, or ` +
-		`one of TCP under librspreload. At the end of the input this end sends no more, and the ` +
+		`a TCP program under librspreload. At the end of the input this end sends no more, and the ` +
 		`peer reads the end of the stream. The command ends when both directions have ended, or ` +
 		`the peer has closed the stream.
 

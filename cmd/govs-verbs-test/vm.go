@@ -15,7 +15,7 @@ import (
 
 type vmCmd struct {
 	Siw     string        `enum:"default,crc,p2p" default:"default" help:"Which build of siw: default, crc (it requires CRC), p2p (it asks for MPA's peer-to-peer mode). Default ${default}." placeholder:"VARIANT"`
-	Rxe     bool          `help:"Soft RoCE besides: the device rxe0 on the interface d1, 198.51.100.1/24."`
+	Rxe     bool          `help:"Also make a soft RoCE device: rxe0 on the interface d1, 198.51.100.1/24."`
 	Link    string        `default:"siw0" help:"Name of the siw device; none: make neither the device nor d0. Default ${default}." placeholder:"NAME"`
 	Net     string        `help:"A network to this machine: the tap interface TAP, which is there already, leads to the guest's interface n0 with ADDRESS, such as 10.0.0.2/24. The siw device is on n0 then, and there is no d0." placeholder:"TAP=ADDRESS"`
 	Kernel  string        `default:"6.1" help:"Series or release of a kernel in Debian 12's archive: 6.1, 6.12. Default ${default}." placeholder:"VERSION"`
@@ -24,7 +24,7 @@ type vmCmd struct {
 	Accel   string        `enum:"tcg,kvm,auto" env:"GOVS_VM_ACCEL" default:"tcg" help:"tcg emulates the processor, kvm does not, auto takes kvm if a short trial boot shows that it works. Default ${default}." placeholder:"HOW"`
 	Timeout time.Duration `default:"10m" help:"Time limit of COMMAND, in whole seconds. Boots have one of their own. Default ${default}." placeholder:"TIME"`
 	Out     string        `help:"Folder of this machine that the guest may write to, as $$VM_OUT. Default: a temporary one, which is removed at the end." placeholder:"DIR"`
-	Env     []string      `sep:"none" help:"A variable for COMMAND; without =VALUE the value that it has here. May be repeated. Handed on anyway: HOME, PATH, REQUIRE_SIW, and those whose names begin with GO." placeholder:"NAME[=VALUE]"`
+	Env     []string      `sep:"none" help:"A variable for COMMAND; without =VALUE the value that it has here. May be repeated. Always passed on: HOME, PATH, REQUIRE_SIW, and those whose names begin with GO." placeholder:"NAME[=VALUE]"`
 	Install bool          `help:"Install the Debian packages that the guest needs and this machine lacks (as root)."`
 	Command []string      `arg:"" passthrough:"" help:"The command and its arguments."`
 }

@@ -31,9 +31,8 @@
 // On iWARP the accepting side may not send before it has received something (RFC 5044 section
 // 7.1.2, rule 4). So Dial opens the stream with an empty RDMA Write, after which both sides may
 // send. A peer that dialled by other means (ID.Connect, a program in C,
-// [ConnConfig].NoOpeningWrite) has to send first. Before that, the provider may hold back what is
-// posted here, and QP.Drain then waits for it. Or the provider sends it, and the peer may refuse
-// it.
+// [ConnConfig].NoOpeningWrite) has to send first. Before that, the engine holds back what is posted
+// here, and QP.Drain waits for it. siw sends it, and the peer may refuse it.
 //
 // # Concurrency
 //

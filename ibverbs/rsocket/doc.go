@@ -87,8 +87,9 @@
 //   - The end that accepted may send only after the other end's first message (RFC 5044 section
 //     7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes or
 //     polls. Until then Write waits, and CloseWrite returns and sends the end later.
-//   - A server in C on siw sends too early, too, and siw lets it. The engine accepts data that
-//     comes with the Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try again.
+//   - A server in C on siw sends too early, because siw does not hold it back. The engine accepts
+//     data that comes with the Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try
+//     again.
 //   - On siw, Close while the peer writes may lose the last bytes that this end wrote. The reason
 //     is that siw closes its socket with unread bytes in it, for which TCP sends a reset. To lose
 //     nothing, call CloseWrite, and Read until io.EOF before Close. The engine reads until the

@@ -114,7 +114,7 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 }
 
 // Shown reports in how many runs of a judged collection the entry could show, and in how many it
-// does. It counts no runs against a target, because neither is known of them.
+// does. It counts no runs against a target, because a target's version is not known.
 func (e *ProfileEntry) Shown(c *Collection, r *Report) (could, does int) {
 	about := e.runs(c, r.Results)
 	for _, res := range about {

@@ -30,7 +30,7 @@ type ProfileEntry struct {
 	// it: "6.1.178", "6.12.96". Nil means that none is known to be.
 	Fixed []string
 
-	Evidence string // the note: "kernel-notes/terminate-layout.md"
+	Evidence string // the note: "kernel-notes/siw-terminate-layout.md"
 
 	// Requirements are ids of the catalogue that the provider does not keep here.
 	Requirements []string

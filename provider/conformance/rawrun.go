@@ -54,7 +54,7 @@ type RawConnect struct {
 	// there are CRCs.
 	NoCRC bool
 
-	// IRD and ORD are the peer's. 0 means 4, negative 0.
+	// IRD and ORD are the peer's. 0 means 4, and a negative value 0.
 	IRD, ORD int
 
 	// RDMAC makes the peer speak the RDMA Consortium's version, which the provider

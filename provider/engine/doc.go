@@ -13,12 +13,12 @@
 // A post is sent on the poster's goroutine, as far as the socket takes it. A deferred post is sent
 // by the goroutine that ends the deferral (QP.PostSend in package ibverbs). A poll of an empty CQ
 // receives on the poller's goroutine. For the rest a device has progress goroutines, which are
-// parked in the runtime's netpoller. They serve applications that wait for a completion event
-// instead of polling, sockets that were full, and peers whose Writes and Reads need no action of
-// the application. [Options].ProgressGoroutines sets how many there are: by default GOMAXPROCS, at
-// most 16, or one where the network is not TCP. One of them serves a connection until it ends.
-// Nothing is allocated between a post and its completion. A connection with nothing in flight holds
-// no buffer and no goroutine.
+// parked in the runtime's netpoller. They serve programs that wait for a completion event instead
+// of polling, sockets that were full, and peers whose Writes and Reads need no action of the
+// program. [Options].ProgressGoroutines sets how many there are: by default GOMAXPROCS, at most 16,
+// or one where the network is not TCP. One of them serves a connection until it ends. Nothing is
+// allocated between a post and its completion. A connection with nothing in flight holds no buffer
+// and no goroutine.
 //
 // # Memory
 //
@@ -46,9 +46,9 @@
 // Windows of type 1 are for all QPs of their PD. Windows of type 2 are for the peer of the QP that
 // bound them: type 2B of InfiniBand, the only kind that the RDMA Consortium defines for iWARP. As
 // InfiniBand and the Consortium require, a type 2 window must be invalidated before it is bound
-// again, and a bind of length zero does not unbind it. It ends with its QP. WRRegMR registers
-// regions of AllocFastRegMR, and WRLocalInv invalidates them. Both kinds of STag have a fixed
-// index, and a key that every bind or registration must change.
+// again, and a bind of length zero does not unbind it. The window ends with its QP. WRRegMR
+// registers regions of AllocFastRegMR, and WRLocalInv invalidates them. Both kinds of STag have a
+// fixed index, and a key that every bind or registration must change.
 //
 // Such work takes its turn in the send queue and sends nothing. It waits until all earlier work has
 // been handed to TCP, and until the uses in progress of the key that it ends are over. It waits for
@@ -96,7 +96,7 @@
 // bounds for each state, and for each attack of RFC 5042. iWARP itself has neither authentication
 // nor encryption: CRC32C is no message authentication code, and STags travel in the clear. An
 // attacker who can write to the path can write to the granted memory. RFC 5042 asks for IPsec;
-// WireGuard serves as well.
+// WireGuard also works.
 //
 // The engine panics when one of its own invariants is broken. It recovers from no panic, so that
 // the process does not continue with memory in an unknown state. Nothing that a peer sends may

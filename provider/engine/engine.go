@@ -25,7 +25,7 @@ type CRCPolicy int
 
 const (
 	// CRCPreferred asks for the CRC, so every connection has it, whatever the peer asks for. RFC
-	// 5044 section 4.4 requires this unless the path is known to be as strong.
+	// 5044 section 4.4 requires this unless the path is known to protect data at least as strongly.
 	CRCPreferred CRCPolicy = iota
 	// CRCOff does not ask; the peer may.
 	CRCOff
@@ -131,13 +131,13 @@ type Options struct {
 	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's FIN
 	// before it resets, if MaxClosing permits. Default 1 s.
 	//
-	// A graceful end also resets when for so long the peer takes nothing and sends no more of the
-	// answer to a Read. After the engine's FIN it resets when the peer acknowledges nothing more of
-	// what TCP still sends, which the engine checks four times within CloseTimeout. A peer that
-	// makes slow progress has SendTimeout for each 64 KiB. While rdmacm.Conn.Shutdown waits for a
-	// graceful end, SendTimeout applies if it is longer than CloseTimeout. The time that objects
-	// under regions of this side (RegObject) take does not count, however long it is. The time that
-	// the peer's objects take does count, because the protocol does not report it.
+	// A graceful end also resets when, for CloseTimeout, the peer takes nothing and sends no more
+	// of the answer to a Read. After the engine's FIN it resets when the peer acknowledges nothing
+	// more of what TCP still sends; the engine checks this four times within CloseTimeout. A peer
+	// that makes slow progress has SendTimeout for each 64 KiB. While rdmacm.Conn.Shutdown waits
+	// for a graceful end, SendTimeout applies if it is longer than CloseTimeout. The time that
+	// objects under regions of this side (RegObject) take does not count, however long it is. The
+	// time that the peer's objects take does count, because the protocol does not report it.
 	CloseTimeout time.Duration
 
 	// MaxPending bounds the connections of one listener that are in the MPA start-up or are

@@ -23,9 +23,8 @@
 //     registered memory in which requests arrive.
 //
 // There is no authentication in iWARP, and none in this server: below the directory, a client that
-// connects may do whatever the user may that runs the server. Listen at an address that only
-// trusted hosts reach.
-// Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and
+// connects may do whatever the server's user may. Listen at an address that only trusted hosts
+// reach. Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and
 // set-user-ID programs with EPERM.
 package main
 

@@ -3,8 +3,8 @@
 // It prints them as ladders, and compares two captures without what may differ between
 // runs.
 //
-// It uses the same codecs as the engine, so it proves nothing alone: package tshark has
-// an independent decoder read the same file.
+// It uses the same codecs as the engine, so it proves nothing alone: package tshark makes an
+// independent decoder read the same file.
 //
 // # Limitations
 //

@@ -14,7 +14,7 @@
 // # Requests
 //
 // Serve reads the requests of its client, and serves up to Limits.Requests of them at a time, each
-// on a goroutine. Replies leave in the order in which they are done. A Tflush gives up nothing: its
+// on a goroutine. Replies leave in the order in which they are done. A Tflush cancels nothing: its
 // reply follows the reply to the request that it names.
 //
 // An error of the FS reaches the client as an errno of Linux. A client that breaks the protocol
@@ -29,9 +29,9 @@
 //
 // # Security
 //
-// There is no authentication: who reaches the server may do all that the FS permits. With NewDir
-// that is all that the process's user may do below the directory, which no symbolic link leaves.
-// No file gets the set-user-ID or set-group-ID bit.
+// There is no authentication: whoever reaches the server may do all that the FS permits. With
+// NewDir that is all that the process's user may do below the directory, which no symbolic link
+// leaves. No file gets the set-user-ID or set-group-ID bit.
 //
 // # Limitations
 //

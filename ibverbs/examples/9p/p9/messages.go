@@ -59,7 +59,8 @@ type (
 	// Rattach has the root's qid.
 	Rattach struct{ Qid Qid }
 
-	// Tflush gives up the request OldTag: no reply to that request follows Rflush.
+	// Tflush says that the client does not need the reply to OldTag. No reply to OldTag follows
+	// Rflush.
 	Tflush struct{ OldTag uint16 }
 
 	// Twalk makes NewFid name the file that Names lead to from Fid.
