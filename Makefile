@@ -37,7 +37,7 @@ lint: ## Run golangci-lint with the project's walls between packages.
 bench: ## Measure the engine beside raw TCP, UCX and libfabric (20 minutes); results in docs/benchmarks.
 	@GO='$(GO)' ci/bench/run host
 
-bench-vm: ## Measure the engine beside siw in the guest (5 minutes); results in docs/benchmarks.
+bench-vm: ## Measure the engine beside siw in the guest (10 minutes); results in docs/benchmarks.
 	@GO='$(GO)' ci/bench/run guest
 
 bench-victim: ## Measure one connection beside hostile peers (10 minutes); results in docs/benchmarks.
