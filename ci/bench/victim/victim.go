@@ -66,7 +66,7 @@ var meaning = []struct {
 		"each 20 ms, the rest take nothing"},
 	{Dribble, "sends RDMA Writes of 32 KiB, the last 4 KiB of each FPDU one byte at a time"},
 	{Connect, "connects and resets, by turns before the Request, after it, and after the Reply"},
-	{Terminate, "connects and ends the connection with a Terminate, by turns its own and the server's, " +
+	{Terminate, "ends connections with a Terminate: by turns its own, and the server's, " +
 		"which answers a Write to a region that does not exist"},
 	{Zero, "sends RDMA Writes without payload, FPDUs of 20 bytes, 3,276 of them in one system call"},
 	{Tiny, "has an MSS of 88; requests RDMA Reads as reader does, and sends RDMA Writes of 40 bytes, each in " +
