@@ -414,14 +414,6 @@ func TestE2EManyConnections(t *testing.T) {
 	})
 }
 
-func (s *stream) holdsBuffers() bool {
-	s.rx.mu.Lock()
-	defer s.rx.mu.Unlock()
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	return s.tx.b != nil || s.rx.c != nil || s.rx.part != nil
-}
-
 // TestE2EConcurrent makes many goroutines use one QP at once, in every way, while it is closed.
 // Every accepted work request completes once.
 func TestE2EConcurrent(t *testing.T) {

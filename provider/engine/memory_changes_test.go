@@ -55,12 +55,9 @@ func (p interruptiblePoller) WantWrite(c transport.Conn, on bool) error {
 func (s *side) interrupt(before func()) { s.interruptWith(before, nil) }
 
 func (s *side) interruptWith(before func(), fails func() error) {
-	st := s.qp.stream.Load()
-	st.rx.mu.Lock()
-	st.tx.mu.Lock()
-	defer st.rx.mu.Unlock()
-	defer st.tx.mu.Unlock()
-	st.conn, st.tx.records = &interrupted{st.conn, before, fails}, nil
+	s.qp.stream.Load().replaceConn(func(c transport.Conn) transport.Conn {
+		return &interrupted{c, before, fails}
+	})
 }
 
 // TestMemoryChangesWhileSent: the memory of Writes, Sends and Read Responses changes after their

@@ -111,7 +111,7 @@ func (r *readServer) ask(n, size int) {
 
 // answered waits until the socket has taken so many bytes in all.
 func (r *readServer) answered(octets uint64, wait time.Duration) bool {
-	for end := time.Now().Add(wait); r.st.tx.moved.Load() < octets; time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(wait); r.st.sent() < octets; time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
 			return false
 		}
@@ -227,7 +227,7 @@ func TestShortReadsWaitInTheEngine(t *testing.T) {
 			for range 400 {
 				r.ask(few, tc.size)
 				if total += uint64(few * fpdu); !r.answered(total, patience) {
-					t.Fatalf("%d bytes were sent, want %d", r.st.tx.moved.Load(), total)
+					t.Fatalf("%d bytes were sent, want %d", r.st.sent(), total)
 				}
 				for n, err := 1, error(nil); n > 0 && err == nil; {
 					n, err = unix.Read(r.fd, buf)

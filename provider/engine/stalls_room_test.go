@@ -71,7 +71,7 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			synctest.Wait()
 			st := s.qp.stream.Load()
 			st.tx.mu.Lock()
-			put := st.tx.blocked.Load() && st.tx.b == nil && (st.tx.task == taskNone) == (what == "between two")
+			put := st.full() && st.tx.b == nil && (st.tx.task == taskNone) == (what == "between two")
 			st.tx.mu.Unlock()
 			if !put {
 				t.Fatalf("%s: the turn has not ended with room left, which is what the test is "+
@@ -241,19 +241,13 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		r.write(b)
 		time.Sleep(3 * policy.StallPeriod)
 		st := q.stream.Load()
-		st.rx.mu.Lock()
-		part, storing := 0, st.rx.storing()
-		if st.rx.part != nil {
-			part = cap(st.rx.part.b)
-		}
-		kept := st.rx.c != nil
-		st.rx.mu.Unlock()
+		k := st.keeps()
 		chunks := s.dev.chunks.Lent()
-		if !storing || kept != (others == 0) || kept == (part > 0) || part > contextOctets ||
-			chunks != 1 {
+		if !k.storing || k.context != (others == 0) || k.context == (k.part > 0) ||
+			k.part > contextOctets || chunks != 1 {
 			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d bytes in "+
 				"a part, %d chunks; want one of both with at most %d bytes, and one chunk",
-				others, storing, kept, part, chunks, contextOctets)
+				others, k.storing, k.context, k.part, chunks, contextOctets)
 		}
 		time.Sleep(2 * time.Minute)
 		if err := q.Cause(); err != nil {
@@ -274,10 +268,10 @@ func TestCheckLeavesBusyStreams(t *testing.T) {
 		st := q.stream.Load()
 		watched := stall{s: st}
 		sent := func(do func()) uint64 {
-			before := st.tx.moved.Load()
+			before := st.sent()
 			do()
 			r.drop()
-			return st.tx.moved.Load() - before
+			return st.sent() - before
 		}
 		for range 3 {
 			if n := sent(func() { watched.check(time.Now()) }); n != 0 {

@@ -198,21 +198,6 @@ func TestSendTimeoutAfterObject(t *testing.T) {
 	})
 }
 
-// pins returns what the transmit side of a stream holds for a socket that is full.
-func (s *stream) pins() (batch, octets int) {
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	if s.tx.b != nil {
-		batch = 1
-		chunks, _ := s.tx.b.Copied()
-		octets = chunks * policy.Chunk
-	}
-	if s.tx.held != nil {
-		octets += s.tx.held.Len()
-	}
-	return batch, octets
-}
-
 // TestReadsThatNobodyTakes: a peer that asks and doesn't read pins, after it has stopped for a
 // while, the rest of one FPDU, or no more than the bytes of many short answers. If it goes on
 // to read, the bytes are right.

@@ -53,20 +53,17 @@ func (c *nowhere) Readv(bufs [][]byte) (int, error) {
 // replaceConn gives s a stream to nowhere.
 func (s *side) replaceConn() *nowhere {
 	st := s.qp.stream.Load()
-	st.rx.mu.Lock()
-	st.tx.mu.Lock()
-	defer st.rx.mu.Unlock()
-	defer st.tx.mu.Unlock()
-	c := &nowhere{Conn: st.conn}
-	st.conn, st.tx.records = c, nil
+	var c *nowhere
+	st.replaceConn(func(own transport.Conn) transport.Conn {
+		c = &nowhere{Conn: own}
+		return c
+	})
 	s.t.Cleanup(func() {
-		st.rx.mu.Lock()
-		st.tx.mu.Lock()
-		defer st.rx.mu.Unlock()
-		defer st.tx.mu.Unlock()
-		st.closer.mu.Lock() // a stream that has ended belongs to its lingering
-		defer st.closer.mu.Unlock()
-		st.conn = c.Conn
+		st.alone(func() {
+			st.closer.mu.Lock() // a stream that has ended belongs to its lingering
+			defer st.closer.mu.Unlock()
+			st.conn = c.Conn
+		})
 	})
 	return c
 }

@@ -399,11 +399,7 @@ func TestPanicIsNoHang(t *testing.T) {
 			x, y := tcpPair(t, Options{}, true, sideOptions{})
 			defer y.qp.Close()
 			st := x.qp.stream.Load()
-			st.rx.mu.Lock()
-			st.tx.mu.Lock()
-			st.conn, st.tx.records = &panicking{st.conn, st}, nil
-			st.tx.mu.Unlock()
-			st.rx.mu.Unlock()
+			st.replaceConn(func(c transport.Conn) transport.Conn { return &panicking{c, st} })
 			got := make(chan any, 1)
 			go func() {
 				defer func() { got <- recover() }()

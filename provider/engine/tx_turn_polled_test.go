@@ -42,9 +42,9 @@ func TestTurnOfPolled(t *testing.T) {
 					r.drop()
 				}
 				for turn := range 8 {
-					before := st.tx.moved.Load()
+					before := st.sent()
 					s.dev.progress(s.cq)
-					moved := int(st.tx.moved.Load() - before)
+					moved := int(st.sent() - before)
 					if moved < tc.most*3/4 || moved > tc.most*5/4 {
 						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
 					}
@@ -70,13 +70,13 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 			s.dev.progress(s.cq)
 		}
 		st := s.qp.stream.Load()
-		if !st.tx.blocked.Load() || r.drop() < window {
+		if !st.full() || r.drop() < window {
 			t.Fatal("the socket has room, or nothing to send")
 		}
 		for turn := range 2 {
-			before := st.tx.moved.Load()
+			before := st.sent()
 			s.dev.poller.Poll()
-			if moved := int(st.tx.moved.Load() - before); moved == 0 || moved > policy.BudgetLong*5/4 {
+			if moved := int(st.sent() - before); moved == 0 || moved > policy.BudgetLong*5/4 {
 				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.BudgetLong)
 			}
 			r.drop()

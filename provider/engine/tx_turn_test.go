@@ -87,7 +87,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 						each += policy.RecordCost
 					}
 					total, most := uint64(0), uint64(0)
-					for moved := st.tx.moved.Load(); moved > 0; moved = st.tx.moved.Load() - total {
+					for moved := st.sent(); moved > 0; moved = st.sent() - total {
 						total += moved
 						most = max(most, moved+moved/uint64(mpa.FPDULen(mulpdu))*each)
 						r.drop()
@@ -102,10 +102,10 @@ func TestTurnOfTransmitting(t *testing.T) {
 							most, limit)
 					}
 					ready, lent := s.dev.poller.Poll(), s.dev.prog.batches.Lent()
-					if ready != 0 || st.tx.blocked.Load() || lent != 0 {
+					if ready != 0 || st.full() || lent != 0 {
 						t.Errorf("everything is sent, but %d streams are ready, blocked %v, %d "+
 							"batches are lent",
-							ready, st.tx.blocked.Load(), lent)
+							ready, st.full(), lent)
 					}
 				})
 			})
@@ -128,7 +128,7 @@ func TestTurnOfReceiving(t *testing.T) {
 				before, most, idle := 0, 0, 0
 				for turn := 0; before < count; turn++ {
 					s.dev.poller.Poll()
-					taken := int(st.rx.received) - before
+					taken := st.receivedFPDUs() - before
 					if idle++; taken > 0 {
 						idle = 0
 					}
@@ -181,18 +181,18 @@ func TestTurnsOfMany(t *testing.T) {
 				}
 				cost := func() (tx, rx int) {
 					for _, st := range others {
-						tx += int(st.tx.moved.Load())
-						rx += int(st.rx.received) * policy.FPDUCost
-						rx += int(st.rx.fpdu.Pos())
+						tx += int(st.sent())
+						rx += st.receivedFPDUs() * policy.FPDUCost
+						rx += int(st.receivedBytes())
 					}
 					return tx, rx
 				}
 				for round := range 10 {
 					tx0, rx0 := cost()
-					taken := q.stream.Load().rx.received
+					taken := q.stream.Load().receivedFPDUs()
 					victim.sendMsg(nil)
 					polls := 0
-					for ; q.stream.Load().rx.received == taken; polls++ {
+					for ; q.stream.Load().receivedFPDUs() == taken; polls++ {
 						if polls == 8 {
 							t.Fatalf("round %d: the victim has had no turn in %d Polls", round, polls)
 						}
@@ -290,7 +290,7 @@ func TestDribble(t *testing.T) {
 			}
 		}
 		st := q.stream.Load()
-		if st.rx.part == nil || st.rx.kept {
+		if k := st.keeps(); k.part == 0 || k.context {
 			t.Fatal("the stream keeps a context; the test is about streams that don't")
 		}
 		const octets = 2000
@@ -303,14 +303,14 @@ func TestDribble(t *testing.T) {
 		if per := got / octets; per > 1024 {
 			t.Errorf("%d bytes are allocated for each that comes, want at most 1024", per)
 		}
-		if have := cap(st.rx.part.b); have > len(fpdu) {
+		if have := st.keeps().part; have > len(fpdu) {
 			t.Errorf("%d bytes are kept for an FPDU of %d", have, len(fpdu))
 		}
 		testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
 		r.write(fpdu[20<<10+octets:])
 		for s.dev.poller.Poll() > 0 {
 		}
-		if st.rx.part != nil {
+		if st.keeps().part != 0 {
 			t.Error("the whole FPDU has come, but a part of it is kept")
 		}
 	})
@@ -345,7 +345,7 @@ func TestUsed(t *testing.T) {
 				if tc.sends {
 					r.ask(mem, size, 1)
 					st.ReadyTurn(true, false, budget) // takes the request, and begins
-					all = st.rx.fpdu.Pos()
+					all = st.receivedBytes()
 				}
 				if tc.receives {
 					fpdu := r.fpdu(rdmap.WriteHeader(mem.m.STag(), mem.to(0), true), make([]byte, 8900))
@@ -356,11 +356,11 @@ func TestUsed(t *testing.T) {
 					if n == 200 {
 						t.Error("there is always more to do")
 					}
-					sent0, taken0, got0 := st.tx.moved.Load(), st.rx.received, st.rx.fpdu.Pos()
+					sent0, taken0, got0 := st.sent(), st.receivedFPDUs(), st.receivedBytes()
 					var used int
 					used, more = st.ReadyTurn(tc.receives, tc.sends, budget)
-					sent, taken := int(st.tx.moved.Load()-sent0), int(st.rx.received-taken0)
-					got := int(st.rx.fpdu.Pos() - got0)
+					sent, taken := int(st.sent()-sent0), st.receivedFPDUs()-taken0
+					got := int(st.receivedBytes() - got0)
 					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*policy.FPDUCost
 					if d := used - cost; d < -32<<10 || d > 32<<10 {
 						t.Errorf("turn %d: used %d, want about %d", n, used, cost)
@@ -368,7 +368,7 @@ func TestUsed(t *testing.T) {
 					if limit := budget + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
 						t.Errorf("turn %d: used %d, want at most %d", n, used, limit)
 					}
-					if left := st.tx.unbuilt() || st.rx.fpdu.Pos() < all; left && !more {
+					if left := st.tx.unbuilt() || st.receivedBytes() < all; left && !more {
 						t.Errorf("turn %d: there is more to do, and it says that there is not", n)
 					}
 					if half := budget / 2; tc.what == "both" && n == 0 &&
@@ -377,7 +377,7 @@ func TestUsed(t *testing.T) {
 					}
 					r.drop()
 				}
-				if ready, used := s.dev.poller.Poll(), st.tx.blocked.Load(); ready != 0 || used {
+				if ready, used := s.dev.poller.Poll(), st.full(); ready != 0 || used {
 					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
 				}
 				r.write(make([]byte, 64)) // no FPDU
@@ -398,9 +398,9 @@ func TestSendingHasWhatReceivingLeaves(t *testing.T) {
 		st := q.stream.Load()
 		r.ask(s.reg(size, everything), size, 1)
 		st.ReadyTurn(true, false, budget) // takes the request, and begins
-		before := st.tx.moved.Load()
+		before := st.sent()
 		st.ReadyTurn(true, true, budget)
-		if sent := st.tx.moved.Load() - before; sent < budget*3/4 {
+		if sent := st.sent() - before; sent < budget*3/4 {
 			t.Errorf("sent %d bytes in a turn of %d", sent, budget)
 		}
 	})
@@ -427,7 +427,7 @@ func TestUsedByAnswers(t *testing.T) {
 			request := rdmap.ReadRequestHeader(r.readMSN)
 			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
 			used, more := st.ReadyTurn(true, false, budget)
-			sent := int(st.tx.moved.Load())
+			sent := int(st.sent())
 			if least, most := len(octets)+sent, budget+90<<10; sent == 0 || used < least || used > most {
 				t.Errorf("window %d: sent %d, used %d, want from %d to %d", window, sent, used, least, most)
 			}

@@ -175,27 +175,6 @@ func (w *world) checkIdle(c *connection, q *queuePair, s *stream) {
 	w.seen("connection checked")
 }
 
-// idleness is what a stream still has to do, and what it keeps.
-type idleness struct {
-	unsent, reads, unreported int
-	batch, context            bool
-}
-
-func (s *stream) idle() idleness {
-	s.rx.mu.Lock()
-	defer s.rx.mu.Unlock()
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	sq := &s.q.sq
-	sq.done.Lock()
-	defer sq.done.Unlock()
-	tail := sq.tail.Load()
-	return idleness{
-		unsent: int(tail - s.tx.next), reads: s.outstanding.Len(), unreported: int(tail - sq.head),
-		batch: s.tx.b != nil, context: s.rx.c != nil,
-	}
-}
-
 // ringInOrder checks the indexes of a send queue.
 func (q *qp) ringInOrder() error {
 	s := q.stream.Load()
