@@ -103,8 +103,7 @@ static void watch_forks(void)
 	pthread_once(&once, begin);
 }
 
-// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it.
-static inline int hidden(int fd) { return fd >= 0 && fd < SLOTS && owned[fd] && !strange(); }
+int hidden(int fd) { return fd >= 0 && fd < SLOTS && owned[fd] && !strange(); }
 
 // adopt makes a descriptor one of an object.
 static void adopt(int fd, uint32_t slot)
@@ -357,9 +356,7 @@ PUBLIC int __open64_2(const char *path, int flags) { return open64(path, flags);
 PUBLIC int __openat_2(int dir, const char *path, int flags) { return openat(dir, path, flags); }
 PUBLIC int __openat64_2(int dir, const char *path, int flags) { return openat64(dir, path, flags); }
 
-// let_go takes a descriptor out of the table, before it is closed or when it has become another one. It
-// returns the object whose last one it was, 0 if there are others.
-static uint64_t let_go(int fd)
+uint64_t let_go(int fd)
 {
 	uint32_t slot = slot_of(fd);
 	if (!slot || strange() || !atomic_compare_exchange_strong(&slots[fd], &slot, 0) || !OBJECT(slot))
@@ -367,8 +364,7 @@ static uint64_t let_go(int fd)
 	return atomic_fetch_sub(&duplicates[OBJECT(slot)], 1) == 1 ? OBJECT(slot) : 0;
 }
 
-// leave ends an object whose last descriptor is closed; 0 is none.
-static void leave(uint64_t object)
+void leave(uint64_t object)
 {
 	struct library *lib;
 	if (!object)

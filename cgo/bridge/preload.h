@@ -39,6 +39,14 @@ enum kind kind_of(int fd);
 // device_of returns the object of a descriptor of the device (UVERBS), 0 for another.
 uint64_t device_of(int fd);
 
+// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it.
+int hidden(int fd);
+
+// let_go takes a descriptor out of the table, before it is closed or when it has become another one. It returns the
+// object whose last one it was, 0 if there are others. leave ends that object; 0 is none.
+uint64_t let_go(int fd);
+void leave(uint64_t object);
+
 // A place is what the program finds at a path: one of the devices, or another file that exec has, below root. A file of
 // the system has no root, NULL, and libc finds it by its path; or root is empty, because the program is in a folder that
 // stands for another, and the path is made absolute.

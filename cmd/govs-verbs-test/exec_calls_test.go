@@ -54,6 +54,7 @@ func TestExecCalls(t *testing.T) {
 		"signals":     {"-libverbs", "-lpthread"},
 		"smallstack":  {"-lrdmacm", "-libverbs", "-lpthread"},
 		"spellings":   nil,
+		"stdio":       nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.of(t).start(compiled(t, name, libraries...)).want(t, 0, "as it must be")

@@ -203,8 +203,9 @@ func TestExecSymbols(t *testing.T) {
 		preloadLibrary)).Output())(t))
 	const taken = " __start_nexts __stop_nexts access bsd_signal canonicalize_file_name " +
 		"chdir clone close close_range closefrom " +
-		"dup dup2 dup3 eaccess euidaccess faccessat fchdir fcntl fcntl64 fopen fopen64 _Fork " +
-		"fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 __fxstatat __fxstatat64 " +
+		"dup dup2 dup3 eaccess euidaccess faccessat fchdir fclose fcntl fcntl64 fopen fopen64 " +
+		"_Fork freopen freopen64 fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 " +
+		"__fxstatat __fxstatat64 " +
 		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +
 		"listxattr llistxattr lseek lseek64 lstat lstat64 __lxstat __lxstat64 mmap mmap64 " +
 		"mprotect mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
