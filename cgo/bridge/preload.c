@@ -196,7 +196,8 @@ void forget_parent(void)
 		if (!slot || KIND(slot) == NETLINK)
 			continue;
 		atomic_store(&duplicates[OBJECT(slot)], 0);
-		atomic_store(&slots[fd], SLOT(DEAD, 0));
+		// What was called before may have closed it, so that the number is free.
+		atomic_store(&slots[fd], syscall(SYS_fcntl, fd, F_GETFD) < 0 ? 0 : SLOT(DEAD, 0));
 	}
 	atomic_store(&library, NULL);
 	owner = getpid();
