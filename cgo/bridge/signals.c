@@ -79,9 +79,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they are not only for
-// the thread that causes them. 34 is SIGRTMIN, and a signal of musl's.
-static const int strays[] = {SIGCHLD, SIGPROF, 34};
+// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they may be sent to the
+// process. 34 is SIGRTMIN, and a signal of musl's.
+static const int strays[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
 
 static int is_stray(int sig)
 {
@@ -91,13 +91,22 @@ static int is_stray(int sig)
 	return 0;
 }
 
-// of_runtime reports whether a thread has a stray only because the runtime has unblocked it: a thread of the runtime's,
+// for_thread reports whether a signal was sent to this thread, or is a fault of its own.
+static int for_thread(int sig, const siginfo_t *info)
+{
+	return info->si_code == SI_TKILL ||
+	       (info->si_code > 0 && (sig == SIGILL || sig == SIGTRAP || sig == SIGSTKFLT));
+}
+
 // or one of the program's in its first call of the library. The runtime's block all signals but strays and faults.
+// of_runtime reports whether a thread has a stray only because the runtime has unblocked it: a thread of the runtime's,
 static int of_runtime(int sig, const ucontext_t *context)
 {
-	static const int faults[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV, SIGSTKFLT};
+	static const int faults[] = {SIGBUS, SIGFPE, SIGSEGV};
 	sigset_t mask = context->uc_sigmask;
-	if (thread.inside && !thread.known)
+	if (thread.known)
+		return 0;
+	if (thread.inside)
 		return sigismember(&thread.mask, sig);
 	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
 		if (sigismember(&mask, faults[i]))
@@ -138,7 +147,7 @@ static void on_stray(int sig, siginfo_t *info, void *context)
 {
 	const struct sigaction *program = &shared[sig].program;
 	void (*handler)(int, siginfo_t *, void *) = program->sa_sigaction;
-	if (of_runtime(sig, context)) {
+	if (!for_thread(sig, info) && of_runtime(sig, context)) {
 		pass_on(sig, info, context);
 		return;
 	}

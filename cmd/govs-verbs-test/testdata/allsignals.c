@@ -187,7 +187,7 @@ static void preemption(void)
 }
 
 // Signals that Go's runtime unblocks on its threads are among these.
-static const int waiting[] = {SIGPROF, SIGTERM, 34, 35};
+static const int waiting[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGPROF, SIGTERM, 34, 35};
 enum { waiting_count = sizeof waiting / sizeof *waiting };
 
 // A signal that all threads of the program block waits for sigwait and the like.
@@ -235,17 +235,18 @@ static void *receives(void *set)
 // Handlers run on the one thread that does not block their signals.
 static void one_thread(void)
 {
-	static const int sigs[] = {SIGCHLD, SIGPROF, 34, SIGUSR1};
+	static const int sigs[] = {SIGCHLD, SIGPROF, 34, SIGUSR1, SIGILL, SIGTRAP, SIGSTKFLT};
+	enum { count = sizeof sigs / sizeof *sigs };
 	static const unsigned flags[] = {0, SA_RESTART, SA_NODEFER, SA_RESETHAND};
 	sigset_t set;
 	sigemptyset(&set);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < count; i++)
 		sigaddset(&set, sigs[i]);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	open_device();
 	pthread_create(&chosen, NULL, receives, &set); // after the runtime's, which the kernel asks first
 	for (int round = 0; round < 20; round++)
-		for (int i = 0; i < 4; i++) {
+		for (int i = 0; i < count; i++) {
 			struct sigaction act = {.sa_flags = (int)(flags[round % 4] | SA_SIGINFO)}, now;
 			act.sa_sigaction = on_chosen;
 			sigaction(sigs[i], &act, NULL);
@@ -263,6 +264,59 @@ static void one_thread(void)
 }
 
 static volatile int opened, tried;
+static void illegal(void)
+{
+#if defined(__aarch64__)
+	__asm__ volatile(".inst 0");
+#else
+	__builtin_trap();
+#endif
+}
+
+// A thread that blocks as many signals as the runtime's threads do handles those that it causes, or that it gets.
+static void *causes(void *unused)
+{
+	sigset_t most;
+	sigfillset(&most);
+	for (int sig = 1; sig < NSIG; sig++)
+		if (sig == SIGILL || sig == SIGTRAP || sig == SIGBUS || sig == SIGFPE || sig == SIGSEGV || sig == SIGSTKFLT)
+			sigdelset(&most, sig);
+	pthread_sigmask(SIG_SETMASK, &most, NULL);
+	chosen = pthread_self();
+	for (int i = 0; i < 3; i++)
+		if (sigsetjmp(back, 1) == 0)
+			illegal();
+	raise(SIGTRAP);
+	return unused;
+}
+
+static void on_trap(int sig)
+{
+	strangers += !pthread_equal(pthread_self(), chosen);
+	came[sig]++;
+	if (sig == SIGILL)
+		siglongjmp(back, 1);
+}
+
+static void own_traps(void)
+{
+	pthread_t thread;
+	signal(SIGILL, on_trap);
+	signal(SIGTRAP, on_trap);
+	open_device();
+	pthread_create(&thread, NULL, causes, NULL);
+	pthread_join(thread, NULL);
+	want("its traps", SIGILL, came[SIGILL], 3);
+	want("raising", SIGTRAP, came[SIGTRAP], 1);
+	want("on another thread", 0, strangers, 0);
+}
+
+static void trap(void)
+{
+	open_device();
+	illegal();
+}
+
 
 // changes waits until Go's runtime has taken SIGPIPE, which it has until the library is loaded.
 static void *changes(void *unused)
@@ -304,7 +358,8 @@ static const struct {
 } parts[] = {{"handlers", handlers, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"one thread", one_thread, 0},
-	     {"while loading", while_loading, 0}};
+	     {"own traps", own_traps, 0},
+	     {"trap", trap, SIGILL}, {"while loading", while_loading, 0}};
 
 int main(void)
 {
