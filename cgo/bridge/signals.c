@@ -32,6 +32,7 @@ static __thread struct {
 	sigset_t mask;                // before its first call
 	uintptr_t low, size;          // of the thread's stack
 	uintptr_t frame;              // of the call that is inside
+	int within;                   // the stack for handlers is a part of the thread's
 } thread __attribute__((tls_model("initial-exec")));
 
 // ---- actions
@@ -98,8 +99,8 @@ static int for_thread(int sig, const siginfo_t *info)
 	       (info->si_code > 0 && (sig == SIGILL || sig == SIGTRAP || sig == SIGSTKFLT));
 }
 
-// or one of the program's in its first call of the library. The runtime's block all signals but strays and faults.
 // of_runtime reports whether a thread has a stray only because the runtime has unblocked it: a thread of the runtime's,
+// or one of the program's in its first call of the library. The runtime's block all signals but strays and faults.
 static int of_runtime(int sig, const ucontext_t *context)
 {
 	static const int faults[] = {SIGBUS, SIGFPE, SIGSEGV};
@@ -327,9 +328,22 @@ void after_library(struct before_library *before, void *function)
 
 // ---- calls of the library
 
+static int set_stack(const stack_t *stack, stack_t *old)
+{
+	REAL(sigaltstack);
+	return real(stack, old);
+}
+
+// place_stack finds out whether a stack for handlers is within the thread's.
+static void place_stack(const stack_t *stack)
+{
+	thread.within = !(stack->ss_flags & SS_DISABLE) && (uintptr_t)stack->ss_sp - thread.low < thread.size;
+}
+
 static void find_stack(void)
 {
 	pthread_attr_t attr;
+	stack_t stack;
 	void *low;
 	size_t size;
 	if (pthread_getattr_np(pthread_self(), &attr) != 0)
@@ -339,18 +353,30 @@ static void find_stack(void)
 		thread.size = size;
 	}
 	pthread_attr_destroy(&attr);
+	if (set_stack(NULL, &stack) == 0)
+		place_stack(&stack);
+}
+
+PUBLIC int sigaltstack(const stack_t *stack, stack_t *old)
+{
+	int failed = set_stack(stack, old);
+	if (!failed && stack)
+		place_stack(stack);
+	return failed;
 }
 
 // alternate reports whether this is a handler on the stack for handlers. The library's code would leave that stack for
 // a goroutine's, so that the next signal would begin at its top again, over what is there; and the runtime would ask
-// libc for the bounds of the new stack, which allocates.
+// libc for the bounds of the new stack, which allocates. With SS_AUTODISARM the kernel says during a handler that there
+// is no such stack, as it never does for a thread that the runtime knows.
 static int alternate(void)
 {
 	stack_t stack;
 	thread.frame = (uintptr_t)__builtin_frame_address(0);
-	if (thread.frame - thread.low < thread.size)
+	if (!thread.within && thread.frame - thread.low < thread.size)
 		return 0;
-	return sigaltstack(NULL, &stack) == 0 && stack.ss_flags & SS_ONSTACK;
+	return set_stack(NULL, &stack) == 0 &&
+	       (stack.ss_flags & SS_ONSTACK || (thread.known && stack.ss_flags & SS_DISABLE));
 }
 
 int enter_library(void)

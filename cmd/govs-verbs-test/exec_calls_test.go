@@ -43,6 +43,7 @@ func TestExecCalls(t *testing.T) {
 	b := newBridged(t)
 	for name, libraries := range map[string][]string{
 		"allsignals":  {"-libverbs", "-lpthread"},
+		"altstacks":   {"-lpthread"},
 		"atfork":      {"-lpthread"},
 		"badcalls":    nil,
 		"closelater":  nil,
