@@ -90,10 +90,27 @@ int strange(void)
 	return syscall(SYS_getpid) != owner;
 }
 
+// loading is held while the library is loaded, and by what must not happen meanwhile. A constructor or a signal handler
+// may be in both. The child of a vfork can't wait: it stops a thread of its parent.
+static pthread_mutex_t loading = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void await_start(void)
+{
+	if (!strange())
+		pthread_mutex_lock(&loading);
+}
+
+void allow_start(void)
+{
+	if (!strange())
+		pthread_mutex_unlock(&loading);
+}
+
+// A child that is made while the library starts would have its runtime's signals and limit.
 static void begin(void)
 {
 	owner = getpid();
-	pthread_atfork(NULL, NULL, after_fork);
+	pthread_atfork(await_start, allow_start, after_fork);
 }
 
 // watch_forks is called before anything is there that a child must not have.
@@ -126,7 +143,6 @@ void adopt_netlink(int fd)
 
 static struct library loaded;
 static struct library *_Atomic library;
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static int forked; // this process is a child, in which the first copy of the library is dead
 
 // adopted, found, in_frames and setting are what the library calls back.
@@ -202,7 +218,7 @@ void forget_parent(void)
 	atomic_store(&library, NULL);
 	owner = getpid();
 	forked = 1;
-	pthread_mutex_init(&loading, NULL);
+	loading = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	forget_library();
 	atomic_store(&put_off, 0);
 }
@@ -265,14 +281,14 @@ struct library *load(void)
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	watch_forks();
-	pthread_mutex_lock(&loading);
+	await_start();
 	if (!atomic_load(&library)) {
 		struct before_library *before = before_library();
 		load_locked();
 		after_library(before, (void *)loaded.open);
 	}
 	lib = atomic_load(&library);
-	pthread_mutex_unlock(&loading);
+	allow_start();
 	pthread_setcancelstate(cancel, NULL);
 	leave_library(0); // another thread may have loaded it, and otherwise after_library has restored the signals
 	return lib;

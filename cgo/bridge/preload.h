@@ -104,6 +104,10 @@ struct before_library;
 struct before_library *before_library(void);
 void after_library(struct before_library *, void *function);
 
+// await_start waits until no thread is between these two, and allow_start lets the next one begin.
+void await_start(void);
+void allow_start(void);
+
 // enter_library begins a call of the library, and leave_library ends it; called is 0 if the library was not called after
 // all, so that its runtime does not know the thread. 0: this is a signal handler, where the library can't be called.
 int enter_library(void);

@@ -209,10 +209,11 @@ func TestExecSymbols(t *testing.T) {
 		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +
 		"listxattr llistxattr lseek lseek64 lstat lstat64 __lxstat __lxstat64 mmap mmap64 " +
 		"mprotect mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
-		"__openat_2 opendir pread pread64 preadv preadv64 pthread_sigmask pwrite pwrite64 " +
-		"pwritev pwritev64 read __read_chk readlink " +
+		"__openat_2 opendir pread pread64 preadv preadv64 prlimit prlimit64 pthread_sigmask " +
+		"pwrite pwrite64 pwritev pwritev64 read __read_chk readlink " +
 		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
-		"sigaction sigaltstack signal sigprocmask sigset socket ssignal stat stat64 statx __sysv_signal " +
+		"setrlimit setrlimit64 sigaction sigaltstack signal sigprocmask sigset socket ssignal " +
+		"stat stat64 statx __sysv_signal " +
 		"sysv_signal write writev __xstat __xstat64 "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -263,7 +264,6 @@ static void one_thread(void)
 	pthread_join(chosen, NULL);
 }
 
-static volatile int opened, tried;
 static void illegal(void)
 {
 #if defined(__aarch64__)
@@ -317,6 +317,7 @@ static void trap(void)
 	illegal();
 }
 
+static volatile int opened, tried;
 
 // changes waits until Go's runtime has taken SIGPIPE, which it has until the library is loaded.
 static void *changes(void *unused)
@@ -329,16 +330,29 @@ static void *changes(void *unused)
 	signal(SIGTERM, SIG_IGN);
 	sigaction(SIGPIPE, NULL, &pipe);
 	tried = pipe.sa_handler != SIG_DFL;
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){300, 400});
+	pid_t child = fork();
+	if (child == 0) {
+		sigaction(SIGPIPE, NULL, &pipe);
+		want("a child has the default action", SIGPIPE, pipe.sa_handler == SIG_DFL, 1);
+		fflush(stdout);
+		_exit(wrong);
+	}
+	int status = -1;
+	waitpid(child, &status, 0);
+	want("the child", 0, status, 0);
 	return unused;
 }
 
 enum { missed = 99 };
 
-// The actions that another thread sets while the library is being loaded stay.
+// The actions and the limit that another thread sets while the library is being loaded stay, and its child has them.
 static void while_loading(void)
 {
 	pthread_t thread;
 	struct sigaction now;
+	struct rlimit files = {200, 500};
+	setrlimit(RLIMIT_NOFILE, &files);
 	pthread_create(&thread, NULL, changes, NULL);
 	open_device();
 	opened = 1;
@@ -349,6 +363,9 @@ static void while_loading(void)
 	want("the handler", SIGUSR1, now.sa_handler == plain, 1);
 	sigaction(SIGTERM, NULL, &now);
 	want("it is ignored", SIGTERM, now.sa_handler == SIG_IGN, 1);
+	getrlimit(RLIMIT_NOFILE, &files);
+	want("the limit of descriptors", 0, (long)files.rlim_cur, 300);
+	want("its hard limit", 0, (long)files.rlim_max, 400);
 }
 
 static const struct {

@@ -1,0 +1,30 @@
+// The runtime of the library raises the limit of descriptors when it starts, and after_library sets the program's again.
+// Between these no other thread sets one, which would be lost.
+#define _GNU_SOURCE
+#include "preload.h"
+
+#include <sys/resource.h>
+
+#define SETRLIMIT(name, type)                                                                                \
+	PUBLIC int name(__rlimit_resource_t resource, const struct type *limit)                              \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		await_start();                                                                               \
+		int failed = real(resource, limit);                                                          \
+		allow_start();                                                                               \
+		return failed;                                                                               \
+	}
+SETRLIMIT(setrlimit, rlimit)
+SETRLIMIT(setrlimit64, rlimit64)
+
+#define PRLIMIT(name, type)                                                                                  \
+	PUBLIC int name(pid_t pid, enum __rlimit_resource resource, const struct type *limit, struct type *was) \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		await_start();                                                                               \
+		int failed = real(pid, resource, limit, was);                                                \
+		allow_start();                                                                               \
+		return failed;                                                                               \
+	}
+PRLIMIT(prlimit, rlimit)
+PRLIMIT(prlimit64, rlimit64)
