@@ -154,9 +154,9 @@ static uint64_t found(int fd)
 	return KIND(slot) == DEAD ? 0 : OBJECT(slot);
 }
 
-// Objects whose last descriptor a signal handler has closed: the first one of this thread, and the next after each. A
-// handler may have interrupted another one, or end_call.
-static __thread _Atomic uint32_t put_off __attribute__((tls_model("initial-exec")));
+// Objects whose last descriptor a signal handler has closed: the first one, and the next after each. The next call of
+// any thread closes them, because the thread of the handler may end without one.
+static _Atomic uint32_t put_off;
 static uint32_t after[SLOTS]; // an object
 
 static void close_later(uint32_t object)

@@ -46,7 +46,7 @@ func TestExecCalls(t *testing.T) {
 		"altstacks":   {"-lpthread"},
 		"atfork":      {"-lpthread"},
 		"badcalls":    nil,
-		"closelater":  nil,
+		"closelater":  {"-lpthread"},
 		"descriptors": {"-lrdmacm", "-libverbs", "-lpthread"},
 		"forklisten":  {"-lrdmacm"},
 		"forks":       {"-libverbs", "-lpthread"},
