@@ -1,5 +1,5 @@
-// The runtime of the library raises the limit of descriptors when it starts, and after_library sets the program's again.
-// Between these no other thread sets one, which would be lost.
+// The runtime of the library raises the limit of descriptors when it starts, and after_library sets the program's one
+// again. Between these no other thread sets a limit, which would be lost.
 #define _GNU_SOURCE
 #include "preload.h"
 

@@ -38,8 +38,8 @@ static uintptr_t page(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 // whole rounds up to whole pages, which are what the kernel maps and unmaps.
 static uintptr_t whole(uintptr_t n) { return (n + page() - 1) & ~(page() - 1); }
 
-// registered reports whether a region has, or just had, memory in the pages of a range. No call is about a range that begins in the
-// middle of a page.
+// registered reports whether a region has, or just had, memory in the pages of a range. No call is about a range that
+// begins in the middle of a page.
 static int registered(uintptr_t start, size_t n)
 {
 	int (*has)(uintptr_t, uintptr_t) = atomic_load(&held);

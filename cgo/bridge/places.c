@@ -256,12 +256,16 @@ void find_place(int dir, const char *path, struct place *p)
 	errno = saved;
 }
 
-const char *file_of(int dir, const char *path, const struct place *p, char *room)
+// Another thread may change the path between these two. What is at the path is what has been found at last.
+const char *file_of(int dir, const char *path, struct place *p, char *room)
 {
-	struct place again = *p;
+	struct place again = {.size = p->size};
 	int saved = errno;
 	if (p->root && look(dir, path, &again, room))
 		path = room;
+	else
+		again = (struct place){0};
+	*p = again;
 	errno = saved;
 	return path;
 }

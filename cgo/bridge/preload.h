@@ -66,8 +66,9 @@ static inline int is_sysfs(const struct place *p, const char *file) { return fil
 // where the program has memory, and allocates nothing: a handler may open a file, on a small stack.
 void find_place(int dir, const char *path, struct place *);
 
-// file_of returns the name of the file that stands for a path, in room, or the path itself.
-const char *file_of(int dir, const char *path, const struct place *, char *room);
+// file_of returns the name of the file that stands for a path, in room, or the path itself, and changes the place to
+// what is at the path by then.
+const char *file_of(int dir, const char *path, struct place *, char *room);
 
 // name_of writes the absolute path that the program has for a file which file_of has returned, and returns its length;
 // to is NULL if only that is wanted.
@@ -104,7 +105,8 @@ struct before_library;
 struct before_library *before_library(void);
 void after_library(struct before_library *, void *function);
 
-// await_start waits until no thread is between these two, and allow_start lets the next one begin.
+// await_start waits until no thread is between before_library and after_library, and keeps others from beginning until
+// allow_start.
 void await_start(void);
 void allow_start(void);
 

@@ -53,6 +53,7 @@ func TestExecCalls(t *testing.T) {
 		"garbled":     {"-libverbs"},
 		"manyopens":   {"-lrdmacm", "-libverbs", "-pthread"},
 		"nonblocking": {"-pthread"},
+		"rewritten":   {"-lpthread"},
 		"signals":     {"-libverbs", "-lpthread"},
 		"smallstack":  {"-lrdmacm", "-libverbs", "-lpthread"},
 		"spellings":   nil,
