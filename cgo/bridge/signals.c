@@ -80,8 +80,8 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they may be sent to the
-// process. 34 is SIGRTMIN, and a signal of musl's.
+// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they may be sent to
+// the process. 34 is SIGRTMIN, and a signal of musl's.
 static const int strays[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
 
 static int is_stray(int sig)
@@ -260,6 +260,17 @@ SIGNAL(bsd_signal)
 SIGNAL(sysv_signal)
 SIGNAL(__sysv_signal)
 SIGNAL(sigset)
+
+#define CHANGE(name, parameters, arguments)                                                                  \
+	PUBLIC int name parameters                                                                           \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		int again = begin_change(sig), failed = real arguments;                                      \
+		end_change(sig, again);                                                                      \
+		return failed;                                                                               \
+	}
+CHANGE(sigignore, (int sig), (sig))
+CHANGE(siginterrupt, (int sig, int interrupts), (sig, interrupts))
 
 // ---- the start of the library
 

@@ -212,8 +212,8 @@ func TestExecSymbols(t *testing.T) {
 		"__openat_2 opendir pread pread64 preadv preadv64 prlimit prlimit64 pthread_sigmask " +
 		"pwrite pwrite64 pwritev pwritev64 read __read_chk readlink " +
 		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
-		"setrlimit setrlimit64 sigaction sigaltstack signal sigprocmask sigset socket ssignal " +
-		"stat stat64 statx __sysv_signal " +
+		"setrlimit setrlimit64 sigaction sigaltstack sigignore siginterrupt signal " +
+		"sigprocmask sigset socket ssignal stat stat64 statx __sysv_signal " +
 		"sysv_signal write writev __xstat __xstat64 "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {

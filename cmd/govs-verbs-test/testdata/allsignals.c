@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" // of sigignore
+
 static int wrong;
 
 static void want(const char *what, int sig, long got, long expected)
@@ -89,6 +91,28 @@ static void handlers(void)
 	for (int sig = 1; sig < NSIG; sig++)
 		if (!skipped(sig))
 			check("after the open", sig, sig % 2 == 0);
+}
+
+// Functions that change a part of an action.
+static void partly(void)
+{
+	static const int sigs[] = {SIGCHLD, SIGPROF, SIGSEGV, SIGUSR1};
+	struct sigaction now;
+	for (int i = 0; i < 4; i++)
+		set(sigs[i], 1);
+	open_device();
+	for (int i = 0; i < 4; i++) {
+		for (int on = 0; on < 2; on++) {
+			siginterrupt(sigs[i], !on);
+			sigaction(sigs[i], NULL, &now);
+			want("calls go on after it", sigs[i], (now.sa_flags & SA_RESTART) != 0, on);
+		}
+		check("after siginterrupt", sigs[i], 1);
+		sigignore(sigs[i]);
+		sigaction(sigs[i], NULL, &now);
+		want("it is ignored", sigs[i], now.sa_handler == SIG_IGN, 1);
+		raise(sigs[i]);
+	}
 }
 
 static void defaults(void)
@@ -372,7 +396,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 	int ends; // the signal that ends the child
-} parts[] = {{"handlers", handlers, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
+} parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"one thread", one_thread, 0},
 	     {"own traps", own_traps, 0},
