@@ -191,9 +191,20 @@ static long keep(uintptr_t start, uintptr_t end)
 	return -ENOMEM;
 }
 
+// reserved_from returns where memory is reserved first in a range, its end if none is.
+static uintptr_t reserved_from(uintptr_t start, uintptr_t end)
+{
+	for (int i = 0; i < reserved_count; i++) {
+		uintptr_t first = atomic_load(&reserved[i].start);
+		if (first > start && first < end)
+			end = first;
+	}
+	return end;
+}
+
 // govs_reserve takes the place of munmap for memory of regions: it reserves their pages, and unmaps the others, because
-// with the region only its pages are unmapped. It returns 0 for other memory, and a negative errno. It may run in a
-// signal handler.
+// with the region only its pages are unmapped. A huge page can't be divided (EINVAL): all of it is reserved. It returns
+// 0 for other memory, and a negative errno. It may run in a signal handler.
 static long govs_reserve(uintptr_t start, uintptr_t end)
 {
 	if (start & (page - 1) || !govs_overlap(start, end))
@@ -210,10 +221,27 @@ static long govs_reserve(uintptr_t start, uintptr_t end)
 			stop = already;
 		else if (at < stop)
 			failed = keep(at, stop);
+		if (failed == -EINVAL)
+			failed = keep(start, stop = reserved_from(start, end));
 		start = stop;
 	}
 	errno = saved;
 	return failed ? failed : 1;
+}
+
+// replaced ends the regions of a range, and all regions for which a piece in the range is reserved, because the piece
+// is unmapped with them.
+static long replaced(uintptr_t start, uintptr_t end)
+{
+	uintptr_t low = start, high = end;
+	for (int i = 0; i < reserved_count; i++) {
+		uintptr_t first = atomic_load(&reserved[i].start), stop = atomic_load(&reserved[i].end);
+		if (!first || first >= end || stop <= start)
+			continue;
+		low = first < low ? first : low;
+		high = stop > high ? stop : high;
+	}
+	return govs_bridge_replaced(low, high);
 }
 
 static void on_fault(int sig, siginfo_t *info, void *context)
@@ -262,7 +290,7 @@ void govs_watch_faults(void)
 	// The functions of mappings.c in libgovs-preload.so, which a program of tests does not have.
 	void (*watch)(void *, void *, void *) = (void (*)(void *, void *, void *))dlsym(RTLD_DEFAULT, "govs_watch_mappings");
 	if (watch)
-		watch((void *)govs_held, (void *)govs_reserve, (void *)govs_bridge_replaced);
+		watch((void *)govs_held, (void *)govs_reserve, (void *)replaced);
 	if (!dl_iterate_phdr(find, NULL) || sigaction(SIGSEGV, NULL, &runtime) != 0 || !(runtime.sa_flags & SA_SIGINFO))
 		return;
 	struct sigaction act = runtime;

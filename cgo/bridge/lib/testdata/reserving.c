@@ -1,6 +1,7 @@
 // Other threads may act at the moment at which a program unmaps memory of a region. So this program includes faults.c,
 // and calls a function before and after the system call that takes the pages away.
 #define _GNU_SOURCE
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -30,17 +31,36 @@ static long called(long number, long got)
 	return got;
 }
 
-#define syscall(number, ...) (calls(number), called(number, syscall(number, __VA_ARGS__)))
+// A huge page is unmapped as a whole, or not at all.
+static uintptr_t huge, huge_end;
+
+static int divides(long number, uintptr_t at, size_t n)
+{
+	if ((number != SYS_mmap && number != SYS_munmap) || at >= huge_end || at + n <= huge)
+		return 0;
+	if (at > huge || at + n < huge_end)
+		return 1;
+	huge = huge_end = 0;
+	return 0;
+}
+
+#define FIRST(at, n, ...) (uintptr_t)(at), (size_t)(n)
+#define syscall(number, ...)                                                                                 \
+	(calls(number), divides(number, FIRST(__VA_ARGS__, 0)) ?                                             \
+				(errno = EINVAL, -1) :                                                       \
+				called(number, syscall(number, __VA_ARGS__)))
 #include "../faults.c"
 #undef syscall
 
 #include <stdio.h>
 #include <stdlib.h>
 
+static uint64_t ended_from, ended_to;
+
 long govs_bridge_replaced(uint64_t start, uint64_t end)
 {
-	(void)start;
-	(void)end;
+	ended_from = start;
+	ended_to = end;
 	return 0;
 }
 
@@ -108,6 +128,30 @@ static void unmap(const char *what, void (*first)(void), void (*then)(void))
 			fail("a piece stays");
 }
 
+// divide unmaps a huge page of which a region has a part, and maps something over another part of it.
+static void divide(const char *what, size_t from)
+{
+	doing = what;
+	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uintptr_t start = (uintptr_t)memory;
+	huge = start;
+	huge_end = start + size;
+	govs_set_region(0, start + from, start + from + 100);
+	if (govs_reserve(start, start + size) != 1)
+		fail("it is not unmapped");
+	if (mmap(memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != MAP_FAILED)
+		fail("the pages are not reserved while the region is there");
+	if (!govs_held(start + 8192, start + 12288))
+		fail("a page without the region is not reserved");
+	replaced(start + 8192, start + 12288);
+	if (ended_from > start + from || ended_to < start + from + 100)
+		fail("a mapping over a reserved page does not end the region, with which the page is unmapped");
+	deregister();
+	if (mmap(memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != memory)
+		fail("the pages stay reserved without the region");
+	munmap(memory, size);
+}
+
 int main(void)
 {
 	struct sigaction act = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};
@@ -117,6 +161,8 @@ int main(void)
 	unmap("the engine writes at once", NULL, engine_writes);
 	unmap("the region ends before", deregister, NULL);
 	unmap("the region ends at once", NULL, deregister);
+	divide("a region in a huge page", 4096);
+	divide("a region that begins with a huge page", 0);
 	puts("as it must be");
 	return 0;
 }
