@@ -72,6 +72,22 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
+// TestPossible: programs have addresses of 47 to 56 bits.
+func TestPossible(t *testing.T) {
+	for _, x := range []struct {
+		addr, length uint64
+		want         bool
+	}{
+		{0, 1, false}, {1, 1, true}, {1<<47 - 4096, 4096, true}, {1<<52 - 4096, 4096, true},
+		{1<<56 - 1, 1, true}, {1<<63 - 1, 1, true}, {1<<63 - 1, 2, false}, {1 << 63, 1, false},
+		{1, ^uint64(0) - 1, false}, {^uint64(0), 1, false}, {^uint64(0) - 4096, 8192, false},
+	} {
+		if got := possible(x.addr, x.length); got != x.want {
+			t.Errorf("%d bytes at %#x: %v, want %v", x.length, x.addr, got, x.want)
+		}
+	}
+}
+
 // TestNoPlace: no place in the table of regions has memory that is not the program's, not even
 // while its registration fails.
 func TestNoPlace(t *testing.T) {

@@ -68,12 +68,12 @@ func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 // Memory implements bridge.Program. It makes the pages present, as siw does when it pins them. So
 // it returns an error now if the program does not have the memory, or may not write it.
 func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
+	if !possible(addr, length) {
+		return nil, syscall.EFAULT
+	}
 	page := uint64(unix.Getpagesize())
 	first := addr &^ (page - 1)
 	end := addr + length
-	if addr == 0 || end < addr || end > 1<<47 {
-		return nil, syscall.EFAULT
-	}
 	n := (end - first + page - 1) &^ (page - 1)
 	// A range with holes gets no place in the table: Go's runtime may later map memory in a hole,
 	// and cannot call the bridge when it does. MS_ASYNC only checks the mappings and writes
@@ -87,6 +87,13 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 		return nil, err
 	}
 	return at(addr, int(length)), nil
+}
+
+// possible reports whether a program can have length bytes at addr. The upper half of the addresses
+// is the kernel's. Processors differ in how much of the lower half programs have, up to 2^56 bytes.
+func possible(addr, length uint64) bool {
+	end := addr + length
+	return addr != 0 && end >= addr && end <= 1<<63
 }
 
 // present makes n bytes of pages, from first on, present.
