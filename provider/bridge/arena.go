@@ -69,12 +69,21 @@ func lengthen(fd int, size int64) (int64, error) {
 			return 0, unix.EFBIG
 		}
 		raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
-		if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &raised, nil); err != nil {
+		if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &raised, &limit); err != nil {
 			return 0, err
 		}
-		defer func() { _ = unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, nil) }()
+		defer func() { restoreFileLimit(raised, limit) }()
 	}
 	return size, unix.Ftruncate(fd, size)
+}
+
+// restoreFileLimit replaces the limit of file sizes that lengthen has set by the one before it. A
+// limit that a thread of the program has set since stays.
+func restoreFileLimit(raised, limit unix.Rlimit) {
+	var was unix.Rlimit
+	for unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, &was) == nil && was != raised {
+		raised, limit = limit, was
+	}
 }
 
 var pageSize = unix.Getpagesize()

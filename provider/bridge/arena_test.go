@@ -77,6 +77,40 @@ func TestArenasAtOnce(t *testing.T) {
 	wantLimit(t, 4096)
 }
 
+// TestArenaLimitSet: a limit of file sizes that a thread of the program sets while another one
+// opens the device is not lost.
+func TestArenaLimitSet(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	testkit.OK(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: 1 << 40}))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint64(2000) {
+			want := 4096 * (1 + i%4)
+			if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: want, Max: 1 << 40}); err != nil {
+				t.Error(err)
+				return
+			}
+			lengthening.Lock() // waits until the limit is not raised
+			wantLimit(t, want)
+			lengthening.Unlock()
+		}
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		a, fd, err := newArena(unix.MFD_CLOEXEC)
+		testkit.OK(t, err)
+		a.close()
+		_ = unix.Close(fd)
+	}
+}
+
 // alone runs the test in a process of its own, because limits apply to a process, and reports
 // whether this is that process.
 func alone(t *testing.T) bool {
