@@ -1,10 +1,23 @@
-// The runtime of the library raises the limit of descriptors when it starts, and after_library sets the program's one
-// again. Between these no other thread sets a limit, which would be lost.
+// Limits of the process that the runtime of the library needs or changes.
 #define _GNU_SOURCE
 #include "preload.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+int addresses(void)
+{
+	const size_t n = (size_t)768 << 20;
+	void *at = (void *)syscall(SYS_mmap, NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (at != MAP_FAILED)
+		syscall(SYS_munmap, at, n);
+	return at != MAP_FAILED;
+}
+
+// The runtime raises the limit of descriptors when it starts, and after_library sets the program's one again. Between
+// these no other thread sets a limit, which would be lost.
 #define SETRLIMIT(name, type)                                                                                \
 	PUBLIC int name(__rlimit_resource_t resource, const struct type *limit)                              \
 	{                                                                                                    \

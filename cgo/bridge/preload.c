@@ -253,6 +253,11 @@ static int load_locked(void)
 		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
 		return -1;
 	}
+	if (!addresses()) {
+		complain("768 MiB of addresses can't be reserved",
+			 "raise RLIMIT_AS (ulimit -v), or after mlockall RLIMIT_MEMLOCK (ulimit -l)");
+		return -1;
+	}
 	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		complain(path, dlerror());

@@ -105,6 +105,10 @@ struct before_library;
 struct before_library *before_library(void);
 void after_library(struct before_library *, void *function);
 
+// addresses reports whether the process may have as many addresses as the runtime reserves when it starts, because the
+// runtime ends the process otherwise.
+int addresses(void);
+
 // await_start waits until no thread is between before_library and after_library, and keeps others from beginning until
 // allow_start.
 void await_start(void);

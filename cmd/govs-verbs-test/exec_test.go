@@ -477,6 +477,15 @@ func TestExecFileLimit(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("No such device"))
 }
 
+// TestExecFewAddresses: where there are too few addresses for Go's runtime, which would end the
+// program, there is no device, and what is printed says why.
+func TestExecFewAddresses(t *testing.T) {
+	b := newBridged(t)
+	p := b.start("sh", "-c", "ulimit -v 400000 && exec "+compiled(t, "once", "-libverbs", "-lrdmacm"))
+	p.want(t, 1)
+	wantText(t, "the error", p.stderr.String(), parts("raise RLIMIT_AS", "No such device"))
+}
+
 // TestExecNoEnvironment: a program that overwrites and clears its environment still has the device
 // and the options.
 func TestExecNoEnvironment(t *testing.T) {
