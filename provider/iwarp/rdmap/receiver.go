@@ -284,7 +284,8 @@ func (r *Receiver) CommitWrite(g ddp.Tagged, n int) {
 
 // MidResponse validates a segment with payload of an RDMA Read Response that is not its last. It
 // returns the Cookie of the Read that the response answers, the offset of the payload in the Read's
-// sink, and the payload, which is a part of ulpdu. Use CommitMidResponse instead of Commit afterwards.
+// sink, and the payload, which is a part of ulpdu. Use CommitMidResponse instead of Commit
+// afterwards.
 //
 // If it returns false, it has decided nothing, and the caller calls Begin.
 func (r *Receiver) MidResponse(ulpdu []byte) (cookie uint64, at uint32, payload []byte, ok bool) {

@@ -21,8 +21,8 @@
 // calls BeginMessage before each message that Undo may take back or that Resolve finds in memory:
 // AddShort for runs of short messages, which EndRun ends; AddLong for many FPDUs of a resolved
 // message in one region; AddResolved for any other resolved message; AddResponse for those of an
-// RDMA Read Response; and Add for everything else. The engine writes Pending, and calls Advance, which
-// returns which WQEs are over.
+// RDMA Read Response; and Add for everything else. The engine writes Pending, and calls Advance,
+// which returns which WQEs are over.
 //
 // If the socket takes no more, Undo removes those FPDUs that can be built again, and CopyPending
 // copies the others, because no region may be in use while a stream waits for its peer. If the

@@ -28,8 +28,8 @@ func (b *Batch) AddLong(head rdmap.Head, seg *ddp.Segmenter, wqe uint32, complet
 }
 
 // AddResponse adds FPDUs of the RDMA Read Response that seg divides: as many as AddLong would, or
-// one. payload is what seg has not yet returned of the response. It lies in m, of which the peer has
-// a use that the batch ends. If payload is empty, m is nil.
+// one. payload is what seg has not yet returned of the response. It lies in m, of which the peer
+// has a use that the batch ends. If payload is empty, m is nil.
 func (b *Batch) AddResponse(head rdmap.Head, seg *ddp.Segmenter, payload []byte, m *memory.Region) {
 	if b.long(head, seg) {
 		b.addSegments(head, seg, payload, 0, false)
