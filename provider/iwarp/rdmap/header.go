@@ -120,7 +120,7 @@ const (
 //rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 func WriteHead(stag uint32, to uint64) Head { return Head{to, stag, headTo | uint16(OpWrite)} }
 
-// ReadResponseHead returns the Head of an RDMA Read Response to the sink STag and TO of the request.
+// ReadResponseHead returns the Head of an RDMA Read Response to the sink STag and TO of a request.
 //
 //rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
 //rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
