@@ -27,7 +27,8 @@ const (
 // packets of all its runs, each run's on an interface that is named after its
 // pairing. Captures come from captureDir, which may be the same folder; then they
 // are replaced by the merged files. WriteDir removes captures that an earlier report
-// in the folder named and this one does not.
+// in the folder named and this one does not. Notes that the page names are links to the
+// checkout that the folder is in; otherwise to the release of the report on the web.
 //
 // The results' Capture and Interface are set to what was written. Where a capture
 // cannot be read, all else is still written, and the error says so.
@@ -46,7 +47,9 @@ func WriteDir(dir string, rep *conformance.Report, captureDir string) error {
 		mergeErr,
 		WriteJSON(filepath.Join(dir, jsonFile), rep),
 		WriteJUnit(filepath.Join(dir, junitFile), rep),
-		writeFile(filepath.Join(dir, htmlFile), func(w io.Writer) error { return HTML(w, rep) }),
+		writeFile(filepath.Join(dir, htmlFile), func(w io.Writer) error {
+			return HTML(w, rep, filesFor(dir, rep.Version))
+		}),
 	)
 }
 

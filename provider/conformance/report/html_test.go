@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,10 +20,13 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
+// filesURL is where the pages of tests have their files.
+const filesURL = blobs + "main/"
+
 func html(t *testing.T, rep *conformance.Report) string {
 	t.Helper()
 	var b bytes.Buffer
-	testkit.OK(t, HTML(&b, rep))
+	testkit.OK(t, HTML(&b, rep, filesURL))
 	return b.String()
 }
 
@@ -322,8 +326,33 @@ func TestStacks(t *testing.T) {
 	}
 }
 
+// TestFiles: the links of a page in a checkout lead to files of the checkout, and those of other
+// pages to the release of the report.
+func TestFiles(t *testing.T) {
+	outside := t.TempDir()
+	for _, tc := range []struct{ dir, version, want string }{
+		{"page", "v1.2.3", "./../../../../"},
+		{"../../../out/report", "devel", "./../../"},
+		{"../../..", "devel", "./"},
+		{outside, "v1.2.3", "https://github.com/govs-rdma/govs/blob/v1.2.3/"},
+		{outside, "v1.2.4-0.20261130071727-4aa4e5f60000", "https://github.com/govs-rdma/govs/blob/main/"},
+		{outside, "devel 4aa4e5f60000-dirty", "https://github.com/govs-rdma/govs/blob/main/"},
+		{outside, "", "https://github.com/govs-rdma/govs/blob/main/"},
+	} {
+		if got := filesFor(tc.dir, tc.version); got != tc.want {
+			t.Errorf("%s, version %q: %s, want %s", tc.dir, tc.version, got, tc.want)
+		}
+	}
+	if up, ok := checkoutAbove("page"); !ok {
+		t.Error("this checkout is not found")
+	} else if _, err := os.Stat(filepath.Join("page", up, "kernel-notes", "README.md")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLinks: notes and URLs are links, and nothing else is.
 func TestLinks(t *testing.T) {
+	p := &page{Files: filesURL}
 	const note = `<a href="` + filesURL + `kernel-notes/siw-srq.md">kernel-notes/siw-srq.md</a>`
 	for text, want := range map[string]string{
 		"":                        "",
@@ -333,7 +362,7 @@ func TestLinks(t *testing.T) {
 		"notes/mine.md":                                           "notes/mine.md",
 		"javascript:alert(1)//.md":                                "javascript:alert(1)//.md",
 	} {
-		if got := string(linked(text)); got != want {
+		if got := string(p.Linked(text)); got != want {
 			t.Errorf("%q becomes %s, want %s", text, got, want)
 		}
 	}
@@ -343,7 +372,7 @@ func TestLinks(t *testing.T) {
 		"https://example.org/, or so": "https://example.org/, or so",
 		"javascript:alert(1)":         "javascript:alert(1)",
 	} {
-		if got := string(evidence(text)); got != want {
+		if got := string(p.EvidenceLink(text)); got != want {
 			t.Errorf("evidence %q becomes %s, want %s", text, got, want)
 		}
 	}

@@ -23,6 +23,7 @@ type page struct {
 	Coverage   []documentCoverage
 	Providers  []string // that the coverage has columns for
 	Data       template.HTML
+	Files      string // as in HTML
 }
 
 type condition struct{ Name, Value string }
