@@ -92,11 +92,13 @@ func (mr *MR) wordLocked(op string, off int) (*uint64, error) {
 	}
 	b := *mem
 	if off < 0 || len(b) < wordLen || off > len(b)-wordLen {
-		return nil, mr.obj.Errorf(op, syscall.EINVAL, "8 bytes at offset %d of a region of %d", off, len(b))
+		return nil, mr.obj.Errorf(op, syscall.EINVAL,
+			"8 bytes from offset %d are not within the region, which has %d", off, len(b))
 	}
 	p := unsafe.Pointer(&b[off])
 	if uintptr(p)%wordLen != 0 {
-		return nil, mr.obj.Errorf(op, syscall.EINVAL, "offset %d is not on a 64-bit boundary of memory", off)
+		return nil, mr.obj.Errorf(op, syscall.EINVAL,
+			"offset %d is not on a 64-bit boundary of memory; use a multiple of 8 in memory of AllocMR", off)
 	}
 	return (*uint64)(p), nil
 }

@@ -56,12 +56,12 @@ func TestBadWords(t *testing.T) {
 	small := testkit.Must(o.pd.AllocMR(7, ibverbs.AccessLocalWrite))(t)
 	for name, call := range calls {
 		for _, off := range []int{-1, -8, math.MinInt, 4089, 4096, math.MaxInt} {
-			wantErrno(t, name, call(o.mr, off), syscall.EINVAL, "MR."+name, "of a region of 4096")
+			wantErrno(t, name, call(o.mr, off), syscall.EINVAL, "MR."+name, "the region, which has 4096")
 		}
 		for off := 1; off < 8; off++ {
 			wantErrno(t, name, call(o.mr, off), syscall.EINVAL, "64-bit boundary")
 		}
-		wantErrno(t, name+" of 7 bytes", call(small, 0), syscall.EINVAL, "region of 7")
+		wantErrno(t, name+" of 7 bytes", call(small, 0), syscall.EINVAL, "which has 7")
 		wantErrno(t, name+" of nil", call(nil, 0), syscall.EINVAL, "nil")
 	}
 	for _, b := range o.mr.Bytes() {

@@ -70,7 +70,8 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 			return nil, errNil(op, "completion channel")
 		}
 		if ch.ctx != c {
-			return nil, c.obj.Errorf(op, syscall.EINVAL, "the completion channel belongs to another context")
+			return nil, c.obj.Errorf(op, syscall.EINVAL,
+				"the completion channel belongs to another context; make one with this context")
 		}
 		init.Channel = ch.p
 		parents = append(parents, &ch.obj)
@@ -178,7 +179,8 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		return 0, err
 	}
 	if len(wc) == 0 {
-		return 0, cq.obj.Errorf(op, syscall.EINVAL, "there is no room for completions: len(wc) is 0")
+		return 0, cq.obj.Errorf(op, syscall.EINVAL,
+			"len(wc) is 0; pass room for at least one completion")
 	}
 	if cq.ch == nil {
 		return 0, cq.obj.Errorf(op, syscall.EINVAL,

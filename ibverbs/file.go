@@ -53,7 +53,7 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 		return nil, err
 	}
 	if object == nil {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil object")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object is nil")
 	}
 	if size < 1 {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object has %d bytes, and must have "+
@@ -96,7 +96,7 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, err
 	}
 	if f == nil {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil file")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the file is nil")
 	}
 	if off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d; the offset "+
@@ -110,12 +110,14 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%s is a %s, which can't be mapped; only files can", f.Name(), kind)
 	}
 	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d of %s, which "+
-			"has %d bytes", n, off, f.Name(), info.Size())
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d are not "+
+			"within %s, which has %d; map less, or extend the file with Truncate",
+			n, off, f.Name(), info.Size())
 	}
 	before := int(off % int64(os.Getpagesize()))
 	if n > math.MaxInt-before {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes of a file", n)
+		return nil, pd.obj.Errorf(op, syscall.EINVAL,
+			"%d bytes of a file are more than an address space holds; map less", n)
 	}
 	pages, err := mapFile(f, off-int64(before), before+n, access&AccessLocalWrite != 0)
 	if err != nil {

@@ -105,7 +105,7 @@ func TestBadFile(t *testing.T) {
 	wantErr(t, "a pipe", err, syscall.EINVAL, "is a pipe, which can't be mapped")
 	testkit.OK(t, errors.Join(in.Close(), out.Close()))
 	_, err = pd.RegObject(nil, 1, 0)
-	wantErr(t, "no object", err, syscall.EINVAL, "nil object")
+	wantErr(t, "no object", err, syscall.EINVAL, "the object is nil")
 	_, err = pd.MapFile(closed, 0, 1, 0)
 	wantErr(t, "a closed file", err, os.ErrClosed)
 	_, err = (*ibverbs.PD)(nil).MapFile(f, 0, 1, 0)

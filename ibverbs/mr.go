@@ -105,7 +105,8 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	} else if err := pd.ok(op); err != nil {
 		return err
 	} else if pd.ctx != from.ctx {
-		return mr.obj.Errorf(op, syscall.EINVAL, "the PD belongs to another context")
+		return mr.obj.Errorf(op, syscall.EINVAL,
+			"the PD belongs to another context; use one of the region's context")
 	}
 	return mr.obj.Move(op, &from.obj, &pd.obj, func() error {
 		if mr.pd.Load() != from {
@@ -190,13 +191,14 @@ func (mr *MR) PD() *PD {
 // 2^32-1 and a closed region are errors here. An SGE that a program fills in itself is checked only
 // when it is used, and its error ends the connection. SGE does not allocate.
 func (mr *MR) SGE(off, n int) (SGE, error) {
-	p, err := mr.inside("SGE", off, n)
+	const op = "MR.SGE"
+	p, err := mr.inside(op, off, n)
 	if err != nil {
 		return SGE{}, err
 	}
 	if uint64(n) > math.MaxUint32 {
-		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d bytes in one SGE, which has at "+
-			"most 2^32-1", n)
+		return SGE{}, mr.obj.Errorf(op, syscall.EINVAL, "one SGE has at most 2^32-1 "+
+			"bytes, and %d are asked for; use several", n)
 	}
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
@@ -207,7 +209,7 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 // a right, call Remote after it, because the key changes. For a window, name the memory with
 // MR.BindInfo and MW.RKey.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
-	const op = "remote region"
+	const op = "MR.Remote"
 	p, err := mr.inside(op, off, n)
 	if err != nil {
 		return RemoteRegion{}, err
@@ -231,7 +233,8 @@ func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 		return nil, err
 	}
 	if size := p.Len(); off < 0 || n < 0 || uint64(off) > size || uint64(n) > size-uint64(off) {
-		return nil, mr.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d of a region of %d", n, off, size)
+		return nil, mr.obj.Errorf(op, syscall.EINVAL,
+			"%d bytes from offset %d are not within the region, which has %d", n, off, size)
 	}
 	return p, nil
 }

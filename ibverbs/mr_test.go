@@ -75,8 +75,8 @@ func TestSGEStaysInside(t *testing.T) {
 		sge, err := mr.SGE(c.off, c.n)
 		remote, rerr := mr.Remote(c.off, c.n)
 		if !c.legal {
-			wantErrno(t, "SGE outside", err, syscall.EINVAL, "region of 100")
-			wantErrno(t, "Remote outside", rerr, syscall.EINVAL, "region of 100")
+			wantErrno(t, "SGE outside", err, syscall.EINVAL, "which has 100")
+			wantErrno(t, "Remote outside", rerr, syscall.EINVAL, "which has 100")
 			continue
 		}
 		testkit.OK(t, err)

@@ -85,7 +85,8 @@ func (qp *QP) BindMW(mw *MW, bind MWBind) error {
 		return err
 	}
 	if mw.pd.ctx != qp.pd.ctx {
-		return qp.obj.Errorf(op, syscall.EINVAL, "the window belongs to another context")
+		return qp.obj.Errorf(op, syscall.EINVAL,
+			"the window belongs to another context; make one with the PD of the queue pair")
 	}
 	if !qp.sent.Load() {
 		qp.sent.Store(true)

@@ -112,7 +112,7 @@ func (p *Pool) MR() *MR {
 }
 
 // errPoolEmpty is allocated once, so that Get is cheap for programs that use up a pool on purpose.
-var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("all buffers of the size are handed "+
+var errPoolEmpty = &Error{Op: "Pool.Get", Err: fmt.Errorf("all buffers of the size are handed "+
 	"out; release one, or call Wait: %w", syscall.ENOBUFS)}
 
 // Get hands out the smallest free buffer with room for n bytes. It returns ENOBUFS if none is free,
@@ -150,7 +150,7 @@ func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 		return p.hand(slot), nil
 	case <-ctx.Done():
 		p.out.Add(-1)
-		return PoolBuf{}, &Error{Op: "pool wait", Object: p.mr.obj.Name(), Err: fmt.Errorf(
+		return PoolBuf{}, &Error{Op: "Pool.Wait", Object: p.mr.obj.Name(), Err: fmt.Errorf(
 			"the caller's context ended before a buffer was released: %w", context.Cause(ctx))}
 	}
 }
@@ -159,20 +159,21 @@ func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 // smallest class for it.
 func (p *Pool) begin(n int) (int, error) {
 	if p == nil || p.mr == nil {
-		return 0, errNil("pool get", "pool")
+		return 0, errNil("Pool.Get", "pool")
 	}
 	first := 0
 	for first < len(p.classes) && p.classes[first].size < n {
 		first++
 	}
 	if n < 0 || first == len(p.classes) {
-		return 0, object.Errorf("pool get", p.mr.obj.Name(), syscall.EINVAL,
-			"a buffer of %d bytes from a pool whose longest has %d", n, p.classes[len(p.classes)-1].size)
+		return 0, object.Errorf("Pool.Get", p.mr.obj.Name(), syscall.EINVAL,
+			"a buffer of %d bytes is asked for, and the longest has %d; add a PoolClass", n,
+			p.classes[len(p.classes)-1].size)
 	}
 	for {
 		out := p.out.Load()
 		if out < 0 {
-			return 0, &Error{Op: "pool get", Object: p.mr.obj.Name(), Err: os.ErrClosed}
+			return 0, &Error{Op: "Pool.Get", Object: p.mr.obj.Name(), Err: os.ErrClosed}
 		}
 		if p.out.CompareAndSwap(out, out+1) {
 			return first, nil
@@ -197,7 +198,7 @@ func (p *Pool) Close() error {
 		if out < 0 {
 			return nil
 		}
-		return object.Errorf("close pool", p.mr.obj.Name(), syscall.EBUSY, "%d buffers are "+
+		return object.Errorf("Pool.Close", p.mr.obj.Name(), syscall.EBUSY, "%d buffers are "+
 			"handed out or waited for; release them first", out)
 	}
 	if err := p.mr.Close(); err != nil {
@@ -233,7 +234,7 @@ func (b PoolBuf) Bytes() []byte {
 
 // SGE returns an SGE of n bytes of the buffer from offset off, as MR.SGE does.
 func (b PoolBuf) SGE(off, n int) (SGE, error) {
-	if err := b.inside("SGE", off, n); err != nil {
+	if err := b.inside("PoolBuf.SGE", off, n); err != nil {
 		return SGE{}, err
 	}
 	return b.pool.mr.SGE(b.slot.offset+off, n)
@@ -242,7 +243,7 @@ func (b PoolBuf) SGE(off, n int) (SGE, error) {
 // Remote names n bytes of the buffer from offset off for the peer, as MR.Remote does. The key is
 // valid for the whole pool, so a peer that guesses addresses can access the other buffers, too.
 func (b PoolBuf) Remote(off, n int) (RemoteRegion, error) {
-	if err := b.inside("remote", off, n); err != nil {
+	if err := b.inside("PoolBuf.Remote", off, n); err != nil {
 		return RemoteRegion{}, err
 	}
 	return b.pool.mr.Remote(b.slot.offset+off, n)
@@ -253,7 +254,8 @@ func (b PoolBuf) inside(op string, off, n int) error {
 		return err
 	}
 	if size := b.slot.class.size; off < 0 || n < 0 || off > size || n > size-off {
-		return object.Errorf(op, "pool buffer", syscall.EINVAL, "%d bytes from offset %d of a buffer of %d", n, off, size)
+		return object.Errorf(op, "pool buffer", syscall.EINVAL,
+			"%d bytes from offset %d are not within the buffer, which has %d", n, off, size)
 	}
 	return nil
 }

@@ -66,9 +66,9 @@ func TestMemoryPool(t *testing.T) {
 	}
 	for _, x := range [][2]int{{-1, 1}, {0, -1}, {1000, 1}, {0, 1001}, {1001, 0}, {math.MaxInt, math.MaxInt}} {
 		_, err := to.SGE(x[0], x[1])
-		wantErrno(t, "SGE outside of the buffer", err, syscall.EINVAL, "of 1000")
+		wantErrno(t, "SGE outside of the buffer", err, syscall.EINVAL, "which has 1000")
 		_, err = to.Remote(x[0], x[1])
-		wantErrno(t, "Remote outside of the buffer", err, syscall.EINVAL, "of 1000")
+		wantErrno(t, "Remote outside of the buffer", err, syscall.EINVAL, "which has 1000")
 	}
 	for _, b := range out {
 		testkit.OK(t, b.Release())

@@ -59,7 +59,8 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 			return nil, errNil(op, side.name)
 		}
 		if side.cq.ctx != pd.ctx {
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "the %s belongs to another context", side.name)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL,
+				"the %s belongs to another context; make one with the PD's context", side.name)
 		}
 	}
 	if srq := init.SRQ; srq != nil {
@@ -67,7 +68,8 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 			return nil, errNil(op, "SRQ")
 		}
 		if srq.pd.ctx != pd.ctx {
-			return nil, pd.obj.Errorf(op, syscall.EINVAL, "the SRQ belongs to another context")
+			return nil, pd.obj.Errorf(op, syscall.EINVAL,
+				"the SRQ belongs to another context; make one with a PD of the QP's context")
 		}
 	}
 	qp := &QP{pd: pd, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, cookie: init.Cookie}
@@ -91,7 +93,7 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 	qp.p, err = create(pd.p, pinit)
 	if err != nil {
 		qp.obj.Abandon()
-		return nil, err
+		return nil, object.Named(err, pd.obj.Name())
 	}
 	qp.obj.Number(qp.p.QPN())
 	qp.obj.List(qp)

@@ -27,8 +27,8 @@ const RemoteRegionSize = 20
 // Part returns n bytes of the region from offset off. Bytes outside the region are EINVAL.
 func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 	if off < 0 || n < 0 || uint64(off) > r.Len || uint64(n) > r.Len-uint64(off) {
-		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL,
-			"%d bytes from offset %d of a region of %d", n, off, r.Len)
+		return RemoteRegion{}, object.Errorf("RemoteRegion.Part", r.String(), syscall.EINVAL,
+			"%d bytes from offset %d are not within the region, which has %d", n, off, r.Len)
 	}
 	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
 }
@@ -57,24 +57,27 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 // may contain only zeros, because InfiniBand and RoCE pad private data. The region must not reach
 // beyond the last address. UnmarshalBinary does not keep b.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
+	const op = "RemoteRegion.UnmarshalBinary"
 	if r == nil {
-		return errNil("remote region", "RemoteRegion")
+		return errNil(op, "RemoteRegion")
 	}
 	if len(b) < RemoteRegionSize {
-		return object.Errorf("remote region", "", syscall.EINVAL,
-			"%d bytes, where a RemoteRegion has %d; the peer sent another form, or none", len(b), RemoteRegionSize)
+		return object.Errorf(op, "", syscall.EINVAL,
+			"the %d bytes are too few for a RemoteRegion, which has %d; the peer sent another form, "+
+				"or none", len(b), RemoteRegionSize)
 	}
 	for i, octet := range b[RemoteRegionSize:] {
 		if octet != 0 {
-			return object.Errorf("remote region", "", syscall.EINVAL,
-				"byte %d of %d is %#02x; after the first %d there may be only zeros",
+			return object.Errorf(op, "", syscall.EINVAL,
+				"byte %d of %d is %#02x, and after the first %d there may be only zeros; the peer sent "+
+					"another form",
 				RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
 		}
 	}
 	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if n > math.MaxUint64-addr {
-		return object.Errorf("remote region", "", syscall.EINVAL, "%d bytes from address %#x "+
-			"reach beyond 2^64", n, addr)
+		return object.Errorf(op, "", syscall.EINVAL, "%d bytes from address %#x "+
+			"reach beyond 2^64; the peer sent another form", n, addr)
 	}
 	*r = RemoteRegion{Addr: addr, Len: n, RKey: binary.BigEndian.Uint32(b[16:])}
 	return nil

@@ -49,7 +49,7 @@ func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 	p, err := pd.p.CreateSRQ(provider.SRQInitAttr{Attr: init.Attr, Recvs: init.Recvs, Cookie: srq})
 	if err != nil {
 		srq.obj.Abandon()
-		return nil, err
+		return nil, object.Named(err, pd.obj.Name())
 	}
 	srq.p = p
 	srq.obj.List(srq)

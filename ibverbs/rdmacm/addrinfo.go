@@ -76,7 +76,8 @@ func (h *AddrInfoHints) lookup(ctx context.Context, address string) ([]netip.Add
 		out = append(out, netip.AddrPortFrom(a, uint16(port)))
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("it has no address of network %s, but %s", h.Network, all[0])
+		return nil, fmt.Errorf("it has no address of network %s, but %s; leave AddrInfoHints.Network out for any",
+			h.Network, all[0])
 	}
 	return out, nil
 }

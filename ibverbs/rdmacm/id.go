@@ -77,7 +77,7 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 		return id.obj.Errorf("rdma_bind_addr", syscall.EINVAL,
 			"there is no address; use 0.0.0.0 or [::] for all addresses of this host")
 	}
-	return id.p.BindAddr(addr)
+	return id.named(id.p.BindAddr(addr))
 }
 
 // ResolveAddr finds the device and local address for dst (rdma_resolve_addr). A zero src lets the
@@ -87,9 +87,10 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		return err
 	}
 	if !dst.IsValid() {
-		return id.obj.Errorf("rdma_resolve_addr", syscall.EINVAL, "there is no destination address")
+		return id.obj.Errorf("rdma_resolve_addr", syscall.EINVAL,
+			"there is no destination address; pass the peer's")
 	}
-	return id.p.ResolveAddr(src, dst, timeout)
+	return id.named(id.p.ResolveAddr(src, dst, timeout))
 }
 
 // ResolveRoute finds the route to ResolveAddr's dst (rdma_resolve_route). Event: RouteResolved or
@@ -98,7 +99,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	if err := id.ok("rdma_resolve_route"); err != nil {
 		return err
 	}
-	return id.p.ResolveRoute(timeout)
+	return id.named(id.p.ResolveRoute(timeout))
 }
 
 // CreateQP makes the QP that the id connects (rdma_create_qp). EINVAL: pd is not of the context of
@@ -110,7 +111,8 @@ func (id *ID) CreateQP(pd *ibverbs.PD, init *ibverbs.QPInitAttr) (*ibverbs.QP, e
 		return nil, err
 	}
 	if pd.Context() != nil && pd.Context() != id.vctx {
-		return nil, id.obj.Errorf(op, syscall.EINVAL, "the pd and the cm id belong to different contexts")
+		return nil, id.obj.Errorf(op, syscall.EINVAL,
+			"the pd and the cm id belong to different contexts; use a pd of the id's context")
 	}
 	if err := id.sameDevice(op); err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func (id *ID) Listen(backlog int) error {
 	if err := id.ok("rdma_listen"); err != nil {
 		return err
 	}
-	return id.p.Listen(backlog)
+	return id.named(id.p.Listen(backlog))
 }
 
 // Connect requests a connection from the peer (rdma_connect). Event: Established, Rejected,
@@ -155,7 +157,7 @@ func (id *ID) Connect(param *ConnParam) error {
 	if err := id.ok("rdma_connect"); err != nil {
 		return err
 	}
-	return id.p.Connect(param.provider())
+	return id.named(id.p.Connect(param.provider()))
 }
 
 // Accept accepts the request that the id came with (rdma_accept). Event:
@@ -164,7 +166,7 @@ func (id *ID) Accept(param *ConnParam) error {
 	if err := id.ok("rdma_accept"); err != nil {
 		return err
 	}
-	return id.p.Accept(param.provider())
+	return id.named(id.p.Accept(param.provider()))
 }
 
 // Reject refuses the request that the id came with (rdma_reject). private goes
@@ -173,7 +175,7 @@ func (id *ID) Reject(private []byte) error {
 	if err := id.ok("rdma_reject"); err != nil {
 		return err
 	}
-	return id.p.Reject(private)
+	return id.named(id.p.Reject(private))
 }
 
 // Disconnect ends the connection (rdma_disconnect). Event: Disconnected, on both sides. Work in the
@@ -182,7 +184,7 @@ func (id *ID) Disconnect() error {
 	if err := id.ok("rdma_disconnect"); err != nil {
 		return err
 	}
-	return id.p.Disconnect()
+	return id.named(id.p.Disconnect())
 }
 
 // Migrate moves the id and its unread events to another channel of the same context
@@ -196,11 +198,12 @@ func (id *ID) Migrate(ch *EventChannel) error {
 		return err
 	}
 	if ch.vctx != id.vctx {
-		return id.obj.Errorf(op, syscall.EINVAL, "the event channel belongs to another context")
+		return id.obj.Errorf(op, syscall.EINVAL,
+			"the event channel belongs to another context; make one with the id's context")
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	err := id.obj.Move(op, &id.ch.obj, &ch.obj, func() error { return id.p.Migrate(ch.p) })
+	err := id.obj.Move(op, &id.ch.obj, &ch.obj, func() error { return id.named(id.p.Migrate(ch.p)) })
 	if err != nil {
 		return err
 	}
@@ -216,7 +219,7 @@ func (id *ID) SetOption(option IDOption, value int) error {
 	if err := id.ok("rdma_set_option"); err != nil {
 		return err
 	}
-	return id.p.SetOption(option, value)
+	return id.named(id.p.SetOption(option, value))
 }
 
 // Channel returns the channel of the id's events.
@@ -302,6 +305,14 @@ func (id *ID) peer() string {
 		return addr.String()
 	}
 	return id.obj.Name()
+}
+
+// named returns err, the error of a call on the id. A provider need not say which id it was.
+func (id *ID) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return object.Named(err, id.peer())
 }
 
 // provider converts the parameters for a provider; nil means none.

@@ -274,7 +274,8 @@ func (r *Request) answer(op string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answered {
-		return object.Errorf(op, r.id.peer(), syscall.EINVAL, "the request has been answered")
+		return object.Errorf(op, r.id.peer(), syscall.EINVAL,
+			"the request has been answered; call one of Accept, Reject and Close, once")
 	}
 	r.answered = true
 	return nil

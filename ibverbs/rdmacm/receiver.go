@@ -61,11 +61,11 @@ type Message struct {
 func (c *Conn) makeReceiver(n, size int) error {
 	const op = "rdmacm.ConnConfig.Receives"
 	if c.qp.SRQ() != nil {
-		return object.Errorf(op, "", syscall.EINVAL,
+		return object.Errorf(op, c.peer(), syscall.EINVAL,
 			"the connection has an SRQ; leave Receives out, and use NewSRQReceiver")
 	}
 	if !c.ownRecvCQ {
-		return object.Errorf(op, "", syscall.EINVAL,
+		return object.Errorf(op, c.peer(), syscall.EINVAL,
 			"the receives need a CQ that nothing else polls; leave ConnConfig.RecvCQ out")
 	}
 	_, init, err := c.qp.Query()
@@ -100,12 +100,12 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 		return nil, err
 	}
 	if cq.Channel() == nil {
-		return nil, object.Errorf(op, "", syscall.EINVAL,
+		return nil, object.Errorf(op, "SRQ", syscall.EINVAL,
 			"the CQ has no completion channel to wait on; make it with CQOptions.Channel")
 	}
 	// If the SRQ has no room either, begin returns the error.
 	if entries := cq.CQE(); n > entries && n <= attr.MaxWR {
-		return nil, object.Errorf(op, "", syscall.EINVAL,
+		return nil, object.Errorf(op, "SRQ", syscall.EINVAL,
 			"%d receives may complete at once, and the CQ has room for %d; make it for as many as "+
 				"the SRQ holds, %d", n, entries, attr.MaxWR)
 	}
@@ -119,13 +119,13 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 // begin allocates the memory and posts all receives. places is the size of the queue.
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
 	if n < 1 || size < 1 || uint64(size) > math.MaxUint32 || n > math.MaxInt/size {
-		return object.Errorf(op, "", syscall.EINVAL,
+		return object.Errorf(op, r.name(), syscall.EINVAL,
 			"%d receives of %d bytes; there must be at least 1, of 1 to 2^32-1 bytes, and of %d bytes at "+
 				"most together", n, size, math.MaxInt)
 	}
 	if n > places {
 		// Posting would succeed for some, and they cannot be taken back.
-		return object.Errorf(op, "", syscall.ENOMEM,
+		return object.Errorf(op, r.name(), syscall.ENOMEM,
 			"%d receives are too many for the queue, which holds %d; make it larger "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}

@@ -157,7 +157,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 			refused := func(call string, err error) {
 				t.Helper()
 				if !errors.Is(err, syscall.EINVAL) ||
-					!strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data, limit %d", tc.limit+1, tc.limit)) {
+					!strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data are too many", tc.limit+1)) ||
+					!strings.Contains(err.Error(), fmt.Sprintf("room for %d ", tc.limit)) {
 					t.Errorf("%s with %d bytes: %v, want EINVAL and the limit", call, tc.limit+1, err)
 				}
 			}

@@ -302,9 +302,10 @@ func (o *Options) complete() error {
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:
 		return badOption("MaxORD", o.MaxORD, readDepths)
 	case isNil(o.Network):
-		return fmt.Errorf("engine option Network is a nil %T: %w", o.Network, syscall.EINVAL)
+		return fmt.Errorf("engine.Options.Network is a nil %T; leave it out for TCP: %w", o.Network, syscall.EINVAL)
 	case o.Network != nil && o.TCP != (transport.TCPOptions{}):
-		return fmt.Errorf("engine option TCP is for the default network, and Network is set: %w", syscall.EINVAL)
+		return fmt.Errorf("engine.Options.TCP is for the default network, and Network is set; "+
+			"leave one out: %w", syscall.EINVAL)
 	}
 	return nil
 }
@@ -357,7 +358,8 @@ func (e *engine) Devices() ([]provider.DeviceInfo, error) {
 func (e *engine) Open(name string) (provider.Device, error) {
 	const op = "ibv_open_device"
 	if name != "" && name != DeviceName {
-		return nil, fail(op, name, fmt.Errorf("the engine has one device, %s: %w", DeviceName, syscall.ENODEV))
+		return nil, fail(op, name, fmt.Errorf("the engine has one device, %s; open that, or \"\": %w",
+			DeviceName, syscall.ENODEV))
 	}
 	if e.err != nil {
 		return nil, fail(op, DeviceName, e.err)
@@ -379,7 +381,7 @@ func failClosed(op, object string) error { return fail(op, object, os.ErrClosed)
 
 // failBusy returns the error of closing an object on which others depend.
 func failBusy(op, object, dependants string) error {
-	return fail(op, object, fmt.Errorf("%s not closed: %w", dependants, syscall.EBUSY))
+	return fail(op, object, fmt.Errorf("still open on it: %s; close what is open first: %w", dependants, syscall.EBUSY))
 }
 
 // failUnsupported returns the error of a feature that the engine does not have.

@@ -66,7 +66,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	if init.Channel != nil {
 		ch, ok := init.Channel.(*compChannel)
 		if !ok || ch.dev.shared != d.shared {
-			return fail(fmt.Errorf("the channel is not of this device: %w", syscall.EINVAL))
+			return fail(fmt.Errorf("the channel is not of this device; make one with it: %w", syscall.EINVAL))
 		}
 		q.ch, channel = ch, ch.c
 		held = append(held, &ch.object)

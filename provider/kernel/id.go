@@ -299,12 +299,12 @@ const (
 func (i *id) checkPrivate(private []byte, ib int) error {
 	n := len(private)
 	if n > math.MaxUint8 {
-		return fmt.Errorf("%d bytes of private data, and librdmacm takes at most 255: %w",
-			n, syscall.EINVAL)
+		return fmt.Errorf("%d bytes of private data are too many, because librdmacm takes at most 255; "+
+			"send the rest in a message: %w", n, syscall.EINVAL)
 	}
 	if n > ib && i.onIB() {
-		return fmt.Errorf("%d bytes of private data, and the message has room for %d: %w",
-			n, ib, syscall.EINVAL)
+		return fmt.Errorf("%d bytes of private data are too many, because the message has room for %d; "+
+			"send the rest in a message after it: %w", n, ib, syscall.EINVAL)
 	}
 	return nil
 }

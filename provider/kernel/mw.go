@@ -119,16 +119,16 @@ const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | pr
 func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	c := ibv.BindInfo{Addr: info.Addr, Length: info.Length, Access: uint32(info.Access)}
 	if extra := info.Access &^ windowRights; extra != 0 {
-		return c, fmt.Errorf("a window can't have the rights %#x: %w",
-			uint32(extra), syscall.EINVAL)
+		return c, fmt.Errorf("the rights of a window must be among %s, and these are %s: %w", windowRights,
+			info.Access, syscall.EINVAL)
 	}
 	var m *mr
 	if info.LKey != 0 {
 		if m = q.dev.shared.memory.region(info.LKey); m == nil {
-			return c, fmt.Errorf("no region has the lkey %#x: %w", info.LKey, syscall.EINVAL)
+			return c, fmt.Errorf("no region has the lkey %#x; take it from MR.LKey: %w", info.LKey, syscall.EINVAL)
 		}
 		if m.pd != w.pd {
-			return c, fmt.Errorf("the window and the region are not of one PD: %w", syscall.EPERM)
+			return c, fmt.Errorf("the window and the region must be of one protection domain: %w", syscall.EPERM)
 		}
 	} else if info.Addr != 0 || info.Length != 0 {
 		return c, fmt.Errorf("the bind has an address or a length, but names no region; set "+

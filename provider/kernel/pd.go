@@ -87,7 +87,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 		return nil, opError(op, fmt.Sprintf("%d bytes", len(buf)), err)
 	}
 	if len(buf) == 0 {
-		return fail(fmt.Errorf("the buffer is empty: %w", syscall.EINVAL))
+		return fail(fmt.Errorf("the buffer is empty; pass at least 1 byte: %w", syscall.EINVAL))
 	}
 	if iova != nil && p.dev.siw {
 		// The C call would succeed, but the region would keep its virtual address.
@@ -159,7 +159,8 @@ func (m *mr) forget() {
 // existing region gets EINVAL for no other reason.
 func whyNotDeregistered(err error) error {
 	if err == syscall.EINVAL {
-		return fmt.Errorf("%w: a window is bound to it (the driver says %w)", syscall.EBUSY, err)
+		return fmt.Errorf("a window is bound to it; close or invalidate that first (the driver says %v): %w",
+			err, syscall.EBUSY)
 	}
 	return err
 }
@@ -178,7 +179,8 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	}
 	if change&provider.ReregTranslation != 0 {
 		if len(buf) == 0 {
-			return nil, opError(op, "0 bytes", syscall.EINVAL)
+			return nil, opError(op, "0 bytes",
+				fmt.Errorf("the buffer is empty; pass at least 1 byte: %w", syscall.EINVAL))
 		}
 		n.buf, n.addr = buf, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 	}

@@ -117,7 +117,7 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 		case provider.WRRDMARead, provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
 			// siw would leave it at the head of its queue, and rxe would read the inline
 			// data as scatter/gather entries.
-			return fmt.Errorf("%s has no inline data: %w", wr.Opcode, syscall.EINVAL)
+			return fmt.Errorf("%s has no inline data; remove SendInline from Flags: %w", wr.Opcode, syscall.EINVAL)
 		}
 	}
 	if q.dev.libsiw {
@@ -168,7 +168,8 @@ func (q *qp) siwTakes(wr *provider.SendWR) error {
 	case wr.Opcode == provider.WRAtomicCmpAndSwp || wr.Opcode == provider.WRAtomicFetchAdd:
 		return errSiwAtomic
 	case wr.Opcode == provider.WRSendWithInv && inline:
-		return fmt.Errorf("siw has no inline data in a Send with Invalidate: %w", syscall.EINVAL)
+		return fmt.Errorf("siw has no inline data in a Send with Invalidate; name the data with an SGE: %w",
+			syscall.EINVAL)
 	case wr.Opcode == provider.WRRDMARead && !q.ended.Load() && q.ord() == 0:
 		return fmt.Errorf("the connection allows no RDMA Read (ORD 0); raise ConnParam.InitiatorDepth here and "+
 			"ResponderResources at the peer: %w", syscall.EINVAL)
@@ -177,8 +178,8 @@ func (q *qp) siwTakes(wr *provider.SendWR) error {
 }
 
 var (
-	errSiwImm    = fmt.Errorf("siw has no immediate data: %w", syscall.EINVAL)
-	errSiwAtomic = fmt.Errorf("siw has no atomic operations: %w", syscall.EINVAL)
+	errSiwImm    = fmt.Errorf("siw has no immediate data; send it as the payload of a Send: %w", syscall.EINVAL)
+	errSiwAtomic = fmt.Errorf("siw has no atomic operations; the engine has them at both ends: %w", syscall.EINVAL)
 )
 
 // ord returns the number of concurrent Reads that the connection allows. The QP is connected and
@@ -221,7 +222,7 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 		return nil
 	}
 	if len(wr.Inline) > 0 {
-		return fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
+		return fmt.Errorf("it has inline data, but Flags lacks SendInline; add the flag: %w", syscall.EINVAL)
 	}
 	n := 0
 	for i := range wr.SGList {
@@ -238,7 +239,7 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 		return nil
 	}
 	if most := q.dev.attr.MaxSGERd; most > 0 && n > most {
-		return fmt.Errorf("a Read with %d scatter/gather entries, and the device takes %d: %w",
+		return fmt.Errorf("a Read with %d SGEs, and the device takes %d; post several Reads: %w",
 			n, most, syscall.EINVAL)
 	}
 	if q.dev.siw && n == 0 {
@@ -249,7 +250,7 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 }
 
 func tooManySGEs(n int) error {
-	return fmt.Errorf("%d scatter/gather entries are more than the device takes: %w",
+	return fmt.Errorf("%d SGEs are more than the device takes (Context.Query); post several work requests: %w",
 		n, syscall.EINVAL)
 }
 

@@ -75,11 +75,12 @@ func whyNoAddr(src, dst netip.AddrPort, err error) error {
 	switch {
 	case src.IsValid() && dst.IsValid() && src.Addr().Is4() != dst.Addr().Is4():
 		return because(err, syscall.EINVAL,
-			fmt.Sprintf("%s and %s are of different families", src.Addr(), dst.Addr()))
+			fmt.Sprintf("%s and %s are of different families; leave the local address out, or "+
+				"use one of the peer's family", src.Addr(), dst.Addr()))
 	case src.IsValid() && err == syscall.EADDRNOTAVAIL: // the C call's
 		return because(err, syscall.EADDRNOTAVAIL,
-			fmt.Sprintf("no interface with an RDMA device has the address %s to connect from",
-				src.Addr()))
+			fmt.Sprintf("no interface with an RDMA device has the address %s to connect from; "+
+				"rdma link and ip addr list those there are", src.Addr()))
 	case dst.Addr().IsLoopback():
 		return because(err, syscall.EINVAL,
 			"no RDMA device has a loopback address; use the address of the interface under the "+
@@ -95,7 +96,7 @@ func whyNotBound(addr netip.Addr, err error) error {
 	case err == syscall.EADDRINUSE:
 		why = "another listener or TCP socket has it; take another port, or port 0 for any that is free"
 	case err == syscall.EADDRNOTAVAIL:
-		why = "no interface of this machine has the address"
+		why = "no interface of this machine has the address; ip addr lists those it has"
 	case err == syscall.EINVAL && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
 		why = fmt.Sprintf("a link-local address needs a zone, as in %s%%eth0", addr)
 	default:

@@ -110,7 +110,7 @@ func (r *srq) post(wrs []provider.RecvWR) (int, error) {
 		var refused error
 		for i := done; i < len(wrs) && !r.batch.Full(); i++ {
 			if n := len(wrs[i].SGList); n > r.granted.MaxSGE {
-				refused = fmt.Errorf("%d scatter/gather entries, and the SRQ was made for %d (SRQAttr.MaxSGE): %w",
+				refused = fmt.Errorf("%d SGEs, and the shared receive queue was made for %d (SRQAttr.MaxSGE): %w",
 					n, r.granted.MaxSGE, syscall.EINVAL)
 			} else {
 				refused = addRecv(r.batch, &wrs[i], r.dev.libsiw)

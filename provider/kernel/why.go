@@ -43,7 +43,8 @@ func whyNoDevice(name string) error {
 		return fmt.Errorf("%s: %w", why, syscall.ENODEV)
 	}
 	if name != "" {
-		return fmt.Errorf("no RDMA device of that name: %w", syscall.ENODEV)
+		return fmt.Errorf("there is no RDMA device of that name; rdma link lists those there are: %w",
+			syscall.ENODEV)
 	}
 	return fmt.Errorf("there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type "+
 		"siw netdev NETDEV): %w", syscall.ENODEV)
@@ -83,7 +84,8 @@ func denied(node string) error {
 		_ = f.Close() // it was only opened
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("this process may not open %s: %w", node, syscall.EACCES)
+		return fmt.Errorf("this process may not open %s; give its user access to the file, or run as root: %w",
+			node, syscall.EACCES)
 	}
 	return nil
 }
@@ -104,7 +106,8 @@ func whyNotListed(name string) string {
 			return fmt.Sprintf("the kernel has %s, but no user-space verbs for it; load ib_uverbs (modprobe)", l.Name)
 		}
 		if _, err := os.Stat(node); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Sprintf("the kernel has %s, but %s is missing", l.Name, node)
+			return fmt.Sprintf(
+				"the kernel has %s, but %s is missing; a container needs it (--device)", l.Name, node)
 		}
 		return fmt.Sprintf("the kernel has %s, but libibverbs has no driver for it; Debian's are in ibverbs-providers", l.Name)
 	}

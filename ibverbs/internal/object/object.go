@@ -196,10 +196,11 @@ func (o *Object) Close(destroy func() error) error {
 	o.mu.Lock()
 	if busy := o.openChildren(); busy != "" {
 		o.mu.Unlock()
+		do := "close what is open first"
 		if o.kind == KindContext {
-			busy += "; Context.WriteState lists what is open, and who made it after ibverbs.TraceObjects(true)"
+			do = "Context.WriteState lists what is open, and who made it after ibverbs.TraceObjects(true)"
 		}
-		return o.Errorf(kindNames[o.kind].closeOp, syscall.EBUSY, "still open on it: %s", busy)
+		return o.Errorf(kindNames[o.kind].closeOp, syscall.EBUSY, "still open on it: %s; %s", busy, do)
 	}
 	o.going = true
 	o.mu.Unlock()
@@ -263,6 +264,17 @@ func (o *Object) Errorf(op string, errno syscall.Errno, format string, args ...a
 func Errorf(op, name string, errno syscall.Errno, format string, args ...any) error {
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%s: %w",
 		fmt.Sprintf(format, args...), errno)}
+}
+
+// Named returns err with name as the object if err is a provider's error that names none.
+func Named(err error, name string) error {
+	e, ok := err.(*provider.Error) // an error that wraps one has a text of its own
+	if !ok || e.Object != "" {
+		return err
+	}
+	named := *e
+	named.Object = name
+	return &named
 }
 
 // GaveUp returns err, the error of op on the object named name. If err is the error of the caller's

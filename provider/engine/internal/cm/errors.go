@@ -26,7 +26,7 @@ func failClosed(op, object string) error { return fail(op, object, os.ErrClosed)
 
 // failBusy returns the error of closing an object on which others depend.
 func failBusy(op, object, dependants string) error {
-	return fail(op, object, fmt.Errorf("%s not closed: %w", dependants, syscall.EBUSY))
+	return fail(op, object, fmt.Errorf("still open on it: %s; close what is open first: %w", dependants, syscall.EBUSY))
 }
 
 // Texts of start-ups that fail. They are made after something has failed, so they may allocate.
@@ -73,9 +73,10 @@ func whyNotBound(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("another socket has it; take another port, or port 0 for any that "+
-			"is free: %w", err)
+			"is free: %w", syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("no interface of this machine has the address: %w", err)
+		return fmt.Errorf("no interface of this machine has the address; ip addr lists those it has: %w",
+			syscall.EADDRNOTAVAIL)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENODEV):
 		return whyNoRoute(addr, err)
 	}

@@ -149,7 +149,7 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 func (id *ID) bind(op string, addr netip.AddrPort) error {
 	b, err := id.network().Bind(addr)
 	if err != nil {
-		return fail(op, "", whyNotBound(addr.Addr(), err))
+		return fail(op, addr.String(), whyNotBound(addr.Addr(), err))
 	}
 	id.binding, id.local, id.state = b, b.Addr(), idBound
 	return nil
@@ -166,8 +166,8 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	defer id.mu.Unlock()
 	switch {
 	case !dst.Addr().IsValid():
-		return fail(op, id.name(), fmt.Errorf("there is no destination address: %w",
-			syscall.EINVAL))
+		return fail(op, id.name(), fmt.Errorf("there is no destination address; pass the "+
+			"peer's: %w", syscall.EINVAL))
 	case dst.Addr().IsUnspecified():
 		return fail(op, id.name(), fmt.Errorf("%s can only be listened on; use an address of the "+
 			"peer: %w", dst.Addr(), syscall.EINVAL))
@@ -180,8 +180,9 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	local := id.local.Addr()
 	fixed := local.IsValid() && !local.IsUnspecified()
 	if fixed && local.Is4() != dst.Addr().Unmap().Is4() {
-		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families: %w", local,
-			dst.Addr(), syscall.EINVAL))
+		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families; leave "+
+			"the local address out, or use one of the peer's family: %w", local, dst.Addr(),
+			syscall.EINVAL))
 	}
 	route, err := id.network().Route(dst.Addr())
 	if err != nil {
@@ -235,7 +236,8 @@ func (id *ID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, er
 			"BindAddr or ResolveAddr first: %w", syscall.EINVAL))
 	}
 	if id.hasQP() {
-		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP already: %w", syscall.EINVAL))
+		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP already; close that first: %w",
+			syscall.EINVAL))
 	}
 	made, err := id.m.host.CreateQP(p, init)
 	if err != nil {

@@ -68,7 +68,7 @@ func (id *ID) Listen(backlog int) error {
 	id.binding = nil
 	if err != nil {
 		id.state, id.local = idIdle, netip.AddrPort{} // the port is gone
-		return fail(op, "", err)
+		return fail(op, id.name(), err)
 	}
 	ls := &listening{
 		id:      id,

@@ -53,8 +53,9 @@ func checkPrivateData(private []byte, enhanced bool) error {
 		limit, revision = limit-mpa.EnhancedLen, "6581"
 	}
 	if len(private) > limit {
-		return fmt.Errorf("%d bytes of private data, limit %d (RFC %s): %w", len(private), limit,
-			revision, syscall.EINVAL)
+		return fmt.Errorf("%d bytes of private data are too many, because the message has room for %d "+
+			"(RFC %s); send the rest in a message after it: %w", len(private), limit, revision,
+			syscall.EINVAL)
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func (p *Domain) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 	const op = "ib_alloc_mr"
 	object := fmt.Sprintf("%d bytes", maxLen)
 	if maxLen == 0 || maxLen > MaxRegion {
-		return nil, fail(op, object, syscall.EINVAL)
+		return nil, fail(op, object, fmt.Errorf("the region must have from 1 to %d bytes: %w",
+			uint64(MaxRegion), syscall.EINVAL))
 	}
 	if err := p.admit(op, object, &p.Table.MRs); err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func (f *FastRegion) Map(buf []byte) error {
 		return fail(op, f.name(), os.ErrClosed)
 	}
 	if n := uint64(len(buf)); n == 0 || n > f.maxLen {
-		return fail(op, object, fmt.Errorf("the region takes 1 to %d bytes: %w",
+		return fail(op, object, fmt.Errorf("the region takes from 1 to %d bytes: %w",
 			f.maxLen, syscall.EINVAL))
 	}
 	if err := probe(buf, false); err != nil {

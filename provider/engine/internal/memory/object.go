@@ -36,7 +36,8 @@ func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (
 		return nil, fail(op, name, fmt.Errorf("the size must be from 1 to 2^63-1 bytes: %w",
 			syscall.EINVAL))
 	case !writable && access&provider.AccessRemoteWrite != 0:
-		return nil, fail(op, name, fmt.Errorf("AccessRemoteWrite needs AccessLocalWrite: %w", syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("AccessRemoteWrite needs AccessLocalWrite, too: %w",
+			syscall.EINVAL))
 	case access&^objectRights != 0:
 		return nil, fail(op, name, fmt.Errorf("the rights are %s, and an object's region can "+
 			"only have %s: %w", access, objectRights, syscall.EINVAL))
@@ -50,7 +51,8 @@ func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (
 		m.base = randomBase()
 	}
 	if m.base > math.MaxUint64-size {
-		return nil, fail(op, name, syscall.EINVAL)
+		return nil, fail(op, name, fmt.Errorf("from its address, %#x, it reaches beyond 2^64; "+
+			"use AccessZeroBased, or register it in parts: %w", m.base, syscall.EINVAL))
 	}
 	if err := p.enter(op, name, m); err != nil {
 		return nil, err

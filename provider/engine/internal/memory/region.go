@@ -106,7 +106,7 @@ func (p *Domain) regMR(op string, buf []byte, base uint64, access provider.Acces
 func checkRegion(n int, access provider.Access) error {
 	switch unknown := access &^ (mrRights | mrDropped); {
 	case n == 0:
-		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
+		return fmt.Errorf("the buffer is empty; pass at least 1 byte: %w", syscall.EINVAL)
 	case uint64(n) > MaxRegion:
 		return fmt.Errorf("a region has at most %d bytes: %w", uint64(MaxRegion), syscall.EINVAL)
 	case unknown != 0:
@@ -299,7 +299,8 @@ func (m *Region) name() string { return fmt.Sprintf("mr %#x", m.stag) }
 
 // failBound returns the error of ending a region while windows are bound to it.
 func failBound(op, object string) error {
-	return fail(op, object, fmt.Errorf("windows that are bound to it not closed: %w", syscall.EBUSY))
+	return fail(op, object, fmt.Errorf("windows are bound to it; close or invalidate them first: %w",
+		syscall.EBUSY))
 }
 
 // endPeerUse ends the use that Peer.region began. m may be nil.

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"sync/atomic"
 	"syscall"
 
@@ -36,7 +37,8 @@ const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead |
 func (p *Domain) AllocMW(t provider.MWType) (provider.MW, error) {
 	const op = "ibv_alloc_mw"
 	if t != provider.MWType1 && t != provider.MWType2 {
-		return nil, fail(op, t.String(), syscall.EINVAL)
+		return nil, fail(op, t.String(), fmt.Errorf("a window must be of MWType1 or MWType2: %w",
+			syscall.EINVAL))
 	}
 	if err := p.admit(op, t.String(), &p.Table.MWs); err != nil {
 		return nil, err

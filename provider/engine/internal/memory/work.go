@@ -27,7 +27,7 @@ var (
 	errNoFastReg = fmt.Errorf("the key names no region of AllocFastRegMR: %w", syscall.EINVAL)
 	errOtherPD   = fmt.Errorf("the window, the region and the queue pair must be of one protection "+
 		"domain: %w", syscall.EPERM)
-	errWindowRights = fmt.Errorf("a window can't have these rights: %w", syscall.EINVAL)
+	errWindowRights = fmt.Errorf("the rights of a window must be among %s: %w", windowRights, syscall.EINVAL)
 	errBindNothing  = fmt.Errorf("the bind has an address or a length, but names no region; "+
 		"set LKey: %w", syscall.EINVAL)
 	errBindZero = fmt.Errorf("a bind of length 0 does not unbind a window of type 2; invalidate it "+
@@ -38,8 +38,8 @@ var (
 		syscall.EINVAL)
 	errRegRights = fmt.Errorf("a region can't have these rights; AccessRemoteWrite and AccessRemoteAtomic "+
 		"need AccessLocalWrite, too: %w", syscall.EINVAL)
-	errNotWritable = fmt.Errorf("the rights ask for writing, and the memory may not be written: %w",
-		syscall.EFAULT)
+	errNotWritable = fmt.Errorf("the rights ask for writing, and the memory may not be written; "+
+		"map it with PROT_WRITE, or leave AccessLocalWrite out: %w", syscall.EFAULT)
 )
 
 // Check decides whether wr, a bind or a registration, can be posted, and stores the task in o.
