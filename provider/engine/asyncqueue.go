@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -90,30 +88,6 @@ func (a *asyncQueue) close() {
 	a.lost = 0
 	a.mu.Unlock()
 	a.wake.close()
-}
-
-// AsyncEvent implements provider.Device. It keeps 256 events. If more came, the call after the last
-// one that was kept fails once with ENOBUFS, and says how many were lost.
-func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
-	const op = "ibv_get_async_event"
-	for {
-		if d.refs.Closed() {
-			return provider.AsyncEvent{}, failClosed(op, DeviceName)
-		}
-		e, lost, ok, more := d.async.pop()
-		if more {
-			d.async.wake.set() // for the next waiter
-		}
-		if ok {
-			return e, nil
-		}
-		if lost > 0 {
-			return e, fail(op, DeviceName, fmt.Errorf("%d events lost: %w", lost, syscall.ENOBUFS))
-		}
-		if err := d.async.wake.wait(ctx); err != nil {
-			return e, fail(op, DeviceName, err)
-		}
-	}
 }
 
 // signal wakes waiters of a queue. The queue has a state of its own. A waiter checks it, waits and

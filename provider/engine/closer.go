@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -122,16 +121,6 @@ func (cl *closer) closeTimeout() time.Duration {
 // noCloseTimeout is longer than any program waits.
 const noCloseTimeout = 365 * 24 * time.Hour
 
-// HoldEnd implements provider.EndHolder.
-func (q *qp) HoldEnd() (release func()) {
-	s := q.stream.Load()
-	if s == nil {
-		return func() {}
-	}
-	s.closer.hold(1)
-	return sync.OnceFunc(func() { s.closer.hold(-1) })
-}
-
 // hold adds n to the number of those that wait for the end of the stream. The peer gets the whole
 // time that then applies. mu must not be held.
 func (cl *closer) hold(n int32) {
@@ -235,15 +224,4 @@ func (cl *closer) objectTook(began time.Time) {
 	took := time.Since(began)
 	w.until, w.since = w.until.Add(took), w.since.Add(took)
 	w.timer.Reset(time.Until(w.until))
-}
-
-// peerClosed notes that nothing more comes from the peer. The caller holds rx.mu, or closer.mu if
-// the stream has finished.
-func (cl *closer) peerClosed() {
-	if cl.s.hasFinished() {
-		sched.AssertHeld[locks.Linger](&cl.mu)
-	} else {
-		sched.AssertHeld[locks.RX](&cl.s.rx.mu)
-	}
-	cl.eof = true
 }

@@ -53,6 +53,15 @@ func cmConfig(o *Options) cm.Config {
 	return c
 }
 
+// CreateEventChannel implements provider.Device.
+func (d *device) CreateEventChannel() (provider.EventChannel, error) {
+	const op = "rdma_create_event_channel"
+	if !d.refs.Hold() {
+		return nil, failClosed(op, DeviceName)
+	}
+	return d.cm.NewEventChannel(), nil // calls cmDevice.Release when it is closed
+}
+
 // Poller implements cm.Host.
 func (d *cmDevice) Poller() transport.Poller { return d.poller.first() }
 

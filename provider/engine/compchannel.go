@@ -33,9 +33,6 @@ type compChannel struct {
 	first, last *cq // linked by cq.next
 }
 
-// epoch is the zero of all times that the engine measures.
-var epoch = time.Now()
-
 // CreateCompChannel implements provider.Device.
 func (d *device) CreateCompChannel() (provider.CompChannel, error) {
 	const op = "ibv_create_comp_channel"

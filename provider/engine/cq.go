@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -111,15 +111,6 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 
 var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, because the Sink notifies the "+
 	"program; leave out one: %w", syscall.EINVAL)
-
-// roundUp returns the least power of two that is at least n.
-func roundUp(n int) int {
-	size := 1
-	for size < n {
-		size *= 2
-	}
-	return size
-}
 
 // ownCQ returns c as a CQ of d, nil if it isn't one.
 func (d *device) ownCQ(c provider.CQ) *cq {
@@ -426,15 +417,34 @@ func (c *cq) Close() error {
 	return nil
 }
 
-// mustReturn is deferred around a call of a Sink or a RecvSource. If that panics or ends its
-// goroutine, mustReturn ends the program. The engine holds locks during the call, so if the program
-// recovered, it and its peers would wait for them forever.
-func mustReturn(returned *bool) {
-	if *returned {
-		return
+// program returns the run of the program that takes the CQ's completions. A Sink must not be asked
+// at other times than a post, so it is not known when its program took some. The run therefore
+// begins when the last completion came: a program that takes it much later is in no run. sq.mu of a
+// QP of the CQ is held.
+func (c *cq) program() policy.Run {
+	if c.use != nil {
+		returned := false
+		defer mustReturn(&returned)
+		taken := c.use.Taken()
+		returned = true
+		if taken != c.taken.Load() {
+			c.taken.Store(taken)
+			c.run.Store(int64(policy.Took(time.Duration(c.came.Load()))))
+		}
 	}
-	text := fmt.Sprintf("a method of a CompletionSink or RecvSource does not return: %v\n\n%s",
-		recover(), debug.Stack())
-	go panic(text) // here it could be recovered
-	select {}
+	return policy.Run(c.run.Load())
 }
+
+// took is called when the program has taken completions.
+func (c *cq) took() { c.run.Store(int64(policy.Took(sinceEpoch()))) }
+
+// foundEmpty is called when the program has found the CQ empty.
+func (c *cq) foundEmpty() {
+	r := policy.Run(c.run.Load())
+	if f := r.Found(); f != r {
+		c.run.Store(int64(f))
+	}
+}
+
+// seesUse reports whether it is known when the program takes completions, finds none, or sleeps.
+func (c *cq) seesUse() bool { return c.sink == nil || c.use != nil }

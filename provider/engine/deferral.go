@@ -33,35 +33,6 @@ type deferral struct {
 	place deferredQP
 }
 
-// program returns the run of the program that takes the CQ's completions. A Sink must not be asked
-// at other times than a post, so it is not known when its program took some. The run therefore
-// begins when the last completion came: a program that takes it much later is in no run. sq.mu of a
-// QP of the CQ is held.
-func (c *cq) program() policy.Run {
-	if c.use != nil {
-		returned := false
-		defer mustReturn(&returned)
-		taken := c.use.Taken()
-		returned = true
-		if taken != c.taken.Load() {
-			c.taken.Store(taken)
-			c.run.Store(int64(policy.Took(time.Duration(c.came.Load()))))
-		}
-	}
-	return policy.Run(c.run.Load())
-}
-
-// took is called when the program has taken completions.
-func (c *cq) took() { c.run.Store(int64(policy.Took(sinceEpoch()))) }
-
-// foundEmpty is called when the program has found the CQ empty.
-func (c *cq) foundEmpty() {
-	r := policy.Run(c.run.Load())
-	if f := r.Found(); f != r {
-		c.run.Store(int64(f))
-	}
-}
-
 // deferredQPs are the QPs that have a CQ as their send CQ and whose posts are deferred, the longest
 // deferred first.
 type deferredQPs struct {
@@ -107,9 +78,6 @@ func (q *qp) deferPost(p policy.Post) (waits bool) {
 	}
 	return false
 }
-
-// seesUse reports whether it is known when the program takes completions, finds none, or sleeps.
-func (c *cq) seesUse() bool { return c.sink == nil || c.use != nil }
 
 // endDeferral removes q from the deferredQPs of its CQ, and reports whether it was there.
 func (q *qp) endDeferral() bool {

@@ -1,13 +1,8 @@
 package engine
 
 import (
-	"cmp"
-	"crypto/rand"
-	"encoding/binary"
-	"errors"
+	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,15 +19,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// The engine has no interface of its own, so its MAC address is made up: the bit for locally
-// administered addresses, and then the project's name. It is the same on every host, because
-// nothing that is stable differs on all of them; iWARP addresses peers by IP and never by GID.
-var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
-
-// nodeGUID is the EUI-64 of mac (RFC 4291 appendix A). siw makes its GUID from its interface's
-// address in the same way.
-var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
-
 // chunk is a pooled buffer, for a batch, or for payload to or from an object.
 type chunk = frames.Chunk
 
@@ -44,7 +30,7 @@ type device struct {
 	memory *memory.Table
 	async  asyncQueue
 	poller eventLoops
-	prog   progressState // of progress.go
+	prog   progressState
 	stalls stalls
 	chunks freelist.List[chunk] // copies of payload that is being sent
 
@@ -65,177 +51,6 @@ type device struct {
 	nextQPN uint32
 }
 
-// openDevice makes a device and starts its progress. opts is complete.
-func openDevice(opts Options) (*device, error) {
-	if opts.Network == nil {
-		network, err := tcpNetwork(opts)
-		if err != nil {
-			return nil, err
-		}
-		opts.Network = network
-	}
-	d := &device{opts: opts, memory: memory.NewTable(memory.Config{
-		Extensions: opts.Extensions, MaxMR: maxMR, MaxMW: maxMW,
-	}), qpns: make(map[uint32]*qp)}
-	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
-		return nil, err
-	}
-	d.cm = cm.New(cmConfig(&d.opts), (*cmDevice)(d))
-	d.async.init(maxAsync)
-	d.log.open(opts.Logger)
-	d.chunks.New = func() *chunk { return new(chunk) }
-	d.chunks.Idle = func(*chunk) bool { return true } // its content has no meaning
-	d.pds.Max, d.cqs.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxQP, maxSRQ
-	var b [4]byte
-	rand.Read(b[:]) // never fails: it ends the program instead
-	d.nextQPN = binary.LittleEndian.Uint32(b[:])
-	d.startProgress()
-	return d, nil
-}
-
-// tcpNetwork makes the network of a device whose Options name none.
-//
-// With CRC, it bounds the segments, which only matters on links like loopback, whose segments could
-// be longer. The MSS there, 65,483, is no multiple of four, so a segment that TCP cuts from the
-// middle of a long record may end inside a CRC. Each FPDU would have to be a record of its own (see
-// addFPDU). With segments of 32,576 bytes, or 32,564 with time stamps, one record can hold any
-// number of FPDUs without pad, so one call sends 256 KiB. Two such segments still fit into one
-// packet of the kernel, which has at most 64 KiB.
-func tcpNetwork(opts Options) (transport.Network, error) {
-	if opts.TCP.MaxSegment == 0 && opts.CRC != CRCOff {
-		opts.TCP.MaxSegment = policy.RecordSegment
-	}
-	opts.TCP.LocalReceiveBuffer = cmp.Or(opts.TCP.LocalReceiveBuffer, policy.LocalReceiveBuffer)
-	opts.TCP.LocalSendBuffer = cmp.Or(opts.TCP.LocalSendBuffer, policy.LocalSendBuffer)
-	tcp := transport.NewTCP(&opts.TCP)
-	return tcp, tcp.Check()
-}
-
-// Name implements provider.Device.
-func (d *device) Name() string { return DeviceName }
-
-// Transport implements provider.Device.
-func (d *device) Transport() provider.TransportType { return provider.TransportIWARP }
-
-// Query implements provider.Device. Every limit that it returns is enforced.
-func (d *device) Query() (provider.DeviceAttr, error) {
-	if d.refs.Closed() {
-		return provider.DeviceAttr{}, failClosed("ibv_query_device", DeviceName)
-	}
-	return provider.DeviceAttr{
-		NodeGUID:        nodeGUID,
-		SysImageGUID:    nodeGUID,
-		MaxMRSize:       memory.MaxRegion,
-		PageSizeCap:     1 << 12,
-		MaxQP:           int(d.qps.Max),
-		MaxQPWR:         maxQPWR,
-		MaxSGE:          maxSGE,
-		MaxSGERd:        maxSGERead,
-		MaxCQ:           int(d.cqs.Max),
-		MaxCQE:          maxCQE,
-		MaxMR:           int(d.memory.MRs.Max),
-		MaxMW:           int(d.memory.MWs.Max),
-		MaxPD:           int(d.pds.Max),
-		MaxQPRdAtom:     d.opts.MaxIRD,
-		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.Max),
-		MaxQPInitRdAtom: d.opts.MaxORD,
-		MaxSRQ:          int(d.srqs.Max),
-		MaxSRQWR:        maxSRQWR,
-		MaxSRQSGE:       maxSGE,
-		AtomicCap:       d.atomicCap(),
-		PhysPortCnt:     1,
-		MaxInline:       maxInline,
-		NumCompVectors:  numCompVectors,
-		DeviceCapFlags: provider.DeviceCurrQPStateMod | provider.DeviceSysImageGUID | provider.DeviceSRQResize |
-			provider.DeviceMemWindow | provider.DeviceMemWindowType2B | provider.DeviceMemMgtExtensions,
-	}, nil
-}
-
-// atomicCap returns DeviceAttr.AtomicCap for Query. The CPU performs the operations, so they are
-// atomic with the program's own, too. They are not atomic with the operations of another device
-// that does not use the CPU, which IBV_ATOMIC_GLOB would promise.
-func (d *device) atomicCap() provider.AtomicCap {
-	if d.opts.Extensions {
-		return provider.AtomicHCA
-	}
-	return provider.AtomicNone
-}
-
-// QueryPort implements provider.Device.
-func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
-	const op = "ibv_query_port"
-	if err := d.checkPort(op, port); err != nil {
-		return provider.PortAttr{}, err
-	}
-	return provider.PortAttr{
-		State:     provider.PortActive,
-		MaxMTU:    4096, // the largest of enum ibv_mtu: segments follow TCP's MSS, not this
-		ActiveMTU: 1024,
-		GIDTblLen: 1,
-		MaxMsgSz:  maxMsgSize,
-		LinkLayer: 2, // Ethernet
-		PhysState: 5, // LinkUp
-	}, nil
-}
-
-// QueryGID implements provider.Device. The one GID is made from mac, so it is the same on every
-// host.
-func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
-	const op = "ibv_query_gid"
-	var gid provider.GID
-	if err := d.checkPort(op, port); err != nil {
-		return gid, err
-	}
-	if index != 0 {
-		return gid, fail(op, DeviceName, fmt.Errorf("the index is %d, and the table's only "+
-			"entry is 0: %w", index, syscall.EINVAL))
-	}
-	copy(gid[:], mac[:])
-	return gid, nil
-}
-
-// QueryGIDTable implements provider.Device.
-func (d *device) QueryGIDTable() ([]provider.GIDEntry, error) {
-	gid, err := d.QueryGID(1, 0)
-	if err != nil {
-		return nil, fail("ibv_query_gid_table", DeviceName, errors.Unwrap(err))
-	}
-	return []provider.GIDEntry{{GID: gid, Port: 1}}, nil
-}
-
-// errNoPkey has the errno that libibverbs returns for siw, whatever port and index, because it
-// looks for a file in sysfs.
-var errNoPkey = fmt.Errorf("%w: %w", failUnsupported("P_Key table", "iWARP has no partitions"), syscall.ENOENT)
-
-// QueryPkey implements provider.Device.
-func (d *device) QueryPkey(uint8, int) (uint16, error) {
-	const op = "ibv_query_pkey"
-	if d.refs.Closed() {
-		return 0, failClosed(op, DeviceName)
-	}
-	return 0, fail(op, DeviceName, errNoPkey)
-}
-
-func (d *device) checkPort(op string, port uint8) error {
-	if d.refs.Closed() {
-		return failClosed(op, DeviceName)
-	}
-	if port != 1 {
-		return fail(op, DeviceName, fmt.Errorf("the port is %d, and the device's only port is "+
-			"1: %w", port, syscall.EINVAL))
-	}
-	return nil
-}
-
-// CreateEventChannel implements provider.Device.
-func (d *device) CreateEventChannel() (provider.EventChannel, error) {
-	const op = "rdma_create_event_channel"
-	if !d.refs.Hold() {
-		return nil, failClosed(op, DeviceName)
-	}
-	return d.cm.NewEventChannel(), nil // calls cmDevice.Release when it is closed
-}
-
 // Close implements provider.Device. When it returns nil the device has no
 // goroutine left.
 func (d *device) Close() error {
@@ -254,6 +69,15 @@ func (d *device) Close() error {
 		d.log.draining.Wait()
 	}
 	return nil
+}
+
+// stopProgress ends the progress goroutines and waits until they have ended. There are no QPs any
+// more. It closes lingering connections at once.
+func (d *device) stopProgress() {
+	d.closing.stop()
+	d.stalls.stop()
+	d.prog.cancel()
+	<-d.prog.ended
 }
 
 // spawn calls f on a goroutine that Close waits for. The device must not be closed yet: the caller
@@ -303,25 +127,6 @@ func (d *device) giveQPN(qpn uint32) {
 // errDeviceFatal is why connections end and can't be made once the device has failed.
 var errDeviceFatal = fmt.Errorf("the device has failed; close it and open another: %w", syscall.EIO)
 
-// fail is called when a poller has failed, so that arrivals are no longer seen. It raises
-// EventDeviceFatal once, and ends all connections, so that no program waits forever.
-func (d *device) fail(err error) {
-	if d.fatal.Swap(true) {
-		return // another progress goroutine has reported it
-	}
-	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
-	d.qpnMu.Lock()
-	qps := slices.Collect(maps.Values(d.qpns))
-	d.qpnMu.Unlock()
-	for _, q := range qps {
-		if q != nil {
-			q.mu.Lock()   // enterRTS has returned, or finds the device failed
-			q.mu.Unlock() //nolint:staticcheck // waits for the holder
-			q.abort(fmt.Errorf("%w: %w", errDeviceFatal, err))
-		}
-	}
-}
-
 // raise queues an asynchronous event. It never blocks.
 func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }
 
@@ -346,18 +151,6 @@ func (d *device) AllocPD() (provider.PD, error) {
 
 func (p *pd) name() string { return "pd" }
 
-// CreateQP implements provider.PD.
-func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
-	if p.Refs.Closed() {
-		return nil, failClosed("ibv_create_qp", p.name())
-	}
-	q, err := newQP(p, init)
-	if err != nil {
-		return nil, err // not q: a nil *qp is not a nil interface
-	}
-	return q, nil
-}
-
 // Close implements provider.PD.
 func (p *pd) Close() error {
 	first, busy := p.Refs.End()
@@ -369,4 +162,183 @@ func (p *pd) Close() error {
 		p.dev.refs.Drop()
 	}
 	return nil
+}
+
+// progressState is what a device needs to move data for all its QPs.
+type progressState struct {
+	batches    freelist.List[frames.Batch]
+	contexts   freelist.List[rxContext]
+	parts      freelist.List[rxPart]
+	kept       atomic.Int64 // contexts that streams keep between turns
+	partsMost  int64        // upper limit of partOctets
+	partOctets atomic.Int64 // of long parts
+	ahead      atomic.Int64 // pieces that are read ahead from objects
+
+	polls atomic.Uint64 // polls of some streams (policy.Polls)
+	ready atomic.Bool   // streams had something when an outside poller last polled all
+	steps chan struct{} // capacity policy.StepsAtOnce
+	woken atomic.Bool   // a goroutine of a start-up was woken and may not have run yet
+
+	cancel  context.CancelFunc
+	running atomic.Int32  // progress goroutines
+	ended   chan struct{} // closed when the last of them has ended
+	first   chan struct{} // closed when the first loop's has ended: the others go on if its poller fails
+
+	netpolled  atomic.Int64  // when pollNetpoller last woke the netpoller, as a time since epoch
+	netpolling atomic.Bool   // a goroutine is in pollNetpoller
+	awake      chan struct{} // has a token if the first progress goroutine has run since it was taken
+}
+
+// keepContext reports whether one more stream may keep its receive context, because part of a long
+// FPDU has come. It may until it has stood still from one check of stalled streams to the next.
+func (p *progressState) keepContext() bool {
+	if p.kept.Add(1) <= policy.ContextsKept {
+		return true
+	}
+	p.kept.Add(-1)
+	return false
+}
+
+// An eventLoop is a progress goroutine's part of a device: the poller that it serves. Connections
+// in the start-up, and refused ones, are in the first loop. A stream enters the loop that has the
+// fewest streams, and stays there until its socket is closed. So one goroutine keeps its order, its
+// turns and its data in the caches.
+type eventLoop struct {
+	poller  transport.Poller
+	streams atomic.Int32 // that have not ended
+}
+
+// unassign is called once for each result of assign, when the stream has ended.
+func (l *eventLoop) unassign() { l.streams.Add(-1) }
+
+// eventLoops are the event loops of a device.
+type eventLoops struct {
+	all  []*eventLoop
+	next atomic.Uint32 // where the next Poll begins
+}
+
+// open makes n loops.
+func (l *eventLoops) open(network transport.Network, n int) error {
+	for range n {
+		poller, err := network.NewPoller()
+		if err != nil {
+			l.close()
+			return err
+		}
+		l.all = append(l.all, &eventLoop{poller: poller})
+	}
+	return nil
+}
+
+// close closes the pollers. Their goroutines have ended, or were never started.
+func (l *eventLoops) close() {
+	for _, each := range l.all {
+		_ = each.poller.Close()
+	}
+}
+
+// first returns the poller of connections that have no stream.
+func (l *eventLoops) first() transport.Poller { return l.all[0].poller }
+
+// assign returns the loop for a new stream. Streams that begin at the same time may give one loop a
+// few more than another.
+func (l *eventLoops) assign() *eventLoop {
+	best := l.all[0]
+	for _, each := range l.all[1:] {
+		if each.streams.Load() < best.streams.Load() {
+			best = each
+		}
+	}
+	best.streams.Add(1)
+	return best
+}
+
+// Poll polls one loop after the other until one has something ready, and returns for how many
+// streams. Each call begins with another loop. It skips loops without streams; connections that
+// have ended and wait for their peers are served by the loop's own goroutine.
+func (l *eventLoops) Poll() int {
+	if len(l.all) == 1 {
+		return l.all[0].poller.Poll()
+	}
+	return l.untilReady(transport.Poller.Poll)
+}
+
+// Serve polls once, for a goroutine that will not poll again, and takes no lease.
+func (l *eventLoops) Serve() int { return l.untilReady(transport.Poller.Serve) }
+
+func (l *eventLoops) untilReady(poll func(transport.Poller) int) int {
+	at := int(l.next.Add(1) % uint32(len(l.all)))
+	for range l.all {
+		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
+			if n := poll(each.poller); n > 0 {
+				return n
+			}
+		}
+		if at++; at == len(l.all) {
+			at = 0
+		}
+	}
+	return 0
+}
+
+// BeforeSleep makes all progress goroutines take their streams over at once.
+func (l *eventLoops) BeforeSleep() {
+	for _, each := range l.all {
+		each.poller.BeforeSleep()
+	}
+}
+
+// maxTermCodes is how many codes of Terminates a device counts singly. It is bounded, because peers
+// choose the codes that they send.
+const maxTermCodes = 64
+
+// tally is what a device counts of itself and of closed QPs. All of it is rare.
+type tally struct {
+	connections, failures, lost atomic.Uint64
+
+	mu         sched.Mutex[locks.Tally]
+	closed     provider.QPStats // sums
+	refused    map[string]uint64
+	terminates map[provider.TerminateCount]uint64 // Count is 0 in the keys
+	others     uint64
+}
+
+// refuse counts something that a limit refused or ended.
+func (t *tally) refuse(limit string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.refused == nil {
+		t.refused = make(map[string]uint64)
+	}
+	t.refused[limit]++
+}
+
+func (t *tally) terminate(e *provider.TerminateError) {
+	key := provider.TerminateCount{Remote: e.Remote, Layer: e.Layer, EType: e.EType, Code: e.ECode}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.terminates[key]; !known && len(t.terminates) >= maxTermCodes {
+		t.others++
+		return
+	}
+	if t.terminates == nil {
+		t.terminates = make(map[provider.TerminateCount]uint64)
+	}
+	t.terminates[key]++
+}
+
+// add adds st to the sums of closed QPs.
+func (t *tally) add(q *qp, st *provider.QPStats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum(&t.closed, st)
+	q.summed = true
+}
+
+func sum(to, st *provider.QPStats) {
+	to.Sent.Add(&st.Sent)
+	to.Received.Add(&st.Received)
+	to.FlushedSends += st.FlushedSends
+	to.FlushedRecvs += st.FlushedRecvs
+	to.CRCErrors += st.CRCErrors
 }

@@ -134,7 +134,7 @@ package engine
 //   - turn: the work of one stream in one direction before other streams are served. Budget: how
 //     much it may move in a turn, in bytes (tx_transmit.go).
 //   - event loop, or loop: a progress goroutine with the poller and the streams that it serves
-//     (progress.go).
+//     (device.go).
 //   - batch: the FPDUs of one vectored write (internal/frames). Chunk: a pooled buffer of 64 KiB.
 //   - record: bytes that TCP must not put into a segment with others (MSG_EOR).
 //   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).

@@ -2,9 +2,7 @@ package engine
 
 import (
 	"errors"
-	"net/netip"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -162,9 +160,6 @@ func (cl *closer) lingerExpired() {
 	cl.mu.Unlock()
 	cl.s.dev.closing.gone(cl.s)
 }
-
-// peer implements closingConn.
-func (s *stream) peer() netip.Addr { return cm.PeerOf(s.conn) }
 
 // cut implements closingConn. It is called when others need the place, or the device is being
 // closed.

@@ -41,25 +41,6 @@ type storedSegment struct {
 	past bool
 }
 
-// useObject makes n bytes of a region that is an object, and in use for the peer, the destination
-// of the payload.
-func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
-	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
-}
-
-// resolveObjects does what resolve does if one of the regions is an object.
-func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
-	var ok bool
-	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
-	return ok
-}
-
-// dropObjects undoes useObject and resolveObjects.
-func (c *rxContext) dropObjects() {
-	memory.ReleasePieces(c.pieces)
-	c.pieces = nil
-}
-
 // storeObject begins a store with the payload of a segment that target has found to be at least
 // partly for an object. It places the bytes for memory at once: nothing is flushed while the
 // receive side has its lock, and after a flush the memory is the program's again. It reports

@@ -2,130 +2,16 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"io"
+	"fmt"
+	"maps"
 	"runtime"
-	"sync/atomic"
+	"slices"
 
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/frames"
-	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
-
-// An eventLoop is a progress goroutine's part of a device: the poller that it serves. Connections
-// in the start-up, and refused ones, are in the first loop. A stream enters the loop that has the
-// fewest streams, and stays there until its socket is closed. So one goroutine keeps its order, its
-// turns and its data in the caches.
-type eventLoop struct {
-	poller  transport.Poller
-	streams atomic.Int32 // that have not ended
-}
-
-// unassign is called once for each result of assign, when the stream has ended.
-func (l *eventLoop) unassign() { l.streams.Add(-1) }
-
-// eventLoops are the event loops of a device.
-type eventLoops struct {
-	all  []*eventLoop
-	next atomic.Uint32 // where the next Poll begins
-}
-
-// open makes n loops.
-func (l *eventLoops) open(network transport.Network, n int) error {
-	for range n {
-		poller, err := network.NewPoller()
-		if err != nil {
-			l.close()
-			return err
-		}
-		l.all = append(l.all, &eventLoop{poller: poller})
-	}
-	return nil
-}
-
-// close closes the pollers. Their goroutines have ended, or were never started.
-func (l *eventLoops) close() {
-	for _, each := range l.all {
-		_ = each.poller.Close()
-	}
-}
-
-// first returns the poller of connections that have no stream.
-func (l *eventLoops) first() transport.Poller { return l.all[0].poller }
-
-// assign returns the loop for a new stream. Streams that begin at the same time may give one loop a
-// few more than another.
-func (l *eventLoops) assign() *eventLoop {
-	best := l.all[0]
-	for _, each := range l.all[1:] {
-		if each.streams.Load() < best.streams.Load() {
-			best = each
-		}
-	}
-	best.streams.Add(1)
-	return best
-}
-
-// Poll polls one loop after the other until one has something ready, and returns for how many
-// streams. Each call begins with another loop. It skips loops without streams; connections that
-// have ended and wait for their peers are served by the loop's own goroutine.
-func (l *eventLoops) Poll() int {
-	if len(l.all) == 1 {
-		return l.all[0].poller.Poll()
-	}
-	return l.untilReady(transport.Poller.Poll)
-}
-
-// Serve polls once, for a goroutine that will not poll again, and takes no lease.
-func (l *eventLoops) Serve() int { return l.untilReady(transport.Poller.Serve) }
-
-func (l *eventLoops) untilReady(poll func(transport.Poller) int) int {
-	at := int(l.next.Add(1) % uint32(len(l.all)))
-	for range l.all {
-		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
-			if n := poll(each.poller); n > 0 {
-				return n
-			}
-		}
-		if at++; at == len(l.all) {
-			at = 0
-		}
-	}
-	return 0
-}
-
-// BeforeSleep makes all progress goroutines take their streams over at once.
-func (l *eventLoops) BeforeSleep() {
-	for _, each := range l.all {
-		each.poller.BeforeSleep()
-	}
-}
-
-// progressState is what a device needs to move data for all its QPs.
-type progressState struct {
-	batches    freelist.List[frames.Batch]
-	contexts   freelist.List[rxContext]
-	parts      freelist.List[rxPart]
-	kept       atomic.Int64 // contexts that streams keep between turns
-	partsMost  int64        // upper limit of partOctets
-	partOctets atomic.Int64 // of long parts
-	ahead      atomic.Int64 // pieces that are read ahead from objects
-
-	polls atomic.Uint64 // polls of some streams (policy.Polls)
-	ready atomic.Bool   // streams had something when an outside poller last polled all
-	steps chan struct{} // capacity policy.StepsAtOnce
-	woken atomic.Bool   // a goroutine of a start-up was woken and may not have run yet
-
-	cancel  context.CancelFunc
-	running atomic.Int32  // progress goroutines
-	ended   chan struct{} // closed when the last of them has ended
-	first   chan struct{} // closed when the first loop's has ended: the others go on if its poller fails
-
-	netpolled  atomic.Int64  // when pollNetpoller last woke the netpoller, as a time since epoch
-	netpolling atomic.Bool   // a goroutine is in pollNetpoller
-	awake      chan struct{} // has a token if the first progress goroutine has run since it was taken
-}
 
 // startProgress starts the device's progress goroutines, one for each loop. They serve every stream
 // that no program polls: streams of applications that wait for a completion event, and targets of
@@ -194,15 +80,6 @@ func (p *progressState) isAwake() {
 	case p.awake <- struct{}{}:
 	default:
 	}
-}
-
-// stopProgress ends the progress goroutines and waits until they have ended. There are no QPs any
-// more. It closes lingering connections at once.
-func (d *device) stopProgress() {
-	d.closing.stop()
-	d.stalls.stop()
-	d.prog.cancel()
-	<-d.prog.ended
 }
 
 // serveAndYield serves what is ready, and lets other goroutines run. Goroutines of connections that
@@ -311,14 +188,21 @@ func (p *progressState) dueAll(moved int) bool {
 	return p.polls.Add(n)%policy.SomeMost < n
 }
 
-func isEOF(err error) bool { return errors.Is(err, io.EOF) }
-
-// keepContext reports whether one more stream may keep its receive context, because part of a long
-// FPDU has come. It may until it has stood still from one check of stalled streams to the next.
-func (p *progressState) keepContext() bool {
-	if p.kept.Add(1) <= policy.ContextsKept {
-		return true
+// fail is called when a poller has failed, so that arrivals are no longer seen. It raises
+// EventDeviceFatal once, and ends all connections, so that no program waits forever.
+func (d *device) fail(err error) {
+	if d.fatal.Swap(true) {
+		return // another progress goroutine has reported it
 	}
-	p.kept.Add(-1)
-	return false
+	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
+	d.qpnMu.Lock()
+	qps := slices.Collect(maps.Values(d.qpns))
+	d.qpnMu.Unlock()
+	for _, q := range qps {
+		if q != nil {
+			q.mu.Lock()   // enterRTS has returned, or finds the device failed
+			q.mu.Unlock() //nolint:staticcheck // waits for the holder
+			q.abort(fmt.Errorf("%w: %w", errDeviceFatal, err))
+		}
+	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -75,6 +76,18 @@ func (q *qp) initAttr() provider.QPInitAttr {
 
 // defaultAccess is what Query returns until the program sets the QP's access.
 const defaultAccess = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
+
+// CreateQP implements provider.PD.
+func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	if p.Refs.Closed() {
+		return nil, failClosed("ibv_create_qp", p.name())
+	}
+	q, err := newQP(p, init)
+	if err != nil {
+		return nil, err // not q: a nil *qp is not a nil interface
+	}
+	return q, nil
+}
 
 // newQP makes a QP of p in RESET. The QP holds p and is attached to its CQs until it is closed.
 func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
@@ -198,6 +211,17 @@ func (q *qp) name() string { return fmt.Sprintf("qp %d", q.qpn) }
 
 func (q *qp) getState() provider.QPState { return provider.QPState(q.state.Load()) }
 
+// setState changes the state. mu is held.
+func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
+
+// signalsAll returns the flag that each work request has because of SQSigAll.
+func (q *qp) signalsAll() provider.SendFlags {
+	if q.init.SQSigAll {
+		return provider.SendSignaled
+	}
+	return 0
+}
+
 // Close implements provider.QP. As with siw, a connection ends with a FIN after the FPDU under way,
 // without a Terminate. Posted work is flushed before Close returns; nothing completes afterwards.
 // It must not be called from onDown.
@@ -238,4 +262,191 @@ func (q *qp) refusePosts() {
 	q.closed.Store(true)
 	q.rq.mu.Unlock()
 	q.sq.mu.Unlock()
+}
+
+// checkCap checks the sizes of a new QP.
+func checkCap(c *provider.QPCap) error {
+	for _, size := range []struct {
+		name             string
+		value, low, high int
+	}{
+		{"MaxSendWR", c.MaxSendWR, 1, maxQPWR}, // siw has no QP without a send queue either
+		{"MaxRecvWR", c.MaxRecvWR, 0, maxQPWR},
+		{"MaxSendSGE", c.MaxSendSGE, 0, maxSGE},
+		{"MaxRecvSGE", c.MaxRecvSGE, 0, maxSGE},
+		{"MaxInlineData", c.MaxInlineData, 0, maxInline},
+	} {
+		if size.value < size.low || size.value > size.high {
+			return outside(size.name, size.value, size.low, size.high)
+		}
+	}
+	return nil
+}
+
+// srq returns the QP's SRQ, nil if it has none.
+func (q *qp) srq() *srq {
+	if q.shared == nil {
+		return nil
+	}
+	return q.shared.srq
+}
+
+// frontRecv returns the receive for the message under way, its SGEs and their PD: the oldest of the
+// QP's own queue, or the one taken from the SRQ. The receive is nil if there is none.
+func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
+	if q.shared != nil {
+		return q.shared.front()
+	}
+	w, sges := q.rq.front()
+	return w, sges, q.pd
+}
+
+// wcOpcodes maps operations to the opcodes of their completions.
+var wcOpcodes = [...]provider.WCOpcode{
+	provider.WRRDMAWrite:        provider.WCRDMAWrite,
+	provider.WRRDMAWriteWithImm: provider.WCRDMAWrite,
+	provider.WRSend:             provider.WCSend,
+	provider.WRSendWithImm:      provider.WCSend,
+	provider.WRRDMARead:         provider.WCRDMARead,
+	provider.WRSendWithInv:      provider.WCSend,
+
+	provider.WRAtomicCmpAndSwp:       provider.WCCompSwap,
+	provider.WRAtomicFetchAdd:        provider.WCFetchAdd,
+	provider.WRMaskedAtomicCmpAndSwp: provider.WCCompSwap,
+	provider.WRMaskedAtomicFetchAdd:  provider.WCFetchAdd,
+
+	provider.WRBindMW:   provider.WCBindMW,
+	provider.WRLocalInv: provider.WCLocalInv,
+	opRegMR:             provider.WCRegMR,
+}
+
+// finishSends notes that the Sends and Writes before WQE out are over, and reports what can be
+// reported now.
+//
+//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
+func (q *qp) finishSends(out uint32) {
+	q.sq.done.Lock()
+	q.sq.out = out
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// finishWQE records that WQE i, one of flaggedOps, has finished: a Read, an atomic operation, or
+// work on our own memory. It reports what can be reported now.
+func (q *qp) finishWQE(i uint32) {
+	q.sq.done.Lock()
+	q.sq.at(i).finished = true
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// reportSends reports finished WQEs up to the first unfinished one. sq.done is held.
+func (q *qp) reportSends() {
+	s := &q.sq
+	always := q.signalsAll()
+	for tail := s.tail.Load(); s.head != tail; s.head++ {
+		w := s.at(s.head)
+		switch {
+		case flaggedOps.has(w.op):
+			if !w.finished {
+				return
+			}
+			if s.head == s.out {
+				s.out++ // it is never less than head
+			}
+		case int32(s.out-s.head) <= 0: // from here on, only work that the peer has answered is over
+			return
+		}
+		if (w.flags|always)&provider.SendSignaled == 0 {
+			continue
+		}
+		wc := provider.WC{WRID: w.wrid, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		if answeredOps.has(w.op) {
+			wc.ByteLen = w.length
+		}
+		s.free.report(s.head + 1) // before the completion can be seen
+		q.sendCQ.push(wc, false)
+	}
+}
+
+// failSend records the status with which WQE i fails; flushing reports it.
+func (q *qp) failSend(i uint32, status provider.WCStatus) {
+	q.sq.done.Lock()
+	q.sq.at(i).status = status
+	q.sq.done.Unlock()
+}
+
+// finishRecv reports the receive of the message that has ended. That is the one taken from the SRQ,
+// or the WQE at the head of the receive queue, whose place becomes free. wc.Opcode is zero for
+// WCRecv. Only the receive side calls finishRecv.
+func (rx *receiver) finishRecv(wc provider.WC, solicited bool) {
+	q := rx.q
+	if q.shared != nil {
+		wc.WRID = q.finishShared()
+	} else {
+		h := q.rq.head.Load()
+		wc.WRID = q.rq.at(h).wrid
+		q.countRecv(q.rq.tail.Load() - h - 1)
+		q.rq.head.Store(h + 1)
+	}
+	wc.QPN = q.qpn
+	wc.Opcode |= provider.WCRecv // a bit that all receives have
+	q.recvCQ.push(wc, solicited)
+}
+
+// finishShared ends the use of the receive of the message that has ended, on a QP without a receive
+// queue, and returns the WRID.
+func (q *qp) finishShared() (wrid uint64) {
+	q.shared.held = false
+	return q.shared.wqe.wrid
+}
+
+// counts is what a QP counts. It is made when the first message is sent or received, so an idle
+// connection has none. Sender and receiver write plain fields, each under the lock of its side of
+// the stream; the two sides have separate cache lines.
+type counts struct {
+	sent provider.Traffic // guarded by tx.mu
+	_    [16]byte
+
+	received provider.Traffic // guarded by rx.mu
+	lowest   uint32           // guarded by rx.mu; see QPStats.LowestRecvs; math.MaxUint32 for none
+	_        [12]byte
+
+	// These events are rare, and any goroutine counts them.
+	flushedSends, flushedRecvs, crcErrors atomic.Uint64
+}
+
+// counters returns the counts of q. The first call allocates them; the compiler inlines the
+// others.
+func (q *qp) counters() *counts {
+	if n := q.counts.Load(); n != nil {
+		return n
+	}
+	return q.newCounters()
+}
+
+func (q *qp) newCounters() *counts {
+	q.counts.CompareAndSwap(nil, &counts{lowest: math.MaxUint32})
+	return q.counts.Load()
+}
+
+// countOne adds a message of n bytes.
+func countOne(c *provider.OpCount, n uint32) {
+	c.Messages++
+	c.Octets += uint64(n)
+}
+
+// countSegment counts a segment that was placed. rx.mu is held.
+func countSegment(c *provider.OpCount, octets int, last bool) {
+	c.Octets += uint64(octets)
+	if last {
+		c.Messages++
+	}
+}
+
+// countRecv notes that a message has taken a receive, and how many receives are left.
+func (q *qp) countRecv(left uint32) {
+	if n := q.counters(); left < n.lowest {
+		n.lowest = left
+	}
 }

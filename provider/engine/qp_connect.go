@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -81,9 +82,6 @@ func outboundDepth(p mpa.Params) int {
 	return p.ORD
 }
 
-// sendsRTR reports whether this end begins with an RTR indication.
-func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitFirstFPDU }
-
 func (q *qp) enterRTS(s *stream, ord int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,10 +119,12 @@ func (q *qp) checkConnectable() error {
 //rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close
 func (q *qp) disconnect() { _ = q.startClosing(false) }
 
-// abort resets the connection at once. Without one it does nothing.
-func (q *qp) abort(cause error) {
-	if s := q.stream.Load(); s != nil {
-		s.fail(&ending{cause: cause, reset: true})
-		s.settle()
+// HoldEnd implements provider.EndHolder.
+func (q *qp) HoldEnd() (release func()) {
+	s := q.stream.Load()
+	if s == nil {
+		return func() {}
 	}
+	s.closer.hold(1)
+	return sync.OnceFunc(func() { s.closer.hold(-1) })
 }

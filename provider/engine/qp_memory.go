@@ -14,9 +14,6 @@ import (
 // nothing, and take their turn in the send queue. When such work is done, all earlier posts have
 // been handed to the socket or copied. It is done before anything later begins.
 
-// opRegMR stands for provider.WRRegMR in the send queue, whose opcodes are below 32.
-const opRegMR provider.WROpcode = 31
-
 const memoryFlags = provider.SendFence | provider.SendSignaled
 
 var (

@@ -38,14 +38,6 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	return n, err
 }
 
-// failPost returns the error of a post to object that refuses work request n of the list.
-func failPost(op, object string, n int, err error) error {
-	if err != os.ErrClosed { // compared by value: it concerns no work request
-		object = fmt.Sprintf("%s, work request %d", object, n)
-	}
-	return fail(op, object, err)
-}
-
 // enqueueSends returns how many of wrs it has put into the send queue, and whether they are
 // deferred.
 func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
@@ -198,16 +190,6 @@ func (q *qp) checkExtension(off error) error {
 	return nil
 }
 
-// sgeOctets returns the bytes of the SGEs. It can't overflow, because there are few SGEs with
-// 32-bit lengths.
-func sgeOctets(sges []provider.SGE) uint64 {
-	var n uint64
-	for i := range sges {
-		n += uint64(sges[i].Length)
-	}
-	return n
-}
-
 // PostRecv implements provider.QP. Receives are accepted in every state, and flushed in ERR.
 // Errors: EINVAL for too many SGEs, ENOMEM when the queue is full.
 func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
@@ -246,4 +228,22 @@ func (q *qp) enqueueRecvs(wrs []provider.RecvWR) (int, error) {
 		tail++
 	}
 	return len(wrs), nil
+}
+
+// sendQueueFull returns the error of a full send queue. sq.mu is held. Programs fill queues on
+// purpose, so a refusal must be cheap: long queues are not searched for a signalled work request.
+func (q *qp) sendQueueFull(tail uint32) error {
+	s := &q.sq
+	e := &fullError{queue: "send", places: q.init.MaxSendWR}
+	if st := q.stream.Load(); st != nil {
+		e.awaiting = !st.maySend.Load()
+	}
+	if q.init.SQSigAll || e.places > 1024 {
+		return e
+	}
+	e.silent = true
+	for i := s.free.Load(); i != tail && e.silent; i++ {
+		e.silent = s.at(i).flags&provider.SendSignaled == 0
+	}
+	return e
 }

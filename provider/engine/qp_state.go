@@ -8,9 +8,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// setState changes the state. mu is held.
-func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
-
 // enterError moves the QP to ERR and flushes posted work. It may be called several times, even when
 // the QP is in ERR; the first cause stays. s is the stream that has ended, nil if there was none.
 // If the QP has another stream, it has just been connected, and that stream is failed instead.
@@ -53,6 +50,68 @@ func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	}
 	q.rq.done.Unlock()
 	return sends
+}
+
+// flushSends completes everything in the send queue in error, even unsignalled WQEs, and reports
+// whether there was anything. It also flushes WQEs that had finished after an unfinished one,
+// because nothing succeeds after a failure. The QP is in ERR, and sq.done is held.
+//
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
+//rfc:5041 DDP-6.2.2-02 Outstanding requests complete in error
+func (q *qp) flushSends() bool {
+	s := &q.sq
+	tail := s.tail.Load()
+	any := s.head != tail
+	flushed := uint64(0)
+	for h := s.head; h != tail; h++ {
+		if s.at(h).status == provider.WCSuccess {
+			flushed++
+		}
+	}
+	if flushed > 0 {
+		q.counters().flushedSends.Add(flushed)
+	}
+	for ; s.head != tail; s.head++ {
+		w := s.at(s.head)
+		status := w.status
+		if status == provider.WCSuccess {
+			status = provider.WCWRFlushErr
+		}
+		wc := provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		s.dropMemory(s.head)
+		s.free.report(s.head + 1)
+		q.sendCQ.push(wc, true)
+	}
+	s.out = s.head // for the next connection
+	return any
+}
+
+// flushRecvs completes everything in the receive queue in error. first is the status of the oldest
+// receive if that is not a flush. The QP is in ERR, and rq.done is held.
+func (q *qp) flushRecvs(first provider.WCStatus) {
+	if q.shared != nil {
+		q.flushShared(first)
+		return
+	}
+	r := &q.rq
+	status := first
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+	}
+	h, tail := r.head.Load(), r.tail.Load()
+	flushed := uint64(tail - h)
+	if flushed > 0 && status != provider.WCWRFlushErr {
+		flushed-- // the first has failed by itself
+	}
+	if flushed > 0 {
+		q.counters().flushedRecvs.Add(flushed)
+	}
+	for ; h != tail; h++ {
+		wc := provider.WC{WRID: r.at(h).wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}
+		r.head.Store(h + 1)
+		q.recvCQ.push(wc, true)
+		status = provider.WCWRFlushErr
+	}
 }
 
 // flushIfError is called after a post that found no stream. Posts in ERR complete at once.
@@ -192,6 +251,42 @@ func (q *qp) startClosing(notify bool) error {
 	return nil
 }
 
+// disconnect ends this stream gracefully, as qp.disconnect does, and no other that the QP may have
+// by then.
+func (s *stream) disconnect() { s.closeGracefully(false) }
+
+// closeGracefully begins the graceful end that disconnect describes. With notify, EventSQDrained is
+// raised when our FIN is sent, or at once if it is sent already. It reports whether the QP had this
+// stream.
+func (s *stream) closeGracefully(notify bool) bool {
+	to := phaseClosing
+	if notify {
+		to = phaseClosingNotify
+	}
+	q := s.q
+	q.transmitDeferred()
+	q.mu.Lock()
+	if q.stream.Load() != s {
+		q.mu.Unlock()
+		return false
+	}
+	q.setState(provider.QPSQD)
+	from := s.enter(to)
+	q.mu.Unlock()
+	switch {
+	case from == phaseOpen:
+		s.closer.watchClosing()
+		s.tx.resume()
+	case from == phaseFINSent && notify:
+		s.raiseDrained()
+	}
+	return true
+}
+
+func (s *stream) raiseDrained() {
+	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
+}
+
 // reset drops posted work and unbinds the windows that are bound for the QP's peer, because its
 // next peer must not use them. mu is held, and there is no stream.
 func (q *qp) reset() {
@@ -230,4 +325,12 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 		MaxRdAtomic:     int(q.ord),
 		MaxDestRdAtomic: int(q.ird),
 	}, init, nil
+}
+
+// abort resets the connection at once. Without one it does nothing.
+func (q *qp) abort(cause error) {
+	if s := q.stream.Load(); s != nil {
+		s.fail(&ending{cause: cause, reset: true})
+		s.settle()
+	}
 }

@@ -96,3 +96,59 @@ func (rx *receiver) pollDirect(budget int) (used int, ok bool) {
 	rx.s.settle()
 	return used, true
 }
+
+// toPart moves the unconsumed bytes of the context to a part.
+func (rx *receiver) toPart() {
+	rx.part = rx.s.dev.prog.parts.Get()
+	rx.part.fill(rx.c.b[rx.r:rx.w], int(rx.need))
+	rx.part.count(&rx.s.dev.prog.partOctets)
+	rx.r, rx.w = 0, 0
+}
+
+// fromPart moves the bytes of the part back to the context.
+func (rx *receiver) fromPart() {
+	rx.r, rx.w = 0, copy(rx.c.b, rx.part.b)
+	if rx.part.need > rx.w {
+		rx.need = uint32(rx.part.need)
+	}
+	rx.dropPart()
+}
+
+// dropPart gives the part back.
+func (rx *receiver) dropPart() {
+	if rx.part != nil {
+		rx.part.b = nil
+		rx.part.count(&rx.s.dev.prog.partOctets)
+		rx.s.dev.prog.parts.Put(rx.part)
+		rx.part = nil
+	}
+}
+
+// readPart reads once, into the part in which an FPDU has begun. Its results are those of readMore.
+func (rx *receiver) readPart() (int, bool) {
+	p := rx.part
+	space := p.room()
+	p.count(&rx.s.dev.prog.partOctets)
+	p.iov[0] = space
+	n, err := rx.s.conn.Readv(p.iov[:])
+	p.iov[0] = nil
+	if n == 0 {
+		rx.readFailed(err)
+		return 0, false
+	}
+	p.b = p.b[:len(p.b)+n]
+	if len(p.b) == p.need {
+		rx.ensureContext()
+		rx.parse()
+	}
+	return n, n == len(space)
+}
+
+// unkeep takes the receive context from a stream that has kept it for too long. rx.mu is held.
+func (rx *receiver) unkeep() {
+	if !rx.kept || rx.c == nil {
+		return
+	}
+	rx.toPart()
+	rx.giveContext()
+}

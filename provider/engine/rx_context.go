@@ -170,58 +170,21 @@ func (p *rxPart) count(all *atomic.Int64) {
 // isLong reports whether the rest of the FPDU is to be read into the part itself.
 func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
 
-// toPart moves the unconsumed bytes of the context to a part.
-func (rx *receiver) toPart() {
-	rx.part = rx.s.dev.prog.parts.Get()
-	rx.part.fill(rx.c.b[rx.r:rx.w], int(rx.need))
-	rx.part.count(&rx.s.dev.prog.partOctets)
-	rx.r, rx.w = 0, 0
+// useObject makes n bytes of a region that is an object, and in use for the peer, the destination
+// of the payload.
+func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
+	c.pieces = append(c.pieces[:0], m.Piece(to, uint64(n)))
 }
 
-// fromPart moves the bytes of the part back to the context.
-func (rx *receiver) fromPart() {
-	rx.r, rx.w = 0, copy(rx.c.b, rx.part.b)
-	if rx.part.need > rx.w {
-		rx.need = uint32(rx.part.need)
-	}
-	rx.dropPart()
+// resolveObjects does what resolve does if one of the regions is an object.
+func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	var ok bool
+	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
+	return ok
 }
 
-// dropPart gives the part back.
-func (rx *receiver) dropPart() {
-	if rx.part != nil {
-		rx.part.b = nil
-		rx.part.count(&rx.s.dev.prog.partOctets)
-		rx.s.dev.prog.parts.Put(rx.part)
-		rx.part = nil
-	}
-}
-
-// readPart reads once, into the part in which an FPDU has begun. Its results are those of readMore.
-func (rx *receiver) readPart() (int, bool) {
-	p := rx.part
-	space := p.room()
-	p.count(&rx.s.dev.prog.partOctets)
-	p.iov[0] = space
-	n, err := rx.s.conn.Readv(p.iov[:])
-	p.iov[0] = nil
-	if n == 0 {
-		rx.readFailed(err)
-		return 0, false
-	}
-	p.b = p.b[:len(p.b)+n]
-	if len(p.b) == p.need {
-		rx.ensureContext()
-		rx.parse()
-	}
-	return n, n == len(space)
-}
-
-// unkeep takes the receive context from a stream that has kept it for too long. rx.mu is held.
-func (rx *receiver) unkeep() {
-	if !rx.kept || rx.c == nil {
-		return
-	}
-	rx.toPart()
-	rx.giveContext()
+// dropObjects undoes useObject and resolveObjects.
+func (c *rxContext) dropObjects() {
+	memory.ReleasePieces(c.pieces)
+	c.pieces = nil
 }

@@ -192,3 +192,54 @@ func (rx *receiver) framingError(err error) {
 	}
 	rx.refuse(e, nil, 0, nil)
 }
+
+// terminateText returns the name of a Terminate's code, and the message that the peer refused.
+func terminateText(t *rdmap.ReceivedTerminate) string {
+	return fmt.Sprintf("%s (bytes % x, %s layout)%s", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw,
+		t.Layout, terminateAbout(t))
+}
+
+// terminateAbout describes the message of ours that the peer refused, as far as its Terminate shows
+// it.
+func terminateAbout(t *rdmap.ReceivedTerminate) string {
+	noHeader := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer && !t.HaveDDP
+	switch about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead); {
+	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0 && !t.HaveRead:
+		return ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
+	case t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer &&
+		t.Code == iwarp.DDPTaggedInvalidSTag && about != "":
+		return about + "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
+	case about != "":
+		return about
+	case t.Layer != iwarp.LayerLLP && t.EType == 0:
+		return ", about memory of the peer's own: a receive, the sink of a Read, what it sends, or a " +
+			"region over an object or file that failed"
+	case noHeader && t.Code == iwarp.DDPUntaggedNoBuffer:
+		return ", about a Send for which there was no receive"
+	case noHeader && t.Code == iwarp.DDPUntaggedMessageTooLong:
+		return ", about a Send that is longer than the receive for it"
+	}
+	return ""
+}
+
+// eventOf returns the asynchronous event for a fault in what the peer sent. siw raises the same
+// events: an access error for memory that the peer may not use, and a fatal error for a message
+// that does not fit its queue. It raises none for an unknown STag, a lack of receives, or faults
+// that are found before the message is known.
+func eventOf(err error) (provider.AsyncEventType, bool) {
+	switch err {
+	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds,
+		errRecvSGE, errSinkSGE,
+		rdmap.ErrAtomicNotAssociated, rdmap.ErrAtomicAccess, rdmap.ErrAtomicTOWrap, rdmap.ErrAtomicBaseBounds:
+		return provider.EventQPAccessErr, true
+	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess,
+		rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds,
+		rdmap.ErrAtomicOp, rdmap.ErrAtomicAlignment:
+		return provider.EventQPReqErr, true
+	case ddp.ErrInvalidQN, ddp.ErrMSNRange, ddp.ErrInvalidMO, ddp.ErrTooLong, ddp.ErrMessageLength,
+		ddp.ErrSTagChanged,
+		rdmap.ErrResponseSTag, rdmap.ErrResponseTO, rdmap.ErrResponseLong, rdmap.ErrResponseEnd:
+		return provider.EventQPFatal, true
+	}
+	return 0, false
+}

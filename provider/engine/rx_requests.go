@@ -60,10 +60,6 @@ func (rx *receiver) handleAtomicRequest(a *rdmap.Action, h *ddp.Header, payload 
 	rx.resumeTx = true
 }
 
-// The verbs use only part of RFC 7306's Immediate Data. The message has eight bytes, and libibverbs
-// has four: they are the first four, in network order, as with cxgb4. The others are zero.
-const immShift = 32
-
 // handleImmediate reports the peer's Immediate Data with the oldest receive. After a Write it
 // completes as libibverbs' Write with immediate data, with the Write's length. Whether the peer
 // posted it as one can't be seen.

@@ -328,24 +328,6 @@ func (rx *receiver) deliver(a *rdmap.Action, h *ddp.Header) {
 	}
 }
 
-// finishRecv reports the receive of the message that has ended. That is the one taken from the SRQ,
-// or the WQE at the head of the receive queue, whose place becomes free. wc.Opcode is zero for
-// WCRecv. Only the receive side calls finishRecv.
-func (rx *receiver) finishRecv(wc provider.WC, solicited bool) {
-	q := rx.q
-	if q.shared != nil {
-		wc.WRID = q.finishShared()
-	} else {
-		h := q.rq.head.Load()
-		wc.WRID = q.rq.at(h).wrid
-		q.countRecv(q.rq.tail.Load() - h - 1)
-		q.rq.head.Store(h + 1)
-	}
-	wc.QPN = q.qpn
-	wc.Opcode |= provider.WCRecv // a bit that all receives have
-	q.recvCQ.push(wc, solicited)
-}
-
 // countPlaced counts a placed segment of any kind. rx.mu is held.
 func (rx *receiver) countPlaced(a *rdmap.Action) {
 	r := &rx.q.counters().received

@@ -44,9 +44,9 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "the count of Sends that are over goes on from the last connection",
 		edits: []edit{
-			{"qp_complete.go", "\ts.out = s.head // for the next connection\n", ""},
+			{"qp_state.go", "\ts.out = s.head // for the next connection\n", ""},
 			{"sendqueue.go", "\ts.out = s.head // for the next connection\n", ""},
-			{"qp_complete.go", "case int32(s.out-s.head) <= 0:", "case s.head == s.out:"},
+			{"qp.go", "case int32(s.out-s.head) <= 0:", "case s.head == s.out:"},
 		},
 		protocol: "a queue pair is used again",
 	},
@@ -71,7 +71,7 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{"tx_transmit.go", "if tx.s.over() || tx.s.at() >= phaseFINSent || tx.err != nil {",
 				"if tx.s.at() == phaseFINSent || tx.err != nil {"},
-			{"tx_memory.go", "tx.fault == nil && !tx.s.over() && tx.next", "tx.fault == nil && tx.next"},
+			{"tx_fill.go", "tx.fault == nil && !tx.s.over() && tx.next", "tx.fault == nil && tx.next"},
 		},
 		protocol: "registration on a responder that may not send, and its end",
 	},
@@ -164,7 +164,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a graceful end begins without a look whether the QP has the stream",
 		edits: []edit{
-			{"stream.go", "if q.stream.Load() != s {", "if false {"},
+			{"qp_state.go", "if q.stream.Load() != s {", "if false {"},
 		},
 		protocol: "to SQD with notification while the connection ends",
 	},

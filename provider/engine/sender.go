@@ -122,33 +122,6 @@ func (tx *sender) undo() {
 	tx.b.Undo(&tx.seg)
 }
 
-// holdBatch copies what is left of the batch, until the socket has room, and gives the batch back.
-// It does nothing if the batch still uses regions.
-func (tx *sender) holdBatch() {
-	if tx.b == nil {
-		return
-	}
-	if tx.held = tx.b.Hold(); tx.held != nil {
-		tx.dropBatch()
-	}
-}
-
-// restoreBatch undoes holdBatch.
-func (tx *sender) restoreBatch() {
-	if tx.held == nil {
-		return
-	}
-	tx.b = tx.s.dev.prog.batches.Get()
-	tx.b.Restore(tx.held, &tx.format)
-	tx.held = nil
-}
-
-// resume transmits what there is to transmit, or leaves that to the goroutine that holds tx.mu.
-func (tx *sender) resume() {
-	tx.run(policy.BudgetMost)
-	tx.s.settle()
-}
-
 // run transmits as tx.resume does, but does not settle, because the receive side does so when it
 // releases its lock. budget bounds everything that this call sends, even if more is posted while it
 // runs. tx.run returns how much of the budget it used, and whether the turn ended before the work

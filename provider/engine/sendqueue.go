@@ -151,6 +151,9 @@ func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
 	}
 }
 
+// opRegMR stands for provider.WRRegMR in the send queue, whose opcodes are below 32.
+const opRegMR provider.WROpcode = 31
+
 // opSet is a set of opcodes, which are below 32.
 type opSet uint32
 

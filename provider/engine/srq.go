@@ -254,3 +254,102 @@ func (r *srq) Close() error {
 	r.pd.Refs.Drop()
 	return nil
 }
+
+// sharedRecv replaces the receive queue of a QP whose receives come from an SRQ, or from a queue
+// that the program keeps. It holds the receive of the message under way. The receive side of the
+// stream uses it; when the stream is over, flushing does, under rq.done.
+type sharedRecv struct {
+	srq  *srq                // nil if the program keeps the queue
+	own  provider.RecvSource // the queue that the program keeps
+	pd   *pd                 // PD of the receives' SGEs
+	held bool
+	wqe  recvWQE
+	sges []provider.SGE // room for as many SGEs as a receive of the SRQ has
+}
+
+// share makes one more QP a dependant of s.
+func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
+	r, ok := s.(*srq)
+	if !ok || r == nil || r.pd.dev != d {
+		return nil, failForeign(op, "SRQ")
+	}
+	if !r.refs.Hold() {
+		return nil, failClosed(op, "srq")
+	}
+	return &sharedRecv{srq: r, pd: r.pd, sges: make([]provider.SGE, r.maxSGE)}, nil
+}
+
+// unshare undoes share.
+func (q *qp) unshare() {
+	if r := q.srq(); r != nil {
+		r.refs.Drop()
+	}
+}
+
+// nextRecv takes the oldest receive of a queue that the program keeps. It reports false if there
+// is none.
+func nextRecv(from provider.RecvSource, w *recvWQE, sges []provider.SGE) bool {
+	returned := false
+	defer mustReturn(&returned)
+	wrid, n, ok := from.NextRecv(sges)
+	returned = true
+	if !ok {
+		return false
+	}
+	*w = recvWQE{wrid: wrid, length: uint32(min(sgeOctets(sges[:n]), maxMsgSize)), nsge: uint16(n)}
+	return true
+}
+
+// front returns the receive of the message under way, its SGEs and their PD; nil if there is none.
+// It is called for each segment, and again for the rest of a segment. The first call for a message
+// takes a receive.
+func (h *sharedRecv) front() (*recvWQE, []provider.SGE, *pd) {
+	if !h.held {
+		if h.srq != nil {
+			h.held = h.srq.pop(&h.wqe, h.sges)
+		} else {
+			h.held = nextRecv(h.own, &h.wqe, h.sges)
+		}
+		if !h.held {
+			return nil, nil, h.pd
+		}
+	}
+	return &h.wqe, h.sges[:h.wqe.nsge], h.pd
+}
+
+// flushShared completes the receive of the message under way, if there is one, in error: with
+// status, or as flushed if that is WCSuccess. Receives in the SRQ stay for other QPs; receives of a
+// queue that the program keeps for this QP are flushed. The QP is in ERR, and rq.done is held.
+func (q *qp) flushShared(status provider.WCStatus) {
+	h := q.shared
+	if h.held {
+		h.held = false
+		q.flushTaken(status)
+	}
+	if h.own != nil {
+		for nextRecv(h.own, &h.wqe, h.sges) {
+			q.flushTaken(provider.WCSuccess)
+		}
+	}
+}
+
+// flushTaken completes the taken receive in error: with status, or as flushed.
+func (q *qp) flushTaken(status provider.WCStatus) {
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+		q.counters().flushedRecvs.Add(1)
+	}
+	q.recvCQ.push(provider.WC{WRID: q.shared.wqe.wrid, Status: status, Opcode: provider.WCRecv,
+		QPN: q.qpn}, true)
+}
+
+// recvRefusal returns why the QP has no receive queue of its own; err if it has one.
+func (q *qp) recvRefusal(err error) error {
+	switch {
+	case q.srq() != nil:
+		return errHasSRQ
+	case q.shared != nil:
+		return errHasSource
+	}
+	return err
+}

@@ -326,8 +326,3 @@ func (st *stall) checkTx(now time.Time) {
 		st.tx = stallSide{on: true, since: now, at: at, owed: s.tx.owed()}
 	}
 }
-
-// hasPassed reports whether limit has passed since then. A limit of 0 or less never passes.
-func hasPassed(now, then time.Time, limit time.Duration) bool {
-	return limit > 0 && now.Sub(then) >= limit
-}

@@ -1,13 +1,20 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
+	"os"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/cm"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -70,9 +77,8 @@ type streamParams struct {
 	RTR                                 mpa.RTR
 }
 
-// disconnect ends this stream gracefully, as qp.disconnect does, and no other that the QP may have
-// by then.
-func (s *stream) disconnect() { s.closeGracefully(false) }
+// sendsRTR reports whether this end begins with an RTR indication.
+func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitFirstFPDU }
 
 // Ready implements transport.Handler.
 func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, policy.BudgetMost) }
@@ -141,6 +147,9 @@ func (s *stream) down(e *ending) {
 	s.onDown(e.cause)
 }
 
+// peer implements closingConn.
+func (s *stream) peer() netip.Addr { return cm.PeerOf(s.conn) }
+
 // finish makes both sides give back what they hold, and detaches the stream from its QP. It returns
 // the phase before. rx.mu and tx.mu are held.
 func (s *stream) finish(e *ending) (from phase) {
@@ -153,38 +162,6 @@ func (s *stream) finish(e *ending) (from phase) {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
 	return s.enter(phaseFinished) // last: who reads the phase relies on the QP being in ERR
-}
-
-// closeGracefully begins the graceful end that disconnect describes. With notify, EventSQDrained is
-// raised when our FIN is sent, or at once if it is sent already. It reports whether the QP had this
-// stream.
-func (s *stream) closeGracefully(notify bool) bool {
-	to := phaseClosing
-	if notify {
-		to = phaseClosingNotify
-	}
-	q := s.q
-	q.transmitDeferred()
-	q.mu.Lock()
-	if q.stream.Load() != s {
-		q.mu.Unlock()
-		return false
-	}
-	q.setState(provider.QPSQD)
-	from := s.enter(to)
-	q.mu.Unlock()
-	switch {
-	case from == phaseOpen:
-		s.closer.watchClosing()
-		s.tx.resume()
-	case from == phaseFINSent && notify:
-		s.raiseDrained()
-	}
-	return true
-}
-
-func (s *stream) raiseDrained() {
-	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
 }
 
 // unwatched is the set of reasons why a stream is not watched for arrivals. An empty set means that
@@ -319,3 +296,191 @@ func (s *stream) closing() bool { return s.at() >= phaseClosing }
 
 // hasFinished reports whether the QP has let go of the stream.
 func (s *stream) hasFinished() bool { return s.at() >= phaseFinished }
+
+// ending is why and how a stream ends.
+type ending struct {
+	cause error // for QP.Cause
+
+	terminate []byte // payload of the Terminate to send, nil for none
+	reset     bool   // RST instead of FIN
+	lost      bool   // the connection is lost
+
+	event      provider.AsyncEventType // to raise, if raise
+	raise      bool
+	recvStatus provider.WCStatus // status of the receive in progress, WCSuccess for a flush
+}
+
+// Faults of this side, about which the peer is sent a Terminate.
+var (
+	errLocalWork        = rdmap.LocalCatastrophe("a work request names memory that it may not use")
+	errLocalCatastrophe = rdmap.LocalCatastrophe("the application ended the stream")
+)
+
+// ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, but has
+// a text of its own, because the text of os.ErrClosed is about files.
+type ownEnd string
+
+func (e ownEnd) Error() string { return string(e) }
+
+// Is implements the protocol of errors.Is.
+func (e ownEnd) Is(target error) bool { return target == os.ErrClosed }
+
+// Ends that this side made.
+const (
+	errModified     ownEnd = "this side moved the queue pair to IBV_QPS_ERR"
+	errDisconnected ownEnd = "this side disconnected"
+	errDestroyed    ownEnd = "this side closed the queue pair"
+	errIDDestroyed  ownEnd = "this side closed the CM id of the connection"
+)
+
+// Other ends without a Terminate.
+var (
+	errPeerClosed   = fmt.Errorf("the peer closed the connection: %w", io.EOF)
+	errPeerCut      = fmt.Errorf("the peer closed the connection inside an FPDU: %w", io.ErrUnexpectedEOF)
+	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was "+
+		"reset: %w", os.ErrDeadlineExceeded)
+)
+
+// errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name memory that may not be
+// written. errSinkSGE is the same error for the sink of a Read.
+var (
+	errRecvSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "a receive names memory that may not be written"}
+	errSinkSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the sink of a Read may not be written any more"}
+)
+
+// endTerminate makes the ending of a stream with a Terminate to the peer about err, which is an
+// *iwarp.Error. The arguments are those of rdmap.NewTerminate. It runs once per stream and
+// allocates.
+func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
+	var e *iwarp.Error
+	if !errors.As(err, &e) {
+		panic("engine: a protocol error without a code: " + err.Error())
+	}
+	t := rdmap.NewTerminate(e, seg, segmentLen, read)
+	return &ending{
+		cause: &provider.TerminateError{
+			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
+			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason + aboutHeaders(&t, t.D, t.R),
+		},
+		terminate: t.AppendTo(nil),
+	}
+}
+
+// aboutHeaders says what the headers in a Terminate show of the message that it is about, in the
+// same words at both ends.
+func aboutHeaders(t *rdmap.Terminate, haveDDP, haveRead bool) string {
+	h := &t.DDP
+	op := rdmap.ParseControl(h.ULPCtl).Opcode
+	switch untagged := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer; {
+	case haveRead:
+		return fmt.Sprintf(", about a Read of %d bytes from rkey %#x, address %#x",
+			t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
+	case !haveDDP:
+		return ""
+	case h.Tagged && op == rdmap.OpReadResponse:
+		return fmt.Sprintf(", about a Read Response to STag %#x, address %#x", h.STag, h.TO)
+	case h.Tagged:
+		return fmt.Sprintf(", about a Write to rkey %#x, address %#x", h.STag, h.TO)
+	case h.QN == rdmap.QNReadRequest && op == rdmap.OpReadRequest:
+		return ", about a Read"
+	case h.QN == rdmap.QNReadRequest && op == rdmap.OpAtomicRequest:
+		return ", about an atomic operation"
+	case h.QN == rdmap.QNReadRequest:
+		return ", about a Read or an atomic operation"
+	case h.QN != rdmap.QNSend:
+		return ""
+	case untagged && t.Code == iwarp.DDPUntaggedNoBuffer:
+		return ", about a Send for which there was no receive"
+	case untagged && t.Code == iwarp.DDPUntaggedMessageTooLong:
+		return ", about a Send that is longer than the receive for it"
+	case t.Code == iwarp.RDMAPCannotInvalidate && op.Invalidates():
+		return fmt.Sprintf(", about a Send that invalidates rkey %#x", h.ULP32)
+	}
+	return ""
+}
+
+// explain replaces the text of a Terminate that we send by why, unless that is empty.
+func (e *ending) explain(why string) {
+	var t *provider.TerminateError
+	if why != "" && errors.As(e.cause, &t) {
+		t.Text = iwarp.CodeName(iwarp.Layer(t.Layer), iwarp.EType(t.EType), iwarp.Code(t.ECode)) + ": " + why
+	}
+}
+
+// because records which error of ours caused an ending by Terminate.
+func (e *ending) because(err error) *ending {
+	t, is := e.cause.(*provider.TerminateError)
+	if !is {
+		return e
+	}
+	if w, is := t.Err.(*provider.WorkError); is {
+		w.Err = err
+	} else {
+		t.Err = err
+	}
+	return e
+}
+
+// blame records the work request at fault as the reason of a Terminate that we send, unless it is
+// nil.
+func (e *ending) blame(w *provider.WorkError) {
+	var t *provider.TerminateError
+	if w != nil && errors.As(e.cause, &t) {
+		t.Text = iwarp.CodeName(iwarp.Layer(t.Layer), iwarp.EType(t.EType), iwarp.Code(t.ECode))
+		t.Err = w
+	}
+}
+
+// countEnd counts why a stream has ended. sent says that there was something to send at the end.
+// rx.mu and tx.mu are held.
+func (d *device) countEnd(s *stream, e *ending, sent bool) {
+	var t *provider.TerminateError
+	if errors.As(e.cause, &t) && (t.Remote || sent && e.terminate != nil) {
+		d.tally.terminate(t)
+		d.log.terminate(s, t)
+	}
+	for _, limit := range endLimits {
+		if errors.Is(e.cause, limit.err) {
+			d.tally.refuse(limit.name)
+			d.log.limit(limit.name, s.conn.RemoteAddr())
+			break
+		}
+	}
+}
+
+// endLimits are the limits that end connections.
+var endLimits = []struct {
+	err  error
+	name string
+}{
+	{errFPDUMemory, "FPDUMemory"},
+	{errFPDUTimeout, "FPDUTimeout"},
+	{errSendTimeout, "SendTimeout"},
+	{errCloseTimeout, "CloseTimeout"},
+}
+
+// peerClosed notes that nothing more comes from the peer. The caller holds rx.mu, or closer.mu if
+// the stream has finished.
+func (cl *closer) peerClosed() {
+	if cl.s.hasFinished() {
+		sched.AssertHeld[locks.Linger](&cl.mu)
+	} else {
+		sched.AssertHeld[locks.RX](&cl.s.rx.mu)
+	}
+	cl.eof = true
+}
+
+// resume transmits what there is to transmit, or leaves that to the goroutine that holds tx.mu.
+func (tx *sender) resume() {
+	tx.run(policy.BudgetMost)
+	tx.s.settle()
+}
+
+// The verbs use only part of RFC 7306's Immediate Data. The message has eight bytes, and libibverbs
+// has four: they are the first four, in network order, as with cxgb4. The others are zero.
+const immShift = 32
+
+// rtrCookie marks a Read that no WQE waits for.
+const rtrCookie = 1 << 63

@@ -55,9 +55,6 @@ func (tx *sender) addReadRequest(r *rdmap.ReadRequest) {
 	tx.b.Add(&h, r.AppendTo(room[:0]), 0, false)
 }
 
-// rtrCookie marks a Read that no WQE waits for.
-const rtrCookie = 1 << 63
-
 // fillRTR sends the RTR indication: an empty message after which a responder may send.
 //
 //rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1

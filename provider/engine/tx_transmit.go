@@ -149,14 +149,6 @@ func (tx *sender) limitNotSent() {
 	}
 }
 
-// writeRecords writes to conn, with the limits of records if conn can keep them.
-func writeRecords(conn transport.Conn, bufs [][]byte, records []int) (int, error) {
-	if w, ok := conn.(transport.RecordWriter); ok {
-		return w.WriteRecords(bufs, records)
-	}
-	return conn.Writev(bufs)
-}
-
 // writeRecords writes to the stream's Conn. Whether that can keep the limits of records is known.
 func (tx *sender) writeRecords(bufs [][]byte, records []int) (int, error) {
 	if tx.records != nil {
@@ -217,6 +209,27 @@ func (tx *sender) putOff() bool {
 // unbuilt reports whether there are messages that are not completely built.
 func (tx *sender) unbuilt() bool {
 	return tx.task != taskNone || tx.rtr != 0 || tx.next != tx.q.sq.tail.Load() || tx.s.inbound.Front() != nil
+}
+
+// holdBatch copies what is left of the batch, until the socket has room, and gives the batch back.
+// It does nothing if the batch still uses regions.
+func (tx *sender) holdBatch() {
+	if tx.b == nil {
+		return
+	}
+	if tx.held = tx.b.Hold(); tx.held != nil {
+		tx.dropBatch()
+	}
+}
+
+// restoreBatch undoes holdBatch.
+func (tx *sender) restoreBatch() {
+	if tx.held == nil {
+		return
+	}
+	tx.b = tx.s.dev.prog.batches.Get()
+	tx.b.Restore(tx.held, &tx.format)
+	tx.held = nil
 }
 
 // putBatch gives back the batch, all of which is sent. tx.mu is held.
