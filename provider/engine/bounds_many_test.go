@@ -37,7 +37,7 @@ func manyConns() int {
 	if testkit.Race {
 		n = 1000
 	}
-	if limit := maxDescriptors(); limit < n*5/4 {
+	if limit := maxDescriptors(2 * maxQP); limit < n*5/4 {
 		n = limit * 4 / 5 &^ 7
 	}
 	return n
@@ -178,7 +178,7 @@ func (h *manyHost) close(tasks *sync.WaitGroup) {
 // bounds that docs/bounds.md gives for the sum of these states.
 func TestHalfOfThemAreHostile(t *testing.T) {
 	n := manyConns()
-	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors())
+	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors(2*maxQP))
 	h := newManyHost(t, Options{StartupTimeout: 2 * time.Second}, n)
 	l := testkit.Must(h.ch.CreateID(nil))(t).(*cm.ID)
 	testkit.OK(t, l.BindAddr(netip.AddrPortFrom(ownAddr(), 0)))

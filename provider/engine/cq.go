@@ -411,7 +411,7 @@ func (c *cq) Close() error {
 		c.ch.forget(c)
 		c.ch.refs.Drop()
 	}
-	c.dev.async.forget(func(e provider.AsyncEvent) bool { return e.CQ == c })
+	c.dev.forget(func(e provider.AsyncEvent) bool { return e.CQ == c })
 	c.dev.cqs.Give()
 	c.dev.refs.Drop()
 	return nil

@@ -110,9 +110,7 @@ func (q *qp) transmitAfter(tell func(*deferral)) (used int) {
 	if s == nil {
 		return 0 // the connection is over, and all posts are flushed
 	}
-	used, _ = s.tx.run(policy.BudgetMost)
-	s.settle()
-	return used
+	return s.resume()
 }
 
 // transmitSome transmits deferred posts for a poll that found the CQ empty, or that receives first.

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -50,6 +52,25 @@ type device struct {
 	qpns    map[uint32]*qp // in use; nil while the QP is being made
 	nextQPN uint32
 }
+
+// newDevice makes a device without pollers and connection manager.
+func newDevice(opts Options) *device {
+	d := &device{opts: opts, memory: memory.NewTable(memory.Config{
+		Extensions: opts.Extensions, MaxMR: maxMR, MaxMW: maxMW,
+	}), qpns: make(map[uint32]*qp)}
+	d.async.init(maxAsync)
+	d.log.open(opts.Logger)
+	d.chunks.New = func() *chunk { return new(chunk) }
+	d.chunks.Idle = func(*chunk) bool { return true } // its content has no meaning
+	d.pds.Max, d.cqs.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxQP, maxSRQ
+	var b [4]byte
+	rand.Read(b[:]) // never fails: it ends the program instead
+	d.nextQPN = binary.LittleEndian.Uint32(b[:])
+	return d
+}
+
+// Name implements provider.Device.
+func (d *device) Name() string { return DeviceName }
 
 // Close implements provider.Device. When it returns nil the device has no
 // goroutine left.
@@ -129,6 +150,9 @@ var errDeviceFatal = fmt.Errorf("the device has failed; close it and open anothe
 
 // raise queues an asynchronous event. It never blocks.
 func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }
+
+// forget drops the events that match, because their object is being closed.
+func (d *device) forget(match func(provider.AsyncEvent) bool) { d.async.forget(match) }
 
 // pd is a protection domain. Its children are MRs, MWs, QPs and SRQs.
 type pd struct {

@@ -20,9 +20,6 @@ var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
 // address in the same way.
 var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 
-// Name implements provider.Device.
-func (d *device) Name() string { return DeviceName }
-
 // Transport implements provider.Device.
 func (d *device) Transport() provider.TransportType { return provider.TransportIWARP }
 

@@ -2,14 +2,11 @@ package engine
 
 import (
 	"cmp"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/cm"
-	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -71,21 +68,11 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	d := &device{opts: opts, memory: memory.NewTable(memory.Config{
-		Extensions: opts.Extensions, MaxMR: maxMR, MaxMW: maxMW,
-	}), qpns: make(map[uint32]*qp)}
+	d := newDevice(opts)
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
 	d.cm = cm.New(cmConfig(&d.opts), (*cmDevice)(d))
-	d.async.init(maxAsync)
-	d.log.open(opts.Logger)
-	d.chunks.New = func() *chunk { return new(chunk) }
-	d.chunks.Idle = func(*chunk) bool { return true } // its content has no meaning
-	d.pds.Max, d.cqs.Max, d.qps.Max, d.srqs.Max = maxPD, maxCQ, maxQP, maxSRQ
-	var b [4]byte
-	rand.Read(b[:]) // never fails: it ends the program instead
-	d.nextQPN = binary.LittleEndian.Uint32(b[:])
 	d.startProgress()
 	return d, nil
 }

@@ -2,11 +2,11 @@ package engine
 
 import "golang.org/x/sys/unix"
 
-// maxDescriptors is how many descriptors the process may have.
-func maxDescriptors() int {
+// maxDescriptors returns how many descriptors the process may have, but no more than most.
+func maxDescriptors(most int) int {
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > maxQP*2 {
-		return maxQP * 2
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > uint64(most) {
+		return most
 	}
 	return int(limit.Cur)
 }

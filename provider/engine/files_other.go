@@ -4,4 +4,4 @@ package engine
 
 // maxDescriptors returns a number that limits nothing: without sockets no connection has a
 // descriptor.
-func maxDescriptors() int { return maxQP * 2 }
+func maxDescriptors(most int) int { return most }

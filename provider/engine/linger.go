@@ -142,7 +142,7 @@ func (cl *closer) lingerDrain(left *int) bool {
 		if errors.Is(err, transport.ErrWouldBlock) {
 			return true
 		}
-		cl.peerClosed()
+		cl.s.peerClosed()
 		_ = cl.s.unwatch(readEnded, true)
 		return isEOF(err)
 	}

@@ -122,16 +122,16 @@ func (l *logger) drain() {
 // held logs that a stream sends nothing until the peer has sent something. For a server that speaks
 // first, that is so for a moment on every connection; a server whose peer never speaks waits
 // forever.
-func (l *logger) held(s *stream, sends uint32) {
+func (l *logger) held(qpn uint32, peer netip.AddrPort, sends uint32) {
 	if l.debug {
 		l.add(slog.LevelDebug, "sends are held until the peer's first message: the side that dialled has to send first",
-			slog.Uint64("qp", uint64(s.q.qpn)), slog.String("peer", s.conn.RemoteAddr().String()),
+			slog.Uint64("qp", uint64(qpn)), slog.String("peer", peer.String()),
 			slog.Uint64("sends", uint64(sends)))
 	}
 }
 
 // terminate logs a Terminate.
-func (l *logger) terminate(s *stream, e *provider.TerminateError) {
+func (l *logger) terminate(qpn uint32, peer netip.AddrPort, e *provider.TerminateError) {
 	if l.to == nil {
 		return
 	}
@@ -139,8 +139,8 @@ func (l *logger) terminate(s *stream, e *provider.TerminateError) {
 	if e.Remote {
 		text = "Terminate received"
 	}
-	l.add(slog.LevelWarn, text, slog.Uint64("qp", uint64(s.q.qpn)),
-		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", withoutWRID(e).Error()))
+	l.add(slog.LevelWarn, text, slog.Uint64("qp", uint64(qpn)),
+		slog.String("peer", peer.String()), slog.String("cause", withoutWRID(e).Error()))
 }
 
 // withoutWRID returns e without the WRID of the work request at fault. The WRID may belong to a
@@ -160,7 +160,7 @@ func withoutWRID(e *provider.TerminateError) *provider.TerminateError {
 // AccessRemoteWrite. The engine does not need that right, because it places the answer by the work
 // request. RNICs place it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans
 // are in use.
-func (l *logger) readSink(s *stream, spans []memory.Span) {
+func (l *logger) readSink(qpn uint32, spans []memory.Span) {
 	if l.sinkLogged.Load() {
 		return
 	}
@@ -169,7 +169,7 @@ func (l *logger) readSink(s *stream, spans []memory.Span) {
 		if m.Access()&provider.AccessRemoteWrite == 0 && !l.sinkLogged.Swap(true) {
 			l.add(slog.LevelWarn, "a Read's sink lacks AccessRemoteWrite: iWARP hardware "+
 				"refuses the answer; "+
-				"register it with ibverbs.AccessReadSink", slog.Uint64("qp", uint64(s.q.qpn)),
+				"register it with ibverbs.AccessReadSink", slog.Uint64("qp", uint64(qpn)),
 				slog.String("lkey", fmt.Sprintf("%#x", m.STag())))
 		}
 	}

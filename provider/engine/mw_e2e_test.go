@@ -199,7 +199,7 @@ func TestMemoryWorkFails(t *testing.T) {
 			_, err := a.q.PostSend([]provider.SendWR{wr})
 			testkit.OK(t, w.Close())
 			a.q.stream.Load().tx.mu.Unlock()
-			a.q.stream.Load().tx.resume()
+			a.q.stream.Load().resume()
 			return err
 		}},
 	} {

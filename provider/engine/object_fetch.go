@@ -177,7 +177,7 @@ func (tx *sender) startFetch(pieces []memory.Piece, n uint32, ahead bool) *objec
 			tx.s.orphanOver()
 			return
 		}
-		tx.resume()
+		tx.s.resume()
 	})
 	return f
 }

@@ -155,13 +155,13 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		defer st.rx.mu.Unlock()
 		st.rx.ensureContext()
 		c := st.rx.c
-		c.m, c.mFor = m, &qp{pd: foreign} // as another stream would leave it
+		c.m, c.mFor = m, &memory.Peer{Domain: &foreign.Domain} // as another stream would leave it
 		_, _, err := ofPD(foreign).WriteTarget(m.STag(), m.Addr(), size)
 		testkit.OK(t, err)
 		if st.rx.placeWrite(segment) || octetsOf(m)[0] != 0 {
 			t.Error("a Write went to the region of another stream")
 		}
-		if err := c.resolveWrite(s.qp, m.STag(), m.Addr(), size); err == nil || c.nplace != 0 || c.m != nil {
+		if err := c.resolveWrite(&s.qp.peer, m.STag(), m.Addr(), size); err == nil || c.nplace != 0 || c.m != nil {
 			t.Errorf("the region of another stream was found, error %v", err)
 		}
 		if !c.idle() {

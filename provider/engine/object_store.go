@@ -57,6 +57,15 @@ func (rx *receiver) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) 
 	return true
 }
 
+// keepRun leaves the rest of a run of FPDUs to the store, and reports whether there is a store.
+func (rx *receiver) keepRun(n, ulpduLen int) bool {
+	if rx.store == nil {
+		return false
+	}
+	rx.store.run, rx.store.runULPDU = n, ulpduLen
+	return true
+}
+
 // addStored adds a segment to the store. Nothing is delivered after a segment of a Write, or after
 // any but the last segment of another message. The receiver then goes on to the next segment at
 // once.
@@ -276,6 +285,12 @@ func (rx *receiver) stored(st *objectStore) {
 	}
 	rx.parseRun(st.run, st.runULPDU)
 	rx.receive()
+}
+
+// endObjects ends the waits for objects, whose calls may go on. rx.mu and tx.mu are held.
+func (s *stream) endObjects() {
+	s.rx.endStore()
+	s.tx.endFetch()
 }
 
 // endStore ends the wait for an object, whose call may go on. rx.mu is held.

@@ -235,7 +235,7 @@ func (o *Options) complete() error {
 	setDefault(&o.BusyWait, DefaultBusyWait)
 	files := 2 * maxQP
 	if o.Network == nil {
-		files = maxDescriptors()
+		files = maxDescriptors(files)
 	}
 	setDefault(&o.MaxAccepted, max(1, min(maxQP, files-files/4)))
 	pending := 1024

@@ -87,7 +87,7 @@ func TestPeerClosed(t *testing.T) {
 		s.phase.Store(uint32(p))
 		s.rx.mu.Lock()
 		s.closer.mu.Lock()
-		s.closer.peerClosed()
+		s.peerClosed()
 		if !s.closer.eof || s.at() != p {
 			t.Errorf("%s: eof is %t, the phase %s", p, s.closer.eof, s.at())
 		}

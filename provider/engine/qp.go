@@ -376,11 +376,25 @@ func (q *qp) failSend(i uint32, status provider.WCStatus) {
 	q.sq.done.Unlock()
 }
 
+// workFault says which SGE of WQE i can't be used, and why. It returns nil if all can be used by
+// now.
+func (q *qp) workFault(i uint32) *provider.WorkError {
+	w := q.sq.at(i)
+	var need provider.Access
+	if answeredOps.has(w.op) {
+		need = provider.AccessLocalWrite
+	}
+	why := q.pd.SGEFault(q.sq.sgeRoom(i)[:w.nsge], need)
+	if why == "" {
+		return nil
+	}
+	return &provider.WorkError{Opcode: w.op, WRID: w.wrid, Text: why}
+}
+
 // finishRecv reports the receive of the message that has ended. That is the one taken from the SRQ,
 // or the WQE at the head of the receive queue, whose place becomes free. wc.Opcode is zero for
 // WCRecv. Only the receive side calls finishRecv.
-func (rx *receiver) finishRecv(wc provider.WC, solicited bool) {
-	q := rx.q
+func (q *qp) finishRecv(wc provider.WC, solicited bool) {
 	if q.shared != nil {
 		wc.WRID = q.finishShared()
 	} else {

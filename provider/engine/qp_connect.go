@@ -70,7 +70,7 @@ func (q *qp) begin(
 		return nil, err
 	}
 	s.rx.mu.Unlock()
-	s.tx.resume()
+	s.resume()
 	return s, nil
 }
 

@@ -61,7 +61,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	case s == nil:
 		q.flushIfError()
 	case !waits:
-		s.tx.resume()
+		s.resume()
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		case s == nil:
 			q.flushIfError()
 		case !waits:
-			s.tx.resume()
+			s.resume()
 		}
 	}
 	if err != nil {

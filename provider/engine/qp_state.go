@@ -276,15 +276,11 @@ func (s *stream) closeGracefully(notify bool) bool {
 	switch {
 	case from == phaseOpen:
 		s.closer.watchClosing()
-		s.tx.resume()
+		s.resume()
 	case from == phaseFINSent && notify:
 		s.raiseDrained()
 	}
 	return true
-}
-
-func (s *stream) raiseDrained() {
-	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
 }
 
 // reset drops posted work and unbinds the windows that are bound for the QP's peer, because its

@@ -48,7 +48,6 @@ func (rx *receiver) midFPDU() bool { return (rx.w > rx.r || rx.part != nil) && !
 
 // stop gives back what the receive side holds.
 func (rx *receiver) stop() {
-	rx.endStore()
 	rx.dropPart()
 	rx.r, rx.w = 0, 0
 	if rx.c != nil {
@@ -122,6 +121,14 @@ func (rx *receiver) dropPart() {
 		rx.s.dev.prog.parts.Put(rx.part)
 		rx.part = nil
 	}
+}
+
+// longPart returns how many bytes a long part of an FPDU has, 0 if there is none. rx.mu is held.
+func (rx *receiver) longPart() int64 {
+	if rx.part == nil {
+		return 0
+	}
+	return rx.part.counted
 }
 
 // readPart reads once, into the part in which an FPDU has begun. Its results are those of readMore.

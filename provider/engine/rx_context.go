@@ -19,7 +19,7 @@ type rxContext struct {
 
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]memory.Span
-	mFor  *qp // the QP whose peer may write to m; nil without m
+	mFor  *memory.Peer // who may write to m; nil without m
 
 	// m is in use for that peer until releaseWrite, because consecutive Writes often name the same
 	// region.
@@ -36,8 +36,8 @@ func newRxContext() *rxContext { return &rxContext{b: make([]byte, contextOctets
 
 // resolve prepares the n bytes at offset off of the memory that the SGEs name to be written. It
 // reports false if they can't be.
-func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
-	spans, ok := pd.Resolve(sges, provider.AccessLocalWrite, c.spans[:0])
+func (c *rxContext) resolve(d *memory.Domain, sges []provider.SGE, off, n uint64) bool {
+	spans, ok := d.Resolve(sges, provider.AccessLocalWrite, c.spans[:0])
 	if !ok {
 		clear(spans)
 		return false
@@ -47,9 +47,9 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	return true
 }
 
-// resolveWrite prepares n bytes of the region that a Write names to be written.
-func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
-	if c.m != nil && c.mFor == q && c.m.STag() == stag && n > 0 {
+// resolveWrite prepares n bytes of the region that a Write of peer names to be written.
+func (c *rxContext) resolveWrite(peer *memory.Peer, stag uint32, to uint64, n int) error {
+	if c.m != nil && c.mFor == peer && c.m.STag() == stag && n > 0 {
 		// m is in use, so it is neither closed nor invalidated. Only the bounds remain to be
 		// checked.
 		if p, ok := c.m.Slice(to, uint64(n)); ok {
@@ -58,7 +58,7 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 		}
 	}
 	c.releaseWrite()
-	m, p, err := q.peer.WriteTarget(stag, to, n)
+	m, p, err := peer.WriteTarget(stag, to, n)
 	if err != nil || m == nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 		c.useObject(m, to, n)
 		return nil
 	}
-	c.m, c.mFor = m, q
+	c.m, c.mFor = m, peer
 	c.place[0], c.nplace = p, 1
 	return nil
 }
@@ -177,9 +177,9 @@ func (c *rxContext) useObject(m *memory.Region, to uint64, n int) {
 }
 
 // resolveObjects does what resolve does if one of the regions is an object.
-func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
+func (c *rxContext) resolveObjects(d *memory.Domain, sges []provider.SGE, off, n uint64) bool {
 	var ok bool
-	c.pieces, ok = pd.Pieces(sges, provider.AccessLocalWrite, off, n)
+	c.pieces, ok = d.Pieces(sges, provider.AccessLocalWrite, off, n)
 	return ok
 }
 

@@ -11,21 +11,6 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// workFault says which SGE of WQE i can't be used, and why. It returns nil if all can be used by
-// now.
-func (s *stream) workFault(i uint32) *provider.WorkError {
-	w := s.q.sq.at(i)
-	var need provider.Access
-	if answeredOps.has(w.op) {
-		need = provider.AccessLocalWrite
-	}
-	why := s.q.pd.SGEFault(s.q.sq.sgeRoom(i)[:w.nsge], need)
-	if why == "" {
-		return nil
-	}
-	return &provider.WorkError{Opcode: w.op, WRID: w.wrid, Text: why}
-}
-
 // refuse ends the stream for a fault in what the peer sent: the segment with header h, nil if there
 // is none to show, and payloadLen bytes of payload. read is the segment's Read Request, if it has
 // one.
@@ -113,7 +98,7 @@ func (rx *receiver) sinkFault() *provider.WorkError {
 	if read == nil || read.Cookie == rtrCookie {
 		return nil
 	}
-	return rx.s.workFault(uint32(read.Cookie))
+	return rx.q.workFault(uint32(read.Cookie))
 }
 
 // recvStatus returns the status of the receive in progress after a fault. It is WCSuccess, for a
@@ -160,7 +145,7 @@ func (rx *receiver) handleTerminate(a *rdmap.Action, h *ddp.Header, payload []by
 //rfc:5044 MPA-3-08 Indicate FIN/close to DDP
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (rx *receiver) endOfStream() {
-	rx.s.closer.peerClosed()
+	rx.s.peerClosed()
 	e := &ending{cause: errPeerClosed}
 	switch {
 	case rx.s.closing():

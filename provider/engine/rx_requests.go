@@ -85,5 +85,5 @@ func (rx *receiver) handleImmediate(a *rdmap.Action, h *ddp.Header, payload []by
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
 	}
-	rx.finishRecv(wc, a.Opcode.Solicited())
+	rx.q.finishRecv(wc, a.Opcode.Solicited())
 }

@@ -23,7 +23,7 @@ func (rx *receiver) handleAtomicResponse(a *rdmap.Action, h *ddp.Header, payload
 	i := uint32(a.Read.Cookie)
 	if err == nil {
 		sges := rx.q.sq.sgeRoom(i)[:rx.q.sq.at(i).nsge]
-		if !rx.c.resolve(rx.q.pd, sges, 0, rdmap.AtomicLen) {
+		if !rx.c.resolve(&rx.q.pd.Domain, sges, 0, rdmap.AtomicLen) {
 			rx.q.failSend(i, provider.WCLocProtErr)
 			err = errSinkSGE
 		}
@@ -70,7 +70,7 @@ func (rx *receiver) readSink(a *rdmap.Action) bool {
 	}
 	i := uint32(a.Read.Cookie)
 	sges := rx.q.sq.sgeRoom(i)[:rx.q.sq.at(i).nsge]
-	return rx.resolve(rx.q.pd, sges, a)
+	return rx.resolve(&rx.q.pd.Domain, sges, a)
 }
 
 // finishAnswered completes the Read or atomic operation whose response has been placed. A Read that

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -253,7 +254,7 @@ func (rx *receiver) isRTR(a *rdmap.Action) bool {
 func (rx *receiver) target(a *rdmap.Action) error {
 	switch a.Kind {
 	case rdmap.PlaceWrite:
-		return rx.c.resolveWrite(rx.q, a.STag, a.TO, a.Len)
+		return rx.c.resolveWrite(&rx.q.peer, a.STag, a.TO, a.Len)
 	case rdmap.PlaceSend:
 		w, sges, pd := rx.q.frontRecv()
 		var length uint64
@@ -263,7 +264,7 @@ func (rx *receiver) target(a *rdmap.Action) error {
 		if err := ddp.CheckUntagged(a.MO, a.Len, w != nil, length); err != nil {
 			return err
 		}
-		if a.Len > 0 && !rx.resolve(pd, sges, a) {
+		if a.Len > 0 && !rx.resolve(&pd.Domain, sges, a) {
 			return errRecvSGE
 		}
 	case rdmap.PlaceReadResponse:
@@ -277,9 +278,9 @@ func (rx *receiver) target(a *rdmap.Action) error {
 
 // resolve prepares the payload of a segment of an untagged message, or of a Read's response, to be
 // placed in the memory that the SGEs name. It reports false if that is impossible.
-func (rx *receiver) resolve(pd *pd, sges []provider.SGE, a *rdmap.Action) bool {
+func (rx *receiver) resolve(d *memory.Domain, sges []provider.SGE, a *rdmap.Action) bool {
 	off, n := uint64(a.MO), uint64(a.Len)
-	return rx.c.resolve(pd, sges, off, n) || rx.c.resolveObjects(pd, sges, off, n)
+	return rx.c.resolve(d, sges, off, n) || rx.c.resolveObjects(d, sges, off, n)
 }
 
 // countArrived counts a segment that was placed.
@@ -322,7 +323,7 @@ func (rx *receiver) deliver(a *rdmap.Action, h *ddp.Header) {
 			//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
 		}
-		rx.finishRecv(wc, a.Opcode.Solicited())
+		rx.q.finishRecv(wc, a.Opcode.Solicited())
 	case rdmap.PlaceReadResponse:
 		rx.finishAnswered(a)
 	}
@@ -348,8 +349,7 @@ func (rx *receiver) consumeRun(n, ulpduLen int) {
 		ulpdu := rx.c.b[rx.r+mpa.HeaderLen:][:ulpduLen]
 		rx.r += size
 		rx.consume(ulpdu)
-		if rx.storing() {
-			rx.store.run, rx.store.runULPDU = n-1, ulpduLen
+		if rx.keepRun(n-1, ulpduLen) {
 			return
 		}
 	}
@@ -369,7 +369,7 @@ func (rx *receiver) consume(ulpdu []byte) {
 // after each read.
 func (rx *receiver) placeWrite(ulpdu []byte) bool {
 	m := rx.c.m
-	if m == nil || rx.c.mFor != rx.q {
+	if m == nil || rx.c.mFor != &rx.q.peer {
 		return false
 	}
 	g, payload, ok := rx.recv.BeginWrite(ulpdu)
@@ -402,7 +402,7 @@ func (rx *receiver) placeSend(ulpdu []byte) bool {
 	}
 	rx.recv.CommitSend(op)
 	countOne(&rx.q.counters().received.Send, uint32(len(payload)))
-	rx.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
+	rx.q.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
 	return true
 }
 

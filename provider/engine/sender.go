@@ -91,7 +91,6 @@ func (tx *sender) init(s *stream) {
 //rfc:5040 RDMAP-7.1-02 Terminate at the earliest opportunity
 func (tx *sender) stop(e *ending) [][]byte {
 	var rest []byte
-	tx.endFetch()
 	tx.restoreBatch()
 	dead := tx.err != nil || e.lost || tx.s.at() == phaseFINSent
 	if tx.b != nil {

@@ -249,7 +249,7 @@ func (r *srq) Close() error {
 	r.wqes, r.sges, r.head, r.tail = nil, nil, 0, 0
 	r.mu.Unlock()
 	dev := r.pd.dev
-	dev.async.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
+	dev.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
 	dev.srqs.Give()
 	r.pd.Refs.Drop()
 	return nil

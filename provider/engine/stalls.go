@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -12,15 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
-	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-const (
-	stallsLeast = 64 // capacity that a list of streams keeps at least
-
-	// turnsToFill is how many turns of short messages fill the last third of a socket's buffer.
-	turnsToFill = 8
-)
+const stallsLeast = 64 // capacity that a list of streams keeps at least
 
 // A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent. Its
 // connection, which otherwise holds very little, then holds part of an FPDU, or bytes that the
@@ -33,22 +25,6 @@ const (
 // A stream joins when it begins to wait for its peer in one of these ways. That sets one flag,
 // which stays set most of the time that the stream is busy. Counters that the stream has anyway
 // show whether it has moved since the last check.
-
-// The causes of streams that were stalled for too long.
-var (
-	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
-		os.ErrDeadlineExceeded)
-	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w",
-		os.ErrDeadlineExceeded)
-
-	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and unfinished ones take more than %d MiB: %w",
-		policy.PartsMost>>20, os.ErrDeadlineExceeded)
-
-	errHalfFPDU = &iwarp.Error{
-		Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified,
-		Reason: "an FPDU took too long to arrive",
-	}
-)
 
 // stalls watches the streams of a device that may be stalled.
 type stalls struct {
@@ -202,8 +178,8 @@ func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 		if !st.rx.on || !st.rx.since.Before(now) || !s.rx.mu.TryLock() {
 			continue
 		}
-		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.received) == st.rx.at {
-			f(s, r.part.counted)
+		if n := s.rx.longPart(); n > 0 && uint64(s.rx.received) == st.rx.at {
+			f(s, n)
 		}
 		s.rx.mu.Unlock()
 		if s.over() {
@@ -299,10 +275,9 @@ func (st *stall) checkRx(now time.Time) {
 // It sends no Terminate, because the socket has no room for one.
 func (st *stall) checkTx(now time.Time) {
 	s := st.s
-	t := &s.tx
 	at, owed := s.tx.moved.Load(), s.tx.owed()
 	switch {
-	case owed == 0 || t.fetching():
+	case owed == 0:
 		st.tx.on = false
 	case !st.tx.on, at-st.tx.at >= st.tx.owed:
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}

@@ -108,7 +108,7 @@ func (c *cq) Stats() (provider.CQStats, error) {
 // Stats implements provider.DeviceStater.
 func (d *device) Stats() (provider.DeviceStats, error) {
 	if d.refs.Closed() {
-		return provider.DeviceStats{}, failClosed("stats", DeviceName)
+		return provider.DeviceStats{}, failClosed("stats", d.Name())
 	}
 	d.qpnMu.Lock()
 	qps := make([]*qp, 0, len(d.qpns))

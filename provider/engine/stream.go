@@ -77,6 +77,13 @@ type streamParams struct {
 	RTR                                 mpa.RTR
 }
 
+// The verbs use only part of RFC 7306's Immediate Data. The message has eight bytes, and libibverbs
+// has four: they are the first four, in network order, as with cxgb4. The others are zero.
+const immShift = 32
+
+// rtrCookie marks a Read that no WQE waits for.
+const rtrCookie = 1 << 63
+
 // sendsRTR reports whether this end begins with an RTR indication.
 func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitFirstFPDU }
 
@@ -105,6 +112,14 @@ func (s *stream) ReadyTurn(readable, writable bool, budget int) (used int, more 
 		used += policy.EndCost
 	}
 	return used, more
+}
+
+// resume transmits what there is to transmit, or leaves that to the goroutine that holds tx.mu. It
+// returns how much of a budget it used.
+func (s *stream) resume() (used int) {
+	used, _ = s.tx.run(policy.BudgetMost)
+	s.settle()
+	return used
 }
 
 // fail records why the stream ends. Only the first reason counts. Both sides stop as soon as they
@@ -153,6 +168,7 @@ func (s *stream) peer() netip.Addr { return cm.PeerOf(s.conn) }
 // finish makes both sides give back what they hold, and detaches the stream from its QP. It returns
 // the phase before. rx.mu and tx.mu are held.
 func (s *stream) finish(e *ending) (from phase) {
+	s.endObjects()
 	s.rx.stop()
 	s.closer.out = s.tx.stop(e)
 	s.dev.countEnd(s, e, len(s.closer.out) > 0)
@@ -162,6 +178,10 @@ func (s *stream) finish(e *ending) (from phase) {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
 	return s.enter(phaseFinished) // last: who reads the phase relies on the QP being in ERR
+}
+
+func (s *stream) raiseDrained() {
+	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
 }
 
 // unwatched is the set of reasons why a stream is not watched for arrivals. An empty set means that
@@ -297,6 +317,17 @@ func (s *stream) closing() bool { return s.at() >= phaseClosing }
 // hasFinished reports whether the QP has let go of the stream.
 func (s *stream) hasFinished() bool { return s.at() >= phaseFinished }
 
+// peerClosed notes that nothing more comes from the peer. The caller holds rx.mu, or closer.mu if
+// the stream has finished.
+func (s *stream) peerClosed() {
+	if s.hasFinished() {
+		sched.AssertHeld[locks.Linger](&s.closer.mu)
+	} else {
+		sched.AssertHeld[locks.RX](&s.rx.mu)
+	}
+	s.closer.eof = true
+}
+
 // ending is why and how a stream ends.
 type ending struct {
 	cause error // for QP.Cause
@@ -339,6 +370,22 @@ var (
 	errPeerCut      = fmt.Errorf("the peer closed the connection inside an FPDU: %w", io.ErrUnexpectedEOF)
 	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was "+
 		"reset: %w", os.ErrDeadlineExceeded)
+)
+
+// The causes of streams that were stalled for too long.
+var (
+	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
+		os.ErrDeadlineExceeded)
+	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w",
+		os.ErrDeadlineExceeded)
+
+	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and unfinished ones take more than %d MiB: %w",
+		policy.PartsMost>>20, os.ErrDeadlineExceeded)
+
+	errHalfFPDU = &iwarp.Error{
+		Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified,
+		Reason: "an FPDU took too long to arrive",
+	}
 )
 
 // errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name memory that may not be
@@ -439,7 +486,7 @@ func (d *device) countEnd(s *stream, e *ending, sent bool) {
 	var t *provider.TerminateError
 	if errors.As(e.cause, &t) && (t.Remote || sent && e.terminate != nil) {
 		d.tally.terminate(t)
-		d.log.terminate(s, t)
+		d.log.terminate(s.q.qpn, s.conn.RemoteAddr(), t)
 	}
 	for _, limit := range endLimits {
 		if errors.Is(e.cause, limit.err) {
@@ -460,27 +507,3 @@ var endLimits = []struct {
 	{errSendTimeout, "SendTimeout"},
 	{errCloseTimeout, "CloseTimeout"},
 }
-
-// peerClosed notes that nothing more comes from the peer. The caller holds rx.mu, or closer.mu if
-// the stream has finished.
-func (cl *closer) peerClosed() {
-	if cl.s.hasFinished() {
-		sched.AssertHeld[locks.Linger](&cl.mu)
-	} else {
-		sched.AssertHeld[locks.RX](&cl.s.rx.mu)
-	}
-	cl.eof = true
-}
-
-// resume transmits what there is to transmit, or leaves that to the goroutine that holds tx.mu.
-func (tx *sender) resume() {
-	tx.run(policy.BudgetMost)
-	tx.s.settle()
-}
-
-// The verbs use only part of RFC 7306's Immediate Data. The message has eight bytes, and libibverbs
-// has four: they are the first four, in network order, as with cxgb4. The others are zero.
-const immShift = 32
-
-// rtrCookie marks a Read that no WQE waits for.
-const rtrCookie = 1 << 63

@@ -184,7 +184,7 @@ func (w *sendWQE) head(msn uint32) rdmap.Head {
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func (tx *sender) failWork() {
-	fault := tx.s.workFault(tx.next)
+	fault := tx.q.workFault(tx.next)
 	tx.q.failSend(tx.next, provider.WCLocProtErr)
 	tx.fault = endTerminate(errLocalWork, nil, 0, nil)
 	tx.fault.blame(fault)

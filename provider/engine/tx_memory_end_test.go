@@ -10,7 +10,7 @@ import (
 )
 
 // TestMemoryWorkAfterEnd: work on our own memory that was posted just before the connection
-// ended is not done after its flush, however late the poster calls tx.resume, and whatever state
+// ended is not done after its flush, however late the poster calls resume, and whatever state
 // the transmit side was in.
 func TestMemoryWorkAfterEnd(t *testing.T) {
 	const size = 100
@@ -45,7 +45,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	ends := map[string]func(s *side){
 		"Close":  func(s *side) { testkit.OK(t, s.qp.Close()) },
 		"ERR":    func(s *side) { testkit.OK(t, s.modify(provider.QPErr)) },
-		"a Read": func(s *side) { s.qp.stream.Load().tx.resume() }, // posted below; it fails
+		"a Read": func(s *side) { s.qp.stream.Load().resume() }, // posted below; it fails
 	}
 	for what, prepare := range posts {
 		for state, p := range states {
@@ -67,21 +67,21 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						if state == "is blocked" {
 							st.tx.blocked.Store(true)
 						}
-						end(s) // before the poster calls tx.resume
+						end(s) // before the poster calls resume
 						if how == "a Read" {
 							s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 						}
 						s.wantWC("the work", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
-						st.tx.resume()
+						st.resume()
 						st.tx.room.Store(true)
-						st.tx.resume()
+						st.resume()
 						if performed() {
 							t.Error("the work was done after its flush")
 						}
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
 							testkit.OK(t, s.modify(provider.QPReset))
-							st.tx.resume()
+							st.resume()
 							s.noWC("after RESET")
 						}
 					})
@@ -91,7 +91,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	}
 }
 
-// TestLateResumeAndNextConnection: a poster that calls tx.resume of a stream that is over does not
+// TestLateResumeAndNextConnection: a poster that calls resume of a stream that is over does not
 // touch the queue's work for the next stream.
 func TestLateResumeAndNextConnection(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
@@ -105,16 +105,16 @@ func TestLateResumeAndNextConnection(t *testing.T) {
 		defer theirs.Close()
 		s.start(mine, params(true))
 		testkit.OK(t, s.enqueue(regWR(1, f, allRights)))
-		old.tx.resume()
+		old.resume()
 		s.noWC("the stream before does not perform it")
-		s.qp.stream.Load().tx.resume()
+		s.qp.stream.Load().resume()
 		s.wantWC("the current stream performs it", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
 		s.send(invWR(2, f.RKey()))
 		s.wantWC("the invalidation", provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
 	})
 }
 
-// enqueue does the first part of posting: the work request is in the queue, but tx.resume was not
+// enqueue does the first part of posting: the work request is in the queue, but resume was not
 // called.
 func (s *side) enqueue(wr provider.SendWR) error {
 	_, _, err := s.qp.enqueueSends([]provider.SendWR{wr})

@@ -41,7 +41,7 @@ func (tx *sender) sinkUsable(sges []provider.SGE) bool {
 	spans, ok := tx.q.pd.Resolve(sges, provider.AccessLocalWrite, room[:0])
 	if ok {
 		if l := &tx.q.dev.log; l.to != nil {
-			l.readSink(tx.s, spans)
+			l.readSink(tx.q.qpn, spans)
 		}
 		memory.ReleaseSpans(spans)
 	}

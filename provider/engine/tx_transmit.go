@@ -18,7 +18,7 @@ func (tx *sender) transmit() {
 	}
 	if !tx.s.maySend.Load() {
 		if n := tx.q.sq.tail.Load() - tx.next; n > 0 {
-			tx.s.dev.log.held(tx.s, n)
+			tx.s.dev.log.held(tx.q.qpn, tx.s.conn.RemoteAddr(), n)
 		}
 		tx.memoryAhead()
 		if tx.fault != nil {
@@ -250,6 +250,9 @@ func (tx *sender) dropBatch() {
 	}
 }
 
+// turnsToFill is how many turns of short messages fill the last third of a socket's buffer.
+const turnsToFill = 8
+
 // fillSocket hands the socket as much as it takes, although it does not report room. TCP reports
 // room late, when a third of its buffer is free, and that may be more than a slow peer takes in
 // SendTimeout. tx.mu is held.
@@ -265,10 +268,10 @@ func (tx *sender) fillSocket() {
 
 // owed returns how many bytes a full socket must take before the stream counts as moved: the rest
 // of the batch and of the message being sent, at most policy.Chunk. It is one byte if a turn has
-// ended between two messages, and 0 if the socket is not full.
+// ended between two messages, and 0 if the socket is not full or an object is awaited.
 func (tx *sender) owed() uint64 {
 	n := uint64(0)
-	if !tx.blocked.Load() {
+	if !tx.blocked.Load() || tx.fetching() {
 		return n
 	}
 	if tx.task == taskSendOrWrite || tx.task == taskReadResponse {
