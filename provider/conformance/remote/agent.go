@@ -236,7 +236,8 @@ type served struct {
 	objects map[uint32]*thing             // open objects
 	last    uint32                        // the last number that was given to an object
 
-	mem   sync.Mutex
+	mem   sync.Mutex      // locked after mu
+	slots map[uint16]bool // of open devices: the upper halves of their blocks' numbers
 	twins map[uint32]*twin
 
 	counting sync.Mutex
@@ -260,7 +261,7 @@ type thing struct {
 func newServed(a *Agent, c *conn) *served {
 	return &served{agent: a, conn: c, done: make(chan struct{}), room: make(chan struct{}, 1),
 		under: make(map[uint64]context.CancelFunc), objects: make(map[uint32]*thing),
-		twins: make(map[uint32]*twin), earlier: new(atomic.Uint64),
+		slots: make(map[uint16]bool), twins: make(map[uint32]*twin), earlier: new(atomic.Uint64),
 		recordings: make(map[uint16]func() ([]byte, error))}
 }
 

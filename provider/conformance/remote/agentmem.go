@@ -20,11 +20,13 @@ func (s *served) take(body []byte) error {
 		body = rest
 		t := s.twins[r.block]
 		switch {
+		case !s.slots[uint16(r.block>>16)]: // its device was closed, and the client did not know yet
 		case r.what == recordBlock && t == nil && len(s.twins) < maxBlocks:
 			s.twins[r.block] = s.newTwin(r.at, r.n)
 		case r.what == recordBlock:
 			return fmt.Errorf("%w: another block %#x, with %d", errFrame, r.block, len(s.twins))
-		case t == nil: // freed with its device, whose end the client had not processed yet
+		case t == nil:
+			return fmt.Errorf("%w: record %d of no block", errFrame, r.what)
 		case r.what == recordRetire:
 			t.retired = true
 		case t.err != nil: // the region over it was refused
@@ -113,10 +115,11 @@ func (s *served) intact(slot uint16) error {
 	return nil
 }
 
-// forget frees the copies of a closed device.
+// forget frees the copies of a closed device and its slot.
 func (s *served) forget(slot uint16) {
 	s.mem.Lock()
 	defer s.mem.Unlock()
+	delete(s.slots, slot)
 	for number, t := range s.twins {
 		if uint16(number>>16) == slot {
 			s.refund(t.cost)
@@ -265,9 +268,9 @@ func (s *served) occupy(slot uint16, h uint32) bool {
 		}
 	}
 	t := s.objects[h]
-	if t == nil || slot == 0 {
+	if t == nil || slot == 0 || s.slots[slot] {
 		return false
 	}
-	t.slot = slot
+	t.slot, s.slots[slot] = slot, true
 	return true
 }

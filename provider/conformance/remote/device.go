@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -31,10 +32,7 @@ func (p *farProvider) Open(name string) (provider.Device, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	c.mem.Lock()
-	c.lastSlot++
-	d := &Device{far: far{c: c}, memory: memory{slot: c.lastSlot}}
-	c.mem.Unlock()
+	d := &Device{far: far{c: c}, memory: memory{slot: c.freeSlot()}}
 	r, err := do[opened](context.Background(), &d.far, nil, "ibv_open_device",
 		openArgs{p.name, name, p.options, d.memory.slot})
 	if err != nil {
@@ -46,6 +44,23 @@ func (p *farProvider) Open(name string) (provider.Device, error) {
 	c.devices[d] = true
 	c.mem.Unlock()
 	return d, nil
+}
+
+// freeSlot returns a slot that no open device has. If all are taken, the agent refuses the one that
+// it returns.
+func (c *Session) freeSlot() uint16 {
+	c.mem.Lock()
+	defer c.mem.Unlock()
+	taken := map[uint16]bool{0: true} // 0 is no slot
+	for d := range c.devices {
+		taken[d.memory.slot] = true
+	}
+	for range math.MaxUint16 {
+		if c.lastSlot++; !taken[c.lastSlot] {
+			break
+		}
+	}
+	return c.lastSlot
 }
 
 // far is an object of the agent.

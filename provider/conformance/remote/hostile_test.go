@@ -82,6 +82,9 @@ func TestSlotIsTakenOnce(t *testing.T) {
 // TestBlocksAreBounded: the number of blocks is limited even if there is no memory for them.
 func TestBlocksAreBounded(t *testing.T) {
 	s := newServed(&Agent{MaxMemory: 1 << 20}, nil)
+	for slot := range uint16(maxBlocks>>16 + 1) {
+		s.slots[slot] = true
+	}
 	var body []byte
 	for i := range uint32(maxBlocks + 1) {
 		body = appendRecord(body, record{what: recordBlock, block: i, at: 1 << 21})
@@ -95,6 +98,7 @@ func TestBlocksAreBounded(t *testing.T) {
 // them.
 func TestBlocksCostWhatTheyTake(t *testing.T) {
 	s := newServed(&Agent{}, nil)
+	s.slots[1] = true
 	testkit.OK(t, s.take(appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 1 << 20, n: 4095})))
 	b := s.twins[1<<16]
 	if takes := uint64(len(b.pages) + len(b.agreed)); s.held < takes {

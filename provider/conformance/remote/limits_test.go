@@ -3,6 +3,7 @@ package remote
 import (
 	"errors"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"syscall"
@@ -61,6 +62,68 @@ func TestRecordsAfterTheDevice(t *testing.T) {
 	c.release(region.mem, region.block)
 	testkit.OK(t, other.Push())
 	testkit.OK(t, other.Close())
+}
+
+// TestClosedDeviceKeepsNothing: a region that is refused because its device is closed leaves nothing
+// at either end.
+func TestClosedDeviceKeepsNothing(t *testing.T) {
+	s := newServed(engines(0), nil)
+	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
+	testkit.Must(asks[none](t, s, "ibv_close_device", d.Handle, none{}))(t)
+	body := appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 1 << 20})
+	body = appendRecord(body, record{recordOctets, 1 << 16, 9, 1, []byte("x")})
+	testkit.OK(t, s.take(appendRecord(body, record{what: recordRetire, block: 1 << 16})))
+	if len(s.twins) != 0 || s.held != 0 {
+		t.Errorf("%d blocks and %d bytes are held", len(s.twins), s.held)
+	}
+
+	c := session(t, engines(0))
+	far := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+	pd := testkit.Must(far.AllocPD())(t)
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, far.Close())
+	if _, err := pd.RegMR(make([]byte, 64), 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("RegMR: %v, want os.ErrClosed", err)
+	}
+	if len(c.blocks) != 0 || len(far.memory.blocks) != 0 {
+		t.Errorf("the session has %d blocks, and the device %d", len(c.blocks), len(far.memory.blocks))
+	}
+	other := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+	testkit.OK(t, other.Push())
+	testkit.OK(t, other.Close())
+}
+
+// TestSlotsComeAgain: a session can open more devices than there are slots, if it closes others. A
+// region of a closed device does not end one of another device that has its slot.
+func TestSlotsComeAgain(t *testing.T) {
+	c := session(t, engines(0))
+	buf := make([]byte, 64)
+	open := func(slot uint16) (*Device, provider.PD, *mr) {
+		t.Helper()
+		d := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+		if d.memory.slot != slot {
+			t.Errorf("slot %d, want %d", d.memory.slot, slot)
+		}
+		pd := testkit.Must(d.AllocPD())(t)
+		return d, pd, testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t).(*mr)
+	}
+	open(1)
+	second, pd, old := open(2)
+	c.lastSlot = math.MaxUint16 - 1
+	open(math.MaxUint16)
+	open(3)
+	// The second device's slot comes again, with the number of its region's block.
+	testkit.OK(t, old.plain("ibv_dereg_mr", none{}))
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, second.Close())
+	c.lastSlot = 1
+	again, pd, fresh := open(2)
+	if fresh.block.number != old.block.number {
+		t.Errorf("blocks %#x and %#x", old.block.number, fresh.block.number)
+	}
+	testkit.OK(t, old.Close())
+	testkit.OK(t, again.Push())
+	testkit.OK(t, testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t).Close())
 }
 
 // TestClosedObjectsAreForgotten: a session keeps nothing of an object that the program has closed.

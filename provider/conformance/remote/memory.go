@@ -64,6 +64,9 @@ func (c *Session) release(m *memory, b *block) {
 	if b.regions--; b.regions > 0 {
 		return
 	}
+	if c.blocks[b.number] != b {
+		return // its device is closed, and another device may have the number
+	}
 	m.blocks = slices.DeleteFunc(m.blocks, func(o *block) bool { return o == b })
 	delete(c.blocks, b.number)
 	if b.made {
