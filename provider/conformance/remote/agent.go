@@ -438,7 +438,8 @@ func (s *served) answer(number uint64, r *request, slot uint16, res any, failure
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if p, ok := res.(polled); verbs[r.Verb].moves && !(ok && len(p.WCs) == 0) {
-		body, a.More = s.changes(slot)
+		from, _ := res.(position)
+		body, a.Next = s.changes(slot, from)
 	}
 	head, err := json.Marshal(a)
 	if err != nil {

@@ -150,7 +150,8 @@ func TestVersion(t *testing.T) {
 	if !bytes.Contains(answer, []byte("agent's build")) {
 		t.Errorf("the agent answers %q", answer)
 	}
-	l.await(t, `2 (build "new") there, 1 here; use the same release`)
+	l.await(t, fmt.Sprintf(`%d (build "new") there, %d here; use the same release`,
+		remote.Version+1, remote.Version))
 
 	old := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer old.Close()
@@ -164,7 +165,8 @@ func TestVersion(t *testing.T) {
 		_, _ = c.Read(make([]byte, 64))
 	}()
 	_, err := remote.Dial(t.Context(), old.Addr().String(), remote.Options{})
-	if !errors.Is(err, remote.ErrVersion) || !strings.Contains(err.Error(), `0 (build "old") there, 1 here`) {
+	if want := fmt.Sprintf(`0 (build "old") there, %d here`, remote.Version); !errors.Is(err, remote.ErrVersion) ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want ErrVersion", err)
 	}
 }

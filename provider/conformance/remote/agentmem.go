@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -58,20 +59,27 @@ func (s *served) newTwin(n uint64, off uint32) *twin {
 	return t
 }
 
-// changes returns the bytes that a slot's device has changed in its copies.
-func (s *served) changes(slot uint16) (body []byte, more bool) {
+// changes returns the bytes that a slot's device has changed in its copies from a position on. If
+// they do not all fit into a message, the others begin at next.
+func (s *served) changes(slot uint16, from position) (body []byte, next *position) {
 	s.mem.Lock()
 	defer s.mem.Unlock()
+	var numbers []uint32
 	for number, t := range s.twins {
-		if uint16(number>>16) != slot || t.retired {
-			continue
-		}
-		through := false
-		if body, through = appendDifferences(body, number, t.now, t.agreed, maxChanges); !through {
-			return body, true
+		if uint16(number>>16) == slot && !t.retired {
+			numbers = append(numbers, number)
 		}
 	}
-	return body, false
+	slices.Sort(numbers)
+	for _, number := range numbers {
+		t := s.twins[number]
+		at := from.in(number, len(t.now))
+		body, at = appendDifferences(body, number, t.now, t.agreed, at, maxChanges)
+		if at < len(t.now) {
+			return body, &position{number, uint64(at)}
+		}
+	}
+	return body, nil
 }
 
 // buffer returns the memory that a span names, for object h. It must belong to h's device, because
@@ -262,11 +270,8 @@ func (s *served) drop(device uint32) {
 func (s *served) occupy(slot uint16, h uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.objects {
-		if t.slot == slot && t.rank == rankDevice && t != s.objects[h] {
-			return false
-		}
-	}
+	s.mem.Lock()
+	defer s.mem.Unlock()
 	t := s.objects[h]
 	if t == nil || slot == 0 || s.slots[slot] {
 		return false

@@ -14,7 +14,7 @@ import (
 )
 
 // Version is the version of the control connection's protocol. Both ends must use the same version.
-const Version = 1
+const Version = 2
 
 // The start of a connection: each end sends its hello, then the client sends its proof, and then
 // the agent sends its own proof with a verdict. Neither end trusts the other before that.

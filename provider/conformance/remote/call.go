@@ -19,7 +19,7 @@ type request struct {
 type answer struct {
 	Err    *wireError      `json:"err,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
-	More   bool            `json:"more,omitempty"` // more memory has changed than fits into the message
+	Next   *position       `json:"next,omitempty"` // of the changes that do not fit into the message
 	Raw    bool            `json:"raw,omitempty"`  // the body is not changes of memory
 }
 
@@ -93,14 +93,15 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 	number = c.lastNumber
 	c.waiting[number] = got
 	c.mu.Unlock()
+	var from position
 	for {
 		var body []byte
-		more := false
+		var next *position
 		if m != nil {
-			body, more = c.changes(m, number)
+			body, next = c.changes(m, number, from)
 		}
 		out := message{kind: kindRequest, number: number, head: head, body: body}
-		if more {
+		if next != nil {
 			out = message{kind: kindBeat, body: body}
 		}
 		if err := c.conn.write(&out); err != nil {
@@ -109,9 +110,10 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 			c.mu.Unlock()
 			return 0, nil, c.fail(err)
 		}
-		if !more {
+		if next == nil {
 			return number, got, nil
 		}
+		from = *next
 	}
 }
 
@@ -135,9 +137,9 @@ func do[R any](ctx context.Context, f *far, m *memory, verb string, args any) (R
 				verb, jerr))
 		}
 	}
-	for r.More && err == nil && f.mem != nil {
+	for r.Next != nil && err == nil && f.mem != nil {
 		// The object may be closed, but its device is not.
-		r, err = f.c.call(ctx, nil, verbPull, f.mem.device, none{})
+		r, err = f.c.call(ctx, nil, verbPull, f.mem.device, *r.Next)
 	}
 	return result, err
 }

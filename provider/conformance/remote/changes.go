@@ -64,20 +64,39 @@ const pageBytes = 4096
 // chunk is the number of bytes that are compared at a time.
 const chunk = 4096
 
-// appendDifferences appends records for the bytes of a block in which now differs from agreed, and
-// updates agreed. A record contains no byte that is the same in both, because the other end may
-// have changed that byte. It stops when b has grown to limit, and reports whether it has compared
-// the whole block.
-func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([]byte, bool) {
+// position is a byte of a device's blocks. If the changes of a device do not fit into a message,
+// the next message begins where the message before it ended. So all messages together compare each
+// byte once, and end, however fast the memory changes.
+type position struct {
+	Block uint32 `json:"block,omitempty"` // number
+	Off   uint64 `json:"off,omitempty"`   // in bytes
+}
+
+// in returns the offset of the first byte of a block that is not before p, at most n.
+func (p position) in(block uint32, n int) int {
+	switch {
+	case block < p.Block:
+		return n
+	case block == p.Block:
+		return int(min(p.Off, uint64(n)))
+	}
+	return 0
+}
+
+// appendDifferences appends records for the bytes of a block from offset at on in which now differs
+// from agreed, and updates agreed. A record contains no byte that is the same in both, because the
+// other end may have changed that byte. It stops when b has grown to limit, and returns the offset
+// of the first byte that it has not compared.
+func appendDifferences(b []byte, block uint32, now, agreed []byte, at, limit int) ([]byte, int) {
 	var buf [chunk]byte
-	for at := 0; at < len(now); at += chunk {
+	for ; at < len(now); at += chunk {
 		n := min(chunk, len(now)-at)
 		old := agreed[at : at+n]
 		if same(now[at:at+n], old) {
 			continue
 		}
 		if len(b) >= limit {
-			return b, false
+			return b, at
 		}
 		// The memory may change during the comparison. The snapshot gives agreed and the record the
 		// same bytes.
@@ -96,7 +115,7 @@ func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([
 			copy(old[from:i], buf[from:i])
 		}
 	}
-	return b, true
+	return b, len(now)
 }
 
 // same, snapshot and store access memory that the program or a device may be using at the same

@@ -246,7 +246,10 @@ var deviceVerbs = map[string]handler{
 		}
 		return out, err
 	}).moving(),
-	verbPull: simple(func(provider.Device) error { return nil }).moving(),
+	verbPull: on(func(_ context.Context, _ *served, _ target[provider.Device],
+		from position) (position, error) {
+		return from, nil // answer adds the changes
+	}).moving(),
 	verbIntact: on(func(_ context.Context, s *served, t target[provider.Device],
 		_ none) (none, error) {
 		return none{}, s.intact(s.slotOf(t.h))

@@ -96,9 +96,10 @@ func (c *Session) forget(d *Device) {
 // maxChanges is the approximate limit for changes in a message, in bytes.
 const maxChanges = 8 << 20
 
-// changes returns what the program has changed in the memory m. number is the request that carries
-// the changes. more reports that not all changes fit into a message.
-func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
+// changes returns what the program has changed in the memory m from a position on. number is the
+// request that carries the changes. If they do not all fit into a message, the others begin at
+// next.
+func (c *Session) changes(m *memory, number uint64, from position) (body []byte, next *position) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
 	defer func() {
@@ -110,18 +111,22 @@ func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 		body = appendRecord(body, r)
 	}
 	c.pending = nil
-	for _, b := range m.blocks {
+	for _, b := range m.blocks { // in the order of their numbers
+		at := from.in(b.number, len(b.now))
+		if at == len(b.now) {
+			continue
+		}
 		if !b.made {
 			b.made = true
 			body = appendRecord(body, record{what: recordBlock, block: b.number,
 				at: uint64(len(b.now)), n: uint32(base(b.now) % pageBytes)})
 		}
-		through := false
-		if body, through = appendDifferences(body, b.number, b.now, b.agreed, maxChanges); !through {
-			return body, true
+		body, at = appendDifferences(body, b.number, b.now, b.agreed, at, maxChanges)
+		if at < len(b.now) {
+			return body, &position{b.number, uint64(at)}
 		}
 	}
-	return body, false
+	return body, nil
 }
 
 // take applies the changes of the agent's devices to the program's memory.

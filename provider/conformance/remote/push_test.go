@@ -40,7 +40,7 @@ func TestPushWaits(t *testing.T) {
 	c.mu.Lock()
 	number := c.lastNumber + 1
 	c.mu.Unlock()
-	body, _ := c.changes(d.mem, number)
+	body, _ := c.changes(d.mem, number, position{})
 	pushed := make(chan error, 1)
 	go func() { pushed <- c.push() }()
 	select {
