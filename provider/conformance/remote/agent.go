@@ -352,7 +352,8 @@ func (s *served) begin(ctx context.Context, m *message) error {
 // admit counts a request as unanswered. If it does not fit beside the requests under way, admit
 // waits until enough of them are answered, at most for the patience, because a program may make
 // several large posts at once. A post waits for nothing that the client would have to send, so the
-// agent may stop reading until then. The wait ends with ctx.
+// agent may stop reading until then. The wait ends with ctx, and when a message cannot be sent,
+// because the agent would not read that the client has left.
 func (s *served) admit(ctx context.Context, number uint64, size int,
 	cancel context.CancelFunc) error {
 	var late <-chan time.Time
@@ -368,6 +369,8 @@ func (s *served) admit(ctx context.Context, number uint64, size int,
 		case <-s.room:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.conn.broken:
+			return errors.New("a message to the client could not be sent")
 		case <-late:
 			return fmt.Errorf("a request had no room beside unanswered ones for %v", s.conn.patience)
 		}

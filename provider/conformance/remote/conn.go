@@ -21,15 +21,25 @@ type conn struct {
 	mu      sync.Mutex // held while a message is written
 	out     *bufio.Writer
 	outAuth *authenticator
+
+	fail   sync.Once
+	broken chan struct{} // closed when a message could not be sent
 }
 
 func newConn(nc net.Conn, in, out []byte, patience time.Duration) *conn {
-	if patience <= 0 {
-		patience = Patience
-	}
+	patience = patienceOr(patience)
 	p := patient{nc, patience}
 	return &conn{nc: nc, in: bufio.NewReaderSize(p, pieceOctets), inAuth: newAuthenticator(in),
-		out: bufio.NewWriterSize(p, pieceOctets), outAuth: newAuthenticator(out), patience: patience}
+		out: bufio.NewWriterSize(p, pieceOctets), outAuth: newAuthenticator(out), patience: patience,
+		broken: make(chan struct{})}
+}
+
+// patienceOr returns the patience of an option.
+func patienceOr(option time.Duration) time.Duration {
+	if option <= 0 {
+		return Patience
+	}
+	return option
 }
 
 // pieceOctets is the number of bytes that must be sent within the patience.
@@ -57,10 +67,16 @@ func (p patient) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
+// write sends a message. If it fails, the connection ends.
 func (c *conn) write(m *message) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return writeMessage(c.out, c.outAuth, m)
+	err := writeMessage(c.out, c.outAuth, m)
+	if err != nil {
+		c.fail.Do(func() { close(c.broken) })
+		_ = c.nc.Close()
+	}
+	return err
 }
 
 // bye sends the reason why this end leaves, and closes the connection. A long message that is being
