@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -91,11 +90,8 @@ func (c *agentCmd) Run(ctx context.Context, out *output) error {
 	if err != nil {
 		return unable(err)
 	}
-	var mu sync.Mutex
 	a := &remote.Agent{Secret: secret, Patience: time.Duration(float64(remote.Patience) * max(1, c.Scale)),
 		Log: func(format string, args ...any) {
-			mu.Lock()
-			defer mu.Unlock()
 			fmt.Fprintf(out, "%s  %s\n", time.Now().UTC().Format("15:04:05"), fmt.Sprintf(format, args...))
 		}}
 	a.Host = remote.Host{Build: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(),

@@ -40,15 +40,14 @@ type Agent struct {
 	// earlier runs had counts, too, until their providers have returned from all calls.
 	MaxMemory uint64
 
-	// Log, if not nil, is called with messages for a person who watches the agent, also
-	// concurrently. While it blocks, the agent accepts no more than 64 connections.
+	// Log, if not nil, is called with messages for a person who watches the agent, one at a time.
+	// While it blocks, the agent goes on; 64 messages wait, and further ones are only counted.
 	Log func(format string, args ...any)
 }
 
 // Limits of what an agent holds for clients.
 const (
 	maxStrangers = 32          // connections that have not proved that they know the secret
-	maxGreeted   = 64          // connections: those, the run's, and others whose goroutine still ends
 	maxUnderWay  = 4096        // unanswered requests, which a client does not exceed
 	maxHeads     = 2 * maxHead // total bytes of their heads; further requests wait
 	maxBlocks    = 1 << 17     // including the blocks for which there was no memory
@@ -76,8 +75,8 @@ func exhausted(err error) bool {
 
 // Serve accepts connections until ctx ends or accepting fails; if descriptors run out, it waits
 // until some are free. Before it returns, it closes l and frees everything that clients have made.
-// The exception is what providers do not return from within Patience. The error is nil if ctx has
-// ended.
+// The exceptions are calls of providers and of Log that do not return within Patience. The error is
+// nil if ctx has ended.
 //
 // A connection has 5 seconds to prove that it knows the secret. If more than 32 connections have
 // not done so, each new one displaces the oldest of the address with most of them.
@@ -89,13 +88,13 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 		_ = l.Close()
 		return fmt.Errorf("nil remote.Agent, or one whose Open is nil: %w", syscall.EINVAL)
 	}
+	one := &serving{journal: newJournal(a.Log)}
+	defer one.close(patienceOr(a.Patience))
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	unproven := &strangers{most: maxStrangers}
-	places := make(chan struct{}, maxGreeted)
-	var one serving
 	pause := acceptPauseMin
 	for {
 		c, err := l.Accept()
@@ -103,7 +102,7 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case exhausted(err):
-			a.log("accepting control connections: %v; trying again in %v", err, pause)
+			one.log("accepting control connections: %v; trying again in %v", err, pause)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -115,17 +114,15 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 		default:
 			pause = acceptPauseMin
 			unproven.add(c)
-			places <- struct{}{} // waits while Log blocks; others wait in the backlog
-			running.Go(func() {
-				a.welcome(ctx, c, &one, unproven)
-				<-places
-			})
+			running.Go(func() { a.welcome(ctx, c, one, unproven) })
 		}
 	}
 }
 
 // serving is the client that an agent serves.
 type serving struct {
+	*journal
+
 	mu    sync.Mutex
 	whom  string // empty: nobody
 	since time.Time
@@ -149,12 +146,6 @@ func (s *serving) give() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.whom = ""
-}
-
-func (a *Agent) log(format string, args ...any) {
-	if a.Log != nil {
-		a.Log(format, args...)
-	}
 }
 
 // welcome serves a connection until it ends.
@@ -181,8 +172,7 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 		err = errors.New("it has left before it proved that it knows the secret")
 	}
 	if err != nil {
-		_ = c.Close() // first, because Log may block
-		a.log("%s: refused: %v", from, err)
+		one.log("%s: refused: %v", from, err)
 		return
 	}
 	if stopped {
@@ -190,33 +180,33 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, unproven 
 	}
 	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))
 	s.earlier = &one.left
-	a.log("%s: a run begins", from)
-	a.finish(s, from, s.serve(ctx), one)
+	one.log("%s: a run begins", from)
+	one.finish(s, from, s.serve(ctx))
 }
 
 // finish frees what a run has left, and waits for that, at most for the patience.
-func (a *Agent) finish(s *served, from string, why error, one *serving) {
+func (s *serving) finish(run *served, from string, why error) {
 	freed := make(chan []error, 1)
 	go func() {
-		left := s.disconnect()
-		s.calls.Wait()
-		freed <- append(left, s.free()...)
+		left := run.disconnect()
+		run.calls.Wait()
+		freed <- append(left, run.free()...)
 	}()
 	select {
 	case left := <-freed:
-		a.log("%s: the run has ended: %v", from, why)
+		s.log("%s: the run has ended: %v", from, why)
 		for _, err := range left {
-			a.log("%s: not freed: %v", from, err)
+			s.log("%s: not freed: %v", from, err)
 		}
-	case <-time.After(s.conn.patience):
-		held := s.holds()
-		one.left.Add(held)
+	case <-time.After(run.conn.patience):
+		held := run.holds()
+		s.left.Add(held)
 		go func() {
 			<-freed
-			one.left.Add(-held)
+			s.left.Add(-held)
 		}()
-		a.log("%s: the run has ended: %v; after %v a provider has not returned from a call, so that "+
-			"its devices stay open", from, why, s.conn.patience)
+		s.log("%s: the run has ended: %v; after %v a provider has not returned from a call, so that "+
+			"its devices stay open", from, why, run.conn.patience)
 	}
 }
 

@@ -3,10 +3,12 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,44 +63,73 @@ func TestStrangersAreForgotten(t *testing.T) {
 	testkit.OK(t, <-served)
 }
 
-// TestBlockedLog: while Log does not return, the agent closes what it refuses, and accepts only as
-// many connections as it has places for.
+// TestBlockedLog: while Log does not return, the agent closes what it refuses, and serves one run
+// after the other. When Log returns, it gets the messages that had room, and the number of others.
 func TestBlockedLog(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
-	var logging atomic.Int32
+	var lines []string
 	a := engines(0)
-	a.Log = func(string, ...any) {
-		logging.Add(1)
+	a.Log = func(format string, args ...any) {
 		<-release
+		lines = append(lines, fmt.Sprintf(format, args...))
 	}
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(ctx, l) }()
-	var strangers []net.Conn
-	for range 2 * maxGreeted {
+	const strangers = 2 * maxLines
+	for range strangers {
 		c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
-		defer c.Close()
 		testkit.OK(t, c.SetDeadline(time.Now().Add(patience)))
 		testkit.Must(c.Write([]byte("not a hello")))(t)
-		strangers = append(strangers, c)
+		closes(t, c)
+		testkit.OK(t, c.Close())
 	}
-	for end := time.Now().Add(patience); logging.Load() < maxGreeted; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections are refused", logging.Load())
+	for run := range 2 {
+		s, err := Dial(t.Context(), l.Addr().String(), Options{})
+		for end := time.Now().Add(patience); errors.Is(err, ErrBusy); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("run %d: %v", run, err)
+			}
+			s, err = Dial(t.Context(), l.Addr().String(), Options{})
 		}
-	}
-	closes(t, strangers[0])
-	time.Sleep(20 * time.Millisecond)
-	if n := logging.Load(); n > maxGreeted {
-		t.Errorf("%d connections wait for Log", n)
+		testkit.OK(t, err)
+		testkit.Must(s.Provider("engine", nil).Devices())(t)
+		testkit.OK(t, s.Close())
 	}
 	close(release)
-	for _, c := range strangers {
-		closes(t, c)
-	}
 	cancel()
 	testkit.OK(t, <-served)
+	refused, lost := 0, 0
+	for _, line := range lines {
+		if strings.Contains(line, ": refused: ") {
+			refused++
+		}
+		n := 0
+		_, _ = fmt.Sscanf(line, "messages that are lost because Log had not returned: %d", &n)
+		lost += n
+	}
+	if refused < maxLines || refused > maxLines+1 || lost < strangers-refused {
+		t.Errorf("of %d messages about strangers Log gets %d, and %d messages are lost", strangers, refused, lost)
+	}
+}
+
+// TestStopWithBlockedLog: an agent that is stopped waits for Log only for the patience.
+func TestStopWithBlockedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		a := engines(0)
+		release := make(chan struct{})
+		a.Log = func(string, ...any) { <-release }
+		began := time.Now()
+		err := a.Serve(ctx, &lastMoment{cancel, make(chan struct{}), near})
+		if took := time.Since(began); err != nil || took < Patience || took >= Patience+handshakeLimit {
+			t.Errorf("%v after %v", err, took)
+		}
+		close(release)
+		testkit.OK(t, far.Close())
+	})
 }
 
 // closes waits until the agent closes a connection.
