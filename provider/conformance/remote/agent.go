@@ -119,7 +119,7 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// serving is the client that an agent serves.
+// serving is the client that an agent serves, and what the agent logs.
 type serving struct {
 	*journal
 
@@ -410,16 +410,25 @@ func (s *served) perform(ctx context.Context, r *request) (res any, err error) {
 	return v.do(ctx, s, r)
 }
 
-// rawResult is a result that is not changes of memory. It counts in served.held until it is sent.
+// A charged result counts in served.held until it is sent.
+type charged interface{ bytes() uint64 }
+
+// rawResult is a result that is not changes of memory.
 type rawResult []byte
+
+func (r rawResult) bytes() uint64 { return uint64(len(r)) }
 
 // answer sends the answer to a request. If programs read memory after this request, the answer
 // includes what the slot's device has changed in its copies.
 func (s *served) answer(number uint64, r *request, slot uint16, res any, failure error) error {
+	if c, ok := res.(charged); ok {
+		defer s.refund(c.bytes())
+	}
+	s.sending.Lock() // before anything is encoded, because other answers may have to wait for long
+	defer s.sending.Unlock()
 	a := answer{Err: encodeError(failure)}
 	var body []byte
 	if raw, ok := res.(rawResult); ok {
-		defer s.refund(uint64(len(raw)))
 		a.Raw, body, res = true, raw, none{}
 	}
 	if res != nil {
@@ -428,8 +437,6 @@ func (s *served) answer(number uint64, r *request, slot uint16, res any, failure
 			a.Err = encodeError(fmt.Errorf("%s: the result can't be sent: %w", r.Verb, err))
 		}
 	}
-	s.sending.Lock()
-	defer s.sending.Unlock()
 	if p, ok := res.(polled); verbs[r.Verb].moves && !(ok && len(p.WCs) == 0) {
 		from, _ := res.(position)
 		body, a.Next = s.changes(slot, from)

@@ -183,6 +183,8 @@ type (
 	}
 )
 
+func (p polled) bytes() uint64 { return uint64(len(p.WCs)) * wcBytes }
+
 func paramOf(p *provider.ConnParam) connParam {
 	return connParam{PrivateData: p.PrivateData, ResponderResources: p.ResponderResources,
 		InitiatorDepth: p.InitiatorDepth, RetryCount: p.RetryCount,

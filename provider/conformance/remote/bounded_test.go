@@ -145,6 +145,41 @@ func TestCapturesAreBounded(t *testing.T) {
 	testkit.OK(t, far.Close())
 }
 
+// full is a CQ that always has completions.
+type full struct{ provider.CQ }
+
+func (full) Poll(wcs []provider.WC) (int, error) { return len(wcs), nil }
+
+// TestCompletionsAreBounded: completions that are polled count in MaxMemory until they are sent,
+// because a client may poll often and read no answer. Without room for them the CQ keeps them.
+func TestCompletionsAreBounded(t *testing.T) {
+	near, far := net.Pipe()
+	s := newServed(engines(3*maxPolled*wcBytes), newConn(near, nil, nil, time.Hour))
+	s.objects[1] = &thing{device: 1, object: provider.CQ(full{})}
+	poll := func() (polled, error) {
+		return asks[polled](t, s, "ibv_poll_cq", 1, numberArgs{1 << 20})
+	}
+	var some polled
+	for range 3 {
+		some = testkit.Must(poll())(t)
+	}
+	if _, err := poll(); !errors.Is(err, syscall.ENOMEM) || s.held != 3*maxPolled*wcBytes {
+		t.Errorf("a fourth poll: %v, want ENOMEM; %d bytes are held", err, s.held)
+	}
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+	for range 3 {
+		testkit.OK(t, s.answer(1, &request{Verb: "ibv_poll_cq", On: 1}, 0, some, nil))
+	}
+	if s.held != 0 {
+		t.Errorf("%d bytes are held after the answers", s.held)
+	}
+	s.objects[1].object = provider.CQ(struct{ provider.CQ }{}) // panics
+	if _, err := poll(); err == nil || s.held != 0 {
+		t.Errorf("a poll that panics: %v, and %d bytes are held", err, s.held)
+	}
+	testkit.OK(t, far.Close())
+}
+
 // slow is a provider whose Resize of CQs waits until resize is closed.
 type slow struct {
 	provider.Provider

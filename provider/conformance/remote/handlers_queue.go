@@ -25,15 +25,7 @@ var queueVerbs = map[string]handler{
 		return made{Handle: h}, err
 	}),
 	"ibv_destroy_cq": ending(provider.CQ.Close),
-	"ibv_poll_cq": on(func(_ context.Context, _ *served, t target[provider.CQ],
-		a numberArgs) (polled, error) {
-		if a.N < 0 {
-			return polled{}, fmt.Errorf("%w: %d completions", errFrame, a.N)
-		}
-		wcs := make([]provider.WC, min(a.N, maxPolled))
-		n, err := t.o.Poll(wcs)
-		return polled{slices.Clone(wcs[:n])}, err // a copy: the answer may wait to be sent
-	}).moving(),
+	"ibv_poll_cq":    on(poll).moving(),
 	"ibv_req_notify_cq": given(func(q provider.CQ, a notifyArgs) error {
 		return q.ReqNotify(a.Solicited)
 	}),
@@ -115,6 +107,23 @@ var queueVerbs = map[string]handler{
 		return out, nil
 	}),
 	verbCause: asked(func(q provider.QP) (cause, error) { return cause{encodeError(q.Cause())}, nil }),
+}
+
+// poll polls a CQ. It charges first, because completions that are polled cannot be put back.
+func poll(_ context.Context, s *served, t target[provider.CQ], a numberArgs) (polled, error) {
+	if a.N < 0 {
+		return polled{}, fmt.Errorf("%w: %d completions", errFrame, a.N)
+	}
+	most := min(a.N, maxPolled)
+	if err := s.charge(uint64(most) * wcBytes); err != nil {
+		return polled{}, err
+	}
+	var some polled
+	defer func() { s.refund(uint64(most)*wcBytes - some.bytes()) }()
+	wcs := make([]provider.WC, most)
+	n, err := t.o.Poll(wcs)
+	some.WCs = slices.Clone(wcs[:n]) // a copy: the answer may wait to be sent
+	return some, err
 }
 
 // newQP registers a QP in the session; create makes it.
