@@ -168,7 +168,7 @@ func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
 	switch verdict(answer[proofLen]) {
 	case welcome:
 	case busy:
-		return keys{}, hello{}, fmt.Errorf("%w: %s", ErrBusy, printable(string(reason)))
+		return keys{}, hello{}, fmt.Errorf("%w: %s", ErrBusy, printable(reason))
 	default:
 		return keys{}, hello{}, errFrame
 	}

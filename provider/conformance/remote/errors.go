@@ -129,7 +129,6 @@ func (w *wireError) decodeTo(depth int) error {
 	if w == nil {
 		return nil
 	}
-	w.clean()
 	if depth == 0 {
 		return &farError{text: w.Text}
 	}
@@ -170,21 +169,4 @@ func (w *wireError) decodeTo(depth int) error {
 		text = "an error of the agent that says nothing"
 	}
 	return &farError{text, w.Is, wraps}
-}
-
-// clean makes the agent's texts printable.
-func (w *wireError) clean() {
-	said := []*string{&w.Text, &w.Op, &w.Object}
-	if e := w.Unsupported; e != nil {
-		said = append(said, &e.Feature, &e.Reason)
-	}
-	if e := w.Terminate; e != nil {
-		said = append(said, &e.Text)
-	}
-	if e := w.Work; e != nil {
-		said = append(said, &e.Text)
-	}
-	for _, s := range said {
-		*s = printable(*s)
-	}
 }

@@ -9,11 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -161,28 +159,10 @@ func (c *Session) meet() error {
 	if err != nil {
 		return err
 	}
-	if m.kind != kindAnswer || json.Unmarshal(m.head, &c.host) != nil {
+	if m.kind != kindAnswer || json.Unmarshal(printable(m.head), &c.host) != nil {
 		return errFrame
 	}
-	h := &c.host
-	for _, s := range []*string{&h.Build, &h.Kernel, &h.KernelVersion, &h.Siw, &h.Captures} {
-		*s = printable(*s)
-	}
-	for i := range h.Offers {
-		h.Offers[i].Name, h.Offers[i].Why = printable(h.Offers[i].Name), printable(h.Offers[i].Why)
-	}
 	return nil
-}
-
-// printable replaces control characters in the other end's texts, because terminals would act on
-// them.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }
 
 // Host returns what the agent reported when the session began.
@@ -291,21 +271,22 @@ func (c *Session) listen() {
 }
 
 func (c *Session) handle(m *message) error {
+	head := printable(m.head)
 	switch m.kind {
 	case kindBeat:
 		return nil
 	case kindBye:
 		var why string
-		if json.Unmarshal(m.head, &why) != nil {
+		if json.Unmarshal(head, &why) != nil {
 			return errFrame
 		}
-		return errors.New(printable(why))
+		return errors.New(why)
 	case kindAnswer:
 	default:
 		return fmt.Errorf("%w: kind %d from the agent", errFrame, m.kind)
 	}
 	var r reply
-	if err := json.Unmarshal(m.head, &r.answer); err != nil {
+	if err := json.Unmarshal(head, &r.answer); err != nil {
 		return fmt.Errorf("%w: %w", errFrame, err)
 	}
 	c.mu.Lock()
