@@ -110,6 +110,15 @@ func loud[R any](f *far, verb string, args any) (R, error) {
 	return do[R](context.Background(), f, f.mem, verb, args)
 }
 
+// post calls a verb that posts n work requests, and returns how many were posted.
+func (f *far) post(verb string, n int, args any) (int, error) {
+	r, err := loud[posted](f, verb, args)
+	if r.N < 0 || r.N > n {
+		return 0, f.c.fail(fmt.Errorf("%w: %s of %d work requests posts %d", errFrame, verb, n, r.N))
+	}
+	return r.N, err
+}
+
 // Device is a device of an agent, made by Open of [Session.Provider].
 type Device struct {
 	far

@@ -192,8 +192,7 @@ type srq struct {
 
 // PostRecv implements provider.SRQ.
 func (s *srq) PostRecv(wrs []provider.RecvWR) (int, error) {
-	r, err := loud[posted](&s.far, "ibv_post_srq_recv", recvArgs{wrs})
-	return r.N, err
+	return s.post("ibv_post_srq_recv", len(wrs), recvArgs{wrs})
 }
 
 // Modify implements provider.SRQ.
@@ -257,14 +256,12 @@ func (q *qp) QPN() uint32 { return q.number }
 
 // PostSend implements provider.QP.
 func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
-	r, err := loud[posted](&q.far, "ibv_post_send", sendArgs{wrs})
-	return r.N, err
+	return q.post("ibv_post_send", len(wrs), sendArgs{wrs})
 }
 
 // PostRecv implements provider.QP.
 func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
-	r, err := loud[posted](&q.far, "ibv_post_recv", recvArgs{wrs})
-	return r.N, err
+	return q.post("ibv_post_recv", len(wrs), recvArgs{wrs})
 }
 
 // BindMW implements provider.QP.
