@@ -1,12 +1,14 @@
 package p9_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
@@ -370,6 +373,43 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Serve returns %v", err)
 	}
+}
+
+// TestNothingAfterHalfAMessage: when a client has not taken the end of a reply in time, it gets no
+// other reply, which it would take for the end of the first.
+func TestNothingAfterHalfAMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		s := p9.NewStream(far, msize, 2, time.Second)
+		send := func(b byte) chan error {
+			sent := make(chan error, 1)
+			go func() {
+				sent <- s.Send(t.Context(), func(buf []byte) int { return copy(buf, bytes.Repeat([]byte{b}, 100)) })
+			}()
+			return sent
+		}
+		first := send('a')
+		if _, err := io.ReadFull(near, make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		second := send('b')
+		for _, sent := range []chan error{first, second} {
+			if err := <-sent; !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("Send returns %v", err)
+			}
+		}
+		third := send('c')
+		if err := near.SetReadDeadline(time.Now().Add(time.Second / 2)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := near.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the client gets %d bytes more, %v", n, err)
+		}
+		if err := errors.Join(near.Close(), far.Close()); err != nil {
+			t.Error(err)
+		}
+		<-third
+	})
 }
 
 // TestClientThatStops sends the beginning of a message: the rest may take as long as the transport

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -541,6 +542,18 @@ func TestNilAndZeroValues(t *testing.T) {
 			t.Errorf("%d bytes are a message", n)
 		}
 	}
+}
+
+// TestStreamOfShortMessages: a stream has messages of 4096 bytes if it is made for shorter ones, or
+// for ones of negative length, which would permit a client any length.
+func TestStreamOfShortMessages(t *testing.T) {
+	near, far := net.Pipe()
+	for _, max := range []int{math.MinInt, -1, 0, 4095} {
+		if n := p9.NewStream(far, max, 1, 0).MaxMessage(); n != 4096 {
+			t.Errorf("for messages of %d bytes MaxMessage is %d", max, n)
+		}
+	}
+	_, _ = near.Close(), far.Close()
 }
 
 // TestStreamWithoutReplies: a stream with a limit of 0 replies at a time sends one at a time.

@@ -19,12 +19,13 @@ type stream struct {
 	timeout time.Duration
 	free    chan []byte   // buffers for replies
 	writing chan struct{} // a token while nobody writes
+	broken  error         // why a write failed; the holder of the token of writing uses it
 }
 
 // NewStream returns a Transport over a TCP connection or the like, or nil if conn is nil. Messages
-// have up to max bytes. Up to replies replies, at least one, are made and sent at a time. timeout
-// limits how long the rest of a message may take to come or go, once it has begun; 0
-// means no limit. The connection remains the caller's to close.
+// have up to max bytes, or 4096 if that is more. Up to replies replies, at least one, are made and
+// sent at a time. timeout limits how long the rest of a message may take to come or go, once it has
+// begun; 0 means no limit. The connection remains the caller's to close.
 func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
 	if conn == nil {
 		return nil
@@ -32,7 +33,11 @@ func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport
 	if replies < 1 {
 		replies = 1
 	}
-	s := &stream{conn, max, timeout, make(chan []byte, replies), make(chan struct{}, 1)}
+	if max < minMsize {
+		max = minMsize
+	}
+	s := &stream{conn: conn, max: max, timeout: timeout, free: make(chan []byte, replies),
+		writing: make(chan struct{}, 1)}
 	for range replies {
 		s.free <- nil
 	}
@@ -103,11 +108,20 @@ func (s *stream) Send(ctx context.Context, fill func(buf []byte) int) error {
 		return ctx.Err()
 	}
 	defer func() { s.writing <- struct{}{} }()
+	if s.broken != nil {
+		// The client has only the beginning of a message, and would take this one for its rest.
+		return s.broken
+	}
+	s.broken = s.write(ctx, buf[:n])
+	return s.broken
+}
+
+func (s *stream) write(ctx context.Context, b []byte) error {
 	if err := s.conn.SetWriteDeadline(s.deadline()); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.conn.SetWriteDeadline(time.Unix(1, 0)) })()
-	_, err := s.conn.Write(buf[:n])
+	_, err := s.conn.Write(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
 		return ctx.Err()
 	}
