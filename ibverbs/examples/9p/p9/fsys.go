@@ -92,7 +92,8 @@ func (f *ioFS) Open(name string, _ int) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ioFile{fs: f, name: name, file: file}, nil
+	random, _ := file.(io.ReaderAt)
+	return &ioFile{fs: f, name: name, random: random, file: file}, nil
 }
 
 // ioFile is an open file of an fs.FS, which may be readable only from the beginning to the end.
@@ -100,9 +101,11 @@ type ioFile struct {
 	fs   *ioFS
 	name string
 
+	random io.ReaderAt // file, if it is one
+
 	mu   sync.Mutex
-	file fs.File
-	at   int64 // where file is, unless it is an io.ReaderAt
+	file fs.File // without random, ReadAt may replace it
+	at   int64   // where file is, without random
 }
 
 func (f *ioFile) Close() error {
@@ -122,8 +125,8 @@ func (f *ioFile) Stat() (Attr, error) {
 }
 
 func (f *ioFile) ReadAt(b []byte, offset int64) (int, error) {
-	if r, ok := f.file.(io.ReaderAt); ok {
-		n, err := r.ReadAt(b, offset)
+	if f.random != nil {
+		n, err := f.random.ReadAt(b, offset)
 		if errors.Is(err, fs.ErrInvalid) { // what some return after the end
 			if info, failed := f.file.Stat(); failed == nil && offset > info.Size() {
 				err = io.EOF

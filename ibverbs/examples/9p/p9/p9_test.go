@@ -473,6 +473,30 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// TestSequentialFile reads a file that can only be read in sequence, from many places at once.
+func TestSequentialFile(t *testing.T) {
+	data := strings.Repeat("0123456789", 100)
+	server := p9.NewServer(p9.NewFS(sequential{fstest.MapFS{"f": {Data: []byte(data)}}}), p9.Limits{})
+	c := attached(t, server)
+	if _, err := c.Walk(0, 1, "f"); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "open", c.Open(1, os.O_RDONLY), nil)
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			for k := range 20 {
+				at := (i*7 + k*31) % (len(data) - 10)
+				if got, err := c.Read(1, uint64(at), 10); err != nil || string(got) != data[at:at+10] {
+					t.Errorf("at %d: %q, %v", at, got, err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	check(t, "clunk", c.Clunk(1), nil)
+}
+
 // TestManyCallers creates, writes, reads, renames and removes in many goroutines at the same time.
 func TestManyCallers(t *testing.T) {
 	server, dir := directory(t, p9.Limits{})
