@@ -140,18 +140,23 @@ func (d *dir) Statfs() (r Rstatfs, err error) {
 }
 
 func (d *dir) Open(name string, flags int) (File, error) {
-	// Check before opening, because opening has effects on a device or a FIFO.
-	info, err := d.root.Lstat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case info.Mode()&fs.ModeSymlink != 0:
-		return nil, syscall.ELOOP
-	}
-	if err := openable(info); err != nil {
+	if err := d.check(name); err != nil {
 		return nil, err
 	}
 	return d.open(name, flags, 0)
+}
+
+// check refuses a symbolic link, because os.Root follows it, and what openable refuses. It comes
+// before opening, because opening has effects on a device or a FIFO.
+func (d *dir) check(name string) error {
+	info, err := d.root.Lstat(name)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return syscall.ELOOP
+	}
+	return openable(info)
 }
 
 // openable refuses devices, FIFOs and sockets: the client has its own.
@@ -163,6 +168,11 @@ func openable(info fs.FileInfo) error {
 }
 
 func (d *dir) Create(name string, flags int, mode uint32) (File, error) {
+	if flags&os.O_EXCL == 0 { // otherwise nothing that exists is opened
+		if err := d.check(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 	return d.open(name, flags|os.O_CREATE, fs.FileMode(mode&0o777))
 }
 

@@ -315,7 +315,7 @@ func TestRootIsNotLeft(t *testing.T) {
 	if err != nil || qids[1] != root.Qid || qids[4] != root.Qid {
 		t.Errorf("..: %v, %v, want the root, %v", qids, err, root.Qid)
 	}
-	for i, target := range []string{outside, "../" + filepath.Base(outside), "d"} {
+	for i, target := range []string{outside, "../" + filepath.Base(outside), "d", "d/secret"} {
 		name := fmt.Sprint("link", i)
 		check(t, "symlink", c.Call(p9.KindSymlink, &p9.Tsymlink{Dir: 0, Name: name, Target: target}, new(p9.Rqid)), nil)
 		_, err := c.Walk(0, 2, name, "secret")
@@ -327,6 +327,8 @@ func TestRootIsNotLeft(t *testing.T) {
 		check(t, "walk from a link", err, syscall.ENOTDIR)
 		check(t, "open of a link", c.Open(3, os.O_RDONLY), syscall.ELOOP)
 		check(t, "create in a link", c.Create(3, 5, "new", os.O_RDWR), syscall.ENOTDIR)
+		check(t, "create on a link", c.Create(0, 7, name, os.O_RDWR|os.O_TRUNC), syscall.ELOOP)
+		check(t, "create of a link", c.Create(0, 8, name, os.O_RDWR|os.O_EXCL), syscall.EEXIST)
 		for what, err := range map[string]error{
 			"mkdir":    c.Call(p9.KindMkdir, &p9.Tmkdir{Dir: 3, Name: "new"}, new(p9.Rqid)),
 			"symlink":  c.Call(p9.KindSymlink, &p9.Tsymlink{Dir: 3, Name: "new", Target: "x"}, new(p9.Rqid)),
@@ -341,7 +343,7 @@ func TestRootIsNotLeft(t *testing.T) {
 		check(t, "times of a link", c.Call(p9.KindSetattr, &p9.Tsetattr{Fid: 3, Set: p9.SetAttr{
 			Valid: p9.SetMtime | p9.SetMtimeTo, Mtime: p9.Time{Sec: 77},
 		}}, nil), nil)
-		check(t, "clunk", errors.Join(c.Clunk(3), c.Clunk(5)), nil)
+		check(t, "clunk", errors.Join(c.Clunk(3), c.Clunk(5), c.Clunk(7), c.Clunk(8)), nil)
 	}
 	if _, err := c.Walk(0, 6, "d", "secret"); err != nil {
 		t.Fatal(err)
