@@ -185,6 +185,49 @@ func c2(t *testing.T, c *p9test.Client) *p9test.Client {
 	return c
 }
 
+// TestCloseOfSilentClient: the server waits for nothing when it closes the connection of a client
+// that has sent no message. Otherwise each one that is displaced would keep its place for a second.
+func TestCloseOfSilentClient(t *testing.T) {
+	p, err := auto.Named(exampletest.Provider(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vctx, err := ibverbs.Open(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer vctx.Close()
+	l, err := rdmacm.ListenName(t.Context(), vctx, exampletest.Host()+":0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	closed := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(t.Context())
+		if err != nil {
+			closed <- err
+			return
+		}
+		server, err := acceptRDMA(t.Context(), req, &options{msize: msize, depth: 4, requests: 2})
+		if err != nil {
+			closed <- err
+			return
+		}
+		server.grace = time.Hour
+		closed <- server.Close()
+	}()
+	dial(t, l.Addr().String()) // stays connected until the test ends
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(exampletest.Patience):
+		t.Fatal("Close waits for the client")
+	}
+}
+
 // TestServerStops interrupts a server that has a client.
 func TestServerStops(t *testing.T) {
 	server := exampletest.Start(t, "--listen", exampletest.Host()+":0", t.TempDir())

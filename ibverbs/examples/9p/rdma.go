@@ -21,11 +21,16 @@ type rdma struct {
 	max     int
 	replies *ibverbs.MR
 	free    chan int // free places in replies, each for one message
+	heard   bool     // a message has come
+	grace   time.Duration
 }
+
+// closeGrace is how long Close waits for a client to take what was sent.
+const closeGrace = time.Second
 
 // acceptRDMA accepts a client with room for o.depth requests of o.msize bytes.
 func acceptRDMA(ctx context.Context, req *rdmacm.Request, o *options) (_ *rdma, err error) {
-	t := &rdma{max: o.msize, free: make(chan int, o.requests)}
+	t := &rdma{max: o.msize, free: make(chan int, o.requests), grace: closeGrace}
 	t.conn, err = req.Accept(ctx, &rdmacm.ConnConfig{
 		Cap:      ibverbs.QPCap{MaxSendWR: o.requests},
 		Receives: o.depth, ReceiveSize: t.max,
@@ -44,11 +49,14 @@ func acceptRDMA(ctx context.Context, req *rdmacm.Request, o *options) (_ *rdma, 
 	return t, nil
 }
 
-// Close frees everything. The client gets what was sent, if it takes that within a second.
+// Close frees everything. The client gets what was sent, if it takes that within a second. Close
+// does not wait for a client that has sent nothing, because others may be waiting for its place.
 func (t *rdma) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = t.conn.Shutdown(ctx) // the client may have gone, and then waits for nothing
+	if t.heard {
+		ctx, cancel := context.WithTimeout(context.Background(), t.grace)
+		defer cancel()
+		_ = t.conn.Shutdown(ctx) // the client may have gone, and then waits for nothing
+	}
 	return errors.Join(t.conn.Close(), t.replies.Close())
 }
 
@@ -64,6 +72,7 @@ func (t *rdma) Receive(ctx context.Context) (p9.Message, error) {
 		}
 		return p9.Message{}, err
 	}
+	t.heard = true
 	return p9.Message{Data: m.Data, Release: m.Release}, nil
 }
 
