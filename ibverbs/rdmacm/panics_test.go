@@ -3,6 +3,7 @@ package rdmacm_test
 import (
 	"context"
 	"errors"
+	"os"
 	"runtime"
 	"testing"
 
@@ -91,5 +92,49 @@ func TestPanicsInCallbacks(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestCallbacksThatClose: a callback may close what it gets. The call fails, and nothing is left
+// open.
+func TestCallbacksThatClose(t *testing.T) {
+	ctx := timeout(t)
+	closesID := func(id *rdmacm.ID) error { return id.Close() }
+	closesConn := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error { return c.Close() }
+	vctx, addr := device(t)
+	if _, err := rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Setup: closesID}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Listen: %v, want os.ErrClosed", err)
+	}
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	for what, cfg := range map[string]*rdmacm.ConnConfig{
+		"Setup": {Setup: closesID}, "Prepare": {Prepare: closesConn},
+	} {
+		if _, err := rdmacm.Dial(ctx, vctx, l.Addr(), cfg); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s of Dial: %v, want os.ErrClosed", what, err)
+		}
+	}
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+		dialled <- err
+	}()
+	req := testkit.Must(l.Accept(ctx))(t)
+	if _, err := req.Accept(ctx, &rdmacm.ConnConfig{Prepare: closesConn}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Prepare of Accept: %v, want os.ErrClosed", err)
+	}
+	if err := <-dialled; err == nil {
+		t.Error("the peer's Dial returns no error")
+	}
+	testkit.OK(t, l.Close())
+
+	var c *rdmacm.Conn
+	closed := make(chan error, 1)
+	c, _ = pair(t, &rdmacm.ConnConfig{OnSend: func(*ibverbs.WC) { closed <- c.Close() }}, nil)
+	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
+	testkit.OK(t, c.QP().PostSend(empty))
+	_ = c.Do(ctx, empty) // complete, or cut off by Close
+	testkit.OK(t, <-closed)
+	if err := c.Do(ctx, empty); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Do after Close: %v, want os.ErrClosed", err)
 	}
 }
