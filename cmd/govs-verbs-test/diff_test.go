@@ -34,7 +34,7 @@ func TestDiff(t *testing.T) {
 	cmd.want(t, exitFailed, nil, nil)
 	wantGolden(t, cmd, "crc.diff")
 	// Another session, and messages that only one of the two has.
-	cmd = start(t, "diff", corpus+"p2p-write-zero.pcapng", corpus+"default-read-two-fpdus.pcapng")
+	cmd = start(t, "diff", corpus+"p2p-write-zero.pcapng", corpus+"default-protection-read-no-right.pcapng")
 	cmd.want(t, exitFailed, nil, nil)
 	wantGolden(t, cmd, "sessions.diff")
 	all := start(t, "diff", "--all", one, one)

@@ -249,6 +249,7 @@ func FuzzSteps(f *testing.F) {
 	f.Add(recording.Netlink, abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
 		Attrs: []abi.NLAttribute{abi.NLU64(abi.NLNodeGUID, 1)}}),
 		abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLMsgDone}))
+	f.Add("0", []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, file string, request, answer []byte) {
 		rec := &recording.Recording{Entries: []recording.Entry{{Thread: 1, File: file,
 			Op: recording.Write, Request: request, Answer: answer}}}

@@ -111,6 +111,20 @@ func capture(t *testing.T, name string) *wire.Conn {
 	return trace.Conns[0]
 }
 
+// readNoRight has a Read that siw answers in one segment of 1000 octets.
+const readNoRight = "default-protection-read-no-right.pcapng"
+
+// splitAnswer makes two segments of the answer to the capture's Read.
+func splitAnswer(t *testing.T, c *wire.Conn) {
+	t.Helper()
+	_, answer := readAt(t, c)
+	first, last := c.Frames[answer], c.Frames[answer]
+	n := len(first.Payload) / 2
+	first.Payload, first.Header.Last = first.Payload[:n], false
+	last.Payload, last.Header.TO = last.Payload[n:], last.Header.TO+uint64(n)
+	c.Frames = slices.Replace(c.Frames, answer, answer+1, first, last)
+}
+
 // TestFaults replays captures to broken engines. The results have to show the faults.
 func TestFaults(t *testing.T) {
 	for _, tc := range []struct {
@@ -121,8 +135,7 @@ func TestFaults(t *testing.T) {
 		{"arrivals-flipped", "default-send-unsignalled.pcapng", conformance.RoleInitiator,
 			"the message of receive 1: octet 0"},
 		{"arrivals-flipped", "rstream.pcap.gz", conformance.RoleInitiator, "the memory of STag"},
-		{"first-segments-lost", "default-read-two-fpdus.pcapng", conformance.RoleResponder,
-			"the memory of STag"},
+		{"first-segments-lost", readNoRight, conformance.RoleResponder, "the memory of STag"},
 		{"short-responses-garbled", "crc-read-short-across-pages.pcapng",
 			conformance.RoleInitiator, "rdma-read-response:octets"},
 		{"out-of-bounds-dropped", "default-protection-write-beyond-end.pcapng",
@@ -143,7 +156,11 @@ func TestFaults(t *testing.T) {
 			m := mutants.Find(tc.mutant)
 			side := engineSide()
 			side.New = m.New
-			r, err := play(t, capture(t, tc.capture), tc.side, 500*time.Millisecond, side)
+			c := capture(t, tc.capture)
+			if tc.capture == readNoRight {
+				splitAnswer(t, c)
+			}
+			r, err := play(t, c, tc.side, 500*time.Millisecond, side)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +194,7 @@ func TestRefused(t *testing.T) {
 		"STag 0x00000007 is used " +
 			"over": func(c *wire.Conn) { c.Frames[2].Read.Size = 1 << 30; c.Frames[2].Read.SourceSTag = 7 },
 	} {
-		conn := capture(t, "default-protection-read-no-right.pcapng")
+		conn := capture(t, readNoRight)
 		change(conn)
 		if r, err := play(t, conn, conformance.RoleInitiator, waitFor, engineSide()); err == nil ||
 			!strings.Contains(err.Error(), want) {
@@ -205,7 +222,7 @@ func readAt(t *testing.T, c *wire.Conn) (request, answer int) {
 // offsets that others use with the STag.
 func TestEmptyReadAnywhere(t *testing.T) {
 	for what, by := range map[string]uint64{"after": 1 << 20, "before": ^uint64(1<<20 - 1)} {
-		c := capture(t, "default-read-two-fpdus.pcapng")
+		c := capture(t, readNoRight)
 		request, answer := readAt(t, c)
 		again, empty := c.Frames[request], c.Frames[answer]
 		read := *again.Read
@@ -221,9 +238,20 @@ func TestEmptyReadAnywhere(t *testing.T) {
 	}
 }
 
+// TestSegmentsOfAnswer: it makes no difference in how many segments a Read is answered.
+func TestSegmentsOfAnswer(t *testing.T) {
+	c := capture(t, readNoRight)
+	splitAnswer(t, c)
+	for _, side := range []conformance.Role{conformance.RoleInitiator, conformance.RoleResponder} {
+		if r := testkit.Must(play(t, c, side, waitFor, engineSide()))(t); !r.Same() {
+			t.Errorf("%s: %s", side, told(r))
+		}
+	}
+}
+
 // TestOffsetsWrap: memory that would end beyond the last tagged offset is refused.
 func TestOffsetsWrap(t *testing.T) {
-	c := capture(t, "default-read-two-fpdus.pcapng")
+	c := capture(t, readNoRight)
 	request, _ := readAt(t, c)
 	c.Frames[request].Read.SourceTO = ^uint64(0) - 8
 	if r, err := play(t, c, conformance.RoleInitiator, waitFor, engineSide()); err == nil {
