@@ -34,7 +34,7 @@ The exit status is 0 if the captures are the same, 1 if they differ, and 2 if on
 // Validate implements kong's check.
 func (c *diffCmd) Validate() error {
 	if len(c.Port) > 2 {
-		return fmt.Errorf("--port: %d ports, there are two files", len(c.Port))
+		return fmt.Errorf("--port: %d ports for two files: give one for both, or one for each", len(c.Port))
 	}
 	return nil
 }

@@ -81,7 +81,8 @@ func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 		return found.WithZone(wanted.Zone()), nil
 	}
 	if wanted.IsValid() {
-		return netip.Addr{}, fmt.Errorf("%s under it doesn't have the address %v", d.Netdev, wanted)
+		return netip.Addr{}, fmt.Errorf("%s under it doesn't have the address %v; ip addr lists those it has",
+			d.Netdev, wanted)
 	}
 	return netip.Addr{}, fmt.Errorf("%s under it has no address; ip addr add 192.0.2.1/24 dev %s adds one", d.Netdev, d.Netdev)
 }

@@ -139,9 +139,9 @@ func (f *perfFlags) check(k *kong.Context) error {
 	case (f.Addr == "") == (f.Listen == ""):
 		return errors.New("give either ADDR:PORT of the server, or --listen ADDR:PORT to be the server")
 	case given(k, "iters") && given(k, "duration"):
-		return errors.New("--iters and --duration can't be used together")
+		return errors.New("--iters and --duration can't be used together: leave out one")
 	case given(k, "size") && f.All:
-		return errors.New("--size and --all can't be used together")
+		return errors.New("--size and --all can't be used together: leave out one")
 	case given(k, "iters") && f.Iters < 1:
 		return fmt.Errorf("--iters %d: has to be at least 1", f.Iters)
 	case given(k, "duration") && f.Duration <= 0:

@@ -40,9 +40,9 @@ func (c *perfRDMACmd) checkSelf(k *kong.Context) error {
 	}
 	switch {
 	case c.Listen != "":
-		return errors.New("--self and --listen can't be used together")
+		return errors.New("--self and --listen can't be used together: leave out one")
 	case given(k, "serve"):
-		return errors.New("--self and --serve can't be used together")
+		return errors.New("--self and --serve can't be used together: leave out --serve")
 	case c.Bidirectional:
 		return errors.New("--self compares with raw TCP, which sends one way: leave --bidirectional out")
 	}

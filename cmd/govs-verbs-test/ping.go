@@ -50,7 +50,7 @@ func (c *pingCmd) Validate(k *kong.Context) error {
 	case c.Listen != "" && (given(k, "count") || given(k, "size")):
 		return errors.New("--count and --size: the client decides them: leave them out at the server")
 	case c.Many && c.Listen == "":
-		return errors.New("--persistent is for --listen")
+		return errors.New("--persistent is for --listen: add that, or leave the option out")
 	case c.Many && c.JSON:
 		return errors.New("--persistent has no single result to print as JSON: leave --json out")
 	case c.Size < minPing || c.Size > maxPing:

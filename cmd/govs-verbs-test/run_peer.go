@@ -51,9 +51,9 @@ func (c *runCmd) checkPeer() error {
 	if c.Peer == "" {
 		switch {
 		case c.PeerAddr.IsValid():
-			return errors.New("--peer-addr is for --peer")
+			return errors.New("--peer-addr is for --peer: add that, or leave the option out")
 		case c.SecretFile != "":
-			return errors.New("--secret-file is for --peer")
+			return errors.New("--secret-file is for --peer: add that, or leave the option out")
 		}
 		return nil
 	}

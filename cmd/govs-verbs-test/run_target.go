@@ -42,7 +42,7 @@ func (c *runCmd) checkTarget(k *kong.Context) error {
 	if c.Target == "" {
 		for _, flag := range []string{"target-offers", "target-stack"} {
 			if given(k, flag) {
-				return fmt.Errorf("--%s is for --target", flag)
+				return fmt.Errorf("--%s is for --target: add that, or leave the option out", flag)
 			}
 		}
 		return nil

@@ -46,7 +46,7 @@ func (f *streamBenchFlags) checkBench(k *kong.Context) error {
 			return fmt.Errorf("--size %s: has to be a number from 1 to %d, or all", f.Size, rstream.MaxSize)
 		}
 	} else if given(k, "size") && f.Size == "" {
-		return errors.New("--size is empty")
+		return errors.New("--size is empty: give a number of bytes, or all")
 	}
 	return checkLimits([]limit{
 		{"count", f.Count, 1, rstream.MaxCount}, {"iterations", f.Iterations, 1, rstream.MaxCount},
