@@ -10,8 +10,10 @@
 // is the library's by now, because the program has closed it, the stream loses it instead.
 static uint64_t detach(FILE *stream)
 {
-	if (!hidden(stream->_fileno))
-		return let_go(stream->_fileno);
+	int saved = errno, fd = fileno(stream); // -1 if it has none
+	errno = saved;
+	if (!hidden(fd))
+		return let_go(fd);
 	__fpurge(stream);
 	stream->_fileno = -1;
 	errno = EBADF;

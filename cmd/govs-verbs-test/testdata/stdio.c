@@ -84,6 +84,24 @@ static void opened_again(const char *path, int works)
 	want("descriptors are open", "freopen", opened(), before);
 }
 
+// in_memory closes streams that have no descriptor. What libc leaves of them uninitialized is the number of the device.
+static void in_memory(void)
+{
+	int fd = device();
+	for (size_t size = 64; size < 2048; size += 16) {
+		int *freed = malloc(size);
+		for (size_t i = 0; freed && i < size / sizeof fd; i++)
+			((volatile int *)freed)[i] = fd;
+		free(freed);
+	}
+	char *text;
+	size_t length;
+	want("fclose", "open_memstream", fclose(open_memstream(&text, &length)), 0);
+	free(text);
+	want("it is the device", "fclose of another stream", is_device(fd), 1);
+	close(fd);
+}
+
 // standard closes stdin before the library is loaded, which then gets the number, and ends the stream.
 static void standard(int again)
 {
@@ -115,6 +133,7 @@ int main(void)
 	closed();
 	opened_again(NULL, 1);
 	opened_again("/nowhere/at/all", 0);
+	in_memory();
 	close(first);
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
