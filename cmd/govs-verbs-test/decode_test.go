@@ -5,10 +5,13 @@ package main
 import (
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -181,6 +184,53 @@ func TestDecodeLive(t *testing.T) {
 	two.want(t, exitPassed, parts("connection 1: ", "--> MPA Request", "<-- MPA Reply"), nil)
 	if n := lines(&two.stdout); n != 3 {
 		t.Errorf("%d lines with --count 2, want 3:\n%s", n, &two.stdout)
+	}
+}
+
+// TestCapturesOfDocument runs the commands of docs/operate.md that capture and decode, on lo.
+func TestCapturesOfDocument(t *testing.T) {
+	testkit.NeedRoot(t, "packet sockets need root or CAP_NET_RAW")
+	if _, err := exec.LookPath("dumpcap"); err != nil {
+		vmtest.Need(t, "witnesses")
+	}
+	_, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
+	_, port, err := net.SplitHostPort(addr)
+	testkit.OK(t, err)
+	file := filepath.Join(t.TempDir(), "out.pcap")
+	_, text, _ := strings.Cut(string(testkit.Must(os.ReadFile("../../docs/operate.md"))(t)), "\n## Captures\n")
+	text, _, _ = strings.Cut(text, "\n```") // what decode prints
+	text = strings.NewReplacer("eth0", "lo", "7471", port, "out.pcap", file).Replace(text)
+	lines := regexp.MustCompile(`(?m)^    ([^#\n]*[^# \n])`).FindAllStringSubmatch(text, -1)
+	if len(lines) != 3 {
+		t.Fatalf("commands %q, want dumpcap, decode of a file and of an interface", lines)
+	}
+	decode := func(line string) *command { return start(t, words(strings.TrimPrefix(line, name+" "))...) }
+
+	capturing := startProgram(t, "bash", "-c", "exec "+lines[0][1])
+	live := decode(lines[2][1])
+	live.stderr.await(t, "decoding port "+port+" on lo\n")
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		// dumpcap makes the file when it captures.
+		if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s makes no file: %s", capturing, &capturing.stderr)
+		}
+	}
+	start(t, "ping", addr, "--provider", "engine", "-C", "1").want(t, exitPassed, nil, nil)
+	const whole = `(?s)--> MPA Request.*<-- MPA Reply.*--> Send L.*<-- RDMA Read Request.*FIN\n.*FIN\n`
+	live.stdout.await(t, whole)
+	live.stop()
+	live.want(t, exitPassed, nil, nil)
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		c := decode(lines[1][1]) // dumpcap writes what it has captured after a while
+		if c.wait(t) == exitPassed && regexp.MustCompile(whole).MatchString(c.stdout.String()) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: no whole connection:\n%s%s", c, &c.stdout, &c.stderr)
+		}
 	}
 }
 
