@@ -64,8 +64,8 @@ func TestRecordsAfterTheDevice(t *testing.T) {
 	testkit.OK(t, other.Close())
 }
 
-// TestClosedDeviceKeepsNothing: a region that is refused because its device is closed leaves nothing
-// at either end.
+// TestClosedDeviceKeepsNothing: a region that is refused because its device is closed leaves
+// nothing at either end.
 func TestClosedDeviceKeepsNothing(t *testing.T) {
 	s := newServed(engines(0), nil)
 	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
