@@ -62,7 +62,8 @@ func testsOf(pkg string) *check {
 		measure: func(counters string) []string {
 			return []string{"-test.gocoverdir=" + counters, "-test.timeout=" + firstRun.String()}
 		},
-		fails: regexp.MustCompile(`(?m)^--- FAIL: (\w+)`),
+		// Tests that still run at the end of the time count, too.
+		fails: regexp.MustCompile(`(?m)^--- FAIL: (\w+)|^\t\t(Test\w+)[/ ]`),
 	}
 	c.args = func(limit time.Duration, names []string) []string {
 		args := []string{"-test.failfast", "-test.timeout=" + limit.String()}
@@ -84,6 +85,14 @@ type failure struct {
 	what   string   // in a line
 }
 
+// failed returns the names of what failed in a run that printed text.
+func (c *check) failed(text string) (names []string) {
+	for _, found := range c.fails.FindAllStringSubmatch(text, -1) {
+		names = append(names, strings.Join(found[1:], ""))
+	}
+	return names
+}
+
 var crash = regexp.MustCompile(`(?m)^(?:panic|fatal error|runtime): .*`)
 
 // runCheck runs what was built for a check.
@@ -94,10 +103,7 @@ func (t *trier) runCheck(c *check, limit time.Duration, args []string) failure {
 	if err == nil {
 		return failure{}
 	}
-	f := failure{failed: true}
-	for _, found := range c.fails.FindAllStringSubmatch(out, -1) {
-		f.names = append(f.names, strings.Join(found[1:], ""))
-	}
+	f := failure{failed: true, names: c.failed(out)}
 	switch {
 	case len(f.names) > 0:
 		f.what = f.names[0]

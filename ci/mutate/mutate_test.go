@@ -161,6 +161,28 @@ func TestMutate(t *testing.T) {
 	}
 }
 
+// TestFails finds what has failed in what the suite and tests print.
+func TestFails(t *testing.T) {
+	const timeout = "panic: test timed out after 1m0s\n\trunning tests:\n" +
+		"\t\tTestA/b (59s)\n\t\tTestC (1s)\n"
+	const table = "raw scenarios   engine  kernel\nmpa/crc   PASS    FAIL\nmpa/fin   PASS    PASS\n"
+	for _, c := range []struct {
+		check *check
+		text  string
+		want  []string
+	}{
+		{testsOf("p"), "--- FAIL: TestA (0 s)\n    --- FAIL: TestA/b (0 s)\n", []string{"TestA"}},
+		{testsOf("p"), timeout, []string{"TestA", "TestC"}},
+		{suiteOf("p", nil), table, []string{"mpa/crc"}},
+		{suiteOf("p", nil), "[ 9/10] ok        mpa/fin  engine->engine  1 ms\n", nil},
+		{suiteOf("p", nil), "[10/10] setup     mpa/crc  engine->engine  1 ms\n", []string{"mpa/crc"}},
+	} {
+		if got := c.check.failed(c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v, want %v", c.text, got, c.want)
+		}
+	}
+}
+
 // TestRunEnds: what a program has started ends with it, after the limit or at a line.
 func TestRunEnds(t *testing.T) {
 	tr := &trier{ctx: t.Context(), dir: t.TempDir()}

@@ -158,7 +158,12 @@ func (t *trier) measured(pkg string) (*check, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.reaches, err = parseCoverage(profile, t.module)
+	if c.reaches, err = parseCoverage(profile, t.module); err != nil {
+		return nil, err
+	}
+	if len(c.reaches) == 0 { // a program that crashes writes none
+		return nil, fmt.Errorf("%s has counted nothing without a fault: %s", pkg, f.what)
+	}
 	t.checks[pkg] = c
-	return c, err
+	return c, nil
 }
