@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -41,5 +43,18 @@ func TestRegions(t *testing.T) {
 	if got := placed(); len(got) != 0 || len(r.at) != 0 || len(r.free) != places {
 		t.Errorf("without regions there are places of %v, %d lists, %d free", got, len(r.at),
 			len(r.free))
+	}
+}
+
+// TestReserving: what the engine and other threads do at the moment when a program unmaps memory of
+// a region. The program includes faults.c, and stops it there.
+func TestReserving(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "reserving")
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/reserving.c",
+		"-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(program).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -1,10 +1,14 @@
 package remote
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,4 +97,49 @@ func TestByeDoesNotWait(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestMessageIsHeldOnce: a message that arrives takes its length, and no more.
+func TestMessageIsHeldOnce(t *testing.T) {
+	var b bytes.Buffer
+	const length = maxHead + maxBody
+	key := []byte("a key")
+	testkit.OK(t, writeMessage(bufio.NewWriter(&b), newAuthenticator(key),
+		&message{kind: kindRequest, head: make([]byte, maxHead), body: make([]byte, maxBody)}))
+	in := bufio.NewReader(&b)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	m, err := readMessage(in, newAuthenticator(key))
+	runtime.ReadMemStats(&after)
+	if err != nil || len(m.head)+len(m.body) != length {
+		t.Fatalf("%d and %d bytes: %v", len(m.head), len(m.body), err)
+	}
+	const noise = 1 << 20 // other allocations of the process
+	if took := after.TotalAlloc - before.TotalAlloc; took > length+noise {
+		t.Errorf("%d bytes were allocated for a message of %d", took, length)
+	}
+}
+
+// TestPrintableJSON: control characters in JSON are replaced however it has them, and other text
+// stays the same.
+func TestPrintableJSON(t *testing.T) {
+	for text, want := range map[string]string{
+		`"a\u001bb"`: "a\ufffdb", `"a\u009Bb"`: "a\ufffdb", `"\u0000\u007f"`: "\ufffd\ufffd",
+		"\"a\u009bb\u007f\"": "a\ufffdb\ufffd", "\"\xff\x9b\"": "\ufffd\ufffd", `"\b\f\r"`: "\ufffd\ufffd\ufffd",
+		`"line\nline\ttab"`: "line\nline\ttab", `"\\u001b \\\u0062 \""`: `\u001b \b "`,
+		`"\ud83d\ude00 é"`: "😀 é",
+	} {
+		var got string
+		if err := json.Unmarshal(printable([]byte(text)), &got); err != nil || got != want {
+			t.Errorf("%s is %q, want %q: %v", text, got, want, err)
+		}
+	}
+	for _, plain := range []string{"", `\`, `\u12`, "all of it, a to z\n", `\u00zz`} {
+		if got := string(printable([]byte(plain))); got != plain {
+			t.Errorf("%q becomes %q", plain, got)
+		}
+	}
+	if got := string(printable([]byte("busy\x1b[2J\x9b"))); got != "busy\ufffd[2J\ufffd" {
+		t.Errorf("%q", got)
+	}
 }

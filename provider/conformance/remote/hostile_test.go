@@ -3,6 +3,7 @@ package remote
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -275,4 +276,103 @@ func TestPanicsCostNothing(t *testing.T) {
 	if _, err := asks[none](t, s, "ibv_resize_cq", cq.Handle, numberArgs{32}); err == nil || s.held != before {
 		t.Errorf("Resize: %v, and %d bytes are held, want %d", err, s.held, before)
 	}
+}
+
+// TestPostsAreCounted: an agent that claims that it has posted more work requests than there were
+// ends the session, because a program would look for the others.
+func TestPostsAreCounted(t *testing.T) {
+	for _, n := range []int{-1, 2} {
+		a := engines(0)
+		a.Open = func(string, []string) (provider.Provider, error) {
+			return miscounting{engine.New(nil), n}, nil
+		}
+		c := session(t, a)
+		d := testkit.Must(c.Provider("engine", nil).Open(""))(t)
+		pd := testkit.Must(d.AllocPD())(t)
+		srq := testkit.Must(pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+		if got, err := srq.PostRecv(make([]provider.RecvWR, 1)); got != 0 || !errors.Is(err, errFrame) {
+			t.Errorf("%d of 1: %d, %v", n, got, err)
+		}
+		<-c.Done()
+	}
+}
+
+// miscounting is a provider whose SRQs claim that they have posted n receives.
+type miscounting struct {
+	provider.Provider
+	n int
+}
+
+type miscountingDevice struct {
+	provider.Device
+	n int
+}
+
+type miscountingPD struct {
+	provider.PD
+	n int
+}
+
+type miscountingSRQ struct {
+	provider.SRQ
+	n int
+}
+
+func (p miscounting) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return miscountingDevice{d, p.n}, err
+}
+
+func (d miscountingDevice) AllocPD() (provider.PD, error) {
+	pd, err := d.Device.AllocPD()
+	return miscountingPD{pd, d.n}, err
+}
+
+func (pd miscountingPD) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
+	s, err := pd.PD.CreateSRQ(init)
+	return miscountingSRQ{s, pd.n}, err
+}
+
+func (s miscountingSRQ) PostRecv([]provider.RecvWR) (int, error) { return s.n, nil }
+
+// named is a connection of a peer.
+type named struct {
+	net.Conn
+	from   net.Addr
+	closed bool
+}
+
+func (n *named) RemoteAddr() net.Addr { return n.from }
+func (n *named) Close() error         { n.closed = true; return nil }
+
+// TestStrangersDisplace: a new connection displaces the oldest one of the address with most
+// connections.
+func TestStrangersDisplace(t *testing.T) {
+	s := &strangers{most: 4}
+	from := func(ip string) *named {
+		c := &named{from: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		s.add(c)
+		return c
+	}
+	want := func(what string, displaced *named, others ...*named) {
+		t.Helper()
+		if !displaced.closed {
+			t.Errorf("%s: the connection is still there", what)
+		}
+		for _, c := range others {
+			if c.closed {
+				t.Errorf("%s: displaces another connection", what)
+			}
+		}
+	}
+	honest := from("192.0.2.1")
+	a, b, c := from("2001:db8::1"), from("2001:db8::2"), from("2001:db8::3")
+	d := from("192.0.2.9")
+	want("a fifth", a, honest, b, c, d)
+	e := from("2001:db8::4")
+	want("another of the peer that has most", b, honest, c, d, e)
+	s.remove(honest)
+	s.remove(a) // it has already been removed
+	f, g := from("192.0.2.1"), from("192.0.2.1")
+	want("with two peers that have two each", c, honest, d, e, f, g)
 }

@@ -2,7 +2,11 @@
 
 package transport
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // fdRef is a file descriptor that can be closed while others use it. Its number returns to the
 // system only after the last use, so that no read or write ever hits a descriptor that was opened
@@ -53,4 +57,32 @@ func (r *fdRef) destroy() {
 	if r.state.CompareAndSwap(fdClosed, fdClosed|fdClosed>>1) {
 		_ = closeFD(r.fd) // Linux frees the number whatever close returns
 	}
+}
+
+var tracker atomic.Pointer[func(fd int, open bool)]
+
+// TrackDescriptors makes the package call f for each descriptor that it opens from now on, and
+// before it closes one. It is for a library in a program that forks: the child must close the
+// descriptors, because a connection ends only when no process has its socket any more. f may be
+// called concurrently.
+func TrackDescriptors(f func(fd int, open bool)) { tracker.Store(&f) }
+
+// opened reports a new descriptor.
+func opened(fd int) {
+	if f := tracker.Load(); f != nil {
+		(*f)(fd, true)
+	}
+}
+
+// closing reports that a descriptor is about to be closed.
+func closing(fd int) {
+	if f := tracker.Load(); f != nil {
+		(*f)(fd, false)
+	}
+}
+
+// closeFD closes a descriptor for which opened was called.
+func closeFD(fd int) error {
+	closing(fd)
+	return unix.Close(fd)
 }

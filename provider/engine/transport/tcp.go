@@ -279,3 +279,22 @@ func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 	}
 	return c, nil
 }
+
+// TCPStats implements Stater.
+func (c *tcpConn) TCPStats() (TCPStats, error) {
+	if !c.ref.acquire() {
+		return TCPStats{}, os.ErrClosed
+	}
+	defer c.ref.release()
+	i, err := unix.GetsockoptTCPInfo(c.ref.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return TCPStats{}, err
+	}
+	return TCPStats{
+		RTTMicros: i.Rtt, RTTVarMicros: i.Rttvar,
+		SendMSS: i.Snd_mss, CongWindow: i.Snd_cwnd,
+		Unacked: i.Unacked, Lost: i.Lost, Retrans: i.Retrans, TotalRetrans: i.Total_retrans,
+		BytesAcked: i.Bytes_acked, BytesReceived: i.Bytes_received,
+		NotSentBytes: i.Notsent_bytes, DeliveryRate: i.Delivery_rate,
+	}, nil
+}

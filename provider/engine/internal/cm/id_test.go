@@ -2,7 +2,9 @@ package cm
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
+	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
@@ -37,5 +39,15 @@ func TestStatesHaveNames(t *testing.T) {
 			t.Errorf("state %d is called %q", uint8(s), s)
 		}
 		seen[fmt.Sprint(s)] = true
+	}
+}
+
+// TestNotBoundTexts: what a link-local address lacks is not said of other refusals.
+func TestNotBoundTexts(t *testing.T) {
+	for _, addr := range []string{"fe80::1", "fe80::1%lo"} {
+		err := whyNotBound(netip.MustParseAddr(addr), syscall.EACCES)
+		if err == nil || err.Error() != syscall.EACCES.Error() {
+			t.Errorf("bind to %s without the right to: %v", addr, err)
+		}
 	}
 }
