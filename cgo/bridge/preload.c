@@ -94,10 +94,15 @@ int strange(void)
 // may be in both. The child of a vfork can't wait: it stops a thread of its parent.
 static pthread_mutex_t loading = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
+// await_start waits only for a while, because the thread that loads may wait for a lock that this one holds, such as the
+// loader's. Unlocking what this thread has not locked fails, and does no harm.
 void await_start(void)
 {
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 10;
 	if (!strange())
-		pthread_mutex_lock(&loading);
+		pthread_mutex_timedlock(&loading, &until);
 }
 
 void allow_start(void)
@@ -286,14 +291,14 @@ struct library *load(void)
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	watch_forks();
-	await_start();
+	pthread_mutex_lock(&loading);
 	if (!atomic_load(&library)) {
 		struct before_library *before = before_library();
 		load_locked();
 		after_library(before, (void *)loaded.open);
 	}
 	lib = atomic_load(&library);
-	allow_start();
+	pthread_mutex_unlock(&loading);
 	pthread_setcancelstate(cancel, NULL);
 	leave_library(0); // another thread may have loaded it, and otherwise after_library has restored the signals
 	return lib;

@@ -14,8 +14,10 @@ static uint64_t detach(FILE *stream)
 	errno = saved;
 	if (!hidden(fd))
 		return let_go(fd);
+	flockfile(stream);
 	__fpurge(stream);
 	stream->_fileno = -1;
+	funlockfile(stream);
 	errno = EBADF;
 	return 0;
 }
@@ -37,13 +39,14 @@ PUBLIC int fclose(FILE *stream)
 	return failed;
 }
 
-// A stream that is opened again keeps its number, which is another file's then.
+// A stream that is opened again keeps its number, which is another file's then. Without a path libc opens the file of
+// the number, and ends the program if there is none.
 #define FREOPEN(name)                                                                                        \
 	PUBLIC FILE *name(const char *path, const char *mode, FILE *stream)                                  \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
 		uint64_t object = detach(stream);                                                            \
-		FILE *again = real(path, mode, stream);                                                      \
+		FILE *again = path || fileno(stream) >= 0 ? real(path, mode, stream) : NULL;                 \
 		ended(object);                                                                               \
 		return again;                                                                                \
 	}

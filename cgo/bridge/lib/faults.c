@@ -217,7 +217,7 @@ static long govs_reserve(uintptr_t start, uintptr_t end)
 			at = stop = end;
 		if (at > start && syscall(SYS_munmap, start, at - start) != 0)
 			failed = -errno;
-		else if ((already = reserved_to(at)))
+		else if (start = at, (already = reserved_to(at)))
 			stop = already;
 		else if (at < stop)
 			failed = keep(at, stop);

@@ -360,7 +360,7 @@ func (s *served) admit(ctx context.Context, number uint64, size int,
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.conn.broken:
-			return errors.New("a message to the client could not be sent")
+			return fmt.Errorf("a message to the client could not be sent: %w", s.conn.why)
 		case <-late:
 			return fmt.Errorf("a request had no room beside unanswered ones for %v", s.conn.patience)
 		}

@@ -2,6 +2,8 @@ package remote
 
 import (
 	"bufio"
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -24,6 +26,7 @@ type conn struct {
 
 	fail   sync.Once
 	broken chan struct{} // closed when a message could not be sent
+	why    error         // of that, set before
 }
 
 func newConn(nc net.Conn, in, out []byte, patience time.Duration) *conn {
@@ -73,7 +76,7 @@ func (c *conn) write(m *message) error {
 	defer c.mu.Unlock()
 	err := writeMessage(c.out, c.outAuth, m)
 	if err != nil {
-		c.fail.Do(func() { close(c.broken) })
+		c.fail.Do(func() { c.why = err; close(c.broken) })
 		_ = c.nc.Close()
 	}
 	return err
@@ -87,8 +90,17 @@ func (c *conn) bye(why string) {
 	_ = c.write(&message{kind: kindBye, head: []byte(`"` + why + `"`)})
 }
 
+// read receives a message. If write has closed the connection, the error is the reason.
 func (c *conn) read() (message, error) {
-	return readMessage(c.in, c.inAuth)
+	m, err := readMessage(c.in, c.inAuth)
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
+		select {
+		case <-c.broken:
+			err = c.why
+		default:
+		}
+	}
+	return m, err
 }
 
 // beat sends a message at intervals until done is closed or sending fails.

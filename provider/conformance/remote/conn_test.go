@@ -9,6 +9,9 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,4 +145,58 @@ func TestPrintableJSON(t *testing.T) {
 	if got := string(printable([]byte("busy\x1b[2J\x9b"))); got != "busy\ufffd[2J\ufffd" {
 		t.Errorf("%q", got)
 	}
+}
+
+// unwritable is a connection whose peer takes nothing any more.
+type unwritable struct{ net.Conn }
+
+func (unwritable) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestFailedWriteSaysWhy: a message that can't be sent ends the session, with that reason.
+func TestFailedWriteSaysWhy(t *testing.T) {
+	near, far := net.Pipe()
+	t.Cleanup(func() { testkit.OK(t, far.Close()) })
+	c := &Session{address: "agent", done: make(chan struct{}), waiting: make(map[uint64]chan reply),
+		objects: make(map[uint32]any), conn: newConn(unwritable{near}, nil, nil, time.Second)}
+	c.beats.Go(func() { c.conn.beat(c.done) })
+	c.beats.Go(c.listen)
+	<-c.Done()
+	if err := c.Err(); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the session ended with %v", err)
+	}
+	c.beats.Wait()
+}
+
+// TestJournalGivesUp: after close has waited for Log for the limit, Log gets no more messages.
+func TestJournalGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var calls atomic.Int32
+		j := newJournal(func(string, ...any) { calls.Add(1); <-release })
+		for range 10 {
+			j.log("a message")
+		}
+		synctest.Wait()
+		j.close(time.Second)
+		close(release)
+		synctest.Wait()
+		if n := calls.Load(); n != 1 {
+			t.Errorf("Log was called %d times", n)
+		}
+	})
+}
+
+// TestJournalReportsTheLast: messages that are lost after the last one that Log gets are counted.
+func TestJournalReportsTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		j := newJournal(func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
+		j.log("a message")
+		synctest.Wait()
+		j.lost.Add(3)
+		j.close(time.Second)
+		if len(got) != 2 || !strings.HasSuffix(got[1], ": 3") {
+			t.Errorf("Log got %q", got)
+		}
+	})
 }

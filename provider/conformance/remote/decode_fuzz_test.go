@@ -86,7 +86,7 @@ func FuzzChanges(f *testing.F) {
 	list = appendRecord(list, record{recordOctets, 1 << 16, 3, 4, []byte("abcd")})
 	f.Add(appendRecord(list, record{what: recordRetire, block: 1 << 16}))
 	f.Add(appendRecord(list, record{recordOctets, 1 << 16, 1<<64 - 1, 4, []byte("abcd")}))
-	f.Add(appendRecord(nil, record{what: recordBlock, block: 1, at: 1 << 63}))
+	f.Add(appendRecord(nil, record{what: recordBlock, block: 1 << 16, at: 1 << 63}))
 	f.Fuzz(func(t *testing.T, octets []byte) {
 		s := newServed(&Agent{MaxMemory: 1 << 20}, nil)
 		s.slots[1] = true

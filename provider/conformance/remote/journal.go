@@ -33,9 +33,15 @@ func (j *journal) run() {
 	defer close(j.ended)
 	for line := range j.lines {
 		j.to("%s", line)
-		if n := j.lost.Swap(0); n > 0 {
-			j.to("messages that are lost because Log had not returned: %d", n)
-		}
+		j.report()
+	}
+	j.report()
+}
+
+// report says how many messages are lost since the last report.
+func (j *journal) report() {
+	if n := j.lost.Swap(0); n > 0 {
+		j.to("messages that are lost because Log had not returned: %d", n)
 	}
 }
 
@@ -51,11 +57,15 @@ func (j *journal) log(format string, args ...any) {
 	}
 }
 
-// close returns when Log has got all messages, or after limit if Log does not return.
+// close returns when Log has got all messages, or after limit if Log does not return. Then Log gets
+// no more of them.
 func (j *journal) close(limit time.Duration) {
 	close(j.lines)
 	select {
 	case <-j.ended:
 	case <-time.After(limit):
+		j.lost.Store(0)
+		for range j.lines {
+		}
 	}
 }

@@ -152,6 +152,35 @@ static void divide(const char *what, size_t from)
 	munmap(memory, size);
 }
 
+// take maps something where govs_reserve has unmapped, as another thread may.
+static void take(void)
+{
+	char *got = mmap(memory, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (got != memory)
+		fail("what is before the huge page is not free");
+	*got = 1;
+}
+
+// beside unmaps memory and the huge page after it, where a region begins.
+static void beside(void)
+{
+	doing = "memory before a huge page";
+	memory = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uintptr_t start = (uintptr_t)memory;
+	huge = start + size;
+	huge_end = huge + size;
+	govs_set_region(0, huge, huge + 100);
+	before = take;
+	if (govs_reserve(start, start + 2 * size) != 1)
+		fail("it is not unmapped");
+	if (before)
+		fail("nothing was reserved");
+	if (reserved_to(start))
+		fail("what another thread has mapped meanwhile is replaced");
+	deregister();
+	munmap(memory, size);
+}
+
 int main(void)
 {
 	struct sigaction act = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};
@@ -163,6 +192,7 @@ int main(void)
 	unmap("the region ends at once", NULL, deregister);
 	divide("a region in a huge page", 4096);
 	divide("a region that begins with a huge page", 0);
+	beside();
 	puts("as it must be");
 	return 0;
 }
