@@ -168,29 +168,49 @@ func TestResponses(t *testing.T) {
 //rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 //rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func TestSourceGoes(t *testing.T) {
-	storyOn(t, memnet.Options{Window: 2000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-		src := s.reg(1<<20, provider.AccessRemoteRead)
-		q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: 1000, Size: 1 << 20, SourceSTag: src.m.STag(), SourceTO: src.to(0)}
-		r.readReq(q)
-		time.Sleep(time.Millisecond)
-		testkit.OK(t, src.m.Close())
-		done := 0
-		for {
-			h, payload := r.next("segments that were laid out before")
-			if !h.Tagged {
-				h := rdmap.ReadRequestHeader(1)
-				left := q.Advance(uint32(done))
-				want := rdmap.NewTerminate(rdmap.ErrReadInvalidSTag, &h, h.Len()+rdmap.ReadRequestLen, &left)
-				if !bytes.Equal(payload, want.AppendTo(nil)) {
-					t.Errorf("Terminate after %d bytes: % x, want % x", done, payload, want.AppendTo(nil))
-				}
-				break
+	for _, fr := range framings {
+		for _, mss := range []int{600, 1448, 8948, 32564} {
+			for _, window := range []int{2000, 400_000} {
+				t.Run(fmt.Sprintf("%s, MSS %d, window %d", fr.name, mss, window), func(t *testing.T) {
+					storyOn(t, memnet.Options{Window: window, MSS: mss}, fr.opts,
+						framingParams(fr.crc, fr.markers), sideOptions{}, sourceGoes)
+				})
 			}
-			done += len(payload)
 		}
-		s.wantTerm("the QP ends", false, 0, 1, 0)
-		s.wantEvent("the event", provider.EventQPReqErr)
-	})
+	}
+}
+
+// sourceGoes is a story of TestSourceGoes. The program uses its memory again after Close.
+func sourceGoes(s *side, r *raw) {
+	const size = 2 << 20
+	src := s.reg(size, provider.AccessRemoteRead)
+	pattern(src.b, 1)
+	sent := bytes.Clone(src.b)
+	q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: ^uint64(0) - 1000, Size: size,
+		SourceSTag: src.m.STag(), SourceTO: src.to(0)}
+	r.readReq(q)
+	time.Sleep(time.Millisecond)
+	testkit.OK(s.t, src.m.Close())
+	clear(src.b)
+	done := 0
+	for {
+		h, payload := r.next("segments that were laid out before")
+		if !h.Tagged {
+			h := rdmap.ReadRequestHeader(1)
+			left := q.Advance(uint32(done))
+			want := rdmap.NewTerminate(rdmap.ErrReadInvalidSTag, &h, h.Len()+rdmap.ReadRequestLen, &left)
+			if !bytes.Equal(payload, want.AppendTo(nil)) {
+				s.t.Errorf("Terminate after %d bytes: % x, want % x", done, payload, want.AppendTo(nil))
+			}
+			break
+		}
+		if !bytes.Equal(payload, sent[done:done+len(payload)]) {
+			s.t.Fatalf("the %d bytes at %d are not what the region had", len(payload), done)
+		}
+		done += len(payload)
+	}
+	s.wantTerm("the QP ends", false, 0, 1, 0)
+	s.wantEvent("the event", provider.EventQPReqErr)
 }
 
 // TestBadSource: a work request whose SGEs are wrong fails at its turn: what was

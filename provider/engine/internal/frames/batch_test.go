@@ -2,6 +2,7 @@ package frames
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -147,4 +149,157 @@ func TestHeldGoesOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestBatchesAsFramed: a batch of Read Responses and Writes of any length has the bytes of a plain
+// framer, wherever the socket is full, and although memory changes as soon as no region is in use.
+func TestBatchesAsFramed(t *testing.T) {
+	for seed := range uint64(100) {
+		batchesAsFramed(t, seed)
+	}
+}
+
+func batchesAsFramed(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	const size = 300 << 10
+	d := &memory.Domain{Table: memory.NewTable(memory.Config{MaxMR: 2})}
+	peer := &memory.Peer{Domain: d}
+	buf := make([]byte, size)
+	orig := make([]byte, size)
+	for i := range orig {
+		orig[i] = byte(i * 7 >> 3)
+	}
+	m := testkit.Must(d.RegMR(buf, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*memory.Region)
+	crc := rnd.IntN(2) == 0
+	markers := rnd.IntN(4) == 0
+	rdmac := markers && rnd.IntN(2) == 0
+	f := NewFormat(crc, markers, rdmac)
+	emss := []int{88, 536, 1060, 1100, 1448, 8948, 32564, 65483}[rnd.IntN(8)]
+	f.SetEMSS(emss)
+	framer := mpa.NewFramer(markers, crc)
+	b := newBatch()
+	var got, want []byte
+	type msg struct {
+		head rdmap.Head
+		at   int
+		n    uint32
+		resp bool
+	}
+	var cur *msg
+	var seg ddp.Segmenter
+	todo := 3 + rnd.IntN(60)
+	lens := []uint32{0, 1, policy.CopyMost - 1, policy.CopyMost, policy.CopyMost + 1,
+		policy.CopyFPDU, policy.CopyFPDU + 1}
+	for todo > 0 || cur != nil {
+		copy(buf, orig)
+		limit := []uint64{policy.BatchSlow, policy.BatchOctets, policy.BatchMost}[rnd.IntN(3)]
+		b.Prepare(&f, limit, policy.BudgetMost)
+		b.BeginMessage(seg)
+		for b.Room() {
+			if cur == nil {
+				if todo == 0 {
+					break
+				}
+				todo--
+				n := lens[rnd.IntN(len(lens))]
+				switch rnd.IntN(8) {
+				case 0, 1:
+					n = uint32(rnd.IntN(100_000))
+				case 2:
+					n = uint32(rnd.IntN(280 << 10))
+				}
+				cur = &msg{at: rnd.IntN(size - int(n)), n: n, resp: rnd.IntN(3) > 0}
+				if cur.resp {
+					cur.head = rdmap.ReadResponseHead(rnd.Uint32(), rnd.Uint64())
+				} else {
+					cur.head = rdmap.WriteHead(rnd.Uint32(), rnd.Uint64())
+				}
+				seg = ddp.NewSegmenter(n, true)
+				b.BeginMessage(seg)
+				ref := seg
+				for {
+					s, ok := ref.Next(f.MULPDU)
+					if !ok {
+						break
+					}
+					h := cur.head.Header(s.MO(), s.Last)
+					f.SetVersion(&h)
+					want = testkit.Must(framer.AppendFPDU(want, h.AppendTo(nil), orig[cur.at+int(s.Offset):][:s.Len]))(t)
+				}
+			}
+			if cur.resp {
+				left := seg.Remaining()
+				r, p, err := peer.ReadSource(m.STag(), m.Addr()+uint64(cur.at)+uint64(cur.n-left), left)
+				testkit.OK(t, err)
+				b.AddResponse(cur.head, &seg, p, r)
+			} else {
+				sge := []provider.SGE{{Addr: m.Addr() + uint64(cur.at), Length: cur.n, LKey: m.STag()}}
+				if cur.n > 0 && !b.Resolve(d, sge) {
+					t.Fatal("resolve")
+				}
+				if !b.AddLong(cur.head, &seg, 0, false) {
+					s, _ := seg.Next(f.MULPDU)
+					h := cur.head.Header(s.MO(), s.Last)
+					b.AddResolved(&h, uint64(s.Offset), uint64(s.Len), 0, false)
+				}
+			}
+			if seg.Done() {
+				cur = nil
+			}
+		}
+		scramble := func() {
+			if l, r := m.Uses(); l+r == 0 {
+				for i := 0; i < size; i += 61 {
+					buf[i] ^= 0xff
+				}
+			}
+		}
+		if l, r := m.Uses(); r > 0 && (crc || markers) && l == 0 && !b.inPlace {
+			t.Fatalf("seed %d: %d remote uses of copies", seed, r)
+		}
+		scramble()
+		for !b.Empty() {
+			n := rnd.IntN(int(min(b.Left(), 70_000))) + 1
+			if rnd.IntN(2) == 0 {
+				n = int(b.Left())
+			}
+			taken := 0
+			for _, p := range b.Pending() {
+				k := min(len(p), n-taken)
+				got = append(got, p[:k]...)
+				taken += k
+			}
+			b.Advance(n)
+			if !b.Empty() && rnd.IntN(2) == 0 { // the socket is full
+				if cur != nil {
+					b.Undo(&seg)
+				}
+				b.CopyPending()
+				if l, r := m.Uses(); l+r != 0 {
+					t.Fatalf("seed %d: in use after CopyPending", seed)
+				}
+				scramble()
+				if b.Built() == 0 {
+					break
+				}
+				if h := b.Hold(); h != nil && rnd.IntN(2) == 0 {
+					b.Reset()
+					b.Restore(h, &f)
+				}
+			}
+		}
+		b.Reset()
+		if l, r := m.Uses(); l+r != 0 {
+			t.Fatalf("seed %d: %d, %d uses after Reset", seed, l, r)
+		}
+	}
+	if !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		t.Fatalf("seed %d, CRC %t, Markers %t, EMSS %d: %d bytes, want %d; they differ at %d",
+			seed, crc, markers, emss, len(got), len(want), at)
+	}
+	testkit.OK(t, m.Close())
 }
