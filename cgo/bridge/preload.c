@@ -94,8 +94,8 @@ int strange(void)
 // may be in both. The child of a vfork can't wait: it stops a thread of its parent.
 static pthread_mutex_t loading = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-// await_start waits only for a while, because the thread that loads may wait for a lock that this one holds, such as the
-// loader's. Unlocking what this thread has not locked fails, and does no harm.
+// await_start waits only for a while, because the thread that loads may wait for a lock that this one holds, such as
+// the loader's. Unlocking what this thread has not locked fails, and does no harm.
 void await_start(void)
 {
 	struct timespec until;

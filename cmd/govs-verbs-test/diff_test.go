@@ -76,6 +76,7 @@ func TestDiffFailures(t *testing.T) {
 	start(t, "diff", text, one).want(t, exitUsage, nil, parts("text: neither a pcap nor a pcapng file"))
 	start(t, "diff", one, one, "--port", "9").want(t, exitUsage, nil,
 		parts("no iWARP to compare: none of 0 TCP connections"))
-	start(t, "diff", one, one, "--port", "1,2,3").want(t, exitUsage, nil, parts("--port: 3 ports for two files: give one for both"))
+	start(t, "diff", one, one, "--port", "1,2,3").want(t, exitUsage, nil,
+		parts("--port: 3 ports for two files: give one for both"))
 	start(t, "diff", one).want(t, exitUsage, nil, parts("the argument <b> is missing"))
 }

@@ -127,7 +127,8 @@ func (r *readServer) notSent() int {
 // stalls waits until the socket has something that TCP can't send, and takes no more.
 func (r *readServer) stalls() {
 	r.t.Helper()
-	for before, end := -1, time.Now().Add(patience); r.notSent() == 0 || r.notSent() != before; time.Sleep(20 * time.Millisecond) {
+	end := time.Now().Add(patience)
+	for before := -1; r.notSent() == 0 || r.notSent() != before; time.Sleep(20 * time.Millisecond) {
 		if before = r.notSent(); time.Now().After(end) {
 			r.t.Fatalf("%d bytes wait in the socket, and they still change", before)
 		}

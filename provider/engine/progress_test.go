@@ -216,7 +216,8 @@ func TestReceiveComesFirst(t *testing.T) {
 
 // filled returns a CQ with many QPs, whose device has p as its only poller, and n completions.
 func filled(p transport.Poller, n int) *cq {
-	q := &cq{dev: &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}}, ring: make([]provider.WC, 2*policy.SomeMost)}
+	q := &cq{dev: &device{poller: eventLoops{all: []*eventLoop{{poller: p}}}},
+		ring: make([]provider.WC, 2*policy.SomeMost)}
 	q.direct.Store(new([]*qp))
 	for range n {
 		q.push(provider.WC{}, false)

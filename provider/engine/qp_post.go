@@ -109,7 +109,8 @@ var (
 	errAtomicSink = fmt.Errorf("the SGEs of an atomic operation have no room for the old value; add one of 8 bytes: %w",
 		syscall.EINVAL)
 	errTooLong = fmt.Errorf("the message is longer than 2^32-1 bytes; send it in several: %w", syscall.EINVAL)
-	errNoORD   = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
+	errNoORD   = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); "+
+		"raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
 
 	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
 	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages "+

@@ -1,5 +1,5 @@
-// A signal handler closes many descriptors of the device. It can't call the library, so the objects end at the next call
-// of a thread, even if the handler's thread has ended. Then nothing of them is left.
+// A signal handler closes many descriptors of the device. It can't call the library, so the objects end at the next
+// call of a thread, even if the handler's thread has ended. Then nothing of them is left.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>

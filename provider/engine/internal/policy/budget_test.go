@@ -154,7 +154,8 @@ func TestLeased(t *testing.T) {
 // TestPolls: SomeMost polls that find nothing, and BudgetLong bytes, count the same.
 func TestPolls(t *testing.T) {
 	for moved, want := range map[int]uint64{
-		0: 1, 1: 1, BudgetLong/SomeMost - 1: 1, BudgetLong / SomeMost: 2, BudgetLong: SomeMost + 1, 4 * BudgetLong: 4*SomeMost + 1,
+		0: 1, 1: 1, BudgetLong/SomeMost - 1: 1, BudgetLong / SomeMost: 2, BudgetLong: SomeMost + 1,
+		4 * BudgetLong: 4*SomeMost + 1,
 	} {
 		if got := Polls(moved); got != want {
 			t.Errorf("%d bytes: %d, want %d", moved, got, want)

@@ -185,7 +185,8 @@ func TestLengths(t *testing.T) {
 		{0, 1, policy.BudgetLong, nil, []int{policy.BudgetLong}},
 		{8, 0, 100, slices.Repeat([]int{policy.BudgetAllShort / 8}, 8), nil},
 		{0, 3, 100 * k, nil, []int{policy.BudgetLong, policy.BudgetLong - 100*k, policy.BudgetLong / 4}},
-		{6, 2, policy.BudgetOne, slices.Repeat([]int{policy.BudgetAllShort / 6}, 4), []int{policy.BudgetLong, policy.BudgetOne}},
+		{6, 2, policy.BudgetOne, slices.Repeat([]int{policy.BudgetAllShort / 6}, 4),
+			[]int{policy.BudgetLong, policy.BudgetOne}},
 		{2, 1, policy.BudgetAllShort, []int{policy.BudgetOne}, []int{policy.BudgetLong}},
 	} {
 		short, long := round(tc.shorts, tc.longs, tc.each)
