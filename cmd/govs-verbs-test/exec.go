@@ -36,7 +36,8 @@ func (*execCmd) Help() string {
     govs-verbs-test exec -- rping -s -a 127.0.0.1
 
 Flags of exec stand before the program; what follows is the program's. ` +
-		`The program replaces this command, so signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
+		`The program replaces this command, so signals and the exit status are its own. ` +
+		`It must be linked dynamically with glibc, and not be setuid. ` +
 		`Children that it starts have the device, too. The exit status is 2 if the program can't be run this way.`
 }
 

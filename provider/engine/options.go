@@ -59,8 +59,8 @@ type Options struct {
 	// to 128, default 128.
 	MaxIRD, MaxORD int
 
-	// Extensions enables the messages of RFC 7306, in both directions, for every connection of the
-	// device. A program can then post WRRDMAWriteWithImm, WRSendWithImm without payload and atomic
+	// Extensions enables the messages of RFC 7306, in both directions, on all connections. A
+	// program can then post WRRDMAWriteWithImm, WRSendWithImm without payload and atomic
 	// operations, and receives the peer's. AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap
 	// is AtomicHCA.
 	//

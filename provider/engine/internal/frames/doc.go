@@ -19,10 +19,14 @@
 // An idle Batch is lent to a stream that has something to send. Prepare gives it the connection's
 // [Format]. The engine adds FPDUs for as long as Room reports true, which each Add requires, and
 // calls BeginMessage before each message that Undo may take back or that Resolve finds in memory:
-// AddShort for runs of short messages, which EndRun ends; AddLong for many FPDUs of a resolved
-// message in one region; AddResolved for any other resolved message; AddResponse for those of an
-// RDMA Read Response; and Add for everything else. The engine writes Pending, and calls Advance,
-// which returns which WQEs are over.
+//
+//   - AddShort: a run of short messages, which EndRun ends
+//   - AddLong: many FPDUs of a resolved message in one region
+//   - AddResolved: one FPDU of any other resolved message
+//   - AddResponse: FPDUs of an RDMA Read Response
+//   - Add: everything else
+//
+// The engine writes Pending. Then it calls Advance, which returns the WQEs that are over.
 //
 // If the socket takes no more, Undo removes those FPDUs that can be built again, and CopyPending
 // copies the others, because no region may be in use while a stream waits for its peer. If the
