@@ -193,6 +193,18 @@ func (cl *closer) closingExpired() {
 	}
 }
 
+// waitsForObject reports on which sides the stream waits for an object.
+func (s *stream) waitsForObject() (storing, fetching bool) {
+	s.rx.mu.Lock()
+	storing = s.rx.storing()
+	s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	fetching = s.tx.fetching()
+	s.tx.unlock()
+	s.settle()
+	return storing, fetching
+}
+
 // objectAnswered notes for closingExpired that an object has been read in the time under watch. It
 // comes before anybody can see that the stream no longer waits for the object.
 func (cl *closer) objectAnswered() {

@@ -58,9 +58,9 @@ type messageFetches struct {
 	next   uint32 // offset in the message after the last piece
 }
 
-// fetching reports whether the transmit side waits for an object. tx.mu is held.
-func (tx *sender) fetching() bool {
-	return tx.fetches != nil && tx.fetches.n > 0 && tx.fetches.pieces[0].state.Load() != fetchDone
+// waiting reports whether the object has not yet answered for the first piece. tx.mu is held.
+func (m *messageFetches) waiting() bool {
+	return m.n > 0 && m.pieces[0].state.Load() != fetchDone
 }
 
 // endFetch drops what was fetched. The goroutine that still reads a piece gives it back.

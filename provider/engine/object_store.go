@@ -27,10 +27,9 @@ type objectStore struct {
 	n        int
 	vector   [storeChunks][]byte // the bytes of chunks, while one call writes them
 	segments []storedSegment
-	began    time.Time // zero while segments are added
+	began    time.Time // when all segments were added
 
-	// The part of a run of FPDUs that is still to be handled (see consumeRun).
-	run, runULPDU int
+	run, runULPDU int // the rest of the run of the receive context
 }
 
 // storedSegment is a segment of a store. past says that the receiver is past it already, so that
@@ -41,7 +40,7 @@ type storedSegment struct {
 	past bool
 }
 
-// storeObject begins a store with the payload of a segment that target has found to be at least
+// storeObject starts a store with the payload of a segment that target has found to be at least
 // partly for an object. It places the bytes for memory at once: nothing is flushed while the
 // receive side has its lock, and after a flush the memory is the program's again. It reports
 // whether there is an object to wait for.
@@ -52,17 +51,10 @@ func (rx *receiver) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) 
 	if len(pieces) == 0 {
 		return false
 	}
+	c.releaseWrite()
 	rx.store = &objectStore{pieces: pieces}
 	rx.addStored(a, h, payload)
-	return true
-}
-
-// keepRun leaves the rest of a run of FPDUs to the store, and reports whether there is a store.
-func (rx *receiver) keepRun(n, ulpduLen int) bool {
-	if rx.store == nil {
-		return false
-	}
-	rx.store.run, rx.store.runULPDU = n, ulpduLen
+	rx.startStore()
 	return true
 }
 
@@ -91,39 +83,30 @@ func (rx *receiver) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // object, so the object takes them together for little more than the first alone. All of them were
 // in one receive context; policy.BatchOctets bounds them.
 func (rx *receiver) gather() {
-	st := rx.store
 	if rx.s.params.MarkersRx { // in the context ULPDUs contain Markers
 		return
 	}
-	for {
-		if st.run == 0 {
-			if st.run, st.runULPDU = rx.nextRun(); st.run == 0 {
-				return
-			}
-		}
-		if !rx.extendStore(rx.c.b[rx.r+mpa.HeaderLen:][:st.runULPDU]) {
-			return
-		}
-		st.run--
-		rx.r += mpa.FPDULen(st.runULPDU)
+	c := rx.c
+	for (c.run > 0 || rx.nextRun()) && rx.extendStore(c.b[rx.r+mpa.HeaderLen:][:c.runULPDU]) {
+		rx.nextOfRun()
 	}
 }
 
-// nextRun verifies FPDUs in the context, without Markers, and returns how many follow each other
-// with the same ULPDU length. They stay in the context. It leaves a faulty FPDU to consumeFPDUs,
-// which gets the same error again.
-func (rx *receiver) nextRun() (n, ulpduLen int) {
-	buf := rx.c.b[rx.r:rx.w]
-	if n, ulpduLen = rx.fpdu.Run(buf); n == 0 {
+// nextRun verifies FPDUs in the context, without Markers, and makes those that follow each other
+// with the same ULPDU length the run. It leaves a faulty FPDU to consumeFPDUs, which gets the same
+// error again.
+func (rx *receiver) nextRun() bool {
+	c, buf := rx.c, rx.c.b[rx.r:rx.w]
+	if c.run, c.runULPDU = rx.fpdu.Run(buf); c.run == 0 {
 		span, need, err := rx.fpdu.Next(buf, nil)
 		if err != nil || need > 0 {
 			rx.need = uint32(need)
-			return 0, 0
+			return false
 		}
-		n, ulpduLen = 1, len(span.ULPDU)
+		c.run, c.runULPDU = 1, len(span.ULPDU)
 	}
-	rx.received += uint32(n)
-	return n, ulpduLen
+	rx.received += uint32(c.run)
+	return true
 }
 
 // extendStore adds a ULPDU to the store, if it continues the store. Otherwise it does nothing, and
@@ -166,15 +149,13 @@ func (st *objectStore) continues(next []memory.Piece, n int) bool {
 		q.Off == p.Off+p.N
 }
 
-// startStore makes a goroutine store what has come for an object, if the receive side has begun a
-// store. If the goroutine that stored before is receiving (see storedTurn), it stores this, too.
-// Otherwise the stream is still watched: startStore ends that, and starts a goroutine.
+// startStore makes a goroutine store what has come for an object. If the goroutine that stored
+// before is receiving (see storedTurn), it stores this, too. Otherwise the stream is still watched:
+// startStore ends that, and starts a goroutine.
 func (rx *receiver) startStore() {
-	st := rx.store
-	if st == nil || !st.began.IsZero() {
-		return
-	}
 	rx.gather()
+	st := rx.store
+	st.run, st.runULPDU, rx.c.run = rx.c.run, rx.c.runULPDU, 0 // the context may be given back
 	st.began = time.Now()
 	if rx.storer {
 		return
@@ -283,7 +264,8 @@ func (rx *receiver) stored(st *objectStore) {
 			rx.deliver(&g.a, &g.h)
 		}
 	}
-	rx.parseRun(st.run, st.runULPDU)
+	rx.c.run, rx.c.runULPDU = st.run, st.runULPDU
+	rx.parse()
 	rx.receive()
 }
 
@@ -308,18 +290,6 @@ func (rx *receiver) watchStored() {
 	if err := rx.s.unwatch(readStoring, false); err != nil {
 		rx.s.cannotWatch(err)
 	}
-}
-
-// waitsForObject reports on which sides the stream waits for an object.
-func (s *stream) waitsForObject() (storing, fetching bool) {
-	s.rx.mu.Lock()
-	storing = s.rx.storing()
-	s.rx.mu.Unlock()
-	s.tx.mu.Lock()
-	fetching = s.tx.fetching()
-	s.tx.unlock()
-	s.settle()
-	return storing, fetching
 }
 
 // refuseStore ends the stream because an object can't be written with the payload of a segment.

@@ -17,6 +17,9 @@ type rxContext struct {
 	b       []byte
 	scratch []byte // ULPDU without its markers
 
+	// The run: how many FPDUs, next in b, are verified already, and the length of each's ULPDU.
+	run, runULPDU int
+
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]memory.Span
 	mFor  *memory.Peer // who may write to m; nil without m

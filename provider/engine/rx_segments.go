@@ -90,7 +90,7 @@ func (rx *receiver) giveContext() {
 		rx.kept = false
 		rx.s.dev.prog.kept.Add(-1)
 	}
-	rx.r, rx.w = 0, 0
+	rx.r, rx.w, rx.c.run = 0, 0, 0
 	rx.s.dev.prog.contexts.Put(rx.c)
 	rx.c = nil
 }
@@ -129,14 +129,6 @@ func (rx *receiver) readFailed(err error) {
 func (rx *receiver) parse() {
 	rx.consumeFPDUs()
 	rx.c.releaseWrite()
-	rx.startStore()
-}
-
-// parseRun consumes FPDUs as parse does, where the first n have the same length and are verified
-// already.
-func (rx *receiver) parseRun(n, ulpduLen int) {
-	rx.consumeRun(n, ulpduLen)
-	rx.parse()
 }
 
 // consumeFPDUs consumes whole FPDUs, and may leave a region in use.
@@ -145,14 +137,14 @@ func (rx *receiver) parseRun(n, ulpduLen int) {
 //rfc:5044 MPA-6-02 Whole FPDU present before forwarding
 func (rx *receiver) consumeFPDUs() {
 	rx.need = 0
-	for rx.w > rx.r && rx.goesOn() {
-		buf := rx.c.b[rx.r:rx.w]
-		if n, ulpdu := rx.fpdu.Run(buf); n > 0 {
-			rx.received += uint32(n)
-			rx.consumeRun(n, ulpdu)
+	c := rx.c
+	for rx.consumeRun(); rx.w > rx.r && rx.goesOn(); rx.consumeRun() {
+		buf := c.b[rx.r:rx.w]
+		if c.run, c.runULPDU = rx.fpdu.Run(buf); c.run > 0 {
+			rx.received += uint32(c.run)
 			continue
 		}
-		span, need, err := rx.fpdu.Next(buf, rx.c.scratch)
+		span, need, err := rx.fpdu.Next(buf, c.scratch)
 		if err != nil {
 			rx.framingError(err)
 			return
@@ -342,17 +334,20 @@ func (rx *receiver) countPlaced(a *rdmap.Action) {
 	}
 }
 
-// consumeRun handles n verified FPDUs of the same length from the receive context.
-func (rx *receiver) consumeRun(n, ulpduLen int) {
-	size := mpa.FPDULen(ulpduLen)
-	for ; n > 0 && !rx.s.over(); n-- {
-		ulpdu := rx.c.b[rx.r+mpa.HeaderLen:][:ulpduLen]
-		rx.r += size
-		rx.consume(ulpdu)
-		if rx.keepRun(n-1, ulpduLen) {
-			return
-		}
+// consumeRun handles the run of the receive context.
+func (rx *receiver) consumeRun() {
+	for c := rx.c; c.run > 0 && rx.goesOn(); {
+		rx.consume(rx.nextOfRun())
 	}
+}
+
+// nextOfRun returns the next ULPDU of the run of the receive context, and goes past it.
+func (rx *receiver) nextOfRun() []byte {
+	c := rx.c
+	ulpdu := c.b[rx.r+mpa.HeaderLen:][:c.runULPDU]
+	c.run--
+	rx.r += mpa.FPDULen(c.runULPDU)
+	return ulpdu
 }
 
 // consume handles a ULPDU whose FPDU was verified.

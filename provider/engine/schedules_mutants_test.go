@@ -37,7 +37,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a region stays in use when its context goes to another stream",
 		edits: []edit{
-			{"object_store.go", "rx.parseRun(st.run, st.runULPDU)", "rx.consumeRun(st.run, st.runULPDU)"},
+			{"object_store.go", "rx.parse()", "rx.consumeFPDUs()"},
 		},
 		protocol: "a receive context goes from one stream to another",
 	},

@@ -84,6 +84,9 @@ func (tx *sender) init(s *stream) {
 	}
 }
 
+// fetching reports whether the transmit side waits for an object. tx.mu is held.
+func (tx *sender) fetching() bool { return tx.fetches != nil && tx.fetches.waiting() }
+
 // stop ends the transmit side and returns, as records, what must still be sent: the rest of the
 // FPDU that is partly sent, and then the Terminate of e. rx.mu and tx.mu are held.
 //
