@@ -100,8 +100,14 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBudgets: whatever others do, a budget is bounded, and a stream that has one can go on.
+// TestBudgets: whatever others do, a budget is bounded, and a stream that has one can go on. One of
+// several polled streams has less than a sole one.
 func TestBudgets(t *testing.T) {
+	for n, want := range []int{BudgetOne, BudgetSole, BudgetOne, BudgetOne} {
+		if got := BudgetOfPoll(n); got != want {
+			t.Errorf("the budget of one of %d streams is %d, want %d", n, got, want)
+		}
+	}
 	for n := 1; n <= WholeBatches; n++ {
 		if budget := BudgetOfShort(n); budget <= 0 || budget > BudgetOne || (n-1)*budget > BudgetAllShort {
 			t.Errorf("one of %d short streams has %d", n, budget)
@@ -120,14 +126,6 @@ func TestBudgets(t *testing.T) {
 		}
 		if got := BudgetOfPost(left, true); got != left {
 			t.Errorf("answers have %d where others leave %d", got, left)
-		}
-	}
-}
-
-func TestBudgetOfPoll(t *testing.T) {
-	for n, want := range map[int]int{0: BudgetOne, 1: BudgetSole, 2: BudgetOne, 8: BudgetOne} {
-		if got := BudgetOfPoll(n); got != want {
-			t.Errorf("the budget of one of %d streams is %d, want %d", n, got, want)
 		}
 	}
 }

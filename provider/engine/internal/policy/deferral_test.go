@@ -2,8 +2,11 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 const us = time.Microsecond
@@ -20,9 +23,6 @@ type program struct {
 
 func (p *program) clock() time.Duration { p.asked++; return p.now }
 
-// complete has n signalled work requests complete.
-func (p *program) complete(n uint32) { p.reports += n }
-
 // take takes completions.
 func (p *program) take() {
 	p.now++
@@ -35,23 +35,67 @@ func (p *program) empty() {
 	p.d.Sent(true)
 }
 
-// post posts as often as want has elements, a short message each time.
-func (p *program) post(what string, want ...Due) {
+// play plays a script. Its words are
+//   - "+4": four signalled work requests complete,
+//   - "t": completions are taken,
+//   - "e": the CQ is found empty,
+//   - "o": posts are overdue,
+//   - "s": posts are transmitted for another reason,
+//   - "c": the QP gets another connection,
+//   - a duration, which passes,
+//   - "Fn!": three posts, of which one is the first that waits, one waits, too, and one is due now.
+//     Each is a short message, or what precedes a colon: "8/4096:!" is a list of eight signalled
+//     work requests with 4096 bytes.
+func (p *program) play(script string) {
 	p.t.Helper()
-	for i, w := range want {
-		p.list(fmt.Sprintf("%s: post %d", what, i+1), Post{1, 576}, w)
+	for i, word := range strings.Fields(script) {
+		d, err := time.ParseDuration(word)
+		switch {
+		case err == nil:
+			p.now += d
+		case word == "t":
+			p.take()
+		case word == "e":
+			p.empty()
+		case word == "o":
+			if !p.d.Overdue(p.now) {
+				p.t.Fatalf("word %d: nothing is overdue", i)
+			}
+		case word == "s":
+			p.d.Sent(false)
+		case word == "c":
+			p.d.Forget(p.reports)
+		case word[0] == '+':
+			var n uint32
+			testkit.Must(fmt.Sscanf(word, "+%d", &n))(p.t)
+			p.reports += n
+		default:
+			p.posts(i, word)
+		}
 	}
 }
 
-func (p *program) list(what string, l Post, want Due) {
+// posts makes the posts of a script's word.
+func (p *program) posts(i int, word string) {
 	p.t.Helper()
-	waited := p.d.Waits()
-	got := p.d.Post(l, p.run, p.reports, p.clock)
-	if got != want {
-		p.t.Fatalf("%s is due %d, want %d", what, got, want)
+	post := Post{1, 576}
+	list, dues, is := strings.Cut(word, ":")
+	if !is {
+		dues = list
+	} else {
+		testkit.Must(fmt.Sscanf(list, "%d/%d", &post.Signaled, &post.Octets))(p.t)
 	}
-	if p.d.Waits() != (got != Now) || (got == First) == waited && got != Now {
-		p.t.Fatalf("%s is due %d, and waits are %t before, %t after", what, got, waited, p.d.Waits())
+	for n, due := range dues {
+		want := Due(strings.IndexRune("!Fn", due))
+		waited := p.d.Waits()
+		got := p.d.Post(post, p.run, p.reports, p.clock)
+		if got != want {
+			p.t.Fatalf("word %d, post %d of %q is due %d, want %d", i, n, word, got, want)
+		}
+		if p.d.Waits() != (got != Now) || (got == First) == waited && got != Now {
+			p.t.Fatalf("word %d, post %d of %q is due %d, and waits are %t before, %t after", i, n,
+				word, got, waited, p.d.Waits())
+		}
 	}
 }
 
@@ -90,201 +134,59 @@ func TestRun(t *testing.T) {
 // TestDeferral: a program posts as many work requests as have completed. The last of them is when
 // all are due.
 func TestDeferral(t *testing.T) {
-	t.Run("one for each completion", func(t *testing.T) {
-		p := &program{t: t}
-		p.post("nothing is known of the program", Now, Now, Now, Now)
-		p.complete(4)
-		p.take()
-		p.post("four have completed", First, Next, Next, Now)
-		p.complete(4)
-		for i := range 3 { // it takes them one by one
-			p.take()
-			p.post("each is answered", []Due{First, Next, Next}[i])
-		}
-		p.take()
-		p.post("the last", Now)
-		p.post("one more than before", Now)
-	})
-	t.Run("one message, one answer", func(t *testing.T) {
-		p := &program{t: t}
-		for range 100 {
-			p.post("a round trip", Now)
-			p.complete(1)
-			p.take()
-			p.now += 10 * us
-		}
-	})
-	t.Run("a message, an answer, and every eighth message is signalled", func(t *testing.T) {
-		p := &program{t: t}
-		for i := range 100 {
-			p.list("a round trip", Post{Octets: 576}, Now)
-			if i%8 == 7 {
-				p.complete(1)
-			}
-			p.take() // of the answer
-		}
-	})
-	t.Run("unsignalled posts", func(t *testing.T) {
-		p := &program{t: t}
-		unsignalled := func(due Due, n int) {
-			t.Helper()
-			for range n {
-				p.list("a post", Post{Octets: 576}, due)
-			}
-		}
-		unsignalled(Now, 100) // nothing is known
-		for range 3 {
-			p.complete(1)
-			p.take()
-			unsignalled(First, 1) // as many as before the last completion
-			unsignalled(Next, 98)
-			unsignalled(Now, 1)
-		}
-	})
-	t.Run("the CQ is empty", func(t *testing.T) {
-		p := &program{t: t}
-		p.complete(8)
-		p.take()
-		p.post("eight have completed", First)
-		p.empty()
-		p.post("after an empty poll", Now) // nothing is owed
-		p.complete(8)
-		p.take()
-		p.empty()
-		p.post("eight more, and the CQ is empty once", First, Next)
-		p.empty()
-		p.complete(9)
-		p.post("nine have, and it has found the CQ empty twice", Now)
-	})
-	t.Run("enough", func(t *testing.T) {
-		p := &program{t: t}
-		p.complete(200)
-		p.take()
-		const short = (MostOctets - 1) / 576 // that wait
-		p.complete(2 * short)
-		p.take()
-		p.post("short posts", First)
-		for range short - 1 {
-			p.post("short posts", Next)
-		}
-		p.post("as many as are enough", Now)
-		for range 3 {
-			p.list("64 KiB", Post{1, 64 << 10}, First)
-			p.list("64 KiB", Post{1, 64 << 10}, Next)
-			p.list("64 KiB", Post{1, 64 << 10}, Next)
-			p.list("256 KiB", Post{1, 64 << 10}, Now)
-		}
-		p.list("a post that is enough alone", Post{1, MostOctets}, Now)
-	})
-	t.Run("lists", func(t *testing.T) {
-		p := &program{t: t}
-		p.complete(8)
-		p.take()
-		p.list("a list takes the place of all that have completed", Post{8, 4096}, Now)
-		p.now += us
-		p.complete(8)
-		p.take()
-		p.list("the first of two", Post{4, 2048}, First)
-		p.list("the second", Post{4, 2048}, Now)
-	})
-	t.Run("transmitted for another reason", func(t *testing.T) {
-		p := &program{t: t}
-		p.complete(4)
-		p.take()
-		p.post("four have completed", First, Next)
-		p.d.Sent(false)
-		p.post("the other two", First, Now)
-	})
-	t.Run("another connection", func(t *testing.T) {
-		p := &program{t: t}
-		p.complete(4)
-		p.take()
-		p.post("four have completed", First)
-		p.complete(3)
-		p.d.Forget(p.reports)
-		p.post("they were of the connection before", Now)
-	})
+	const short = (MostOctets - 1) / 576 // that wait
+	times := strings.Repeat
+	const answered = "0/576:! t " // a message, and its answer; no completion
+	hundred := " +1 t 0/576:F" + times("n", 98) + "!"
+	for name, script := range map[string]string{
+		"one for each completion":              "!!!! +4 t Fnn!",
+		"the completions are taken one by one": "+4 t Fnn! +4 t F t n t n t !!",
+		"one message, one answer":              times("! +1 t 10us ", 100),
+		"every eighth message is signalled":    times(times(answered, 7)+"0/576:! +1 t ", 12),
+		"unsignalled posts":                    "0/576:" + times("!", 100) + times(hundred, 3),
+		"the CQ is empty":                      "+8 t F e !",
+		"the CQ is empty once, and twice":      "+8 t e Fn e +9 !",
+		"short posts are enough": fmt.Sprint("+200 t +", 2*short, " t F",
+			times("n", short-1), "!"),
+		"256 KiB are enough":             "+200 t " + times("1/65536:Fnn! ", 3),
+		"a post is enough alone":         fmt.Sprint("+200 t 1/", MostOctets, ":!"),
+		"lists":                          "+8 t 8/4096:! 1us +8 t 4/2048:F!",
+		"transmitted for another reason": "+4 t Fn s F!",
+		"another connection":             "+4 t F +3 c !",
+	} {
+		t.Run(name, func(t *testing.T) { (&program{t: t, now: time.Hour}).play(script) })
+	}
 }
 
 // TestIdleProgram: a single post leaves at once after a run, which RunTime ends, or two polls of an
 // empty CQ, whatever has completed (E1 of an earlier reading: it waited for a timer).
 func TestIdleProgram(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		idle func(p *program)
-	}{
-		{"time", func(p *program) { p.now += RunTime + us }},
-		{"two empty polls", func(p *program) { p.empty(); p.empty() }},
-		{"many empty polls, and time", func(p *program) {
-			for range 1000 {
-				p.empty()
-			}
-			p.now += 3 * time.Millisecond
-		}},
-	} {
+	manyPolls := strings.Repeat("e ", 1000)
+	for _, idle := range []string{fmt.Sprint(RunTime + us), "e e", manyPolls + "3ms"} {
 		p := &program{t: t, now: time.Second}
-		for range 4 {
-			p.complete(4)
-			p.take()
-			p.post(tc.name+", before", First, Next, Next, Now)
-		}
-		p.complete(4)
-		p.take()
-		tc.idle(p)
-		p.post(tc.name, Now, Now, Now)
+		p.play(strings.Repeat("+4 t Fnn! ", 4) + "+4 t " + idle + " !!!")
 	}
 }
 
 // TestLate: where time ends the wait of posts twice in LatePause, the next ones do not wait for as
 // long; once does nothing.
 func TestLate(t *testing.T) {
+	late := func(by time.Duration) string { return fmt.Sprintf(" +3 t F %v ", by) }
 	p := &program{t: t, now: time.Hour}
-	late := func(by time.Duration) {
-		t.Helper()
-		p.complete(3)
-		p.take()
-		p.post("three have completed", First)
-		p.now += by
-	}
-	late(WaitMost - 1)
-	p.post("just in time", Next, Now)
-	late(WaitMost)
-	p.post("late once", Now)
-	late(WaitMost)
-	if !p.d.Overdue(p.now) {
-		t.Fatal("nothing is overdue")
-	}
-	p.d.Sent(false)
-	end := p.now + LatePause
-	for p.now < end {
-		p.complete(3)
-		p.take()
-		p.post("after the second time", Now, Now, Now)
-		p.now += 10 * time.Millisecond
-	}
-	p.now = end
-	late(WaitMost)
-	p.post("late once, after the pause", Now)
-	p.now += LatePause
-	late(WaitMost)
-	p.post("late once, long after that", Now)
-	late(0)
-	p.post("posts wait", Next, Now)
+	p.play(late(WaitMost-1) + "n!")
+	p.play(late(WaitMost) + "!" + late(WaitMost) + "o s")
+	p.play(strings.Repeat("+3 t !!! 10ms ", int(LatePause/(10*time.Millisecond))))
+	p.play(late(WaitMost) + "! " + LatePause.String() + late(WaitMost) + "!" + late(0) + "n!")
 }
 
 // TestClock: the clock is asked for the first post that waits, and for few others.
 func TestClock(t *testing.T) {
 	p := &program{t: t}
-	p.post("nothing is known", Now, Now, Now)
+	p.play("!!!")
 	if p.asked != 0 {
 		t.Errorf("the clock was asked %d times for posts that do not wait", p.asked)
 	}
-	p.complete(64)
-	p.take()
-	p.post("the first", First)
-	for range 62 {
-		p.post("others", Next)
-	}
+	p.play("+64 t F" + strings.Repeat("n", 62))
 	if p.asked != 6 {
 		t.Errorf("the clock was asked %d times for 63 posts that wait, want 6", p.asked)
 	}
@@ -295,7 +197,7 @@ func TestClock(t *testing.T) {
 func TestEveryProgram(t *testing.T) {
 	const steps = 8
 	acts := []func(p *program){
-		func(p *program) { p.complete(3) },
+		func(p *program) { p.reports += 3 },
 		func(p *program) { p.take() },
 		func(p *program) { p.empty() },
 		func(p *program) { p.now += 60 * us },
