@@ -16,6 +16,28 @@ type (
 	}
 )
 
+// search runs actors in one schedule after the other, until try reports false or all schedules with
+// that many preemptions were tried. It returns how many ran.
+func search(preemptions int, try func(s *Search) bool) (n int) {
+	s := &Search{Preemptions: preemptions}
+	for n = 1; try(s) && s.Next(); n++ {
+	}
+	return n
+}
+
+// failing searches for a schedule in which actors fail, and wants the error to say what.
+func failing(t *testing.T, what string, actors func() []func()) {
+	t.Helper()
+	var err error
+	search(1, func(s *Search) bool {
+		err = Run(s, actors()...)
+		return err == nil
+	})
+	if err == nil || !strings.Contains(err.Error(), what) {
+		t.Errorf("error %v, want %q", err, what)
+	}
+}
+
 // note is the protocol of a tried lock with a note, as the engine's transmit side has it. The
 // faulty one releases the lock without looking at the note.
 type note struct {
@@ -28,10 +50,6 @@ type note struct {
 
 func (n *note) post() {
 	n.todo.Add(1)
-	n.pump()
-}
-
-func (n *note) pump() {
 	if !n.mu.TryLock() {
 		n.work.Store(true)
 		if !n.mu.TryLock() {
@@ -60,35 +78,32 @@ func TestSearchFindsLostWakeUp(t *testing.T) {
 		return n.done != 3
 	}
 	schedules := func(faulty bool) (n int, found string) {
-		s := &Search{Preemptions: 2}
-		for n = 1; ; n++ {
+		n = search(2, func(s *Search) bool {
 			if lost(s, faulty) {
-				return n, s.String()
+				found = s.String()
 			}
-			if !s.Next() {
-				return n, ""
-			}
+			return found == ""
+		})
+		return n, found
+	}
+	repeats := func(found string) {
+		replay, err := NewReplay(found)
+		if err != nil || !lost(replay, true) {
+			t.Errorf("schedule %s does not repeat the lost wake-up, error %v", found, err)
 		}
 	}
 	n, found := schedules(true)
 	if found == "" {
 		t.Fatalf("no lost wake-up in %d schedules", n)
 	}
-	replay, err := NewReplay(found)
-	if err != nil || !lost(replay, true) {
-		t.Errorf("schedule %s does not repeat the lost wake-up, error %v", found, err)
-	}
+	repeats(found)
 	if n, found := schedules(false); found != "" || n < 100 {
 		t.Errorf("the correct protocol: %d schedules, want at least 100; lost wake-up %q, want "+
 			"none", n, found)
 	}
 	for seed := range uint64(1000) {
-		r := NewRandom(seed)
-		if lost(r, true) {
-			if again, err := NewReplay(r.String()); err != nil || !lost(again, true) {
-				t.Errorf("seed %d: schedule %s does not repeat the lost wake-up, error %v", seed, r,
-					err)
-			}
+		if r := NewRandom(seed); lost(r, true) {
+			repeats(r.String())
 			return
 		}
 	}
@@ -102,7 +117,7 @@ func TestSearchCountsSchedules(t *testing.T) {
 	var b Bool
 	two := func() { b.Store(true); b.Store(true) }
 	seen := map[string]bool{}
-	for s := (&Search{Preemptions: 9}); ; {
+	search(9, func(s *Search) bool {
 		if err := Run(s, two, two); err != nil {
 			t.Fatal(err)
 		}
@@ -110,32 +125,10 @@ func TestSearchCountsSchedules(t *testing.T) {
 			t.Fatalf("schedule %s twice", s)
 		}
 		seen[s.String()] = true
-		if !s.Next() {
-			break
-		}
-	}
+		return true
+	})
 	if len(seen) != 20 { // 6 over 3
 		t.Errorf("%d schedules, want 20", len(seen))
-	}
-}
-
-func TestRunReportsDeadlock(t *testing.T) {
-	var a, b Mutex[lockNested]
-	s := &Search{Preemptions: 1}
-	for {
-		err := Run(s,
-			func() { a.Lock(); b.Lock(); b.Unlock(); a.Unlock() },
-			func() { b.Lock(); a.Lock(); a.Unlock(); b.Unlock() },
-		)
-		if err != nil {
-			if !strings.Contains(err.Error(), "2 actors wait for each other") {
-				t.Error(err)
-			}
-			return
-		}
-		if !s.Next() {
-			t.Fatal("two locks in opposite order never deadlock")
-		}
 	}
 }
 
@@ -144,56 +137,44 @@ type lockNested struct {
 	Nests
 }
 
-func TestRunReportsEndlessLoopAndPanic(t *testing.T) {
-	var b Bool
-	if err := Run(&Search{}, func() {
-		for !b.Load() {
+// TestRunReports: a run fails if its actors wait for each other, do not end or panic, or if a step
+// is taken under the lock of a leaf, which then may be contended.
+func TestRunReports(t *testing.T) {
+	failing(t, "2 actors wait for each other", func() []func() {
+		var a, b Mutex[lockNested]
+		return []func(){
+			func() { a.Lock(); b.Lock(); b.Unlock(); a.Unlock() },
+			func() { b.Lock(); a.Lock(); a.Unlock(); b.Unlock() },
 		}
-	}); err == nil || !strings.Contains(err.Error(), "no end") {
-		t.Errorf("error %v", err)
-	}
-	err := Run(&Search{}, func() { panic("out of order") })
-	if err == nil || !strings.Contains(err.Error(), "out of order") {
-		t.Errorf("error %v", err)
-	}
-}
-
-// TestRunReportsContendedLeaf: a run fails if a step is taken under the lock of a leaf, and its
-// schedule can be printed.
-func TestRunReportsContendedLeaf(t *testing.T) {
-	for s := (&Search{Preemptions: 1}); ; {
-		var c Mutex[lockC]
-		locked := func() {
-			c.Lock()
-			Step()
-			c.Unlock()
-		}
-		if err := Run(s, locked, locked); err != nil {
-			if !strings.Contains(err.Error(), "lockC is contended") {
-				t.Error(err)
+	})
+	failing(t, "no end", func() []func() {
+		var b Bool
+		return []func(){func() {
+			for !b.Load() {
 			}
-			return
-		}
-		if !s.Next() {
-			t.Fatal("a leaf is never contended, though a step is taken under it")
-		}
-	}
+		}}
+	})
+	failing(t, "out of order", func() []func() { return []func(){func() { panic("out of order") }} })
+	failing(t, "lockC is contended", func() []func() {
+		var c Mutex[lockC]
+		locked := func() { c.Lock(); Step(); c.Unlock() }
+		return []func(){locked, locked}
+	})
 }
 
 // TestAwait has one actor wait for a token of another.
 func TestAwait(t *testing.T) {
 	c := make(chan struct{}, 1)
 	woken := false
-	for s := (&Search{Preemptions: 2}); ; {
+	search(2, func(s *Search) bool {
 		err := Run(s, func() { Await(c); woken = true },
 			func() { Step(); Go(func() { c <- struct{}{} }) })
 		if err != nil || !woken {
 			t.Fatalf("error %v, woken %v", err, woken)
 		}
-		if woken = false; !s.Next() {
-			return
-		}
-	}
+		woken = false
+		return true
+	})
 }
 
 // TestLockOrder takes locks in the order of the ranks and in the opposite order, inside and outside
@@ -223,14 +204,6 @@ func TestLockOrder(t *testing.T) {
 		}
 		b.Unlock()
 	}
-	refused := func(what string, f func()) {
-		defer func() {
-			if p, _ := recover().(string); !strings.Contains(p, "order of locks") {
-				t.Errorf("%s: panic %q", what, p)
-			}
-		}()
-		f()
-	}
 	for _, f := range []func(){inOrder, tried} {
 		f()
 		if err := Run(&Search{}, f); err != nil {
@@ -238,12 +211,22 @@ func TestLockOrder(t *testing.T) {
 		}
 	}
 	reverse := func() { b.Lock(); defer b.Unlock(); a.Lock() }
-	refused("the first after the second", reverse)
-	refused("two of a rank", func() { c.Lock(); defer c.Unlock(); d.Lock() })
-	if err := Run(&Search{}, reverse); err == nil ||
-		!strings.Contains(err.Error(), "order of locks") {
-		t.Errorf("in a run: %v", err)
-	}
+	const want = "order of locks"
+	panics(t, want, reverse)
+	panics(t, want, func() { c.Lock(); defer c.Unlock(); d.Lock() }) // two of a rank
+	failing(t, want, func() []func() { return []func(){reverse} })
+}
+
+// panics wants f to panic with a text that contains want.
+func panics(t *testing.T, want string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		if p, _ := recover().(string); !strings.Contains(p, want) {
+			t.Errorf("panic %q, want %q", p, want)
+		}
+	}()
+	f()
 }
 
 // TestAssertHeld asks for a lock that the caller holds, inside and outside of a run, and for locks
@@ -265,20 +248,11 @@ func TestAssertHeld(t *testing.T) {
 		t.Error(err)
 	}
 	const want = "the caller does not hold lockA"
-	func() {
-		defer func() {
-			if p, _ := recover().(string); !strings.Contains(p, want) {
-				t.Errorf("panic %q, want %q", p, want)
-			}
-		}()
-		AssertHeld[lockA](&a)
-	}()
+	again := func() { AssertHeld[lockA](&a) }
+	panics(t, want, again)
 	a.Lock()
 	defer a.Unlock()
-	err := Run(&Search{}, func() { AssertHeld[lockA](&a) })
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("held by another: %v, want %q", err, want)
-	}
+	failing(t, want, func() []func() { return []func(){again} }) // this goroutine holds it
 }
 
 // TestYield: outside of a run each step calls the function that Yield was given. Taking a leaf is
