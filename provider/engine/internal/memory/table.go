@@ -63,8 +63,8 @@ type stagSlots struct {
 	dead  int                                      // slots that hold stagTombstone
 }
 
-// stagTombstone fills the slot of a removed entry; a probe continues after it. No key is 0, so no
-// lookup matches it.
+// stagTombstone fills the slot of a removed entry; a probe continues after it. Its key is 0, which
+// no entry has and no lookup asks for.
 var stagTombstone = new(Region)
 
 // Config is what a device permits.
@@ -96,7 +96,7 @@ func stagIndex(stag uint32) uint32 { return stag >> 8 }
 // time lookup returns; acquire reports that. If it has an owner, its STag may be another of the
 // same index, so the two must be compared after acquire.
 func (t *Table) lookup(stag uint32) *Region {
-	if stag == 0 {
+	if stagIndex(stag) == 0 {
 		return nil
 	}
 	slots := *t.slots.Load()
@@ -158,11 +158,11 @@ func (t *Table) remove(m *Region) {
 	t.retired.add(m.key)
 }
 
-// draw returns an STag that is not 0, not in use and not retired. Neither is its index.
+// draw returns an STag that is not in use and not retired. Neither is its index, which is not 0.
 func (t *Table) draw() uint32 {
 	for {
 		stag := t.drawAny()
-		if stag != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(stagIndex(stag)) && t.lookup(stag) == nil {
+		if stagIndex(stag) != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(stagIndex(stag)) && t.lookup(stag) == nil {
 			return stag
 		}
 	}

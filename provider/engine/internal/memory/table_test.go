@@ -85,10 +85,10 @@ func TestSTagNeighbours(t *testing.T) {
 }
 
 // TestSTagNoReuse: the source of random numbers repeats itself, and the table
-// gives no STag that is in use, zero, or was in use a short time ago.
+// gives no STag that is in use, has index 0, or was in use a short time ago.
 func TestSTagNoReuse(t *testing.T) {
 	table := NewTable(Config{})
-	script := []uint32{7, 7, 0, 8, 7, 8, 9, 9, 7, 10}
+	script := []uint32{0x107, 0x107, 0, 7, 0x108, 0x107, 0x108, 0x109, 0x109, 0x107, 0x10a}
 	table.Random = func(b []byte) {
 		binary.LittleEndian.PutUint32(b, script[0])
 		script = script[1:]
@@ -104,7 +104,7 @@ func TestSTagNoReuse(t *testing.T) {
 	fourth := new(Region)
 	table.insert(fourth)
 	got := [4]uint32{first.stag, second.stag, third.stag, fourth.stag}
-	if want := [4]uint32{7, 8, 9, 10}; got != want {
+	if want := [4]uint32{0x107, 0x108, 0x109, 0x10a}; got != want {
 		t.Errorf("STags %v, want %v", got, want)
 	}
 }
