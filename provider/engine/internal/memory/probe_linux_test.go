@@ -2,6 +2,7 @@ package memory
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -77,12 +78,9 @@ func TestProbeLeavesLongRegionsUntouched(t *testing.T) {
 func resident(t *testing.T) int {
 	t.Helper()
 	for line := range strings.Lines(string(testkit.Must(os.ReadFile("/proc/self/status"))(t))) {
-		if rest, is := strings.CutPrefix(line, "VmRSS:"); is {
-			n := 0
-			for _, d := range strings.Fields(rest)[0] {
-				n = 10*n + int(d-'0')
-			}
-			return n << 10
+		var kb int
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kb); err == nil {
+			return kb << 10
 		}
 	}
 	t.Fatal("no VmRSS")

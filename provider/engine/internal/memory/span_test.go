@@ -61,22 +61,11 @@ func TestResolveLocal(t *testing.T) {
 			t.Errorf("%s: %d bytes too few", c.name, int64(n))
 		}
 	}
-}
-
-func TestResolveLocalAllOrNone(t *testing.T) {
-	p := testPD(t, testTable(t))
-	a, b := testMR(t, p, 10, 0), testMR(t, p, 10, 0)
-	list := []provider.SGE{sge(a, 0, 5), sge(b, 0, 5)}
-	spans, found := p.Resolve(list, 0, nil)
-	if !found {
-		t.Fatal("cannot acquire")
+	for _, m := range []*Region{rw, ro, foreign} {
+		if n, _ := m.Uses(); n != 0 {
+			t.Errorf("%d uses of %s are left", n, m.name())
+		}
 	}
-	ReleaseSpans(spans)
-	testkit.OK(t, b.Close())
-	if _, found = p.Resolve(list, 0, nil); found {
-		t.Fatal("acquired a closed region")
-	}
-	testkit.OK(t, a.Close()) // hangs if a is still in use
 }
 
 // TestAppendSpans takes every range out of a message of several pieces.
@@ -116,49 +105,55 @@ func TestAppendSpans(t *testing.T) {
 func TestPeersAccess(t *testing.T) {
 	d := testTable(t)
 	p := testPD(t, d)
+	q := ofPD(p)
 	w := testMR(t, p, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	r := testMR(t, p, 100, provider.AccessRemoteRead)
 	foreign := testMR(t, testPD(t, d), 100, allRights)
 	closed := testMR(t, p, 100, allRights)
 	testkit.OK(t, closed.Close())
 	invalidated := testMR(t, p, 100, allRights)
-	testkit.OK(t, ofPD(p).Invalidate(invalidated.stag))
+	testkit.OK(t, q.Invalidate(invalidated.stag))
 	high := testMR(t, p, 100, allRights)
 	high.base = math.MaxUint64 - 200
-	for _, c := range []struct {
-		name            string
-		stag            uint32
-		to              uint64
-		n               int
-		asWrite, asRead error
-	}{
-		{"write only", w.stag, w.base, 100, nil, rdmap.ErrReadAccess},
-		{"read only", r.stag, r.base, 100, ddp.ErrTaggedAccess, nil},
-		{"key off by one", w.stag + 1, w.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
-		{"closed", closed.stag, closed.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
-		{"invalidated", invalidated.stag, invalidated.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
-		{"other PD", foreign.stag, foreign.base, 1, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
-		{"wraps", high.stag, math.MaxUint64 - 9, 11, ddp.ErrTOWrap, rdmap.ErrReadTOWrap},
-		{"after", high.stag, high.base + 1, 100, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
-		{"before", high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
-		{"nothing of nothing", 0, 0, 0, nil, nil},
-	} {
-		m, b, err := ofPD(p).WriteTarget(c.stag, c.to, c.n)
-		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = ofPD(p).ReadSource(c.stag, c.to, uint32(c.n))
-		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
-	}
+	checkAccess(t, []access{
+		{"write only", q, w.stag, w.base, 100, nil, rdmap.ErrReadAccess},
+		{"read only", q, r.stag, r.base, 100, ddp.ErrTaggedAccess, nil},
+		{"key off by one", q, w.stag + 1, w.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"closed", q, closed.stag, closed.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"invalidated", q, invalidated.stag, invalidated.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"other PD", q, foreign.stag, foreign.base, 1, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
+		{"wraps", q, high.stag, math.MaxUint64 - 9, 11, ddp.ErrTOWrap, rdmap.ErrReadTOWrap},
+		{"after", q, high.stag, high.base + 1, 100, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"before", q, high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"nothing of nothing", q, 0, 0, 0, nil, nil},
+	})
 }
 
-func checkAccess(t *testing.T, name string, m *Region, b []byte, n int, err, want error) {
+// access is what the peer of q names, and the errors of writing and reading there, nil for none.
+type access struct {
+	name            string
+	q               *Peer
+	stag            uint32
+	to              uint64
+	n               int
+	asWrite, asRead error
+}
+
+func checkAccess(t *testing.T, all []access) {
 	t.Helper()
-	if err != want {
-		t.Errorf("%s: error %v, want %v", name, err, want)
+	check := func(c *access, how string, m *Region, b []byte, err, want error) {
+		if err != want {
+			t.Errorf("%s, %s: error %v, want %v", c.name, how, err, want)
+		}
+		if (m != nil) != (want == nil && c.n > 0) || len(b) != 0 && len(b) != c.n {
+			t.Errorf("%s, %s: region %v, %d bytes", c.name, how, m != nil, len(b))
+		}
+		m.endPeerUse()
 	}
-	if (m != nil) != (want == nil && n > 0) || len(b) != 0 && len(b) != n {
-		t.Errorf("%s: region %v, %d bytes", name, m != nil, len(b))
-	}
-	if m != nil {
-		m.ReleaseRemote()
+	for _, c := range all {
+		m, b, err := c.q.WriteTarget(c.stag, c.to, c.n)
+		check(&c, "write", m, b, err, c.asWrite)
+		m, b, err = c.q.ReadSource(c.stag, c.to, uint32(c.n))
+		check(&c, "read", m, b, err, c.asRead)
 	}
 }

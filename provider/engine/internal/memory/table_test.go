@@ -3,50 +3,121 @@ package memory
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
-// TestSTagTableModel plays random registrations and deregistrations against a
-// map, at sizes that make the table grow, fill with tombstones and shrink.
+// added inserts a region.
+func added(table *Table) *Region {
+	m := new(Region)
+	table.insert(m)
+	return m
+}
+
+// TestSTagTableModel plays random registrations and deregistrations of regions that have an STag or
+// an index, at sizes that make the table grow, fill with tombstones and shrink, and with so few
+// indexes that all of them meet. Regions that stay are found all the time.
 func TestSTagTableModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	table := NewTable(Config{})
-	model := map[uint32]*Region{}
-	var stags []uint32
-	for step := range 40000 {
-		grow := (step/5000)%2 == 0
-		if len(stags) == 0 || rnd.IntN(10) < 7 == grow {
-			m := new(Region)
-			table.insert(m)
-			if model[m.stag] != nil || m.stag == 0 {
-				t.Fatalf("step %d: STag %#x given twice, or zero", step, m.stag)
-			}
-			model[m.stag] = m
-			stags = append(stags, m.stag)
+	for _, few := range []bool{false, true} {
+		table := NewTable(Config{})
+		most, steps, every := 1<<20, 40000, 500
+		if few {
+			table.Random = func(b []byte) { binary.LittleEndian.PutUint32(b, rnd.Uint32N(64<<8)) }
+			most, steps, every = 10, 20000, 2
 		} else {
-			i := rnd.IntN(len(stags))
-			stag := stags[i]
-			stags[i] = stags[len(stags)-1]
-			stags = stags[:len(stags)-1]
-			table.remove(model[stag])
-			delete(model, stag)
-			if table.lookup(stag) != nil {
-				t.Fatalf("step %d: removed STag %#x is found", step, stag)
-			}
+			defer lookUp(t, table)()
 		}
-		if step%500 == 0 {
-			for stag, m := range model {
-				if table.lookup(stag) != m {
-					t.Fatalf("step %d: lookup(%#x) is another region", step, stag)
+		var fixed, moving []*Region
+		for step := range steps {
+			grow := (step/5000)%2 == 0
+			list := &fixed
+			if rnd.IntN(4) == 0 {
+				list = &moving
+			}
+			if n := len(*list); n == 0 || rnd.IntN(10) < 7 == grow && n < most {
+				m := new(Region)
+				if list == &moving {
+					m.owner = (*Window)(nil)
+					table.insertByIndex(m)
+				} else {
+					table.insert(m)
+				}
+				*list = append(*list, m)
+			} else {
+				i := rnd.IntN(n)
+				m := (*list)[i]
+				*list = slices.Delete(*list, i, i+1)
+				table.remove(m)
+				if table.lookup(m.stag) != nil {
+					t.Fatalf("step %d: removed STag %#x is found", step, m.stag)
 				}
 			}
+			if step%every == 0 {
+				checkTable(t, table, fixed, moving)
+			}
+			if len(table.retired.set) > 20 && few {
+				table.retired = retiredKeys{}
+			}
+			if len(table.retiredIndexes.set) > 10 && few {
+				table.retiredIndexes = retiredKeys{}
+			}
+			if n := len(*table.slots.Load()); n > slotsLeast && n > 16*(len(fixed)+staying+table.dead+1) {
+				t.Fatalf("step %d: %d slots for %d regions", step, n, len(fixed))
+			}
 		}
-		if n := len(*table.slots.Load()); n > slotsLeast && n > 16*(len(model)+table.dead+1) {
-			t.Fatalf("step %d: %d slots for %d regions", step, n, len(model))
+	}
+}
+
+// checkTable checks that all regions are found, and that an index is either one region's for all
+// its keys, or of STags of regions that have one each.
+func checkTable(t *testing.T, table *Table, fixed, moving []*Region) {
+	t.Helper()
+	indexes := map[uint32]bool{}
+	for _, m := range moving {
+		indexes[m.key] = true
+		if table.lookup(m.stag) != m || table.lookup(m.stag^0xff) != m {
+			t.Fatalf("STag %#x is not found by all of its keys", m.stag)
 		}
+	}
+	for _, m := range fixed {
+		if stagIndex(m.stag) == 0 || table.lookup(m.stag) != m || indexes[stagIndex(m.stag)] {
+			t.Fatalf("STag %#x has index 0, is not found, or has the index of another region", m.stag)
+		}
+	}
+}
+
+const staying = 16
+
+// lookUp looks up regions that stay in the table, on several goroutines, until stop is called.
+func lookUp(t *testing.T, table *Table) (stop func()) {
+	var stay [staying]*Region
+	for i := range stay {
+		stay[i] = added(table)
+	}
+	var over atomic.Bool
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for !over.Load() {
+				for _, m := range stay {
+					if table.lookup(m.stag) != m {
+						t.Errorf("lookup(%#x) failed", m.stag)
+						return
+					}
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	return func() {
+		over.Store(true)
+		all.Wait()
 	}
 }
 
@@ -59,8 +130,7 @@ func TestSTagNeighbours(t *testing.T) {
 	var and, or uint32 = 1<<32 - 1, 0
 	live := map[uint32]bool{}
 	for range 1000 {
-		m := new(Region)
-		table.insert(m)
+		m := added(table)
 		live[m.stag] = true
 		and &= m.stag
 		or |= m.stag
@@ -93,16 +163,11 @@ func TestSTagNoReuse(t *testing.T) {
 		binary.LittleEndian.PutUint32(b, script[0])
 		script = script[1:]
 	}
-	first := new(Region)
-	table.insert(first)
-	second := new(Region)
-	table.insert(second)
+	first, second := added(table), added(table)
 	table.remove(first)
-	third := new(Region)
-	table.insert(third)
+	third := added(table)
 	table.remove(third)
-	fourth := new(Region)
-	table.insert(fourth)
+	fourth := added(table)
 	got := [4]uint32{first.stag, second.stag, third.stag, fourth.stag}
 	if want := [4]uint32{0x107, 0x108, 0x109, 0x10a}; got != want {
 		t.Errorf("STags %v, want %v", got, want)
@@ -112,17 +177,14 @@ func TestSTagNoReuse(t *testing.T) {
 // TestSTagRestEnds: the number of remembered old STags is bounded, and they come back afterwards.
 func TestSTagRestEnds(t *testing.T) {
 	table := NewTable(Config{})
-	first := new(Region)
-	table.insert(first)
+	first := added(table)
 	stag := first.stag
 	table.remove(first)
 	for range retiredSTags {
 		if _, retired := table.retired.set[stag]; !retired {
 			t.Fatal("the rest of an STag ended early")
 		}
-		m := new(Region)
-		table.insert(m)
-		table.remove(m)
+		table.remove(added(table))
 	}
 	if _, retired := table.retired.set[stag]; retired {
 		t.Error("the STag rests for ever")
@@ -130,100 +192,5 @@ func TestSTagRestEnds(t *testing.T) {
 	if len(table.retired.set) != retiredSTags || len(table.retired.order) != retiredSTags {
 		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set),
 			len(table.retired.order), retiredSTags)
-	}
-}
-
-// TestSTagLookupWhileChanging looks up regions that stay, while others come
-// and go and make the table move.
-func TestSTagLookupWhileChanging(t *testing.T) {
-	table := NewTable(Config{})
-	var stay [64]*Region
-	for i := range stay {
-		stay[i] = new(Region)
-		table.insert(stay[i])
-	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			for {
-				for _, m := range stay {
-					if table.lookup(m.stag) != m {
-						t.Errorf("lookup(%#x) failed", m.stag)
-						return
-					}
-				}
-				select {
-				case <-done:
-					return
-				default:
-				}
-			}
-		})
-	}
-	for range 20 {
-		var come [500]*Region
-		for i := range come {
-			come[i] = new(Region)
-			table.insert(come[i])
-		}
-		for _, m := range come {
-			table.remove(m)
-		}
-	}
-	close(done)
-	wg.Wait()
-}
-
-// TestSTagIndexes: an index is either one region's for all its keys, or of STags of
-// regions that have one each.
-func TestSTagIndexes(t *testing.T) {
-	table := NewTable(Config{})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	// Few indexes, so that all of them meet.
-	table.Random = func(b []byte) { binary.LittleEndian.PutUint32(b, rnd.Uint32N(64<<8)) }
-	var fixed, moving []*Region
-	for range 20000 {
-		switch m := new(Region); rnd.IntN(4) {
-		case 0:
-			if len(fixed) < 10 {
-				table.insert(m)
-				fixed = append(fixed, m)
-			}
-		case 1:
-			if len(moving) < 10 {
-				m.owner = (*Window)(nil)
-				table.insertByIndex(m)
-				moving = append(moving, m)
-			}
-		case 2:
-			if len(fixed) > 0 {
-				table.remove(fixed[0])
-				fixed = fixed[1:]
-			}
-		default:
-			if len(moving) > 0 {
-				table.remove(moving[0])
-				moving = moving[1:]
-			}
-		}
-		if len(table.retired.set) > 20 {
-			table.retired = retiredKeys{}
-		}
-		if len(table.retiredIndexes.set) > 10 {
-			table.retiredIndexes = retiredKeys{}
-		}
-		for _, m := range moving {
-			for _, f := range fixed {
-				if stagIndex(f.stag) == m.key || table.lookup(f.stag) != f {
-					t.Fatalf("STag %#x has the index of %#x, or is not found", f.stag, m.stag)
-				}
-			}
-			if table.lookup(m.stag) != m || table.lookup(m.stag^0xff) != m {
-				t.Fatalf("STag %#x is not found by all of its keys", m.stag)
-			}
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -142,14 +143,7 @@ func TestWindowAccess(t *testing.T) {
 	testkit.OK(t, q.InvalidateLocal(gone.RKey()))
 	fresh := testMW(t, p, provider.MWType1)
 	at := m.base + 40
-	for _, c := range []struct {
-		name            string
-		q               *Peer
-		stag            uint32
-		to              uint64
-		n               int
-		asWrite, asRead error
-	}{
+	checkAccess(t, []access{
 		{"type 1", q, one.RKey(), at, 20, nil, nil},
 		{"type 1, another QP of the PD", second, one.RKey(), at, 20, nil, nil},
 		{"type 1, another PD", foreign, one.RKey(), at, 20, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
@@ -170,12 +164,7 @@ func TestWindowAccess(t *testing.T) {
 		{"unbound", q, incRKey(unbound.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"invalidated", q, gone.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"the region itself", q, m.stag, m.base, 1, ddp.ErrTaggedAccess, rdmap.ErrReadAccess},
-	} {
-		m, b, err := c.q.WriteTarget(c.stag, c.to, c.n)
-		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = c.q.ReadSource(c.stag, c.to, uint32(c.n))
-		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
-	}
+	})
 	w, b, err := q.WriteTarget(zero.RKey(), 19, 1)
 	testkit.OK(t, err)
 	if &b[0] != &m.buf[59] {
@@ -194,32 +183,40 @@ func TestInvalidations(t *testing.T) {
 	d := testTable(t)
 	p := testPD(t, d)
 	q, second, foreign := ofPD(p), ofPD(p), ofPD(testPD(t, d))
-	m := testMR(t, p, 100, allRights|provider.AccessMWBind)
-	one, two := testMW(t, p, provider.MWType1), testMW(t, p, provider.MWType2)
+	const noInvalidate = allRights &^ provider.AccessRemoteInvalidate
+	m, busy := testMR(t, p, 100, bindable), testMR(t, p, 100, allRights|provider.AccessMWBind)
+	plain, guarded := testMR(t, p, 100, allRights), testMR(t, p, 100, noInvalidate)
 	fast, kept := testFast(t, p, 100), testFast(t, p, 100)
-	setup := func() {
+	unregistered, busyFast := testFast(t, p, 100), testFast(t, p, 100)
+	one, two := testMW(t, p, provider.MWType1), testMW(t, p, provider.MWType2)
+	unbound := testMW(t, p, provider.MWType2)
+	onBusy, onFast := testMW(t, p, provider.MWType1), testMW(t, p, provider.MWType2)
+	bind := func(w *Window, m *Region) {
 		t.Helper()
-		for _, w := range []*Window{one, two} {
-			if w.region == nil {
-				key := incRKey(w.view.stag)
-				w.posted.Store(key)
-				testkit.OK(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
-			}
-		}
-		for f, access := range map[*FastRegion]provider.Access{fast: allRights,
-			kept: allRights &^ provider.AccessRemoteInvalidate} {
-			if !f.valid {
-				key := incRKey(f.stag)
-				testkit.OK(t, f.register(key, &Work{buf: make([]byte, 100), access: access}))
-				f.setPosted(key, access, 100)
-			}
+		if w.region == nil {
+			key := incRKey(w.view.stag)
+			w.posted.Store(key)
+			testkit.OK(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
 		}
 	}
-	setup()
-	plain, guarded := testMR(t, p, 100, allRights), testMR(t, p, 100, allRights&^provider.AccessRemoteInvalidate)
-	busy := testMR(t, p, 100, allRights|provider.AccessMWBind)
-	onBusy := testMW(t, p, provider.MWType1)
-	testkit.OK(t, onBusy.bind(q, incRKey(onBusy.RKey()), part(busy, 0, 1, 0)))
+	register := func(f *FastRegion, access provider.Access) {
+		t.Helper()
+		if !f.valid {
+			key := incRKey(f.stag)
+			testkit.OK(t, f.register(key, &Work{buf: make([]byte, 100), access: access}))
+			f.setPosted(key, access, 100)
+		}
+	}
+	setup := func() {
+		t.Helper()
+		bind(one, m)
+		bind(two, m)
+		register(fast, allRights)
+		register(kept, noInvalidate)
+	}
+	bind(onBusy, busy)
+	register(busyFast, bindable|provider.AccessRemoteInvalidate)
+	bind(onFast, &busyFast.Region)
 	const cannot, mayNot = "cannot", "may not"
 	refusals := map[string]error{cannot: rdmap.ErrCannotInvalidate, mayNot: rdmap.ErrMayNotInvalidate}
 	locals := map[string]error{cannot: errLocalInv, mayNot: errMayNotInv}
@@ -234,11 +231,14 @@ func TestInvalidations(t *testing.T) {
 		{"type 2, the wrong key", q, func() uint32 { return incRKey(two.RKey()) }, cannot, cannot},
 		{"type 2, another QP", second, two.RKey, mayNot, mayNot},
 		{"type 2, another PD", foreign, two.RKey, mayNot, cannot},
+		{"type 2, not bound", q, unbound.RKey, cannot, ""},
 		{"fast region", q, fast.RKey, "", ""},
 		{"fast region, another QP", second, fast.RKey, "", ""},
 		{"fast region, the wrong key", q, func() uint32 { return incRKey(fast.RKey()) }, cannot, cannot},
 		{"fast region, another PD", foreign, fast.RKey, mayNot, cannot},
 		{"fast region without the right", q, kept.RKey, mayNot, ""},
+		{"fast region, not registered", q, unregistered.RKey, cannot, ""},
+		{"fast region with a window", q, busyFast.RKey, mayNot, mayNot},
 		{"region, the wrong key", q, func() uint32 { return plain.stag ^ 1 }, cannot, cannot},
 		{"region, another PD", foreign, func() uint32 { return plain.stag }, mayNot, cannot},
 		{"region without the right", q, func() uint32 { return guarded.stag }, mayNot, cannot},
@@ -262,42 +262,15 @@ func TestInvalidations(t *testing.T) {
 		t.Fatal("we can't use what the peer has invalidated")
 	}
 	plain.Release()
-	if !guarded.acquireRemote() {
-		t.Fatal("the peer can't use what it may not invalidate")
-	}
-	guarded.ReleaseRemote()
-	setup()
-	for _, x := range []interface{ RKey() uint32 }{two, fast} {
-		testkit.OK(t, q.Invalidate(x.RKey()))
-		if err := q.Invalidate(x.RKey()); err != rdmap.ErrCannotInvalidate {
-			t.Errorf("twice by the peer: %v", err)
+	for _, m := range []*Region{guarded, busy, &kept.Region, &busyFast.Region} {
+		if !m.acquireRemote() {
+			t.Fatalf("the peer can't use %s, which it may not invalidate", m.name())
 		}
-		if err := q.InvalidateLocal(x.RKey()); err != nil {
-			t.Errorf("by us, after the peer: %v", err)
-		}
+		m.ReleaseRemote()
 	}
-	setup()
-	onFast := testMW(t, p, provider.MWType2)
-	_ = fast.invalidate(q, fast.RKey(), false)
-	testkit.OK(t, fast.register(incRKey(fast.RKey()),
-		&Work{buf: make([]byte, 100),
-			access: bindable | provider.AccessRemoteInvalidate}))
-	fast.setPosted(fast.stag, bindable, 100)
-	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.Region, 0, 10, provider.AccessRemoteWrite)))
-	if err := q.InvalidateLocal(fast.RKey()); err != errMayNotInv {
-		t.Errorf("a fast region with a window on it, by us: %v", err)
-	}
-	if err := q.Invalidate(fast.RKey()); err != rdmap.ErrMayNotInvalidate {
-		t.Errorf("by the peer: %v", err)
-	}
-	if !fast.acquire() {
-		t.Error("a refused invalidation did something")
-	} else {
-		fast.Release()
-	}
-	wantErr(t, fast.Close(), syscall.EBUSY)
+	wantErr(t, busyFast.Close(), syscall.EBUSY)
 	testkit.OK(t, onFast.Close())
-	testkit.OK(t, q.InvalidateLocal(fast.RKey()))
+	testkit.OK(t, q.InvalidateLocal(busyFast.RKey()))
 }
 
 // TestWindowModel plays random binds, invalidations, uses and ends of windows and of
@@ -329,12 +302,12 @@ func playWindows(t *rapid.T, d *Table) {
 	}
 	p := &Domain{Table: d}
 	qps := []*Peer{ofPD(p), ofPD(p)}
-	regions := make([]*Region, 2)
-	for i := range regions {
+	register := func() *Region {
 		m, err := p.RegMR(make([]byte, size), bindable)
 		check(err)
-		regions[i] = m.(*Region)
+		return m.(*Region)
 	}
+	regions := []*Region{register(), register()}
 	var all []*named
 	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2, provider.MWType2} {
 		w, err := p.AllocMW(typ)
@@ -371,7 +344,7 @@ func playWindows(t *rapid.T, d *Table) {
 					x.on = on
 				}
 			}
-			if type2 && x.live || x.f != nil && x.live {
+			if x.live && (type2 || x.f != nil) {
 				continue
 			}
 			x.stag, x.off, x.n, x.right, x.qp, x.live = key, off, n, right, i, n > 0
@@ -432,9 +405,7 @@ func playWindows(t *rapid.T, d *Table) {
 				t.Fatalf("region closed: %v, with windows bound: %v", err, busy)
 			}
 			if err == nil {
-				m, err := p.RegMR(make([]byte, size), bindable)
-				check(err)
-				regions[on] = m.(*Region)
+				regions[on] = register()
 			}
 		}
 	}
@@ -453,21 +424,25 @@ func playWindows(t *rapid.T, d *Table) {
 	}
 }
 
-// TestWindowBarrier: once a window is unbound, invalidated or bound to something else,
-// no byte of what it was bound to changes, and the region can go.
+// TestBarrier writes as a peer would, on several goroutines, to regions and through windows. Once
+// one is closed, unbound, invalidated or bound to something else, no byte of what it was changes.
 //
 //rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 //rfc:5041 DDP-8.3.1-6-01 After revoke the network can no longer modify the buffer
 //rfc:5042 SEC-6.2.2-01 Buffer protected (invalidate) before use by ULP
-func TestWindowBarrier(t *testing.T) {
+func TestBarrier(t *testing.T) {
+	const writers, octets = 3, 64
 	p := testPD(t, testTable(t))
 	q := ofPD(p)
 	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
-		w := testMW(t, p, typ)
-		fast := testFast(t, p, 64)
+		w, fast := testMW(t, p, typ), testFast(t, p, octets)
+		var region atomic.Pointer[Region]
+		register := func(b []byte, access provider.Access) *Region {
+			return testkit.Must(p.RegMR(b, access))(t).(*Region)
+		}
+		region.Store(testMR(t, p, octets, allRights))
 		var stop sync.WaitGroup
 		done := make(chan struct{})
-		const writers = 3
 		for first := range writers {
 			stop.Go(func() {
 				for {
@@ -476,12 +451,13 @@ func TestWindowBarrier(t *testing.T) {
 						return
 					default:
 					}
+					m := region.Load()
 					// Some other key of the window's may be the good one by now, or none.
 					for _, to := range []struct {
 						stag uint32
 						base uint64
-					}{{w.RKey(), 0}, {fast.RKey(), fast.Addr()}} {
-						use, b, err := q.WriteTarget(to.stag, to.base, 64)
+					}{{w.RKey(), 0}, {fast.RKey(), fast.Addr()}, {m.stag, m.base}} {
+						use, b, err := q.WriteTarget(to.stag, to.base, octets)
 						if err != nil {
 							continue
 						}
@@ -495,14 +471,16 @@ func TestWindowBarrier(t *testing.T) {
 			})
 		}
 		for round := range 300 {
-			memory := [2][]byte{make([]byte, 64), make([]byte, 64)}
-			m := testkit.Must(p.RegMR(memory[0], bindable))(t).(*Region)
+			memory := make([]byte, 3*octets)
+			m := register(memory[:octets], bindable)
 			key := incRKey(w.RKey())
-			testkit.OK(t, w.bind(q, key, part(m, 0, 64, provider.AccessRemoteWrite|provider.AccessZeroBased)))
+			testkit.OK(t, w.bind(q, key, part(m, 0, octets, provider.AccessRemoteWrite|provider.AccessZeroBased)))
 			w.posted.Store(key)
 			key = incRKey(fast.RKey())
-			testkit.OK(t, fast.register(key, &Work{buf: memory[1], access: allRights}))
-			fast.setPosted(key, allRights, 64)
+			testkit.OK(t, fast.register(key, &Work{buf: memory[octets:][:octets], access: allRights}))
+			fast.setPosted(key, allRights, octets)
+			plain := register(memory[2*octets:], allRights)
+			region.Store(plain)
 			runtime.Gosched()
 			switch {
 			case round%3 == 0 && typ == provider.MWType2:
@@ -515,11 +493,17 @@ func TestWindowBarrier(t *testing.T) {
 				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &Work{}))
 			}
 			testkit.OK(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
-			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race reports
+			if round%2 == 0 {
+				testkit.OK(t, plain.Close())
+			} else {
+				testkit.OK(t, q.Invalidate(plain.stag))
+			}
+			before := string(memory) // races with a late writer, which -race reports
 			runtime.Gosched()
-			if before != string(memory[0])+string(memory[1]) {
+			if before != string(memory) {
 				t.Fatal("bytes changed after the barrier")
 			}
+			testkit.OK(t, plain.Close())
 			testkit.OK(t, m.Close())
 		}
 		close(done)
