@@ -49,12 +49,17 @@ func TestCopiesShortenBatches(t *testing.T) {
 	}
 }
 
-// TestIdle: a batch with something of a stream is not idle, and is after Reset.
+// TestIdle: a batch with something of a stream is not idle. After Reset it is, and refers to no
+// region, even if a message of fewer SGEs came after another.
 func TestIdle(t *testing.T) {
 	d := &memory.Domain{Table: memory.NewTable(memory.Config{MaxMR: 1})}
 	m := testkit.Must(d.RegMR(make([]byte, 10), provider.AccessLocalWrite))(t)
 	t.Cleanup(func() { testkit.OK(t, m.Close()) })
 	region := m.(*memory.Region)
+	f := NewFormat(true, false, false)
+	f.SetEMSS(100)
+	h := rdmap.WriteHeader(0, 0, true)
+	sge := provider.SGE{Addr: region.Addr(), Length: 5, LKey: region.STag()}
 	for what, dirty := range map[string]func(b *Batch){
 		"a format": func(b *Batch) { b.Prepare(&Format{}, 1, 1) },
 		"a use": func(b *Batch) {
@@ -62,7 +67,17 @@ func TestIdle(t *testing.T) {
 				t.Error("the region is not found")
 			}
 		},
-		"spans":    func(b *Batch) { b.nspans = 1 },
+		"spans": func(b *Batch) { b.nspans = 1 },
+		"two messages": func(b *Batch) {
+			b.Prepare(&f, policy.BatchOctets, policy.BudgetMost)
+			for sges := 2; sges > 0; sges-- {
+				b.BeginMessage(ddp.Segmenter{})
+				if !b.Resolve(d, []provider.SGE{sge, sge}[:sges]) {
+					t.Error("the memory is not found")
+				}
+				b.AddResolved(&h, 0, uint64(sges*5), 0, true)
+			}
+		},
 		"bytes":    func(b *Batch) { b.append([]byte{1}) },
 		"a chunk":  func(b *Batch) { b.chunkRoom(1) },
 		"an FPDU":  func(b *Batch) { b.nfpdus = 1 },
@@ -76,35 +91,14 @@ func TestIdle(t *testing.T) {
 		if b.Reset(); !b.Idle() {
 			t.Errorf("a batch with %s is not idle after Reset", what)
 		}
+		for i, s := range b.spans {
+			if s.Region != nil || s.Bytes != nil {
+				t.Errorf("a batch with %s: span %d is of %v after Reset", what, i, s.Region)
+			}
+		}
 	}
 	if n, _ := region.Uses(); n != 0 {
 		t.Errorf("the region is in use %d times", n)
-	}
-}
-
-// TestIdleRefersToNothing: no span of a message stays in an idle batch, also if a message of fewer
-// SGEs came after it.
-func TestIdleRefersToNothing(t *testing.T) {
-	d := &memory.Domain{Table: memory.NewTable(memory.Config{MaxMR: 1})}
-	m := testkit.Must(d.RegMR(make([]byte, 10), provider.AccessLocalWrite))(t)
-	t.Cleanup(func() { testkit.OK(t, m.Close()) })
-	region := m.(*memory.Region)
-	f := NewFormat(true, false, false)
-	b := prepared(&f, 100)
-	sge := provider.SGE{Addr: region.Addr(), Length: 5, LKey: region.STag()}
-	for sges := 2; sges > 0; sges-- {
-		b.BeginMessage(ddp.Segmenter{})
-		if !b.Resolve(d, []provider.SGE{sge, sge}[:sges]) {
-			t.Fatal("the memory is not found")
-		}
-		h := rdmap.WriteHeader(0, 0, true)
-		b.AddResolved(&h, 0, uint64(sges*5), 0, true)
-	}
-	b.Reset()
-	for i, s := range b.spans {
-		if s.Region != nil || s.Bytes != nil {
-			t.Errorf("span %d of an idle batch is of %v", i, s.Region)
-		}
 	}
 }
 
