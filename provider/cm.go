@@ -116,7 +116,6 @@ type ConnParam struct {
 	// (kernel-notes). On InfiniBand and RoCE the limits are 56 bytes in a request, 196 in an
 	// acceptance and 148 in a rejection. The peer always receives that many bytes, padded with
 	// zeros.
-	// that is how many arrive, the rest being zeros.
 	PrivateData []byte
 
 	ResponderResources int // IRD: RDMA Reads that we serve at the same time
@@ -127,7 +126,6 @@ type ConnParam struct {
 	// sets it for both ends. RNRRetryCount is how often the peer retransmits a message that finds
 	// no receive posted here; 7 means forever. iWARP ignores both: TCP retransmits, and a message
 	// that finds no receive ends the connection.
-	// connection there.
 	RetryCount    int
 	RNRRetryCount int
 

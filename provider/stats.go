@@ -118,7 +118,6 @@ type CQStats struct {
 	// hundreds. The poll that reads returns those that fit, at most 255 of each connection
 	// directly; the others pass through the CQ and count here. The flushes at the end of a
 	// connection count too, so read MostWaiting before it.
-	// there, too: ask before.
 	MostWaiting int
 }
 

@@ -50,7 +50,6 @@ func (s *Step) String() string {
 //   - GET_EVENT calls that found nothing are left out. So are ioctls, because the bridge's library
 //     refuses them without asking the bridge.
 //   - Netlink messages have neither sequence numbers nor the number of the socket.
-//   - Netlink messages have neither sequence numbers nor the number of the socket.
 func (r *Recording) Steps() ([]Step, error) {
 	threads := map[int]int{} // in order of first calls; thread numbers wrap around
 	for _, e := range r.Entries {

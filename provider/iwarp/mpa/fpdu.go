@@ -134,7 +134,6 @@ func CheckMinULPDU(ulpduLen, minLen int) error {
 // one FPDU as in the stream, including its Markers, also the one in front of ULPDU_Length. It is
 // for peers that change an FPDU on purpose and want its CRC to be right. A slice of fewer than four
 // octets is not changed.
-// alone.
 func SealFPDU(fpdu []byte) {
 	if end := len(fpdu) - CRCLen; end >= 0 {
 		binary.LittleEndian.PutUint32(fpdu[end:], CRC(0, fpdu[:end]))

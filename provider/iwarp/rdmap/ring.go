@@ -104,7 +104,6 @@ func (r *InboundRead) Atomic() (AtomicResponse, bool) {
 //
 // Pop a request before its response's last segment is handed to the LLP, not after, because the
 // peer's next Read Request may arrive as soon as that segment is sent.
-// after: the peer's next Read Request may come as soon as that segment is out.
 type InboundReads struct{ ring ring[InboundRead] }
 
 // NewInboundReads returns a queue of ird places, which may be zero: then every Read Request is

@@ -13,7 +13,6 @@
 // (runtime.LockOSThread).
 //
 // Errors are a *provider.Error that wraps the kernel's errno and gives its most likely cause.
-// it most likely means.
 package rdmalink
 
 import (

@@ -101,7 +101,6 @@ func TestVectors(t *testing.T) {
 }
 
 // maxLen makes each kernel run its loop several times and have every possible tail.
-// possible tail.
 const maxLen = 4096
 
 func TestEveryLengthAtEveryAlignment(t *testing.T) {

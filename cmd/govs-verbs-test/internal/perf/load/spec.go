@@ -16,8 +16,6 @@
 //
 // Sinks are cleared before each run, and compared with the pattern of the sources after it, at both
 // ends and outside of the measured time. A run whose data arrives changed is an error.
-// each run, at both ends and outside of the time that counts: a run whose data
-// didn't come through is an error.
 package load
 
 import (

@@ -4,7 +4,6 @@
 // system calls without notifying Go's scheduler; the others use a net.Conn. A client has a
 // connection for control, and each run has its own data connections, whose end shows that
 // everything has arrived.
-// connection for control, and each run has others, whose end shows that everything has come.
 package rawtcp
 
 import (

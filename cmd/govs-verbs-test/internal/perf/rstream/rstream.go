@@ -7,7 +7,6 @@
 //
 // All bytes that an end sends count up from 0, modulo 256, through all tests and connections, as
 // rstream -T v sends and expects them. Without -T v rstream sends whatever its memory contains.
-// is what rstream -T v sends and expects; without it rstream sends whatever its memory has.
 package rstream
 
 import (
