@@ -152,7 +152,7 @@ func (e AsyncEvent) String() string {
 // returns ENOBUFS, which says how many were dropped. When ctx ends, the error is an [*Error] that
 // wraps ctx.Err(); when the context is closed, it is os.ErrClosed.
 //
-// Both providers raise these events:
+// The engine and siw raise these events; other devices of the kernel may raise fewer:
 //
 //   - EventQPFatal: a WR names memory that it may not use, or a message does not fit its queue.
 //   - EventQPAccessErr: the peer wrote where it may not.
@@ -161,10 +161,10 @@ func (e AsyncEvent) String() string {
 //   - EventSQDrained: a send queue was flushed.
 //   - EventSRQLimitReached.
 //
-// Only the engine raises EventSQDrained for QPAttr.EnSQDAsyncNotify. Only the engine raises
-// EventQPLastWQEReached, when a QP with an SRQ is in QPErr and takes no more receives. Only the
-// engine raises EventDeviceFatal, when it can no longer wait for its sockets, which ends all its
-// connections. Only the kernel raises EventPortActive, EventPortErr and EventLIDChange.
+// siw raises no EventSQDrained for QPAttr.EnSQDAsyncNotify; the engine and rxe do. Only the engine
+// raises EventQPLastWQEReached, when a QP with an SRQ is in QPErr and takes no more receives. Only
+// the engine raises EventDeviceFatal, when it can no longer wait for its sockets, which ends all
+// its connections. Only the kernel raises EventPortActive, EventPortErr and EventLIDChange.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "ibv_get_async_event"
 	if err := c.ok(op); err != nil {
