@@ -1,6 +1,6 @@
-// Walks does one operation between two ends in this process, and writes which functions ran
-// meanwhile to DIR, as coverage data. ARCHITECTURE.md walks through the operations; the package's
-// test compares what ran with it.
+// Walks does one operation between two ends in this process, and writes to DIR, as coverage data,
+// which functions ran. ARCHITECTURE.md walks through the operations; the package's test compares
+// what ran with it.
 //
 //	go build -cover -covermode=atomic -coverpkg=github.com/govs-rdma/govs/... ./ci/walks
 //	walks send|write|dial DIR && go tool covdata func -i DIR

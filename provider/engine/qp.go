@@ -14,7 +14,7 @@ import (
 )
 
 // qp is a queue pair. Its stream has everything that exists only while it is connected, and its
-// rings are made by the first posts. So a QP at rest has no goroutine and no buffer.
+// rings are made by the first posts. So a QP at rest has no goroutine, and no buffer but its rings.
 //
 // Package internal/locks has the order of its locks and of all other locks of the engine. Sockets
 // never block, and the program's function onDown, which may block, is called without a lock.

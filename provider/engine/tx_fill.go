@@ -206,10 +206,9 @@ func (tx *sender) fillImmediate() {
 	tx.next++
 }
 
-// A run of short messages is built in one loop (see frames.Batch.AddShort). It does nothing
-// that the general path (nextMessage, fillWork) doesn't, and leaves to that
-// whatever is not plain: what waits for a Read, what has several SGEs, what can't
-// be sent.
+// Runs of short messages are built in one loop (frames.Batch.AddShort), because the general path
+// (nextMessage, fillWork) takes more time for each message. The loop leaves to the general path
+// what waits for a Read, has several SGEs or can't be sent.
 
 // fillShort adds the next messages of the send queue as long as they are Sends and Writes of one
 // FPDU with copied payload. The transmit side is between two messages.
