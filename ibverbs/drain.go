@@ -14,8 +14,8 @@ import (
 //
 // The completions still go to the program: it may go on polling, and Poll also returns the
 // completions that Drain has taken. To learn when all work is complete, Drain posts its own
-// zero-length RDMA Write. The peer's program does not see it: nothing is checked, nothing placed
-// (RFC 5041 section 5.2). The send CQ needs room for its completion.
+// zero-length RDMA Write, the marker. The peer's program does not see it: nothing is checked,
+// nothing placed (RFC 5041 section 5.2). The send CQ needs room for its completion.
 //
 // If all work is complete, the error is nil, whatever the statuses. Other errors:
 //

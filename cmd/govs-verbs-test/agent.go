@@ -24,7 +24,7 @@ import (
 type agentCmd struct {
 	Listen     string     `help:"Address of the control connection. Port 0 takes one that is free, and prints it." required:"" placeholder:"ADDR:PORT"`
 	Provider   []string   `help:"The providers to serve: engine, kernel, bridge. Default engine,kernel." placeholder:"NAME,..."`
-	SecretFile string     `help:"File with the secret that a run has to know, of at least 16 bytes. Default: GOVS_AGENT_SECRET of the environment. Only on a loopback address none is needed." placeholder:"FILE" type:"path"`
+	SecretFile string     `help:"File with the secret that a run has to know, of at least 16 bytes. Default: GOVS_AGENT_SECRET of the environment. None is needed on a loopback address." placeholder:"FILE" type:"path"`
 	Addr       netip.Addr `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`

@@ -18,7 +18,7 @@ type diffCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*diffCmd) Help() string {
-	return `Not compared is what may differ between two runs of the same program: addresses, ports and ` +
+	return `What may differ between two runs of the same program is not compared: addresses, ports and ` +
 		`times, where segments and packets were cut, ` +
 		`and the values of STags and tagged offsets, of which only the relations are compared. Payload is compared by its CRC32.
 

@@ -15,7 +15,7 @@ import (
 
 type execCmd struct {
 	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no bytes, which has the same effect with any peer. Do not use it toward siw of Linux 6.1: it can crash that kernel."`
-	NoOpeningWrite bool         `help:"Send nothing by itself when a connection is made. Then the side that accepts can't send before the program that connects has sent."`
+	NoOpeningWrite bool         `help:"Do not open connections with a Write of no bytes. Then the side that accepts can't send before the program that connects has sent."`
 	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
 	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
 	Address        []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`

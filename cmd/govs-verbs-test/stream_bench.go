@@ -20,8 +20,8 @@ type streamBenchFlags struct {
 	Bench      bool   `help:"Measure, as rstream does, instead of connecting standard input and output."`
 	Size       string `short:"S" help:"With --bench: bytes of a transfer, or all for all of rstream's sizes. Default: rstream's four sizes; with --count or --iterations 1000." placeholder:"N|all"`
 	Count      int    `short:"C" default:"1000" help:"With --bench: transfers that follow each other in one direction. Default 1000. 1: round trips." placeholder:"N"`
-	Iterations int    `short:"I" default:"1" help:"With --bench: how often both ends do that, one after the other. Default 1." placeholder:"N"`
-	Verify     bool   `help:"With --bench: compare what comes with what rstream -T v sends, which this command always sends."`
+	Iterations int    `short:"I" default:"1" help:"With --bench: how often both ends send --count transfers, one end after the other. Default 1." placeholder:"N"`
+	Verify     bool   `help:"With --bench: compare what comes with the bytes of rstream -T v. This command always sends these bytes."`
 	JSON       bool   `name:"json" help:"With --bench: print the result as JSON."`
 }
 

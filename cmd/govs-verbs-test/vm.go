@@ -21,7 +21,7 @@ type vmCmd struct {
 	Kernel  string        `default:"6.1" help:"Series or release of a kernel in Debian 12's archive: 6.1, 6.12. Default ${default}." placeholder:"VERSION"`
 	Memory  uint32        `env:"GOVS_VM_MEMORY" default:"2048" help:"Memory of the guest. Default ${default}." placeholder:"MIB"`
 	CPUs    uint16        `name:"cpus" env:"GOVS_VM_CPUS" help:"Processors of the guest. Default: those of this machine, at most 4." placeholder:"N"`
-	Accel   string        `enum:"tcg,kvm,auto" env:"GOVS_VM_ACCEL" default:"tcg" help:"tcg emulates the processor, kvm does not, auto takes kvm if a short trial boot shows that it works. Default ${default}." placeholder:"HOW"`
+	Accel   string        `enum:"tcg,kvm,auto" env:"GOVS_VM_ACCEL" default:"tcg" help:"tcg: emulate the processor; kvm: use this machine's; auto: kvm if a short trial boot shows that it works, otherwise tcg. Default ${default}." placeholder:"HOW"`
 	Timeout time.Duration `default:"10m" help:"Time limit of COMMAND, in whole seconds. Boots have one of their own. Default ${default}." placeholder:"TIME"`
 	Out     string        `help:"Folder of this machine that the guest may write to, as $$VM_OUT. Default: a temporary one, which is removed at the end." placeholder:"DIR"`
 	Env     []string      `sep:"none" help:"A variable for COMMAND; without =VALUE the value that it has here. May be repeated. Always passed on: HOME, PATH, REQUIRE_SIW, and those whose names begin with GO." placeholder:"NAME[=VALUE]"`

@@ -15,7 +15,7 @@ import (
 //
 // If the peer refuses, the error contains a [*RejectedError] with its private data. If no program
 // listens, the error may be a [*RejectedError] without private data. An address that is reached
-// over another device than that of vctx is EINVAL, and the error names both devices.
+// over a device other than vctx's is EINVAL, and the error names both devices.
 //
 // If the local port that the provider chose is taken, Dial tries again with another, and calls
 // cfg.Prepare again.

@@ -1,5 +1,5 @@
-// Package conformance runs the same scenarios over any pairing of providers, and reports
-// each difference with the reason why it may be.
+// Package conformance runs the same scenarios over any pairing of providers, and reports each
+// difference, with the reason if it is known.
 //
 // A [Scenario] is tried either by two programs with verbs (two [Side]s) or by a scripted
 // peer against one program ([RawRun]). [Run] tries a [Suite] of them over [Pairing]s and

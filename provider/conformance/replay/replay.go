@@ -10,7 +10,7 @@
 //
 //   - STags of the provider's memory, in what the peer sends: the provider chooses its own. Tagged
 //     offsets stay, because the regions are registered at the addresses that they had.
-//   - CRCs, as the STags are covered by them. A wrong CRC stays wrong.
+//   - CRCs, because they cover the STags. A wrong CRC stays wrong.
 //
 // Start-up frames of the peer and all payload go out octet for octet, private data included. What a
 // program sends about its memory in private data or messages is not looked at, because nothing in a
@@ -19,10 +19,11 @@
 // # Limitations
 //
 //   - The connection has to be in the capture from its start-up to the last message.
-//   - The provider's messages follow one another: that it had several under way is not shown.
-//   - Octets that neither were read by the peer nor came from it are taken for zero.
-//   - Rejected connections, those of the RDMA Consortium's version, with Markers in one
-//     direction, or with messages of RFC 7306 are refused with an error.
+//   - The provider's messages follow one another: a replay does not show that several were under
+//     way.
+//   - Octets of the provider's memory that the peer neither read nor wrote count as zero.
+//   - Rejected connections are refused with an error, and so are connections of the RDMA
+//     Consortium's version, with Markers in one direction, or with messages of RFC 7306.
 package replay
 
 import (
