@@ -177,7 +177,9 @@ func (f *uverbsFile) Progress(handle uint32) {
 // because entering Go costs a third of a poll.
 const looks = 4
 
-// Attend is called by a program that is about to wait for an event.
+// Attend arms a CQ for a program that is about to wait for an event. So deferred posts are
+// transmitted, and the progress goroutine serves the CQ's QPs at once. It does nothing if there is
+// no such CQ.
 func (f *uverbsFile) Attend(handle uint32) {
 	if c, err := lookup[*completionQueue](&f.handles, handle); err == nil {
 		_ = c.cq.ReqNotify(false)

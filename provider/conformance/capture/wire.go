@@ -287,9 +287,9 @@ func stampOf(oob []byte) time.Time {
 	return time.Now()
 }
 
-// Stop implements conformance.Capture. It waits until the end of each connection
-// is in the file, or a moment without packets, and takes what is still queued.
-// A capture of which the kernel dropped a packet is an error, and leaves no file.
+// Stop implements conformance.Capture. It waits until the end of each connection is in the file, or
+// until no packet has come for a moment, and takes what is still queued. A capture of which the
+// kernel dropped a packet is an error, and leaves no file.
 func (c *wireCapture) Stop(name string) error {
 	awaitQuiet(c.limit, func() (time.Time, time.Duration) {
 		if c.queued() {

@@ -135,7 +135,8 @@ func (d *Device) part() *far {
 	return &d.far
 }
 
-// Push copies the program's changes of memory to the agent.
+// Push copies the program's changes of memory to the agent. It makes the same call as Pull, so it
+// also copies the device's changes back.
 func (d *Device) Push() error { return d.part().plain(verbPull, none{}) }
 
 // Pull copies the program's changes to the agent, and the device's changes back to the program's

@@ -103,7 +103,7 @@ func (l *Live) Lines() []string {
 	return lines
 }
 
-// End returns the lines that are held of all connections, and forgets the connections.
+// End returns the lines that Live has held back, and forgets all connections.
 func (l *Live) End() []string {
 	lines := l.Lines()
 	byStart := func(x, y *liveConn) int { return x.stream.start.Compare(y.stream.start) }

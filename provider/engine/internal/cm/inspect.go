@@ -12,7 +12,8 @@ import (
 // because a program has both, and could call the methods. Most results may be outdated at once,
 // because other goroutines change the state. The tests compare them with what they have done.
 
-// OvertakenMost is how many later Requests of a peer a silent connection of it is looked at for.
+// OvertakenMost is how many later Requests of a peer make the listener read an earlier connection
+// of the peer that is still silent.
 const OvertakenMost = overtakenMost
 
 // Pending returns how many places of the listener are taken, with the one for the next connection.

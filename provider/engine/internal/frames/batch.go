@@ -175,8 +175,8 @@ func (b *Batch) Release() {
 	b.nspans = 0
 }
 
-// Advance notes that the socket took n bytes of Pending. If an operation of a WQE is over with
-// them, it returns the WQE after the last such, and true.
+// Advance notes that the socket took n bytes of Pending. If these bytes end operations of WQEs, it
+// returns the WQE after the last of these operations, and true.
 func (b *Batch) Advance(n int) (out uint32, finished bool) {
 	b.written += uint64(n)
 	b.advanceRecords(n)

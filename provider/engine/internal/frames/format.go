@@ -47,9 +47,9 @@ func (f *Format) Terminate(payload []byte) []byte {
 func (f *Format) SetEMSS(emss int) { f.EMSS, f.MULPDU = emss, mpa.MULPDU(emss, f.Markers) }
 
 // CutsAnywhere reports whether TCP may cut anywhere, so that records need no limits. Without CRC no
-// receiver fails at such a cut. If a segment holds more than the longest FPDU, there is no wire,
-// and so no RNIC that is faster if FPDUs begin a segment. Each FPDU would be a record there, and so
-// a packet of its own in TCP, whose buffers it does not fill.
+// receiver fails at such a cut. Only a loopback has segments longer than the longest FPDU, and
+// there is no RNIC that is faster if FPDUs begin a segment. As a record, each FPDU would be a
+// packet of its own, which does not fill a buffer of TCP.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func (f *Format) CutsAnywhere() bool { return !f.CRC && f.EMSS > mpa.FPDULen(mpa.MaxULPDU) }

@@ -6,8 +6,8 @@
 // A tried lock (TryLock) waits for nothing, and may be taken in any order. A goroutine that holds a
 // lock waits only for other locks, with two exceptions, which always end. It may wait for the uses
 // of a region that is invalidated or closed (rundown.Gate), because a use lasts as long as a copy.
-// A poller's Wait holds Waiting while it waits. Calls of the program (onDown, events) are made
-// without a lock.
+// A poller's Wait holds the lock Waiting while it waits. Calls of the program (onDown, events) are
+// made without a lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"

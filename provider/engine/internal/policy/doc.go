@@ -46,10 +46,10 @@
 //	        |      a CQ is armed, or a goroutine    |
 //	        +------ is about to sleep --------------+
 //
-// A Poll asks all streams of the loop; the last polls of a program whose CQ is armed, and
-// which is about to sleep, do not count. A program with few QPs polls their streams, and all
-// streams after as many polls or bytes as [Polls] says. A program keeps the lease even if it polls
-// rarely, because each Poll moves a MiB or it answers 64 messages after each. Its Polls are long,
+// A Poll asks all streams of the loop; the last polls of a program whose CQ is armed, and which is
+// about to sleep, do not count. A program with few QPs polls their streams, and all streams after
+// as many polls or bytes as [Polls] says. A program keeps the lease even if it polls rarely because
+// each of its Polls moves a MiB, or because it answers 64 messages after each. Its Polls are long,
 // and the time between them is short. A program that pauses for LeaseTime, or that sleeps between
 // events, has no lease.
 //
