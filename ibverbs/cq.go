@@ -44,8 +44,8 @@ type CQOptions struct {
 
 	// Sink receives the completions instead of Poll, on the engine. Poll then returns none, and
 	// only moves the data of the QPs that complete here. Calls that need completions of their own
-	// return EINVAL: QP.Drain, a rdmacm.Conn that sends there, a rdmacm.Receiver. Not with a
-	// Channel.
+	// return EINVAL: QP.Drain, rdmacm's Dial and Accept with this CQ as SendCQ, and
+	// rdmacm.NewSRQReceiver. A CQ with a Sink has no Channel.
 	Sink CompletionSink
 }
 

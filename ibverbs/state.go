@@ -18,7 +18,7 @@ func TraceObjects(on bool) { object.Stacks.Store(on) }
 // WriteState writes what is open on c, for a human reader. It writes a line for the device, and a
 // line for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them),
 // ordered by kind and text. A QP's line has its state, how full its queues are, its peer, and "held
-// until the peer's first message" if posted work waits for that. The QP of a rdmacm Conn.Shutdown
+// until the peer's first message" if posted work waits for that. The QP of an rdmacm Conn.Shutdown
 // is in IBV_QPS_SQD while the Shutdown waits for posted work. After TraceObjects(true) a number
 // after an object refers to one of the stacks at the end, which made the object. The format may
 // change.

@@ -16,9 +16,9 @@ import (
 //
 // DialName tries the addresses of a name one after the other, in the order of cfg.Resolver, until
 // one connects. Each but the last gets its share of the time that ctx leaves, but at least 2
-// seconds. cfg.Prepare is called for each address that reaches it. If cfg.LocalAddr has an address,
-// only addresses of its family are tried. The error contains the errors of all addresses; for a
-// name that cannot be resolved it contains a *net.DNSError.
+// seconds. cfg.Prepare is called again for each address whose attempt gets that far. If
+// cfg.LocalAddr has an address, only addresses of its family are tried. The error contains the
+// errors of all addresses; for a name that cannot be resolved it contains a *net.DNSError.
 //
 // Unlike net.Dialer, DialName does not try two families at the same time (RFC 8305). In such a race
 // a TCP connection that loses is closed before the peer's program sees it. Here each attempt would

@@ -171,7 +171,7 @@ func whyReceiver() string {
 // allocates only for a ctx other than the previous call's. Concurrent calls get a message each.
 //
 // A receive fails if its connection ends within the message, or if the message is too long. The
-// error contains a [*ibverbs.WCError], whose QPN identifies the connection. The receive is posted
+// error contains an [*ibverbs.WCError], whose QPN identifies the connection. The receive is posted
 // again, and Receive works on for the other connections. When ctx ends, the error wraps ctx.Err(),
 // and when the Receiver is closed, os.ErrClosed.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {

@@ -22,13 +22,12 @@ const (
 	htmlFile  = "index.html"
 )
 
-// WriteDir writes a report to a folder, which it makes if it is not there:
-// index.html, report.json, junit.xml, and one pcapng file per scenario with the
-// packets of all its runs, each run's on an interface that is named after its
-// pairing. Captures come from captureDir, which may be the same folder; then they
-// are replaced by the merged files. WriteDir removes captures that an earlier report
-// in the folder named and this one does not. Notes that the page names are links to the
-// checkout that the folder is in; otherwise to the release of the report on the web.
+// WriteDir writes a report to a folder, which it makes if it is not there: index.html, report.json,
+// junit.xml, and one pcapng file per scenario with the packets of all its runs, each run's on an
+// interface that is named after its pairing. Captures come from captureDir, which may be the same
+// folder; then they are replaced by the merged files. WriteDir removes captures that an earlier
+// report in the folder named and this one does not. Notes that the page names are links to the
+// checkout that contains the folder or, if none does, to the report's release on the web.
 //
 // The results' Capture and Interface are set to what was written. Where a capture
 // cannot be read, all else is still written, and the error says so.
