@@ -137,37 +137,6 @@ func TestCloseAtAnyTime(t *testing.T) {
 	})
 }
 
-// TestCloseWithForeignQP closes ids whose QP is the program's own.
-func TestCloseWithForeignQP(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		own := func(h *cmHost) *qp {
-			q := testkit.Must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq,
-				Cap: smallQP}))(t).(*qp)
-			t.Cleanup(func() { testkit.OK(t, q.Close()) })
-			return q
-		}
-		l := w.server.listen()
-		client := w.active.routed(l.LocalAddr())
-		testkit.OK(t, qpOf(client).Close())
-		clientQP, serverQP := own(w.active), own(w.server)
-		testkit.OK(t, client.Connect(provider.ConnParam{QP: clientQP}))
-		e := w.server.next("the Request arrives")
-		server := e.ID.(*cm.ID)
-		testkit.OK(t, server.Accept(provider.ConnParam{QP: serverQP}))
-		w.server.want("accepted", server, provider.CMEstablished, 0)
-		w.active.want("accepted", client, provider.CMEstablished, 0)
-		testkit.OK(t, server.Close())
-		w.active.want("the server closed", client, provider.CMDisconnected, 0)
-		if state := serverQP.getState(); state != provider.QPErr {
-			t.Errorf("QP in %s", state)
-		}
-		if cause := serverQP.Cause(); cause != errIDDestroyed {
-			t.Errorf("the QP's connection has ended because %v", cause)
-		}
-		w.server.wantIdle("closed")
-	})
-}
-
 // TestMigrate moves ids, with events that nobody has fetched.
 func TestMigrate(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {

@@ -91,65 +91,6 @@ func TestOctetsBehindARequest(t *testing.T) {
 	})
 }
 
-// TestLegalRequests sends Requests that are unusual but legal, and looks at the
-// Reply.
-//
-//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
-//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
-//rfc:6581 MPA2-6-04 Responder keeps accepting Rev 1 requests
-//rfc:6581 MPA2-6-05 Reply to a Rev1 request is unenhanced
-//rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
-//rfc:6581 MPA2-6-10 Rev 2 with S=0 is treated as unenhanced
-//rfc:6581 MPA2-10-01 Enhanced responder answers enhanced to enhanced
-//rfc:6581 MPA2-10-02 Any responder answers unenhanced to unenhanced
-func TestLegalRequests(t *testing.T) {
-	enhanced := mpa.Enhanced{IRD: 1, ORD: 1}.AppendTo(nil)
-	for _, tc := range []struct {
-		name     string
-		request  func(*mpa.Frame)
-		private  int // bytes of the ULP that arrive
-		depths   [2]int
-		revision uint8
-		reply    []byte // private data of the Reply
-	}{
-		{"enhanced", nil, 0, [2]int{1, 1}, 2, enhanced},
-		{"revision 1", func(f *mpa.Frame) { f.Enhanced, f.Revision = false, 1 }, 4, [2]int{}, 1, nil},
-		{"revision 1 with S", func(f *mpa.Frame) { f.Revision = 1 }, 4, [2]int{}, 1, nil},
-		{"revision 2 without S", func(f *mpa.Frame) { f.Enhanced = false }, 4, [2]int{}, 2, nil},
-		{"R and reserved bits set", func(f *mpa.Frame) { f.Reject, f.Reserved = true, 0x0f }, 0, [2]int{1, 1}, 2, enhanced},
-		{"markers wanted", func(f *mpa.Frame) { f.Markers = true }, 0, [2]int{1, 1}, 2, enhanced},
-		{"CRC wanted", func(f *mpa.Frame) { f.CRC = true }, 0, [2]int{1, 1}, 2, enhanced},
-		{"512 bytes", func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, octets(508)...) },
-			508, [2]int{1, 1}, 2, enhanced},
-		{"depths left to the programs", func(f *mpa.Frame) {
-			f.PrivateData = mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)
-		}, 0, [2]int{128, 128}, 2, mpa.Enhanced{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}.AppendTo(nil)},
-		{"depths beyond ours", func(f *mpa.Frame) {
-			f.PrivateData = mpa.Enhanced{IRD: 1000, ORD: 1000}.AppendTo(nil)
-		}, 0, [2]int{128, 128}, 2, mpa.Enhanced{IRD: 128, ORD: 1}.AppendTo(nil)},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-				l := w.server.listen()
-				p := w.dialRaw(l.LocalAddr())
-				p.send(rawRequest(tc.request))
-				server, param := w.server.wantRequest("the Request is legal", l)
-				if len(param.PrivateData) != tc.private || [2]int{param.ResponderResources, param.InitiatorDepth} != tc.depths {
-					t.Errorf("the program hears of %d bytes and depths %d, %d",
-						len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
-				}
-				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
-				f := p.wantFrame("accepted", mpa.KindReply)
-				if f.Reject || f.Revision != tc.revision || f.Enhanced != (tc.reply != nil) || f.Markers || !f.CRC || f.Reserved != 0 ||
-					string(f.PrivateData) != string(tc.reply) {
-					t.Errorf("Reply %+v, want revision %d, private data %x", f, tc.revision, tc.reply)
-				}
-				w.server.want("accepted", server, provider.CMEstablished, 0)
-			})
-		})
-	}
-}
-
 // TestRequestCutShort stops at every byte of a Request: by silence, by FIN, by
 // reset.
 //
@@ -201,60 +142,6 @@ func TestTrickledRequest(t *testing.T) {
 			t.Errorf("a byte each quarter of a second: closed after %s", d)
 		}
 		w.server.wantIdle("of slow requests a program hears nothing")
-	})
-}
-
-// TestIllegalReplies answers a Request with bytes that are not a Reply to it.
-//
-//rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
-//rfc:5044 MPA-7.1.2-3-02 Malformed Reply: close TCP
-//rfc:5044 MPA-7.1.2-8-01 Initiator/Initiator crossing detected by key
-//rfc:6581 MPA2-10-06 Reply lacking S/Rev2 to enhanced request is a failure
-func TestIllegalReplies(t *testing.T) {
-	tooLong := uint16(513)
-	cases := map[string][]byte{
-		"a Request":          rawRequest(nil),
-		"revision 0":         rawReply(func(f *mpa.Frame) { f.Revision = 0 }),
-		"revision 3":         rawReply(func(f *mpa.Frame) { f.Revision = 3 }),
-		"revision 1":         rawReply(func(f *mpa.Frame) { f.Revision, f.Enhanced, f.PrivateData = 1, false, nil }),
-		"without S":          rawReply(func(f *mpa.Frame) { f.Enhanced = false }),
-		"S without room":     rawReply(func(f *mpa.Frame) { f.PrivateData = f.PrivateData[:2] }),
-		"PD_Length too long": rawReply(func(f *mpa.Frame) { f.PDLength, f.PrivateData = &tooLong, octets(513) }),
-		"garbage":            []byte("\x00\x01\x02\x03"),
-	}
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		for name, b := range cases {
-			client, p, _ := w.toRaw(provider.ConnParam{})
-			p.trySend(b)
-			w.active.want(name, client, provider.CMConnectError, syscall.EINVAL)
-			_ = p.wantEnd(name)
-			if state := qpOf(client).getState(); state != provider.QPInit {
-				t.Errorf("%s: QP in %s", name, state)
-			}
-		}
-	})
-}
-
-// TestReplyCutShort ends a Reply at every byte.
-func TestReplyCutShort(t *testing.T) {
-	reply := rawReply(nil)
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		for n := range reply {
-			for _, reset := range []bool{false, true} {
-				client, p, _ := w.toRaw(provider.ConnParam{})
-				p.send(reply[:n])
-				if reset {
-					testkit.OK(t, p.conn.Abort())
-				} else {
-					testkit.OK(t, p.conn.CloseWrite())
-				}
-				w.active.want(fmt.Sprintf("the peer hung up after %d bytes of the Reply", n),
-					client, provider.CMRejected, syscall.ECONNRESET)
-				if !reset {
-					_ = p.wantEnd("then so do we")
-				}
-			}
-		}
 	})
 }
 

@@ -223,17 +223,6 @@ func TestRejectByClose(t *testing.T) {
 	})
 }
 
-func TestNobodyListens(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		dst := l.LocalAddr()
-		w.server.closeID(l)
-		client := w.active.connect(dst, provider.ConnParam{})
-		w.active.want("nobody listens", client, provider.CMRejected, syscall.ECONNREFUSED)
-		wantErr(t, client.Connect(provider.ConnParam{}), syscall.EINVAL)
-	})
-}
-
 func TestUnreachable(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		network := w.net.(*memnet.Network)

@@ -192,44 +192,6 @@ func TestCQResizeBusy(t *testing.T) {
 	}
 }
 
-// TestCQManyPollers: with several pushers and pollers each completion is seen
-// exactly once.
-func TestCQManyPollers(t *testing.T) {
-	const pushers, each = 3, 5000
-	c := testCQ(t, unwired(t), pushers*each, nil)
-	var seen [pushers * each]atomic.Int32
-	var left atomic.Int64
-	left.Store(pushers * each)
-	var wg sync.WaitGroup
-	for p := range pushers {
-		wg.Go(func() {
-			for i := range each {
-				c.push(provider.WC{WRID: uint64(p*each + i)}, false)
-			}
-		})
-		wg.Go(func() {
-			wc := make([]provider.WC, 7)
-			for left.Load() > 0 {
-				n, err := c.Poll(wc)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, got := range wc[:n] {
-					seen[got.WRID].Add(1)
-				}
-				left.Add(-int64(n))
-			}
-		})
-	}
-	wg.Wait()
-	for i := range seen {
-		if n := seen[i].Load(); n != 1 {
-			t.Fatalf("completion %d was seen %d times", i, n)
-		}
-	}
-}
-
 // TestReqNotify walks through which completion fires the channel.
 //
 //rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed

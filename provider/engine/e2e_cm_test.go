@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -158,85 +157,4 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	b.event(provider.CMDisconnected)
 	a.flushed(a.rcq, 7, 1)
 	b.flushed(b.rcq, 8, 1)
-}
-
-// TestE2EChurn connects, exchanges and disconnects again and again, several
-// clients at once, and leaves nothing behind.
-func TestE2EChurn(t *testing.T) {
-	onWires(t, plain, churn)
-}
-
-func churn(t *testing.T, w e2eWire) {
-	const clients, rounds = 6, 8
-	network, addr := w.network()
-	server := newCMSide(t, network, Options{})
-	dst := server.listen(addr)
-	var wg sync.WaitGroup
-	wg.Go(func() { serveChurn(t, server, clients*rounds) })
-	for range clients {
-		c := newCMSide(t, network, Options{})
-		wg.Go(func() {
-			for round := range rounds {
-				c.visit(dst, round%2 == 0)
-			}
-		})
-	}
-	wg.Wait()
-	if n := len(server.dev.qpns); n != 1 {
-		t.Errorf("%d QPs are left", n)
-	}
-}
-
-var churnCap = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 16}
-
-// serveChurn answers each connection with one Send of what came, and closes it
-// when it ends.
-func serveChurn(t *testing.T, s *cmSide, conns int) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for ended := 0; ended < conns; {
-		e, err := s.ec.Next(ctx)
-		if err != nil {
-			t.Errorf("%v after %d connections", err, ended)
-			return
-		}
-		switch e.Type {
-		case provider.CMConnectRequest:
-			q := testkit.Must(e.ID.CreateQP(s.pd, provider.QPInitAttr{SendCQ: s.scq, RecvCQ: s.rcq, Cap: churnCap}))(t)
-			e.ID.SetCookie(q)
-			testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
-			testkit.OK(t, e.ID.Accept(provider.ConnParam{}))
-		case provider.CMEstablished:
-			q := e.ID.Cookie().(provider.QP)
-			testkit.Must(q.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendInline}}))(t)
-		case provider.CMDisconnected:
-			testkit.OK(t, e.ID.Cookie().(provider.QP).Close())
-			testkit.OK(t, e.ID.Close())
-			ended++
-		default:
-			t.Errorf("event %s, status %d", e.Type, e.Status)
-		}
-		drain(t, s.scq)
-		drain(t, s.rcq)
-	}
-}
-
-// visit is one connection of a client: a Send there and one back.
-func (c *cmSide) visit(dst netip.AddrPort, disconnect bool) {
-	id := testkit.Must(c.ec.CreateID(nil))(c.t)
-	defer id.Close()
-	c.resolve(id, dst)
-	q := testkit.Must(id.CreateQP(c.pd, provider.QPInitAttr{SendCQ: c.scq, RecvCQ: c.rcq, Cap: churnCap}))(c.t)
-	defer q.Close()
-	testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 9}}))(c.t)
-	testkit.OK(c.t, id.Connect(provider.ConnParam{}))
-	c.event(provider.CMEstablished)
-	testkit.Must(q.PostSend([]provider.SendWR{{WRID: 8, Opcode: provider.WRSend, Flags: provider.SendSignaled}}))(c.t)
-	for _, cq := range []*cq{c.scq, c.rcq} {
-		testkit.OK(c.t, c.wait(cq, 1)[0].Err())
-	}
-	if disconnect { // otherwise closing does it
-		testkit.OK(c.t, id.Disconnect())
-		c.event(provider.CMDisconnected)
-	}
 }

@@ -110,55 +110,6 @@ func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) 
 	}
 }
 
-// TestE2EOrder: completions come in post order, even if a Send is on the wire long before an
-// earlier Read has its answer. The Send's data is taken when it is sent, the fenced Send's after
-// the Read.
-//
-//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
-func TestE2EOrder(t *testing.T) {
-	slow := e2eWire{name: "memory, far away"}
-	slow.net.MinDelay, slow.net.MaxDelay = 10e6, 10e6
-	for _, fence := range []provider.SendFlags{0, provider.SendFence} {
-		t.Run(fmt.Sprintf("flags %d", fence), func(t *testing.T) {
-			slow.run(t, func(t *testing.T, w e2eWire) {
-				a, b := newE2EPair(t, w, e2eSetup{})
-				src := b.filled(8, allRights, 99)
-				sink := a.region(8, allRights)
-				dst := b.region(16, allRights)
-				b.recv(1, sge(dst.Region, 0, 8))
-				b.recv(2, sge(dst.Region, 8, 8))
-				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead,
-					SGList:     []provider.SGE{sge(sink.Region, 0, 8)},
-					RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
-				send := provider.SendWR{WRID: 2, Opcode: provider.WRSend, SGList: read.SGList, Flags: provider.SendSignaled | fence}
-				again := send
-				again.WRID, again.Flags = 3, provider.SendSignaled
-				n, err := a.q.PostSend([]provider.SendWR{read, send, again})
-				if n != 3 || err != nil {
-					t.Fatal(n, err)
-				}
-				b.wait(b.rcq, 2)
-				if fence == 0 {
-					a.none(a.scq) // the answer is still under way
-				}
-				for i, wc := range a.wait(a.scq, 3) {
-					if wc.WRID != uint64(i+1) || wc.Status != provider.WCSuccess {
-						t.Errorf("completion %d is %+v", i, wc)
-					}
-				}
-				want := bytes.Repeat([]byte{0xa5}, 16)
-				if fence != 0 {
-					copy(want, octetsOf(src.Region))
-					copy(want[8:], octetsOf(src.Region))
-				}
-				if !bytes.Equal(octetsOf(dst.Region), want) {
-					t.Errorf("the Sends carried % x, want % x", octetsOf(dst.Region), want)
-				}
-			})
-		})
-	}
-}
-
 // Writes that are gathered from as many places as can be fill a batch with
 // entries of the vector before they fill it with anything else.
 func TestE2EManyGathered(t *testing.T) {

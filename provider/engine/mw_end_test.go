@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -64,55 +62,6 @@ func TestWindowGoesInflight(t *testing.T) {
 				s.wantTerm("the QP ends", false, 0, 1, 0)
 			})
 		})
-	}
-}
-
-// TestWindowsOfEndedQP: a window of type 2 goes with the QP that bound it, at the latest
-// when that is closed or made ready for another peer.
-func TestWindowsOfEndedQP(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		for _, how := range []string{"close", "reset"} {
-			a, b := newE2EPair(t, w, e2eSetup{})
-			m := a.region(64, bindable)
-			win := testMW(t, a.pd, provider.MWType2)
-			wr := bindWR(1, win, m, 0, 64, provider.AccessRemoteWrite)
-			postAll(t, a.q, wr)
-			a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
-			testkit.OK(t, b.q.Close())
-			<-a.down
-			wantErr(t, m.Close(), syscall.EBUSY)
-			if how == "close" {
-				testkit.OK(t, a.q.Close())
-			} else {
-				testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
-			}
-			if _, bound := win.Bound(); bound {
-				t.Errorf("%s: still bound", how)
-			}
-			testkit.OK(t, m.Close())
-		}
-	})
-}
-
-// TestMemoryWorkFlushed: on a QP in ERR, and before the end, such work is flushed like
-// all other, and not done.
-func TestMemoryWorkFlushed(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		a, _ := newE2EPair(t, w, e2eSetup{})
-		m := a.region(64, bindable)
-		one, two, fast := testMW(t, a.pd, provider.MWType1), testMW(t, a.pd, provider.MWType2), testFast(t, a.pd, 64)
-		testkit.OK(t, fast.Map(make([]byte, 64)))
-		testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
-		postAll(t, a.q, bindWR(1, two, m, 0, 64, 0), regWR(2, fast, allRights), invWR(3, two.RKey()))
-		testkit.OK(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1}))
-		a.flushed(a.scq, 1, 4)
-		if _, registered := fast.Registered(); m.HasWindows() || registered {
-			t.Error("flushed work was done")
-		}
-	})
-	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
-	if err := s.qp.BindMW(testMW(s.t, s.pd, provider.MWType1), 1, 0, provider.MWBindInfo{}); provider.Errno(err) != syscall.EINVAL {
-		t.Errorf("a bind without a connection: %v", err)
 	}
 }
 

@@ -64,29 +64,6 @@ func octetsOf(m *memory.Region) []byte {
 	return b
 }
 
-// bindNow binds w to all of m, without a send queue, and returns its STag.
-func bindNow(t testing.TB, p *memory.Peer, w *memory.Window, m *memory.Region, access provider.Access) uint32 {
-	t.Helper()
-	var o memory.Work
-	key := incRKey(w.RKey())
-	testkit.OK(t, p.CheckBind(w, &provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: m.Len(),
-		Access: access}, &o))
-	o.Posted(key)
-	testkit.OK(t, o.Do(p, key))
-	return key
-}
-
-// registerNow makes f the region of b, without a send queue.
-func registerNow(t testing.TB, p *memory.Peer, f *memory.FastRegion, b []byte, access provider.Access) {
-	t.Helper()
-	var o memory.Work
-	key := incRKey(f.RKey())
-	testkit.OK(t, f.Map(b))
-	testkit.OK(t, p.Check(&provider.SendWR{Opcode: provider.WRRegMR, RKey: key, Access: access}, &o))
-	o.Posted(key)
-	testkit.OK(t, o.Do(p, key))
-}
-
 func TestPDCloseOrder(t *testing.T) {
 	d := unwired(t)
 	p := testkit.Must(d.AllocPD())(t)

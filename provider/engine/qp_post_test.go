@@ -118,14 +118,6 @@ func TestFullQueue(t *testing.T) {
 	})
 }
 
-// TestAllSignalled: with SQSigAll every work request is reported.
-func TestAllSignalled(t *testing.T) {
-	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{all: true}, func(s *side, r *raw) {
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
-		s.wantWC("without the flag", provider.WC{WRID: 1, Opcode: provider.WCSend})
-	})
-}
-
 // TestInline: inline payload is copied when it is posted, and needs no region.
 // The lists are the caller's again when a post returns.
 func TestInline(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
-	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -342,30 +341,6 @@ func noEvent(t *testing.T, s *side, what string) {
 	if e, err := s.dev.AsyncEvent(ctx); err == nil {
 		t.Fatalf("%s: event %v", what, e.Type)
 	}
-}
-
-// A Send that is too long, or finds an empty SRQ, ends its own connection with the
-// Terminate that an own queue would have had, and no other.
-//
-//rfc:5041 DDP-7.1u2-01 Untagged: a buffer exists for QN/MSN
-func TestSRQRefusals(t *testing.T) {
-	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
-		b := s.reg(8, provider.AccessLocalWrite)
-		r.post(t, []provider.SGE{b.sge(0, 8)}, 1)
-		raws[0].sendMsg([]byte("too much for it"))
-		h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
-		raws[0].wantTerminate("too long", fault{iwarp.LayerDDP, iwarp.DDPUntaggedBuffer, iwarp.DDPUntaggedMessageTooLong}, &h, 15, nil)
-		s.wantDown("too long")
-		s.wcOf("too long", qs[0], provider.WC{WRID: 1, Status: provider.WCLocLenErr})
-		raws[1].sendMsg([]byte("hello"))
-		raws[1].wantTerminate("empty", fault{iwarp.LayerDDP, iwarp.DDPUntaggedBuffer, iwarp.DDPUntaggedNoBuffer}, &h, 5, nil)
-		s.wantDown("empty")
-		s.noWC("nothing was posted")
-		b.untouched(0, 0)
-		r.post(t, []provider.SGE{b.sge(0, 8)}, 2)
-		raws[2].sendMsg([]byte("hello"))
-		s.wcOf("the third connection", qs[2], provider.WC{WRID: 2, ByteLen: 5})
-	})
 }
 
 // The receives name memory of the SRQ's PD, not of the QP's.

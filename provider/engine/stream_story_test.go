@@ -27,20 +27,6 @@ func responder(crc bool) mpa.Params {
 	return p
 }
 
-// TestResponderWaits: a responder says nothing before it has received an FPDU.
-//
-//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
-func TestResponderWaits(t *testing.T) {
-	story(t, Options{}, responder(true), func(s *side, r *raw) {
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
-		r.wantIdle("nothing before the first FPDU")
-		s.noWC("the Send waits")
-		r.send(rdmap.WriteHeader(0, 0, true), nil)
-		r.want("the Send goes out", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
-		s.wantWC("the Send completes", provider.WC{WRID: 1, Opcode: provider.WCSend})
-	})
-}
-
 // TestResponderBadFirstFPDU: an FPDU that is not valid does not let a responder
 // send, not even a Terminate. One that is valid for MPA does.
 //

@@ -271,6 +271,7 @@ func newScene(s *side, r *raw) *scene {
 // RFC's layer, type and code and the headers at fault, and then by nothing; no
 // byte is placed; the QP says why, and all that is posted is flushed.
 //
+//rfc:5040 RDMAP-6.2.1-01 Terminate used on RDMAP or LLP error
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 //rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
 //rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
