@@ -42,6 +42,34 @@ func OK(t testing.TB, err error) {
 	}
 }
 
+// Equal checks that got is want. what says what they are.
+func Equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got == want {
+		return
+	}
+	verb := "%+v"
+	if _, text := any(got).(string); text {
+		verb = "%q"
+	}
+	t.Errorf("%s: got "+verb+", want "+verb, what, got, want)
+}
+
+// EqualBytes checks that got is want, and says where they begin to differ.
+func EqualBytes(t testing.TB, what string, got, want []byte) {
+	t.Helper()
+	if bytes.Equal(got, want) {
+		return
+	}
+	at := 0
+	for at < min(len(got), len(want)) && got[at] == want[at] {
+		at++
+	}
+	part := func(b []byte) []byte { return b[at:min(at+16, len(b))] }
+	t.Errorf("%s: got %d bytes, want %d; from byte %d on got % x, want % x", what, len(got), len(want), at,
+		part(got), part(want))
+}
+
 // WantErr checks that err is target and names all of words.
 func WantErr(t testing.TB, what string, err, target error, words ...string) {
 	t.Helper()

@@ -211,35 +211,44 @@ func TestPeerToPeerFlags(t *testing.T) {
 	}
 }
 
-// TestManualDepths: depths that the programs see to themselves are sent as 0x3fff,
-// and both ends have what their programs gave.
+// TestRequestOfOptions looks at the Request that options lead to, byte by byte. Depths that the
+// programs see to themselves are sent as 0x3fff, and both ends have what their programs gave.
 //
+//rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
+//rfc:5044 MPA-7.1.1-12 Res bits zero on send
+//rfc:5044 MPA-7.1.1-14 Rev=1 for this spec
+//rfc:5044 MPA-7.1.1-17 PD_Length equals private data length
+//rfc:6581 MPA2-6-01 S=1 iff private data starts with the enhanced block
+//rfc:6581 MPA2-6-06 PD_Length includes the 4-octet block
 //rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
 //rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
 //rfc:6581 MPA2-9.1-12 Responder IRD 0x3FFF: initiator ORD unchanged
 //rfc:6581 MPA2-9.1-13 Responder ORD 0x3FFF: initiator IRD unchanged
+//rfc:6581 MPA2-9.2-10 A=0 for client-server
+//rfc:6581 MPA2-9.2-12 A=0 forces B=C=D=0 on send
 //rfc:6581 MPA2-10-03 Enhanced format not used when no feature is wanted
-func TestManualDepths(t *testing.T) {
+func TestRequestOfOptions(t *testing.T) {
+	both := Conformance{ManualIRD: true, ManualORD: true}
 	for _, tc := range []struct {
-		opts              Options
-		request           string // after the key
-		wantIRD, wantORD  int    // of the initiator, which asks for 4 and 5
-		serverIRD, server int    // IRD and ORD of the responder, which accepts 2 and 16
+		opts    Options
+		request string // between the key and the program's private data
+		server  [2]int // IRD and ORD of the responder, which accepts 2 and 16
 	}{
-		{Options{}, "\x50\x02\x00\x04\x00\x04\x00\x05", 4, 5, 8, 4},
-		{Options{Conformance: Conformance{ManualIRD: true}}, "\x50\x02\x00\x04\x3f\xff\x00\x05", 4, 5, 8, 16},
-		{Options{Conformance: Conformance{ManualORD: true}}, "\x50\x02\x00\x04\x00\x04\x3f\xff", 4, 5, 2, 4},
-		{Options{Conformance: Conformance{ManualIRD: true, ManualORD: true}, PeerToPeer: true},
-			"\x50\x02\x00\x04\xff\xff\xff\xff", 4, 5, 2, 16},
-		{Options{Conformance: Conformance{ManualIRD: true, ManualORD: true}}, "\x40\x01\x00\x00", 4, 5, 2, 16},
+		{Options{}, "\x50\x02\x00\x06\x00\x04\x00\x05", [2]int{8, 4}},
+		{Options{CRC: CRCOff}, "\x10\x02\x00\x06\x00\x04\x00\x05", [2]int{8, 4}},
+		{Options{Conformance: Conformance{Markers: true}}, "\xd0\x02\x00\x06\x00\x04\x00\x05", [2]int{8, 4}},
+		{Options{Conformance: Conformance{ManualIRD: true}}, "\x50\x02\x00\x06\x3f\xff\x00\x05", [2]int{8, 16}},
+		{Options{Conformance: Conformance{ManualORD: true}}, "\x50\x02\x00\x06\x00\x04\x3f\xff", [2]int{2, 4}},
+		{Options{Conformance: both, PeerToPeer: true}, "\x50\x02\x00\x06\xff\xff\xff\xff", [2]int{2, 16}},
+		{Options{Conformance: both}, "\x40\x01\x00\x02", [2]int{2, 16}},
+		{Options{Conformance: Conformance{Revision: 1}}, "\x40\x01\x00\x02", [2]int{2, 16}},
+		{Options{Conformance: Conformance{Revision: 1, Markers: true}, CRC: CRCOff}, "\x80\x01\x00\x02", [2]int{2, 16}},
 	} {
 		t.Run(fmt.Sprintf("%q", tc.request), func(t *testing.T) {
 			inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
-				param := provider.ConnParam{ResponderResources: 4, InitiatorDepth: 5}
+				param := provider.ConnParam{ResponderResources: 4, InitiatorDepth: 5, PrivateData: []byte("hi")}
 				client, p, f := w.toRaw(param)
-				if got := string(f.AppendTo(nil)[mpa.KeyLen:]); got != tc.request {
-					t.Errorf("Request %q, want %q", got, tc.request)
-				}
+				testkit.Equal(t, "the Request", string(f.AppendTo(nil)), "MPA ID Req Frame"+tc.request+"hi")
 				p.close()
 				w.active.want("hung up", client, provider.CMRejected, syscall.ECONNRESET)
 
@@ -248,16 +257,17 @@ func TestManualDepths(t *testing.T) {
 				server, _ := w.server.wantRequest("the Request arrives", l)
 				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 2, InitiatorDepth: 16}))
 				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
-				if e.Param.ResponderResources != tc.serverIRD || e.Param.InitiatorDepth != tc.server {
-					t.Errorf("the responder has %d and %d, want %d and %d", e.Param.ResponderResources, e.Param.InitiatorDepth, tc.serverIRD, tc.server)
-				}
+				testkit.Equal(t, "the responder's IRD and ORD", depthsOf(e), tc.server)
 				e = w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-				if e.Param.ResponderResources != tc.wantIRD || e.Param.InitiatorDepth != tc.wantORD {
-					t.Errorf("the initiator has %d and %d, want %d and %d", e.Param.ResponderResources, e.Param.InitiatorDepth, tc.wantIRD, tc.wantORD)
-				}
+				testkit.Equal(t, "the initiator's IRD and ORD", depthsOf(e), [2]int{4, 5})
 			})
 		})
 	}
+}
+
+// depthsOf returns IRD and ORD of an event.
+func depthsOf(e provider.CMEvent) [2]int {
+	return [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}
 }
 
 // TestMaxAccepted: how many connections a device takes over all its listeners, in all and from one

@@ -86,13 +86,9 @@ func TestReadDepths(t *testing.T) {
 				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0],
 					InitiatorDepth: tc.accept[1]}))
 				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
-				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantResponder {
-					t.Errorf("the responder has %v, want %v", got, tc.wantResponder)
-				}
+				testkit.Equal(t, "the responder's IRD and ORD", depthsOf(e), tc.wantResponder)
 				e = w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantActive {
-					t.Errorf("the initiator has %v, want %v", got, tc.wantActive)
-				}
+				testkit.Equal(t, "the initiator's IRD and ORD", depthsOf(e), tc.wantActive)
 			})
 		})
 	}
@@ -174,29 +170,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 	}
 }
 
+// TestReject rejects a request, and closes its id in every way that is left.
 func TestReject(t *testing.T) {
-	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		l := w.server.listen()
-		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		server, _ := w.server.wantRequest("the Request arrives", l)
-		testkit.OK(t, server.Reject([]byte("no room")))
-		e := w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
-		if string(e.Param.PrivateData) != "no room" {
-			t.Errorf("reason %q", e.Param.PrivateData)
-		}
-		if state := qpOf(client).getState(); state != provider.QPInit {
-			t.Errorf("QP in %s", state)
-		}
-		wantErr(t, server.Reject(nil), syscall.EINVAL)
-		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
-		testkit.OK(t, client.Disconnect()) // as with the kernel
-		w.active.wantIdle("nothing after a rejection")
-		w.server.wantIdle("nothing after a rejection")
-	})
-}
-
-// TestRejectByClose closes the id of a request in every way that is left.
-func TestRejectByClose(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
@@ -207,12 +182,15 @@ func TestRejectByClose(t *testing.T) {
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ = w.server.wantRequest("the Request arrives", l)
 		testkit.OK(t, server.Reject([]byte("closed at once")))
+		wantErr(t, server.Reject(nil), syscall.EINVAL)
+		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
 		w.server.closeID(server)
 		e := w.active.want("the id was closed after the reject", client, provider.CMRejected,
 			syscall.ECONNREFUSED)
-		if string(e.Param.PrivateData) != "closed at once" {
-			t.Errorf("reason %q", e.Param.PrivateData)
-		}
+		testkit.Equal(t, "the reason", string(e.Param.PrivateData), "closed at once")
+		testkit.Equal(t, "the QP's state", qpOf(client).getState(), provider.QPInit)
+		testkit.OK(t, client.Disconnect()) // as with the kernel
+		w.active.wantIdle("nothing after a rejection")
 
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		waitFor(t, "the request is there, and nobody fetches it",

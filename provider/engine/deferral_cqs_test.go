@@ -69,15 +69,22 @@ func TestPostsWaitWithTwoCQs(t *testing.T) {
 	}
 }
 
-// TestPostsDoNotWaitWithArmedRecvCQ: a program that has asked for an event of its receives may
+// TestArmedPostsDoNotWait: a program that has asked for an event of its Sends or its receives may
 // sleep after any post.
-func TestPostsDoNotWaitWithArmedRecvCQ(t *testing.T) {
-	separateCQs(t, func(a, b *side) {
-		testkit.OK(t, a.recvCQ.ReqNotify(true))
-		a.post(1)
-		b.wantReceived("one of three", 4)
-		a.wantNoneDeferred()
-	})
+func TestArmedPostsDoNotWait(t *testing.T) {
+	for what, of := range map[string]func(a *side) *cq{
+		"the Sends":    func(a *side) *cq { return a.cq }, // which do not fire it
+		"the receives": func(a *side) *cq { return a.recvCQ },
+	} {
+		separateCQs(t, func(a, b *side) {
+			testkit.OK(t, of(a).ReqNotify(true))
+			a.post(1)
+			b.wantReceived(what+", one of three", 4)
+			a.post(1)
+			b.wantReceived(what+", two of three", 5)
+			a.wantNoneDeferred()
+		})
+	}
 }
 
 // TestPostsWaitWithRecvSink: with a receive CQ whose sink does not see what its program does, posts

@@ -227,17 +227,6 @@ func TestReceiveFirstSaysNothing(t *testing.T) {
 	})
 }
 
-// TestArmedPostsDoNotWait: a program that has asked for an event may sleep after any post.
-func TestArmedPostsDoNotWait(t *testing.T) {
-	inBurst(t, sideOptions{events: true}, nil, func(a, b *side) {
-		testkit.OK(t, a.cq.ReqNotify(true)) // Sends do not fire it
-		a.post(1)
-		b.wantReceived("one of three", 4)
-		a.post(1)
-		b.wantReceived("two of three", 5)
-	})
-}
-
 // usedSink is a SinkUse whose program does what the test says. It is only asked anything while q
 // takes posts, so that it is not after the CQ has been closed.
 type usedSink struct {

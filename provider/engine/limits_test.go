@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"syscall"
@@ -183,42 +182,5 @@ func TestDeviceCapNames(t *testing.T) {
 	}
 	if got := provider.AtomicGlob.String() + provider.AtomicCap(7).String(); got != "IBV_ATOMIC_GLOBibv_atomic_cap 7" {
 		t.Error(got)
-	}
-}
-
-// TestQPsBeyondLimitUnderReads: of a device that has as many QPs as it can, no more can be made,
-// time and again, and Reads of one of them go on; each QP has a number that no other has.
-func TestQPsBeyondLimitUnderReads(t *testing.T) {
-	const limit, rounds, size = 4, 40, 4096
-	x, y := tcpPair(t, Options{}, true, sideOptions{})
-	y.dev.qps.Max = limit
-	src, dst := y.reg(size, provider.AccessRemoteRead), x.reg(size, provider.AccessLocalWrite)
-	pattern(src.b, 1)
-	numbers := map[uint32]bool{y.qp.qpn: true}
-	for k := range uint64(rounds) {
-		x.send(provider.SendWR{
-			WRID: k, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
-			SGList: []provider.SGE{dst.sge(0, size)}, RemoteAddr: src.to(0), RKey: src.m.STag(),
-		})
-		var made []*qp
-		for range limit - 1 {
-			q := y.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
-			if numbers[q.qpn] {
-				t.Errorf("round %d: number %#x again", k, q.qpn)
-			}
-			numbers[q.qpn] = true
-			made = append(made, q)
-		}
-		wantErr(t, errOf(y.pd.CreateQP(provider.QPInitAttr{
-			SendCQ: y.cq, RecvCQ: y.cq, Cap: provider.QPCap{MaxSendWR: 1},
-		})), syscall.ENOMEM)
-		for _, q := range made {
-			testkit.OK(t, q.Close())
-		}
-		x.wantWC("a Read", provider.WC{WRID: k, Opcode: provider.WCRDMARead, ByteLen: size})
-		if !bytes.Equal(dst.b, src.b) {
-			t.Fatalf("round %d: the Read brings other bytes", k)
-		}
-		clear(dst.b)
 	}
 }

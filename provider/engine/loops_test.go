@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -179,120 +177,6 @@ func TestLoopsDoNotWait(t *testing.T) {
 					n, served, n-1)
 			}
 		})
-	}
-}
-
-// TestLoopsCarry has many connections of two devices with several progress goroutines each exchange
-// Sends at the same time, on networks that delay, cut and shuffle.
-func TestLoopsCarry(t *testing.T) {
-	for _, n := range []int{2, 5, 16} {
-		synctest.Test(t, func(t *testing.T) {
-			net := memnet.New(&memnet.Options{Seed: uint64(n), Cut: true, Shuffle: true,
-				MinDelay: time.Microsecond, MaxDelay: time.Millisecond})
-			carry(t, net, n)
-		})
-	}
-}
-
-// carry opens two devices with n progress goroutines each, and has 4n connections between them
-// carry messages there and back.
-func carry(t *testing.T, net transport.Network, n int) {
-	opts := Options{Network: net, ProgressGoroutines: n}
-	a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
-	var wg sync.WaitGroup
-	for i := range 4 * n {
-		x, y := newCarrier(t, a, i), newCarrier(t, b, i)
-		link(t, net, x.q, y.q)
-		wg.Go(func() { x.run(true) })
-		wg.Go(func() { y.run(false) })
-	}
-	wg.Wait()
-}
-
-const (
-	carrierRounds = 5
-	carrierOctets = 1500
-)
-
-// carrier is one end of a connection, with a CQ and a channel of its own.
-type carrier struct {
-	t      *testing.T
-	number int
-	ch     *compChannel
-	cq     *cq
-	q      *qp
-	in     *region
-	out    *region
-}
-
-func newCarrier(t *testing.T, s *side, number int) *carrier {
-	c := &carrier{t: t, number: number, ch: testChannel(t, s.dev)}
-	c.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16, Channel: c.ch}))(t).(*cq)
-	t.Cleanup(func() { closeAll(t, "CQ", c.cq) })
-	c.q = testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: c.cq, RecvCQ: c.cq, Cap: loopQP}))(t)
-	c.in = s.reg(carrierOctets, provider.AccessLocalWrite)
-	c.out = s.reg(carrierOctets, provider.AccessLocalWrite)
-	testkit.Must(c.q.PostRecv(c.recv()))(t)
-	return c
-}
-
-func (c *carrier) recv() []provider.RecvWR {
-	return []provider.RecvWR{{SGList: []provider.SGE{c.in.sge(0, carrierOctets)}}}
-}
-
-// run sends and receives by turns.
-func (c *carrier) run(first bool) {
-	for round := range carrierRounds {
-		if first {
-			c.send(round)
-			c.receive(round)
-		} else {
-			c.receive(round)
-			c.send(round)
-		}
-	}
-}
-
-func (c *carrier) send(round int) {
-	pattern(c.out.b, c.number*carrierRounds+round)
-	_, err := c.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend,
-		SGList: []provider.SGE{c.out.sge(0, carrierOctets)}}})
-	if err != nil {
-		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
-	}
-}
-
-// receive waits for the next message, and posts the receive of the one after it.
-func (c *carrier) receive(round int) {
-	var wc [1]provider.WC
-	for {
-		n, err := c.cq.Poll(wc[:])
-		if n == 1 && wc[0].Status == provider.WCSuccess {
-			break
-		}
-		if n != 0 || err != nil {
-			c.t.Errorf("connection %d, round %d: %+v, %v", c.number, round, wc[0], err)
-			return
-		}
-		_ = c.cq.ReqNotify(false)
-		if c.cq.seen.Load() > 0 {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-		_, err = c.ch.Next(ctx)
-		cancel()
-		if err != nil {
-			c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
-			return
-		}
-	}
-	want := make([]byte, carrierOctets)
-	pattern(want, c.number*carrierRounds+round)
-	if !bytes.Equal(c.in.b, want) {
-		c.t.Errorf("connection %d, round %d: other bytes than were sent", c.number, round)
-	}
-	if _, err := c.q.PostRecv(c.recv()); err != nil {
-		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
 	}
 }
 

@@ -14,22 +14,6 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestSendTimeoutIsOfWhatThePeerTakes: a peer that takes enough is not cut because our socket
-// reports late that it has room, as TCP does if a buffer is large.
-func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
-	const limit, size, window = 10 * time.Second, 8 << 20, 1 << 20
-	net, opts := memnet.Options{Window: window, WriteRoom: window / 3}, Options{SendTimeout: limit}
-	storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
-		src := s.reg(size, everything)
-		r.ask(src, size, 1)
-		for range 100 {
-			time.Sleep(limit / 10)
-			r.take(policy.Chunk / 5)
-		}
-		s.wantGoesOn("a peer that takes twice as much as it has to")
-	})
-}
-
 // TestSendTimeoutAtLeastRate: a peer that takes a little more than it has to, all the time, is not
 // cut, whether our socket reports early or late that it has room.
 func TestSendTimeoutAtLeastRate(t *testing.T) {
