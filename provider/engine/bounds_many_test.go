@@ -354,9 +354,8 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 			round := e.next - 1
 			want := make([]byte, manyOctets)
 			manyMessage(want, index, round)
-			if string(got) != string(want) {
-				h.t.Errorf("client %d, round %d: received %x, want %x", index, round, got, want)
-			}
+			testkit.Equal(h.t, fmt.Sprintf("client %d, round %d: received", index, round),
+				string(got), string(want))
 			if round == manyRounds-1 {
 				complete.Add(1)
 				return

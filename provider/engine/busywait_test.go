@@ -120,9 +120,7 @@ func TestCQBusyWait(t *testing.T) {
 			a, b := c.unserved(t)
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			began := time.Now()
-			if found := b.cq.BusyWait(t.Context()); found != c.finds {
-				t.Errorf("BusyWait: %v after %v", found, time.Since(began))
-			}
+			testkit.Equal(t, "BusyWait finds something", b.cq.BusyWait(t.Context()), c.finds)
 			if !c.finds && time.Since(began) > patience/2 {
 				t.Errorf("BusyWait took %v, and should have returned at once", time.Since(began))
 			}
@@ -221,9 +219,7 @@ func TestBusyWaitEnds(t *testing.T) {
 			t.Errorf("of a context that ends after %d polls: asked %d times", n, ctx.asked)
 		}
 	}
-	if b.ch.polledInVain.Load() != 0 {
-		t.Error("polling that its context ended counts as polling in vain")
-	}
+	testkit.Equal(t, "when polling that its context ended was in vain", b.ch.polledInVain.Load(), 0)
 
 	b.ch.pace.brief.Store(false)
 	testkit.OK(t, b.cq.ReqNotify(false))
@@ -256,16 +252,13 @@ func TestBusyWaitLeavesOneP(t *testing.T) {
 			}
 		}
 		a.send(provider.SendWR{Opcode: provider.WRSend})
-		if found := b.cq.BusyWait(t.Context()); found != (c.finds > 0) {
-			t.Errorf("with %d Ps and %d other goroutines that poll: %v", c.procs, c.others, found)
-		}
+		testkit.Equal(t, fmt.Sprintf("BusyWait finds something: %d Ps, %d others poll", c.procs, c.others),
+			b.cq.BusyWait(t.Context()), c.finds > 0)
 		for range c.others {
 			endPolling()
 		}
 		b.spin(1)
-		if n := polling.Load(); n != 0 {
-			t.Fatalf("%d goroutines poll, when none should", n)
-		}
+		testkit.Equal(t, "goroutines that poll", polling.Load(), 0)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -36,9 +37,7 @@ func (h *cmHost) wantPending(what string, l *cm.ID, places, events, ids, accepte
 			break
 		}
 	}
-	if got != want {
-		h.t.Errorf("%s: places, events, ids besides the listener, connections counted: %v, want %v", what, got, want)
-	}
+	testkit.Equal(h.t, what+": places, events, ids, connections counted", got, want)
 }
 
 // TestRequestsOfPeersThatLeft: when a peer sends a Request and goes away, or does not wait for the
@@ -86,9 +85,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		w.server.closeID(fetched[2])
 		w.server.wantPending("so do Reject and Close", l, 2, 0, 4, 1)
 		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.EINVAL)
-		if state := qpOf(fetched[0]).getState(); state != provider.QPInit {
-			t.Errorf("QP in %s", state)
-		}
+		testkit.Equal(t, "the QP's state", qpOf(fetched[0]).getState(), provider.QPInit)
 		wantErr(t, fetched[3].Accept(provider.ConnParam{}), syscall.ECONNRESET)
 		w.wantServed(l)
 	})
@@ -274,9 +271,7 @@ func TestClosingConns(t *testing.T) {
 					t.Errorf("%d goroutines more", n)
 				}
 				for i, p := range append(peers, patient) {
-					if err := p.wantEnd("FIN comes last"); err != io.EOF {
-						t.Errorf("%d: %v", i, err)
-					}
+					testkit.Equal(t, fmt.Sprint("end ", i), p.wantEnd("FIN comes last"), io.EOF)
 				}
 				// A peer that sends more after the server's FIN is reset unless it has a place.
 				for i, p := range append(peers, patient) {
@@ -310,9 +305,7 @@ func TestClosingConnsInAll(t *testing.T) {
 		}
 		waitFor(t, "two wait", func() bool { return w.server.dev.closing.len() == 2 })
 		for _, p := range peers {
-			if err := p.wantEnd("FIN"); err != io.EOF {
-				t.Error(err)
-			}
+			testkit.Equal(t, "the end", p.wantEnd("FIN"), io.EOF)
 		}
 	})
 }
@@ -383,14 +376,10 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 			w.server.want("the peer hung up", server, provider.CMDisconnected, 0)
 			w.server.closeID(server)
 		}
-		if err := patient.wantEnd("FIN"); err != io.EOF {
-			t.Error(err)
-		}
+		testkit.Equal(t, "the end", patient.wantEnd("FIN"), io.EOF)
 		patient.trySend([]byte("still here"))
 		w.moment()
-		if err := patient.wantEnd("sent after the server's FIN"); err != io.EOF {
-			t.Error(err)
-		}
+		testkit.Equal(t, "the end", patient.wantEnd("sent after the server's FIN"), io.EOF)
 	})
 }
 
@@ -421,9 +410,7 @@ func TestRefusedPeerReadsNothing(t *testing.T) {
 				for err == nil {
 					_, err = first.read(b)
 				}
-				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("the end is %v", err)
-				}
+				testkit.WantErr(t, "the end", err, syscall.ECONNRESET)
 				if d := time.Since(start); d > 3*time.Second {
 					t.Errorf("after %s", d)
 				}
@@ -446,9 +433,7 @@ func TestHalfClosedPeerGetsTheReply(t *testing.T) {
 		testkit.OK(t, p.conn.CloseWrite())
 		synctest.Wait()
 		p.wantFrame("all of it", mpa.KindReply)
-		if err := p.wantEnd("and FIN"); err != io.EOF {
-			t.Error(err)
-		}
+		testkit.Equal(t, "the end", p.wantEnd("and FIN"), io.EOF)
 	})
 }
 
@@ -488,9 +473,8 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 
 				testkit.OK(t, end(server))
 				w.moment()
-				if state := q.getState(); state != provider.QPRTS {
-					t.Errorf("the QP's next connection ended: %s, %v", state, q.Cause())
-				}
+				testkit.Equal(t, "the state of the next connection's QP", q.getState(),
+					provider.QPRTS)
 				close(release)
 				w.moment()
 				if name == "Disconnect" {
@@ -522,9 +506,8 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 					p := w.dialRawFrom(a, l.LocalAddr())
 					synctest.Wait()
 					_, err := p.conn.Readv([][]byte{make([]byte, 1)})
-					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {
-						t.Errorf("connection %d, from %s: %v", i, a, err)
-					}
+					testkit.Equal(t, fmt.Sprintf("connection %d, from %s is reset", i, a),
+						errors.Is(err, syscall.ECONNRESET), i == 2)
 				}
 				w.pause()
 			})
@@ -548,16 +531,12 @@ func TestReplyThatNobodyTakes(t *testing.T) {
 		if e.ID != server || e.Status != -int(syscall.ETIMEDOUT) {
 			t.Errorf("event %s, status %d", e.Type, e.Status)
 		}
-		if d := time.Since(start); d != 10*time.Second {
-			t.Errorf("after %s", d)
-		}
+		testkit.Equal(t, "time", time.Since(start), 10*time.Second)
 		w.server.wantPending("it is over", l, 1, 0, 1, 0)
 		var err error
 		for b := make([]byte, 100); err == nil; {
 			_, err = p.read(b)
 		}
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the end is %v", err)
-		}
+		testkit.WantErr(t, "the end", err, syscall.ECONNRESET)
 	})
 }

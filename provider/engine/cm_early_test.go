@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -131,9 +130,7 @@ func (tc earlyCase) early(t *testing.T, h *cmHost, receives, room int) *earlyCon
 func (c *earlyConn) wantEstablished(what string) {
 	c.t.Helper()
 	e := c.h.want(what, c.id, provider.CMEstablished, 0)
-	if string(e.Param.PrivateData) != "welcome" {
-		c.t.Errorf("%s: private data %q", what, e.Param.PrivateData)
-	}
+	testkit.Equal(c.t, what+": private data", string(e.Param.PrivateData), "welcome")
 }
 
 // wantReceived checks the messages that have come, each in the receive that was posted for it.
@@ -257,18 +254,16 @@ func TestBadFPDUAfterTheReply(t *testing.T) {
 						c.wantEstablished(what)
 					}
 					ulpdu := c.peer.wantFPDU(false)
-					if got := ulpdu[ddp.UntaggedHeaderLen:][:2]; !bytes.Equal(got, v.terminate) {
-						t.Errorf("%s: Terminate %x, want %x", what, got, v.terminate)
-					}
+					testkit.EqualBytes(t, what+": Terminate", ulpdu[ddp.UntaggedHeaderLen:][:2],
+						v.terminate)
 					c.peer.close()
 					w.active.want(what, c.id, provider.CMDisconnected, 0)
 					if err := qpOf(c.id).Cause(); err == nil || !strings.Contains(err.Error(), v.cause) {
 						t.Errorf("%s: the connection ended with %v", what, err)
 					}
 					if v.receives > 0 {
-						if wc := c.completion(what); wc.Status != provider.WCWRFlushErr {
-							t.Errorf("%s: %+v, want a flushed receive", what, wc)
-						}
+						testkit.Equal(t, what+": the receive", c.completion(what).Status,
+							provider.WCWRFlushErr)
 					}
 					c.free()
 				}
@@ -304,9 +299,7 @@ func TestOctetsAfterABadReply(t *testing.T) {
 				if name == "rejecting" && string(e.Param.PrivateData) != "welcome" {
 					t.Errorf("private data %q", e.Param.PrivateData)
 				}
-				if err := c.peer.wantEnd(name); !errors.Is(err, io.EOF) {
-					t.Errorf("the peer sees %v", err)
-				}
+				testkit.WantErr(t, "what the peer sees", c.peer.wantEnd(name), io.EOF)
 				c.free()
 			})
 		})

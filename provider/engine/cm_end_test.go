@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"io"
 	"net/netip"
 	"os"
@@ -21,9 +20,7 @@ func (w *cmWorld) wantDisconnected(what string, client, server *cm.ID) {
 	w.active.wantIdle(what + ": once")
 	w.server.wantIdle(what + ": once")
 	for _, id := range []*cm.ID{client, server} {
-		if state := qpOf(id).getState(); state != provider.QPErr {
-			w.t.Errorf("%s: QP in %s", what, state)
-		}
+		testkit.Equal(w.t, what+": the QP's state", qpOf(id).getState(), provider.QPErr)
 		if qpOf(id).Cause() == nil {
 			w.t.Errorf("%s: no cause", what)
 		}
@@ -178,9 +175,7 @@ func TestEventChannel(t *testing.T) {
 			t.Errorf("new id: cookie %v, device %q, addresses %s, %s", id.Cookie(), id.DeviceName(), id.LocalAddr(), id.RemoteAddr())
 		}
 		id.SetCookie(7)
-		if id.Cookie() != 7 {
-			t.Errorf("cookie %v", id.Cookie())
-		}
+		testkit.Equal(t, "the cookie", id.Cookie(), 7)
 		err := ch.Close()
 		wantErr(t, err, syscall.EBUSY)
 		waiting := make(chan error)
@@ -191,9 +186,7 @@ func TestEventChannel(t *testing.T) {
 		testkit.OK(t, id.Close())
 		testkit.OK(t, ch.Close())
 		testkit.OK(t, ch.Close())
-		if err := <-waiting; !errors.Is(err, os.ErrClosed) {
-			t.Errorf("Next in progress: %v, want ErrClosed", err)
-		}
+		testkit.WantErr(t, "Next in progress", <-waiting, os.ErrClosed)
 		wantErr(t, errOf(ch.Next(t.Context())), os.ErrClosed)
 		wantErr(t, errOf(ch.CreateID(nil)), os.ErrClosed)
 	})

@@ -102,9 +102,7 @@ func (w *cmWorld) host(opts Options) *cmHost {
 	t.Cleanup(func() {
 		testkit.OK(t, h.cq.Close())
 		testkit.OK(t, h.pd.Close())
-		if err := h.dev.Close(); err != nil {
-			t.Errorf("closing the device: %v", err)
-		}
+		testkit.OK(t, h.dev.Close())
 	})
 	h.ch = h.channel()
 	return h
@@ -119,9 +117,7 @@ func (h *cmHost) channel() *cm.EventChannel {
 		if e, more := cm.Poll(ch); more {
 			h.t.Errorf("event that nobody expected: %s, status %d", e.Type, e.Status)
 		}
-		if err := ch.Close(); err != nil {
-			h.t.Errorf("closing the channel: %v", err)
-		}
+		testkit.OK(h.t, ch.Close())
 	})
 	return ch
 }

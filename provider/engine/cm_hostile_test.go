@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -177,12 +176,8 @@ func TestTerminateForAReply(t *testing.T) {
 				// DDP: untagged, last, version 1; RDMAP: version 1, Terminate; QN 2,
 				// MSN 1. Then layer 2, type 0, the code, and nothing attached.
 				want := []byte{0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, tc.code, 0, 0}
-				if string(ulpdu) != string(want) {
-					t.Errorf("ULPDU %x, want %x", ulpdu, want)
-				}
-				if err := p.wantEnd("FIN after the Terminate"); err != io.EOF {
-					t.Errorf("the stream ended with %v", err)
-				}
+				testkit.Equal(t, "the ULPDU", string(ulpdu), string(want))
+				testkit.Equal(t, "the end", p.wantEnd("FIN after the Terminate"), io.EOF)
 			})
 		})
 	}
@@ -212,9 +207,8 @@ func TestPlaces(t *testing.T) {
 			from("192.0.2.1")
 		}
 		w.moment()
-		if err := from("192.0.2.1").wantEnd("half of the places is what one address gets"); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the stream ended with %v", err)
-		}
+		testkit.WantErr(t, "the end",
+			from("192.0.2.1").wantEnd("half of the places is what one address gets"), syscall.ECONNRESET)
 		for range 4 {
 			from("192.0.2.2")
 		}

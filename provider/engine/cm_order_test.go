@@ -101,9 +101,7 @@ func TestAnsweredWithinTheCall(t *testing.T) {
 		r, _ := w.server.wantRequest("a request", l)
 		if i%2 == 0 {
 			testkit.OK(t, r.Accept(provider.ConnParam{}))
-			if state := qpOf(r).getState(); state != provider.QPRTS {
-				t.Errorf("the QP is in %v after Accept", state)
-			}
+			testkit.Equal(t, "the QP's state after Accept", qpOf(r).getState(), provider.QPRTS)
 		} else {
 			testkit.OK(t, r.Reject(nil))
 		}

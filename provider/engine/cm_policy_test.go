@@ -56,9 +56,7 @@ func TestCRCPolicies(t *testing.T) {
 					return
 				}
 				w.active.want("established", client, provider.CMEstablished, 0)
-				if got := qpOf(client).stream.Load().params.CRC; got != tc.crc {
-					t.Errorf("CRC %v, want %v", got, tc.crc)
-				}
+				testkit.Equal(t, "CRC", qpOf(client).stream.Load().params.CRC, tc.crc)
 				p.close()
 				w.active.want("the peer left", client, provider.CMDisconnected, 0)
 			})
@@ -103,9 +101,7 @@ func TestFallback(t *testing.T) {
 				if e.Param.ResponderResources != 4 || e.Param.InitiatorDepth != 3 || string(e.Param.PrivateData) != "welcome" {
 					t.Errorf("established with %+v", e.Param)
 				}
-				if client.LocalAddr() != second.conn.RemoteAddr() {
-					t.Errorf("the id is at %s, the connection comes from %s", client.LocalAddr(), second.conn.RemoteAddr())
-				}
+				testkit.Equal(t, "where the id is", client.LocalAddr(), second.conn.RemoteAddr())
 				second.close()
 				w.active.want("the peer left", client, provider.CMDisconnected, 0)
 			})
@@ -248,7 +244,8 @@ func TestRequestOfOptions(t *testing.T) {
 			inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
 				param := provider.ConnParam{ResponderResources: 4, InitiatorDepth: 5, PrivateData: []byte("hi")}
 				client, p, f := w.toRaw(param)
-				testkit.Equal(t, "the Request", string(f.AppendTo(nil)), "MPA ID Req Frame"+tc.request+"hi")
+				testkit.Equal(t, "the Request", string(f.AppendTo(nil)),
+					"MPA ID Req Frame"+tc.request+"hi")
 				p.close()
 				w.active.want("hung up", client, provider.CMRejected, syscall.ECONNRESET)
 
@@ -328,9 +325,7 @@ func TestMaxAccepted(t *testing.T) {
 				testkit.OK(t, c.Disconnect())
 				w.wantDisconnected("disconnected", c, s)
 				waitFor(t, "the first one is counted only", func() bool { return w.server.dev.cm.Accepted() == 1 })
-				if n := w.server.dev.cm.AcceptedPeers(); n != 1 {
-					t.Errorf("a connection of %d peers is counted", n)
-				}
+				testkit.Equal(t, "peers that are counted", w.server.dev.cm.AcceptedPeers(), 1)
 			})
 		})
 	}

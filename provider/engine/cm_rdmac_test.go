@@ -63,9 +63,7 @@ func TestRDMACRejects(t *testing.T) {
 		server, _ := w.server.wantRequest("revision 0", l)
 		testkit.OK(t, server.Reject([]byte("not today")))
 		e := rdmac.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
-		if string(e.Param.PrivateData) != "not today" {
-			t.Errorf("private data %q", e.Param.PrivateData)
-		}
+		testkit.Equal(t, "private data", string(e.Param.PrivateData), "not today")
 
 		// An enhanced Request is rejected unseen and made again in revision 1.
 		old := rdmac.listen()
@@ -73,9 +71,7 @@ func TestRDMACRejects(t *testing.T) {
 		server, _ = rdmac.wantRequest("revision 1", old)
 		testkit.OK(t, server.Reject([]byte("no")))
 		e = w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
-		if string(e.Param.PrivateData) != "no" {
-			t.Errorf("private data %q", e.Param.PrivateData)
-		}
+		testkit.Equal(t, "private data", string(e.Param.PrivateData), "no")
 	})
 }
 
@@ -140,9 +136,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 		h := rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)
 		r.send(h, make([]byte, 4))
 		want := rdmap.Terminate{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: iwarp.DDPUntaggedInvalidVersion, M: true, D: true, DDP: h, SegmentLength: 22}
-		if got := r.want("a Terminate, of version 0 itself", zero(rdmap.TerminateHeader())); string(got) != string(want.AppendTo(nil)) {
-			t.Errorf("Terminate % x, want % x", got, want.AppendTo(nil))
-		}
+		got := r.want("a Terminate, of version 0 itself", zero(rdmap.TerminateHeader()))
+		testkit.EqualBytes(t, "the Terminate", got, want.AppendTo(nil))
 		r.wantFIN("and FIN")
 	})
 }

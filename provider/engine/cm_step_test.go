@@ -24,14 +24,10 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 		testkit.Must(qpOf(server).PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
 		testkit.Must(qpOf(client).PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
 		synctest.Wait()
-		if n := waiting(); n != 0 {
-			t.Fatalf("%d completions, though nobody has called the poller", n)
-		}
+		testkit.Equal(t, "completions before anybody has called the poller", waiting(), 0)
 		p := w.dialRaw(server.LocalAddr())
 		synctest.Wait()
-		if n := waiting(); n != 1 {
-			t.Errorf("%d completions after a connection has come, want 1", n)
-		}
+		testkit.Equal(t, "completions after a connection has come", waiting(), 1)
 		p.abort()
 	})
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -34,9 +33,7 @@ func TestConnect(t *testing.T) {
 		if string(param.PrivateData) != "hello" || param.ResponderResources != 8 || param.InitiatorDepth != 4 {
 			t.Errorf("the Request says %+v; want ORD 8 as resources and IRD 4 as depth", param)
 		}
-		if server.Cookie() != "the listener's cookie" {
-			t.Errorf("cookie %v", server.Cookie())
-		}
+		testkit.Equal(t, "the cookie", server.Cookie(), "the listener's cookie")
 		testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"),
 			ResponderResources: 8, InitiatorDepth: 2}))
 		e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
@@ -120,15 +117,11 @@ func TestPrivateData(t *testing.T) {
 					}
 					client := w.active.connect(l.LocalAddr(), provider.ConnParam{PrivateData: octets(n)})
 					server, param := w.server.wantRequest("the Request arrives", l)
-					if !bytes.Equal(param.PrivateData, octets(n)) {
-						t.Errorf("Request with %d bytes: %d arrived", n, len(param.PrivateData))
-					}
+					testkit.EqualBytes(t, "the Request's data", param.PrivateData, octets(n))
 					testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: octets(n)}))
 					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 					e := w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
-					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
-						t.Errorf("accept with %d bytes: %d arrived", n, len(e.Param.PrivateData))
-					}
+					testkit.EqualBytes(t, "the accept's data", e.Param.PrivateData, octets(n))
 					testkit.OK(t, client.Disconnect())
 					w.active.want("we disconnected", client, provider.CMDisconnected, 0)
 					w.server.want("the peer disconnected", server, provider.CMDisconnected, 0)
@@ -137,9 +130,7 @@ func TestPrivateData(t *testing.T) {
 					server, _ = w.server.wantRequest("the Request arrives", l)
 					testkit.OK(t, server.Reject(octets(n)))
 					e = w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
-					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
-						t.Errorf("reject with %d bytes: %d arrived", n, len(e.Param.PrivateData))
-					}
+					testkit.EqualBytes(t, "the reject's data", e.Param.PrivateData, octets(n))
 				}
 			})
 		})
@@ -211,9 +202,7 @@ func TestUnreachable(t *testing.T) {
 		start := time.Now()
 		client := w.active.connect(silent, provider.ConnParam{})
 		w.active.want("nobody answers the SYN", client, provider.CMUnreachable, syscall.ETIMEDOUT)
-		if d := time.Since(start); d != 10*time.Second {
-			t.Errorf("after %s", d)
-		}
+		testkit.Equal(t, "time", time.Since(start), 10*time.Second)
 		client = w.active.connect(unknown, provider.ConnParam{})
 		w.active.want("no such host", client, provider.CMUnreachable, syscall.EHOSTUNREACH)
 
@@ -239,8 +228,6 @@ func TestNoAnswerInTime(t *testing.T) {
 			time.Sleep(150 * time.Millisecond)
 		}
 		w.active.want("the Reply did not arrive whole", client, provider.CMUnreachable, syscall.ETIMEDOUT)
-		if d := time.Since(start); d != 3*time.Second {
-			t.Errorf("after %s", d)
-		}
+		testkit.Equal(t, "time", time.Since(start), 3*time.Second)
 	})
 }

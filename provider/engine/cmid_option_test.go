@@ -51,9 +51,7 @@ func TestTypeOfService(t *testing.T) {
 		testkit.OK(t, l.BindAddr(w.addr))
 		testkit.OK(t, l.SetOption(provider.IDOptionTOS, 46<<2|3)) // the lower two bits are TCP's
 		testkit.OK(t, l.Listen(0))
-		if tos := tosOf(t, l.LocalAddr(), netip.AddrPort{}); tos != 46<<2 {
-			t.Errorf("the listener has %#x", tos)
-		}
+		testkit.Equal(t, "the listener's TOS", tosOf(t, l.LocalAddr(), netip.AddrPort{}), 46<<2)
 		for name, bound := range map[string]bool{"bound": true, "not bound": false} {
 			id := w.active.id()
 			if bound {
@@ -63,12 +61,10 @@ func TestTypeOfService(t *testing.T) {
 			w.active.resolve(id, l.LocalAddr())
 			testkit.OK(t, id.Connect(provider.ConnParam{}))
 			server := w.meet("connected", id, l)
-			if tos := tosOf(t, id.LocalAddr(), id.RemoteAddr()); tos != 10<<2 {
-				t.Errorf("%s: the initiator has %#x", name, tos)
-			}
-			if tos := tosOf(t, server.LocalAddr(), server.RemoteAddr()); tos != 46<<2 {
-				t.Errorf("%s: the responder has %#x, its listener's was %#x", name, tos, 46<<2)
-			}
+			testkit.Equal(t, name+": the initiator's TOS",
+				tosOf(t, id.LocalAddr(), id.RemoteAddr()), 10<<2)
+			testkit.Equal(t, name+": the responder's TOS",
+				tosOf(t, server.LocalAddr(), server.RemoteAddr()), 46<<2)
 			wantErr(t, id.SetOption(provider.IDOptionTOS, 0), syscall.EINVAL)
 			wantErr(t, server.SetOption(provider.IDOptionTOS, 0), syscall.EINVAL)
 			testkit.OK(t, id.Disconnect())

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -197,9 +198,7 @@ func TestCreateQPOfAnID(t *testing.T) {
 		wantErr(t, errOf(id.CreateQP(nil, init)), syscall.EINVAL)
 		wantErr(t, errOf(id.CreateQP(h.pd, provider.QPInitAttr{})), syscall.EINVAL)
 		q := h.qp(id)
-		if q.getState() != provider.QPInit {
-			t.Errorf("QP in %s", q.getState())
-		}
+		testkit.Equal(t, "the QP's state", q.getState(), provider.QPInit)
 		wantErr(t, errOf(id.CreateQP(h.pd, init)), syscall.EINVAL)
 		wantErr(t, id.Close(), syscall.EBUSY)
 		testkit.OK(t, q.Close())
@@ -263,9 +262,7 @@ func TestOneQPForTwo(t *testing.T) {
 			provider.CMConnectRequest, provider.CMConnectRequest,
 			provider.CMEstablished, provider.CMEstablished, provider.CMDisconnected,
 		}
-		if !slices.Equal(heard, want) {
-			t.Errorf("the responder hears %v, want %v", heard, want)
-		}
+		testkit.Equal(t, "what the responder hears", fmt.Sprint(heard), fmt.Sprint(want))
 		established := 0
 		for range 2 {
 			switch e := w.active.next("one gets it"); {
@@ -275,9 +272,7 @@ func TestOneQPForTwo(t *testing.T) {
 				t.Errorf("event %s, status %d", e.Type, e.Status)
 			}
 		}
-		if established != 1 {
-			t.Errorf("%d connections on one QP", established)
-		}
+		testkit.Equal(t, "connections on one QP", established, 1)
 	})
 }
 
@@ -322,9 +317,7 @@ func TestManyWaitForEvents(t *testing.T) {
 		}
 		testkit.OK(t, ch.Close())
 		for range 2 {
-			if err := <-got; !errors.Is(err, os.ErrClosed) {
-				t.Errorf("who still waited got %v", err)
-			}
+			testkit.WantErr(t, "who still waited", <-got, os.ErrClosed)
 		}
 	})
 }

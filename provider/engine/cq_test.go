@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"runtime"
@@ -57,9 +58,7 @@ func TestCreateCQArguments(t *testing.T) {
 			continue
 		}
 		testkit.OK(t, err)
-		if got.CQE() != c.granted {
-			t.Errorf("%s: %d entries, want %d", c.name, got.CQE(), c.granted)
-		}
+		testkit.Equal(t, c.name+": entries", got.CQE(), c.granted)
 		testkit.OK(t, got.Close())
 	}
 }
@@ -76,9 +75,7 @@ func TestCQOverflow(t *testing.T) {
 	if n, _ := c.Poll(wc); n != 2 || wc[0].WRID != 0 || wc[1].WRID != 1 {
 		t.Errorf("polled %d: %v", n, wc[:n])
 	}
-	if c.losses != 3 {
-		t.Errorf("%d losses, want 3", c.losses)
-	}
+	testkit.Equal(t, "losses", c.losses, 3)
 	for i := range 3 {
 		c.push(provider.WC{WRID: uint64(i)}, false)
 	}
@@ -88,9 +85,7 @@ func TestCQOverflow(t *testing.T) {
 			t.Errorf("event %v", e)
 		}
 	}
-	if len(d.async.events) != 0 {
-		t.Errorf("%d further events", len(d.async.events))
-	}
+	testkit.Equal(t, "further events", len(d.async.events), 0)
 }
 
 // TestCQResize: whatever part of the ring the completions are in, they stay, in their
@@ -139,9 +134,7 @@ func TestCQResizeArguments(t *testing.T) {
 	for _, bad := range []int{-1, 0, 4, maxCQE + 1, math.MaxInt} {
 		wantErr(t, c.Resize(bad), syscall.EINVAL)
 	}
-	if c.CQE() != 8 {
-		t.Errorf("%d entries", c.CQE())
-	}
+	testkit.Equal(t, "entries", c.CQE(), 8)
 	testkit.OK(t, c.Resize(5))
 	wc := make([]provider.WC, 8)
 	if n, _ := c.Poll(wc); n != 5 {
@@ -178,18 +171,14 @@ func TestCQResizeBusy(t *testing.T) {
 	for next := uint64(0); next < all; {
 		n := testkit.Must(c.Poll(wc))(t)
 		for _, got := range wc[:n] {
-			if got.WRID != next {
-				t.Errorf("completion %d came as %d", got.WRID, next)
-			}
+			testkit.Equal(t, "the next completion", got.WRID, next)
 			next++
 		}
 		polled.Store(int64(next))
 		runtime.Gosched()
 	}
 	wg.Wait()
-	if c.losses != 0 {
-		t.Errorf("%d lost", c.losses)
-	}
+	testkit.Equal(t, "losses", c.losses, 0)
 }
 
 // TestReqNotify walks through which completion fires the channel.
@@ -229,14 +218,10 @@ func TestReqNotify(t *testing.T) {
 			if c.want {
 				q.push(c.wc, true)
 				q.push(failure, true)
-				if q.events != 1 {
-					t.Errorf("%d events for one request", q.events)
-				}
+				testkit.Equal(t, "events for one request", q.events, 1)
 				testkit.OK(t, q.ReqNotify(false))
 				q.push(c.wc, false)
-				if q.events != 2 {
-					t.Errorf("%d events for two requests", q.events)
-				}
+				testkit.Equal(t, "events for two requests", q.events, 2)
 				for range 2 {
 					if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(q) || got.Cookie() != "cookie" {
 						t.Errorf("Next returned %v", got)
@@ -339,17 +324,15 @@ func TestChannelForget(t *testing.T) {
 		testkit.OK(t, cqs[gone].Close())
 		for i := range cqs {
 			if i != gone {
-				if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[i]) {
-					t.Errorf("CQ %d gone: not the event of CQ %d", gone, i)
-				}
+				testkit.Equal(t, fmt.Sprintf("the event after CQ %d was closed", gone),
+					testkit.Must(ch.Next(t.Context()))(t), provider.CQ(cqs[i]))
 			}
 		}
 		late := testCQ(t, d, 8, ch)
 		testkit.OK(t, late.ReqNotify(false))
 		late.push(provider.WC{}, false)
-		if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(late) {
-			t.Errorf("CQ %d gone: the queue is broken", gone)
-		}
+		testkit.Equal(t, fmt.Sprintf("the last event after CQ %d was closed", gone),
+			testkit.Must(ch.Next(t.Context()))(t), provider.CQ(late))
 	}
 }
 
@@ -402,9 +385,7 @@ func TestCQCloseOrder(t *testing.T) {
 	}
 	wantErr(t, errOf(ch.Next(t.Context())), os.ErrClosed)
 	wantErr(t, errOf(d.CreateCQ(provider.CQInitAttr{CQE: 1, Channel: ch})), os.ErrClosed)
-	if len(d.async.events) != 0 {
-		t.Error("an event of a closed CQ is left")
-	}
+	testkit.Equal(t, "events of a closed CQ", len(d.async.events), 0)
 }
 
 // TestDirectQPs: the list that progress walks has every QP while they are few.
@@ -463,9 +444,8 @@ func TestAsyncQueue(t *testing.T) {
 		}
 		_, err := d.AsyncEvent(t.Context())
 		wantErr(t, err, syscall.ENOBUFS)
-		if want := "ibv_get_async_event govs0: 7 events lost: no buffer space available"; err.Error() != want {
-			t.Errorf("%q, want %q", err, want)
-		}
+		testkit.Equal(t, "the error", err.Error(),
+			"ibv_get_async_event govs0: 7 events lost: no buffer space available")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -487,9 +467,7 @@ func TestAsyncQueue(t *testing.T) {
 			t.Errorf("event %v", e)
 		}
 		testkit.OK(t, d.Close())
-		if e := <-got; e != (provider.AsyncEvent{}) {
-			t.Errorf("event %v after Close", e)
-		}
+		testkit.Equal(t, "the event after Close", <-got, provider.AsyncEvent{})
 		d.raise(provider.AsyncEvent{}) // late ones are dropped
 	})
 }

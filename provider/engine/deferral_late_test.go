@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -157,9 +158,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 			t.Fatal("a Send from no memory does not end the connection")
 		}
 		time.Sleep(policy.WaitTimer * 3 / 2)
-		if e := qps[0].qp.getState(); e != provider.QPErr {
-			t.Errorf("the timer does not end a connection whose Send is from no memory: %v", e)
-		}
+		testkit.Equal(t, "a QP whose Send is from no memory", qps[0].qp.getState(), provider.QPErr)
 		good := *qps[0]
 		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
 		d := new(deferral)
@@ -225,9 +224,7 @@ func TestAnyQPStopsWaiting(t *testing.T) {
 			wcs := make([]provider.WC, 3)
 			testkit.Must(a.cq.Poll(wcs))(t)
 			for i, s := range append(append([]*side(nil), qps[:at]...), qps[at+1:]...) {
-				if wcs[i].QPN != s.qp.qpn {
-					t.Errorf("completion %d is of QP %d, want %d", i, wcs[i].QPN, s.qp.qpn)
-				}
+				testkit.Equal(t, fmt.Sprintf("the QP of completion %d", i), wcs[i].QPN, s.qp.qpn)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -104,9 +105,7 @@ func TestPostsWaitForOthers(t *testing.T) {
 				wc := make([]provider.WC, tc.came)
 				testkit.Must(b.cq.Poll(wc))(t)
 				for i := range 5 {
-					if wc[i].Status != provider.WCSuccess {
-						t.Errorf("message %d: %+v", i+1, wc[i])
-					}
+					testkit.Equal(t, fmt.Sprint("message ", i+1), wc[i].Status, provider.WCSuccess)
 				}
 				time.Sleep(10 * policy.WaitTimer)
 				if a.wantNoneWaits() {
@@ -369,9 +368,7 @@ func TestManyQPsWait(t *testing.T) {
 		wcs := make([]provider.WC, n)
 		testkit.Must(a.cq.Poll(wcs))(t)
 		for i, s := range posting {
-			if wcs[i].QPN != s.qp.qpn {
-				t.Errorf("completion %d is of QP %d, want %d", i, wcs[i].QPN, s.qp.qpn)
-			}
+			testkit.Equal(t, fmt.Sprintf("the QP of completion %d", i), wcs[i].QPN, s.qp.qpn)
 		}
 	})
 }

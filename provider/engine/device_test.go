@@ -15,9 +15,7 @@ import (
 
 func TestProvider(t *testing.T) {
 	p := New(nil)
-	if p.Name() != "engine" {
-		t.Errorf("name %q", p.Name())
-	}
+	testkit.Equal(t, "the name", p.Name(), "engine")
 	list := testkit.Must(p.Devices())(t)
 	if len(list) != 1 || list[0].Name != DeviceName || list[0].Provider != "engine" ||
 		list[0].NodeType != provider.NodeRNIC || list[0].Transport != provider.TransportIWARP {
@@ -65,9 +63,7 @@ func TestOptions(t *testing.T) {
 		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
 		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait, ProgressGoroutines: 1,
 	}
-	if o != want {
-		t.Errorf("options %+v, want %+v", o, want)
-	}
+	testkit.Equal(t, "the options", o, want)
 }
 
 func TestDeviceQueries(t *testing.T) {
@@ -77,17 +73,13 @@ func TestDeviceQueries(t *testing.T) {
 	if attr.MaxQPRdAtom != 16 || attr.MaxQPInitRdAtom != 8 || attr.PhysPortCnt != 1 {
 		t.Errorf("attributes %+v", attr)
 	}
-	if attr.NodeGUID != 0x00676ffffe767300 {
-		t.Errorf("node GUID %#x", attr.NodeGUID)
-	}
+	testkit.Equal(t, "the node GUID", attr.NodeGUID, 0x00676ffffe767300)
 	port := testkit.Must(d.QueryPort(1))(t)
 	if port.State != provider.PortActive || port.MaxMsgSz != 1<<32-1 || port.GIDTblLen != 1 {
 		t.Errorf("port %+v", port)
 	}
 	gid := testkit.Must(d.QueryGID(1, 0))(t)
-	if gid != (provider.GID{0x02, 'g', 'o', 'v', 's'}) {
-		t.Errorf("GID % x", gid)
-	}
+	testkit.Equal(t, "the GID", gid, provider.GID{0x02, 'g', 'o', 'v', 's'})
 	for _, port := range []uint8{0, 2} {
 		wantErr(t, errOf(d.QueryPort(port)), syscall.EINVAL)
 		wantErr(t, errOf(d.QueryGID(port, 0)), syscall.EINVAL)
@@ -117,9 +109,7 @@ func TestQPN(t *testing.T) {
 	d.qpns[0xffffff] = nil
 	d.qpns[3] = nil
 	for _, want := range []uint32{0xfffffe, 2, 4} {
-		if got := testkit.Must(d.allocQPN())(t); got != want {
-			t.Errorf("QPN %#x, want %#x", got, want)
-		}
+		testkit.Equal(t, "the QPN", testkit.Must(d.allocQPN())(t), want)
 	}
 }
 

@@ -56,9 +56,7 @@ func wantNoAllocs(t *testing.T, round func()) {
 	for range 50 {
 		round()
 	}
-	if n := testing.AllocsPerRun(200, round); n != 0 {
-		t.Errorf("%v allocations per round", n)
-	}
+	testkit.Equal(t, "allocations per round", testing.AllocsPerRun(200, round), 0)
 }
 
 // pollBoth polls two CQs until n completions have come: neither end gets on without the other.

@@ -76,9 +76,7 @@ func cmConnect(t testing.TB, a, b *cmSide, dst netip.AddrPort, depth int) (aid, 
 	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: depth,
 		InitiatorDepth: depth, PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
-	if string(req.Param.PrivateData) != "hello" {
-		t.Errorf("private data %q", req.Param.PrivateData)
-	}
+	testkit.Equal(t, "private data", string(req.Param.PrivateData), "hello")
 	bid = req.ID
 	b.t.Cleanup(func() { closeAll(b.t, "id", bid) })
 	// Revision 1 knows no depths: the programs have to agree by other means.

@@ -34,9 +34,7 @@ func TestE2ECQOverflow(t *testing.T) {
 		// Polling makes room for those that have not come yet.
 		waitFor(t, "all Sends have come", func() bool { return b.q.rq.head.Load() == 10 })
 		for i, wc := range b.wait(b.rcq, 4) {
-			if wc.WRID != uint64(i) {
-				t.Errorf("completion %d is %+v", i, wc)
-			}
+			testkit.Equal(t, "the WRID", wc.WRID, uint64(i))
 		}
 		b.recv(20)
 		a.send(provider.SendWR{Opcode: provider.WRSend})
@@ -103,9 +101,8 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			t.Errorf("cause %v, want an invalid STag", err)
 		}
 		a.ended()
-		if len(bytes.Trim(octetsOf(target.Region), "\x11")) != 0 {
-			t.Error("bytes changed after Close")
-		}
+		testkit.Equal(t, "bytes that changed after Close",
+			len(bytes.Trim(octetsOf(target.Region), "\x11")), 0)
 		firing.Wait()
 		for i, wc := range a.wait(a.scq, flight) {
 			if wc.WRID != last.WRID+1+uint64(i) || wc.Status != provider.WCWRFlushErr && wc.Status != provider.WCRemAccessErr {

@@ -7,7 +7,6 @@ package engine
 import (
 	"bytes"
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"syscall"
@@ -119,9 +118,7 @@ func TestE2ELongestMessage(t *testing.T) {
 			Opcode: provider.WRRDMAWrite, RemoteAddr: to, RKey: stag,
 			SGList: []provider.SGE{sge(mem, 0, half), sge(mem, 0, half)},
 		}})
-		if !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("2^32 bytes: %v, want EINVAL", err)
-		}
+		testkit.WantErr(t, "2^32 bytes", err, syscall.EINVAL)
 
 		one := func(e *e2eEnd, c *cq) provider.WC {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -187,9 +184,7 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 		}
 		// Where they would be with offsets of 32 bits there is nothing.
 		for _, low := range [][]byte{all[:1500], all[1<<30:][:n], all[2<<30-n:][:n]} {
-			if len(bytes.Trim(low, "\x00")) != 0 {
-				t.Error("bytes were written 4 GiB below their place")
-			}
+			testkit.Equal(t, "bytes written 4 GiB too low", len(bytes.Trim(low, "\x00")), 0)
 		}
 		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
 			SGList:     []provider.SGE{sge(local.Region, 0, n)},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -170,9 +171,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 			sends = sends[1:]
 		}
 	}
-	if len(sends)+len(recvs) != 0 {
-		t.Errorf("%d and %d completions too many", len(sends), len(recvs))
-	}
+	testkit.Equal(t, "completions too many", len(sends)+len(recvs), 0)
 	if !bytes.Equal(octetsOf(s.sink.Region), sink) ||
 		!bytes.Equal(octetsOf(s.target.Region)[:len(target)], target) || !bytes.Equal(octetsOf(s.received.Region), received) {
 		t.Error("memory is not as it should be")
@@ -277,9 +276,7 @@ func TestE2EManyConnections(t *testing.T) {
 			<-down
 		}
 		for _, wc := range b.wait(b.rcq, conns) {
-			if wc.Status != provider.WCWRFlushErr {
-				t.Errorf("completion %+v", wc)
-			}
+			testkit.Equal(t, "the status", wc.Status, provider.WCWRFlushErr)
 		}
 	})
 }
@@ -381,9 +378,8 @@ func TestE2EConcurrent(t *testing.T) {
 		a.wait(a.scq, 1)
 		checkMessage(t, "write", target, 0, octetsOf(src.Region))
 		for p := 0; p < posters; p += 2 {
-			if !bytes.Equal(octetsOf(sink.Region)[p*n:][:n], octetsOf(source.Region)) {
-				t.Errorf("poster %d has not read what is there", p)
-			}
+			testkit.EqualBytes(t, fmt.Sprintf("what poster %d has read", p),
+				octetsOf(sink.Region)[p*n:][:n], octetsOf(source.Region))
 		}
 
 		var closing sync.WaitGroup
@@ -403,9 +399,8 @@ func TestE2EConcurrent(t *testing.T) {
 			closing.Go(func() { testkit.OK(t, b.q.Close()) })
 		}
 		closing.Wait()
-		if got := a.scq.seen.Load() + int64(a.scq.losses); got != late.Load() {
-			t.Errorf("%d completions of %d work requests posted while closing", got, late.Load())
-		}
+		testkit.Equal(t, "completions of work requests posted while closing",
+			a.scq.seen.Load()+int64(a.scq.losses), late.Load())
 	})
 }
 

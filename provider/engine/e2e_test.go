@@ -238,16 +238,12 @@ func split(m *memory.Region, off, n, k int) []provider.SGE {
 // send posts one send WR, recv one receive. They fail the test if refused.
 func (e *e2eEnd) send(wr provider.SendWR) {
 	e.t.Helper()
-	if _, err := e.q.PostSend([]provider.SendWR{wr}); err != nil {
-		e.t.Fatal(err)
-	}
+	testkit.Must(e.q.PostSend([]provider.SendWR{wr}))(e.t)
 }
 
 func (e *e2eEnd) recv(id uint64, sges ...provider.SGE) {
 	e.t.Helper()
-	if _, err := e.q.PostRecv([]provider.RecvWR{{WRID: id, SGList: sges}}); err != nil {
-		e.t.Fatal(err)
-	}
+	testkit.Must(e.q.PostRecv([]provider.RecvWR{{WRID: id, SGList: sges}}))(e.t)
 }
 
 // wait returns the next n completions of c, waiting for events.
@@ -314,9 +310,7 @@ func (e *e2eEnd) ended() error {
 		if cause := e.q.Cause(); !errors.Is(err, cause) && !errors.Is(cause, err) {
 			e.t.Errorf("down with %v, QP.Cause says %v", err, cause)
 		}
-		if s := e.q.getState(); s != provider.QPErr {
-			e.t.Errorf("the connection is down and the QP in %s", s)
-		}
+		testkit.Equal(e.t, "the QP's state at the end", e.q.getState(), provider.QPErr)
 		return err
 	case <-time.After(patience):
 		e.t.Fatalf("the connection does not end (QP %s)", e.q.getState())
@@ -343,9 +337,8 @@ func terminated(t testing.TB, err error, remote bool, layer, etype, code uint8) 
 		t.Fatalf("%v, want a Terminate", err)
 	}
 	got := fmt.Sprintf("%d/%d/%#02x remote %v", te.Layer, te.EType, te.ECode, te.Remote)
-	if want := fmt.Sprintf("%d/%d/%#02x remote %v", layer, etype, code, remote); got != want {
-		t.Errorf("Terminate %s (%s), want %s", got, te.Text, want)
-	}
+	testkit.Equal(t, "the Terminate, "+te.Text, got,
+		fmt.Sprintf("%d/%d/%#02x remote %v", layer, etype, code, remote))
 }
 
 // mulpdu is the length of the longest ULPDU that the end sends.

@@ -67,17 +67,13 @@ func TestDeviceFatal(t *testing.T) {
 	testkit.Must(s.ch.Next(t.Context()))(t)
 	s.wantWC("the receive", provider.WC{WRID: 7, Status: provider.WCWRFlushErr})
 	e := testkit.Must(s.dev.AsyncEvent(t.Context()))(t)
-	if e != (provider.AsyncEvent{Type: provider.EventDeviceFatal}) {
-		t.Errorf("event %v", e.Type)
-	}
+	testkit.Equal(t, "the event", e, provider.AsyncEvent{Type: provider.EventDeviceFatal})
 	if e, _, ok, _ := s.dev.async.pop(); ok {
 		t.Errorf("another event: %v", e.Type)
 	}
 	again, peer := connectTransport(t, net, memAddr)
 	defer peer.Close()
-	if err := idle.start(again, params(true), nil); !errors.Is(err, syscall.EIO) {
-		t.Errorf("a new connection: %v", err)
-	}
+	testkit.WantErr(t, "a new connection", idle.start(again, params(true), nil), syscall.EIO)
 	testkit.OK(t, again.Close())
 	testkit.OK(t, idle.Close())
 }

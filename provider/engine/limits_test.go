@@ -23,9 +23,7 @@ func TestLimitsOfObjects(t *testing.T) {
 		"MaxCQE": {full.MaxCQE, maxCQE}, "NumCompVectors": {full.NumCompVectors, 1},
 		"MaxResRdAtom": {full.MaxResRdAtom, maxRdAtom * maxQP},
 	} {
-		if got[0] != got[1] {
-			t.Errorf("%s is %d, want %d", name, got[0], got[1])
-		}
+		testkit.Equal(t, name, got[0], got[1])
 	}
 	d.qps.Max, d.cqs.Max, d.memory.MRs.Max, d.pds.Max, d.srqs.Max = 3, 4, 5, 6, 7
 	a := testkit.Must(d.Query())(t)
@@ -87,9 +85,7 @@ func TestLimitsOfQueues(t *testing.T) {
 	q := testkit.Must(create(most))(t)
 	defer q.Close()
 	attr, _ := testkit.Must2(q.Query())(t)
-	if attr.Cap != most {
-		t.Errorf("granted %+v, want %+v", attr.Cap, most)
-	}
+	testkit.Equal(t, "what is granted", attr.Cap, most)
 	recvs := make([]provider.RecvWR, a.MaxQPWR+1)
 	recvs[0].SGList = make([]provider.SGE, a.MaxSGE)
 	if n, err := q.PostRecv(recvs); n != a.MaxQPWR || !errors.Is(err, syscall.ENOMEM) {
@@ -124,9 +120,7 @@ func TestLimitsOfMessages(t *testing.T) {
 	}
 	x.send(read)
 	x.wantWC("a Read of MaxSGERd entries", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: uint32(a.MaxSGERd)})
-	if string(sink.b) != string(src.b[:a.MaxSGERd]) {
-		t.Error("the Read brought something else")
-	}
+	testkit.Equal(t, "what the Read brought", string(sink.b), string(src.b[:a.MaxSGERd]))
 	read.SGList = append(read.SGList, sink.sge(0, 1))
 	wantErr(t, errOf(x.qp.PostSend([]provider.SendWR{read})), syscall.EINVAL)
 
@@ -135,9 +129,7 @@ func TestLimitsOfMessages(t *testing.T) {
 	pattern(long, 2)
 	x.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long[:a.MaxInline]})
 	y.wantWC("a Send of MaxInline bytes", provider.WC{WRID: 9, Opcode: provider.WCRecv, ByteLen: uint32(a.MaxInline)})
-	if string(src.b) != string(long[:a.MaxInline]) {
-		t.Error("the Send brought something else")
-	}
+	testkit.Equal(t, "what the Send brought", string(src.b), string(long[:a.MaxInline]))
 	wantErr(t, errOf(x.qp.PostSend([]provider.SendWR{
 		{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long},
 	})), syscall.EINVAL)
@@ -148,18 +140,14 @@ func TestTables(t *testing.T) {
 	d := unwired(t)
 	port := testkit.Must(d.QueryPort(1))(t)
 	table := testkit.Must(d.QueryGIDTable())(t)
-	if len(table) != port.GIDTblLen {
-		t.Errorf("%d GIDs, the port says %d", len(table), port.GIDTblLen)
-	}
+	testkit.Equal(t, "GIDs", len(table), port.GIDTblLen)
 	for _, e := range table {
 		if gid := testkit.Must(d.QueryGID(uint8(e.Port),
 			e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
 			t.Errorf("entry %+v, alone % x", e, gid)
 		}
 	}
-	if port.PkeyTblLen != 0 {
-		t.Errorf("%d P_Keys", port.PkeyTblLen)
-	}
+	testkit.Equal(t, "P_Keys", port.PkeyTblLen, 0)
 	_, err := d.QueryPkey(1, 0)
 	wantErr(t, err, errors.ErrUnsupported)
 	wantErr(t, err, syscall.ENOENT)
@@ -176,11 +164,8 @@ func TestDeviceCapNames(t *testing.T) {
 		provider.DeviceMemWindowType2B: "IBV_DEVICE_MEM_WINDOW_TYPE_2B",
 		provider.DeviceCurrQPStateMod | provider.DeviceSysImageGUID | 1<<40: "IBV_DEVICE_CURR_QP_STATE_MOD|IBV_DEVICE_SYS_IMAGE_GUID|0x10000000000",
 	} {
-		if got := c.String(); got != want {
-			t.Errorf("%#x is %q, want %q", uint64(c), got, want)
-		}
+		testkit.Equal(t, "the name", c.String(), want)
 	}
-	if got := provider.AtomicGlob.String() + provider.AtomicCap(7).String(); got != "IBV_ATOMIC_GLOBibv_atomic_cap 7" {
-		t.Error(got)
-	}
+	testkit.Equal(t, "the names", provider.AtomicGlob.String()+provider.AtomicCap(7).String(),
+		"IBV_ATOMIC_GLOBibv_atomic_cap 7")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -51,16 +52,13 @@ func TestLogReadSink(t *testing.T) {
 			Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
 			SGList: []provider.SGE{sink.sge(0, 8)}, RemoteAddr: from.to(0), RKey: from.m.STag(),
 		})
-		if wc := a.poll(); wc.Status != provider.WCSuccess {
-			t.Fatalf("a Read: %v", wc.Status)
-		}
+		testkit.Equal(t, "the Read's status", a.poll().Status, provider.WCSuccess)
 		a.dev.log.draining.Wait()
 		return log.String()
 	}
 	const want = "ibverbs.AccessReadSink"
-	if got := read(provider.AccessLocalWrite | provider.AccessRemoteWrite); got != "" {
-		t.Errorf("a sink that the peer may write:\n%s", got)
-	}
+	testkit.Equal(t, "the log of a sink that the peer may write",
+		read(provider.AccessLocalWrite|provider.AccessRemoteWrite), "")
 	if got := read(provider.AccessLocalWrite); strings.Count(got, want) != 1 {
 		t.Errorf("log, want %q once:\n%s", want, got)
 	}

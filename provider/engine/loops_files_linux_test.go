@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -21,8 +22,7 @@ func TestLoopsOfFewDescriptors(t *testing.T) {
 		testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: old.Max}))
 		var o Options
 		testkit.OK(t, o.complete())
-		if o.ProgressGoroutines != want {
-			t.Errorf("%d descriptors: %d progress goroutines, want %d", files, o.ProgressGoroutines, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("progress goroutines for %d descriptors", files),
+			o.ProgressGoroutines, want)
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -34,9 +35,8 @@ func TestProgressGoroutinesByDefault(t *testing.T) {
 	} {
 		runtime.GOMAXPROCS(c.procs)
 		testkit.OK(t, c.o.complete())
-		if got := c.o.ProgressGoroutines; got != c.want {
-			t.Errorf("GOMAXPROCS %d: %d, want %d", c.procs, got, c.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("progress goroutines for GOMAXPROCS %d", c.procs),
+			c.o.ProgressGoroutines, c.want)
 	}
 }
 
@@ -98,15 +98,12 @@ func TestConnectionsAreSpread(t *testing.T) {
 		qps = rest
 		for range each {
 			q := connect()
-			if k := loopNumber(h.dev, q); k != emptied {
-				t.Errorf("a new connection is in loop %d, and loop %d is empty", k, emptied)
-			}
+			testkit.Equal(t, "the loop of a new connection, when one is empty",
+				loopNumber(h.dev, q), emptied)
 			qps = append(qps, q)
 		}
 		for q, k := range was {
-			if got := loopNumber(h.dev, q); got != k {
-				t.Errorf("a connection went from loop %d to %d", k, got)
-			}
+			testkit.Equal(t, "the loop of an old connection", loopNumber(h.dev, q), k)
 		}
 	})
 }

@@ -97,10 +97,6 @@ func errOf[T any](_ T, err error) error { return err }
 func unwired(t testing.TB) *device {
 	t.Helper()
 	d := testkit.Must(New(&Options{Network: noNetwork{}}).Open(""))(t).(*device)
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Errorf("closing the device: %v", err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, d.Close()) })
 	return d
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -58,9 +59,7 @@ func TestWindowE2E(t *testing.T) {
 				testkit.OK(t, a.q.BindMW(one, 10, signaled, info))
 				a.send(keyWR(11, one.RKey()))
 			case 1:
-				if _, err := a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey()))}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey()))}))(t)
 			case 2:
 				fillPattern(memory, uint64(round))
 				testkit.OK(t, fast.Map(memory[off:off+n]))
@@ -81,9 +80,8 @@ func TestWindowE2E(t *testing.T) {
 				SGList:     []provider.SGE{sge(dst.Region, 0, n)},
 				RemoteAddr: at, RKey: key})
 			b.one(b.scq, provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
-			if !bytes.Equal(octetsOf(dst.Region)[:n], old) {
-				t.Fatalf("round %d: the peer has read something else", round)
-			}
+			testkit.EqualBytes(t, fmt.Sprintf("what the peer has read in round %d", round),
+				octetsOf(dst.Region)[:n], old)
 			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, off, n)},
 				RemoteAddr: at, RKey: key})
 			// The window or region goes in turn by the peer's Send and by us.
@@ -105,9 +103,8 @@ func TestWindowE2E(t *testing.T) {
 					a.one(a.scq, provider.WC{WRID: 12, Opcode: provider.WCLocalInv})
 				}
 			}
-			if !bytes.Equal(octets, octetsOf(src.Region)[off:off+n]) {
-				t.Fatalf("round %d: the peer's bytes are not there", round)
-			}
+			testkit.EqualBytes(t, fmt.Sprintf("what the peer has written in round %d", round),
+				octets, octetsOf(src.Region)[off:off+n])
 			_, bound := two.Bound()
 			if _, registered := fast.Registered(); m.HasWindows() || bound || registered {
 				t.Fatalf("round %d: something is still there", round)
@@ -149,9 +146,7 @@ func TestFastRegLocal(t *testing.T) {
 			t.Errorf("the Send after the invalidation: %+v", wc)
 		}
 		b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: size})
-		if !bytes.Equal(got, octets) {
-			t.Error("other bytes have come")
-		}
+		testkit.EqualBytes(t, "what has come", got, octets)
 		terminated(t, a.ended(), false, 0, 0, 0xff)
 		terminated(t, b.ended(), true, 0, 0, 0xff)
 	})
@@ -319,14 +314,12 @@ func TestMemoryWorkRefused(t *testing.T) {
 		} {
 			before := one.RKey()
 			err := a.q.BindMW(c.w, 1, c.flags, c.info)
-			if provider.Errno(err) != c.want {
-				t.Errorf("BindMW, %s: %v, want %v", c.name, err, c.want)
-			}
-			if one.RKey() != before {
-				t.Errorf("BindMW, %s: it has another key now", c.name)
-			}
+			testkit.Equal(t, "BindMW, "+c.name, provider.Errno(err), c.want)
+			testkit.Equal(t, "the key after BindMW, "+c.name, one.RKey(), before)
 		}
 		wantErr(t, a.q.BindMW(closed, 1, 0, info), os.ErrClosed)
+		unconnected := a.newQP(e2eSetup{})
+		wantErr(t, unconnected.BindMW(one, 1, 0, info), syscall.EINVAL)
 		a.none(a.scq)
 		// The connection is as good as before.
 		postAll(t, a.q, good, invWR(2, good.RKey))
@@ -410,8 +403,6 @@ func TestUnfencedInvalidation(t *testing.T) {
 		r.wantTerminate("the sink is gone", fault{1, 0, 0}, nil, 0, nil)
 		s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 		s.wantWC("the invalidation is after it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
-		if !bytes.Equal(memory, bytes.Repeat([]byte{0xa5}, 100)) {
-			t.Error("something was placed")
-		}
+		testkit.EqualBytes(t, "the sink", memory, bytes.Repeat([]byte{0xa5}, 100))
 	})
 }

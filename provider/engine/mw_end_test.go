@@ -113,9 +113,7 @@ func TestResponderBinds(t *testing.T) {
 		r.want("the Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
 		s.wantWC("the invalidation after it", provider.WC{WRID: 3, Opcode: provider.WCLocalInv})
-		if string(m.b) != "0123456789" {
-			t.Errorf("the region has %q", m.b)
-		}
+		testkit.Equal(t, "the region", string(m.b), "0123456789")
 	})
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		s.send(invWR(1, 0))

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -43,9 +42,7 @@ func (s *side) sleeping(n int) (*sleeper, *memory.Region) {
 // us.
 func (s *side) wantInOrder(what string) {
 	s.t.Helper()
-	if err := s.wantDown(what); !errors.Is(err, os.ErrClosed) {
-		s.t.Errorf("%s: ended with %v", what, err)
-	}
+	testkit.WantErr(s.t, what, s.wantDown(what), os.ErrClosed)
 }
 
 // TestCloseWaitsForObjects: a graceful end takes the time that objects of ours take, on
@@ -92,9 +89,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			testkit.OK(t, r.c.CloseWrite())
 			time.Sleep(3 * o.takes)
 			s.wantInOrder("Writes to an object")
-			if !bytes.Equal(o.b, bytes.Repeat([]byte{7}, size)) {
-				t.Error("not all has reached the object")
-			}
+			testkit.EqualBytes(t, "what has reached the object", o.b, bytes.Repeat([]byte{7}, size))
 		})
 	})
 }
@@ -114,12 +109,8 @@ func TestCloseTimeoutBehindObjects(t *testing.T) {
 		time.Sleep(o.takes) // up to half of CloseTimeout after the first store
 		write()
 		synctest.Wait()
-		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("ended with %v", err)
-		}
-		if took, want := time.Since(begin), 2*o.takes-half+2*half; took != want {
-			t.Errorf("ended after %v, want %v", took, want)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("no FIN of the peer"), os.ErrDeadlineExceeded)
+		testkit.Equal(t, "the time to the end", time.Since(begin), 2*o.takes-half+2*half)
 	})
 }
 
@@ -163,12 +154,8 @@ func TestCloseTimeoutBesideFIN(t *testing.T) {
 		st.tx.mu.Lock()
 		st.enter(phaseFINSent) // as sendFIN does, and nothing of what it does then
 		st.tx.mu.Unlock()
-		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("ended with %v", err)
-		}
-		if took := time.Since(begin); took != 2*limit {
-			t.Errorf("ended after %v, want %v", took, 2*limit)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("no FIN of the peer"), os.ErrDeadlineExceeded)
+		testkit.Equal(t, "the time to the end", time.Since(begin), 2*limit)
 	})
 }
 
@@ -182,7 +169,5 @@ func (r *raw) wantMessage(what string, want []byte) {
 			break
 		}
 	}
-	if !bytes.Equal(got, want) {
-		r.t.Errorf("%s: other bytes", what)
-	}
+	testkit.EqualBytes(r.t, what, got, want)
 }

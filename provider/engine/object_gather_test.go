@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -122,9 +121,7 @@ func TestStoresTogether(t *testing.T) {
 					s.reg(size, writable).m, octets(size)}
 				r.write(bytes.Join(c.fpdus(x), nil))
 				synctest.Wait()
-				if !slices.Equal(o.calls, c.calls) {
-					t.Errorf("written were %v, want %v", o.calls, c.calls)
-				}
+				testkit.Equal(t, "what was written", fmt.Sprint(o.calls), fmt.Sprint(c.calls))
 				if s.qp.stream.Load() == nil {
 					t.Fatal("the stream is over: ", s.qp.Cause())
 				}
@@ -134,12 +131,8 @@ func TestStoresTogether(t *testing.T) {
 					testkit.Must(fmt.Sscanf(call, "%d at %d", &n, &at))(t)
 					copy(want[at:at+n], x.b[at:])
 				}
-				if !bytes.Equal(o.b, want) {
-					t.Error("other bytes")
-				}
-				if n := s.dev.chunks.Lent(); n != 0 {
-					t.Errorf("%d chunks are lent", n)
-				}
+				testkit.EqualBytes(t, "the object", o.b, want)
+				testkit.Equal(t, "chunks that are lent", s.dev.chunks.Lent(), 0)
 			})
 		})
 	}
@@ -168,37 +161,37 @@ func TestStoresBound(t *testing.T) {
 				t.Errorf("%d chunks are lent at a time, want 2 to %d", most, storeChunks)
 			}
 			if fails == 0 {
-				if !bytes.Equal(o.b, x.b) {
-					t.Error("other bytes")
-				}
+				testkit.EqualBytes(t, "the object", o.b, x.b)
 				return
 			}
-			if err := s.qp.Cause(); !errors.Is(err, errWritten) {
-				t.Errorf("ended with %v", err)
-			}
+			testkit.WantErr(t, "the cause", s.qp.Cause(), errWritten)
 			r.wantTerminate("the object has failed", fault{errObjectWrite.Layer, errObjectWrite.EType,
 				errObjectWrite.Code}, nil, 0, nil)
 		})
 	}
 }
 
-// TestStoresBeforeFault: what came before an FPDU with a wrong CRC is stored, and then the stream
-// ends.
-func TestStoresBeforeFault(t *testing.T) {
+// TestStoresBeforeTheEnd: what came before an FPDU with a wrong CRC, or before a Terminate of the
+// peer, is stored, and then the stream ends.
+func TestStoresBeforeTheEnd(t *testing.T) {
 	const size = 300
-	storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-		o := &written{b: make([]byte, size)}
-		m := s.object(o, size, writable)
-		x := &gathering{s, r, m, nil, nil, octets(size)}
-		bad := x.to(m, 200, 300, true)
-		bad[len(bad)-1]++
-		r.write(bytes.Join([][]byte{x.to(m, 0, 100, true), x.to(m, 100, 200, true), bad}, nil))
-		synctest.Wait()
-		if want := []string{"200 at 0"}; !slices.Equal(o.calls, want) {
-			t.Errorf("written were %v, want %v", o.calls, want)
-		}
-		if s.qp.stream.Load() != nil {
-			t.Error("the stream goes on")
-		}
-	})
+	for name, last := range map[string]func(x *gathering) []byte{
+		"a wrong CRC": func(x *gathering) []byte {
+			bad := x.to(x.o, 200, 300, true)
+			bad[len(bad)-1]++
+			return bad
+		},
+		"a Terminate": func(x *gathering) []byte {
+			return x.r.fpdu(rdmap.TerminateHeader(), []byte{0x20, 0x06, 0x00, 0x00})
+		},
+	} {
+		storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+			o := &written{b: make([]byte, size)}
+			x := &gathering{s, r, s.object(o, size, writable), nil, nil, octets(size)}
+			r.write(slices.Concat(x.to(x.o, 0, 100, true), x.to(x.o, 100, 200, true), last(x)))
+			s.wantDown(name)
+			testkit.Equal(t, name+": what was written", fmt.Sprint(o.calls), "[200 at 0]")
+			closes(t, "the object", x.o)
+		})
+	}
 }

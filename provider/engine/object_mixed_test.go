@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -87,9 +88,8 @@ func TestMixedSink(t *testing.T) {
 			r.send(h, payload[cut:])
 			r.sendMSN++
 			s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 3 * size})
-			if got := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil); !bytes.Equal(got, payload) {
-				t.Fatalf("cut at %d: the bytes that arrived are not those that were sent", cut)
-			}
+			testkit.EqualBytes(t, fmt.Sprintf("what arrived, cut at %d", cut),
+				bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil), payload)
 		}
 		closes(t, "the memory", mem.m)
 		closes(t, "the object", om)

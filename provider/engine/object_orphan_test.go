@@ -163,9 +163,7 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 				}
 				time.Sleep(takes)
 				synctest.Wait()
-				if n := h.dev.chunks.Lent(); n != 0 {
-					t.Errorf("%d calls are not over", n)
-				}
+				testkit.Equal(t, "calls that are not over", h.dev.chunks.Lent(), 0)
 				h.wantPending("all are over", l, 1, 0, 0, 0)
 				w.wantServed(l)
 			})

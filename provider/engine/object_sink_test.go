@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -66,26 +67,7 @@ func TestSinkClosedBetweenStores(t *testing.T) {
 		o.gate <- struct{}{}
 		testkit.OK(t, <-closed)
 		s.wantWC("the Read", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		if want := []string{"200 at 0"}; !slices.Equal(o.calls, want) {
-			t.Errorf("written were %v, want %v", o.calls, want)
-		}
+		testkit.Equal(t, "what was written", fmt.Sprint(o.calls), "[200 at 0]")
 		s.wantDown("a Read whose sink is gone")
-	})
-}
-
-// TestStoresBeforeTerminate: what came before a Terminate of the peer is stored.
-func TestStoresBeforeTerminate(t *testing.T) {
-	const size = 200
-	storyOn(t, together, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-		o := &written{b: make([]byte, size)}
-		m := s.object(o, size, writable)
-		x := &gathering{s, r, m, nil, nil, octets(size)}
-		r.write(slices.Concat(x.to(m, 0, 100, true), x.to(m, 100, 200, true),
-			r.fpdu(rdmap.TerminateHeader(), []byte{0x20, 0x06, 0x00, 0x00})))
-		s.wantTerm("a Terminate of the peer", true, 2, 0, 6)
-		if want := []string{"200 at 0"}; !slices.Equal(o.calls, want) {
-			t.Errorf("written were %v, want %v", o.calls, want)
-		}
-		closes(t, "the object", m)
 	})
 }

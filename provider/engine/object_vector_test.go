@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -53,14 +54,10 @@ func TestStoresVectors(t *testing.T) {
 				r.write(x.segments(segment))
 				wantWholeStores(t, s, o)
 				if answer == nil {
-					if !bytes.Equal(o.b, x.b) {
-						t.Error("other bytes")
-					}
+					testkit.EqualBytes(t, "the object", o.b, x.b)
 					return
 				}
-				if err := s.qp.Cause(); !errors.Is(err, errWritten) {
-					t.Errorf("ended with %v", err)
-				}
+				testkit.WantErr(t, "the cause", s.qp.Cause(), errWritten)
 				r.wantTerminate("the object has failed", fault{errObjectWrite.Layer,
 					errObjectWrite.EType, errObjectWrite.Code}, nil, 0, nil)
 			})
@@ -85,9 +82,8 @@ func wantWholeStores(t *testing.T, s *side, o *vectored) {
 			return
 		}
 		most = max(most, chunks)
-		if (n+policy.Chunk-1)/policy.Chunk != chunks {
-			t.Errorf("a call had %d bytes of the %d chunks of a store", n, chunks)
-		}
+		testkit.Equal(t, fmt.Sprintf("chunks of a store of %d bytes", n),
+			(n+policy.Chunk-1)/policy.Chunk, chunks)
 	}
 }
 

@@ -123,9 +123,7 @@ func TestOutside(t *testing.T) {
 				t.Errorf("message %d of %d bytes: %+v", i, n, wc)
 			}
 		}
-		if own.notified != 1 {
-			t.Errorf("%d notifications, want that of the solicited Send", own.notified)
-		}
+		testkit.Equal(t, "notifications, of the solicited Send", own.notified, 1)
 		testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		for i, wc := range own.completions(t, c, len(ins))[len(lengths):] {
 			if wc.WRID != uint64(len(lengths)+i) || wc.Status != provider.WCWRFlushErr ||
@@ -164,20 +162,14 @@ func TestOutsideFull(t *testing.T) {
 		}
 	}
 	post(3)
-	if n := events(); n != 1 {
-		t.Errorf("two completions were lost: %d events, want 1", n)
-	}
+	testkit.Equal(t, "events when two completions were lost", events(), 1)
 	post(1)
-	if n := events(); n != 0 {
-		t.Errorf("another one: %d events, want none", n)
-	}
+	testkit.Equal(t, "events when another one was lost", events(), 0)
 	own.mu.Lock()
 	own.room = 2
 	own.mu.Unlock()
 	post(2)
-	if n := events(); n != 1 {
-		t.Errorf("one was lost after there had been room: %d events, want 1", n)
-	}
+	testkit.Equal(t, "events when one was lost after there had been room", events(), 1)
 	if st := testkit.Must(c.Stats())(t); st.Completions != 2 || st.Lost != 4 || st.CQE != 9 ||
 		c.CQE() != 9 {
 		t.Errorf("counted: %+v", st)
@@ -206,13 +198,9 @@ func TestOutsideRefuses(t *testing.T) {
 		"a receive to the SRQ": shared, "a limit": srq.Modify(provider.SRQAttr{Limit: 1},
 			provider.SRQAttrLimit),
 	} {
-		if !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%s: %v, want EINVAL", what, err)
-		}
+		testkit.WantErr(t, what, err, syscall.EINVAL)
 	}
-	if err := c.Resize(20); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("a new size: %v, want ErrUnsupported", err)
-	}
+	testkit.WantErr(t, "a new size", c.Resize(20), errors.ErrUnsupported)
 	if _, init, err := q.Query(); err != nil || init.Recvs != provider.RecvSource(own) ||
 		init.SRQ != nil || init.Cap.MaxRecvSGE != 2 {
 		t.Errorf("the QP was made with %+v, %v", init, err)

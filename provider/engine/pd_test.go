@@ -17,11 +17,7 @@ const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite |
 func testPD(t testing.TB, d *device) *pd {
 	t.Helper()
 	p := testkit.Must(d.AllocPD())(t).(*pd)
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Errorf("closing the PD: %v", err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, p.Close()) })
 	return p
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestPhases tries to enter each phase from each: it is entered, or a graceful end has begun
@@ -75,9 +77,7 @@ func TestPhases(t *testing.T) {
 		names = append(names, fmt.Sprint(p))
 	}
 	slices.Sort(names)
-	if len(slices.Compact(names)) != int(phaseClosed)+1 {
-		t.Errorf("two phases have one name: %q", names)
-	}
+	testkit.Equal(t, "names of phases", len(slices.Compact(names)), int(phaseClosed)+1)
 }
 
 // TestPeerClosed: the peer's FIN may come in every phase, and changes none.

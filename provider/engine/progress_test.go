@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -76,28 +77,21 @@ func TestPollerServesOthers(t *testing.T) {
 		}
 		return p.polls - before
 	}
-	if n := polls(10 * policy.SomeMost); n != 10 {
-		t.Errorf("%d polls of other streams, which have nothing; want 10", n)
-	}
+	testkit.Equal(t, "polls of other streams, which have nothing", polls(10*policy.SomeMost), 10)
 	p.ready = 1
 	for polls(1) == 0 { // the poll that finds it
 	}
-	if n := polls(100); n != 100 {
-		t.Errorf("%d of 100 polls are of other streams, which have something", n)
-	}
+	testkit.Equal(t, "polls of other streams, which have something", polls(100), 100)
 	inGo := &cq{dev: d}
 	inGo.direct.Store(&[]*qp{{}})
 	before := p.polls
 	for range 10 * policy.SomeMost {
 		d.progress(inGo)
 	}
-	if n := p.polls - before; n != 10 {
-		t.Errorf("a goroutine polls %d times other streams, which have something; want 10", n)
-	}
+	testkit.Equal(t, "a goroutine's polls of others, which have something", p.polls-before, 10)
 	p.ready = 0
-	if n := polls(1 + 10*policy.SomeMost); n != 11 {
-		t.Errorf("%d polls of other streams, which have nothing any more; want 11", n)
-	}
+	testkit.Equal(t, "polls of other streams, which have nothing any more",
+		polls(1+10*policy.SomeMost), 11)
 }
 
 // TestDueAll: a poll of all streams is due after policy.SomeMost polls of some, and after
@@ -157,9 +151,7 @@ func TestPollsThatTakeReceive(t *testing.T) {
 			}
 		}
 		for i, p := range pollers {
-			if p.polls != c.polls {
-				t.Errorf("%s: %d polls of loop %d, want %d", c.name, p.polls, i, c.polls)
-			}
+			testkit.Equal(t, fmt.Sprintf("%s: polls of loop %d", c.name, i), p.polls, c.polls)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -48,9 +49,7 @@ func TestPostSendRefusals(t *testing.T) {
 			p.ORD = 0
 			story(t, Options{}, p, func(s *side, r *raw) {
 				n, err := s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}, c.wr, {Opcode: provider.WRSend}})
-				if n != 1 {
-					t.Errorf("%d were posted", n)
-				}
+				testkit.Equal(t, "posted", n, 1)
 				wantErr(t, err, c.want)
 				r.want("the one before", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 				r.wantIdle("and nothing after")
@@ -62,14 +61,10 @@ func TestPostSendRefusals(t *testing.T) {
 func TestPostRecvRefusals(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 2, MaxRecvSGE: 1}})
 	n, err := s.qp.PostRecv([]provider.RecvWR{{}, {SGList: make([]provider.SGE, 2)}})
-	if n != 1 {
-		t.Errorf("%d were posted", n)
-	}
+	testkit.Equal(t, "posted", n, 1)
 	wantErr(t, err, syscall.EINVAL)
 	n, err = s.qp.PostRecv(make([]provider.RecvWR, 2))
-	if n != 1 {
-		t.Errorf("%d were posted", n)
-	}
+	testkit.Equal(t, "posted", n, 1)
 	wantErr(t, err, syscall.ENOMEM)
 }
 
@@ -107,9 +102,7 @@ func TestFullQueue(t *testing.T) {
 			r.next("a Send")
 		}
 		n, err := s.qp.PostSend([]provider.SendWR{unsignalled, unsignalled})
-		if n != 1 {
-			t.Errorf("%d were posted, want 1: only the Send before the Read is over", n)
-		}
+		testkit.Equal(t, "posted, when only the Send before the Read is over", n, 1)
 		wantErr(t, err, syscall.ENOMEM)
 		r.next("a Send")
 		r.answer(q)
@@ -135,13 +128,11 @@ func TestInline(t *testing.T) {
 		clear(wrs[2].SGList)
 		clear(wrs)
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
-		if got := r.want("the Send", rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 1, 0, true)); string(got) != "inline payload" {
-			t.Errorf("%q", got)
-		}
+		got := r.want("the Send", rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 1, 0, true))
+		testkit.Equal(t, "the payload", string(got), "inline payload")
 		r.want("the Write", rdmap.WriteHeader(5, 6, true))
-		if got := r.want("the other Send", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)); string(got) != "edgather" {
-			t.Errorf("%q", got)
-		}
+		got = r.want("the other Send", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true))
+		testkit.Equal(t, "the payload", string(got), "edgather")
 	})
 }
 
@@ -237,9 +228,8 @@ func TestLongBatches(t *testing.T) {
 					r.next("a short Write")
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
-				if got := s.qp.stream.Load().tx.batch.Limit(); got != policy.BatchMost {
-					t.Errorf("batches of %d bytes, want %d", got, policy.BatchMost)
-				}
+				testkit.Equal(t, "bytes of batches", s.qp.stream.Load().tx.batch.Limit(),
+					policy.BatchMost)
 			})
 		})
 	}

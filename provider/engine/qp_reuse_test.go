@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -147,9 +145,7 @@ func TestReusedSendAfterRead(t *testing.T) {
 		s.noWC("the Send is not out")
 		o.gate <- struct{}{}
 		got := r.want("the Send, with the first MSN", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
-		if !bytes.Equal(got, o.b) {
-			s.t.Error("the Send has other bytes")
-		}
+		testkit.EqualBytes(s.t, "the Send", got, o.b)
 		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
 	})
 }
@@ -183,9 +179,7 @@ func TestReusedReceive(t *testing.T) {
 		testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 		s.recv(provider.RecvWR{WRID: 8})
 		r := s.connectRaw(network)
-		if err := s.qp.start(nil, params(true), nil); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("connected twice: %v", err)
-		}
+		testkit.WantErr(t, "connected twice", s.qp.start(nil, params(true), nil), syscall.EINVAL)
 		r.sendMsg(nil)
 		s.wantWC("the receive that is posted", provider.WC{WRID: 8, Opcode: provider.WCRecv})
 
@@ -238,9 +232,7 @@ func TestErrorMeetsConnect(t *testing.T) {
 		s.qp.enterError(nil, &ending{cause: errModified})
 		r.send(rdmap.WriteHeader(m.m.STag(), m.m.Addr(), true), make([]byte, 8))
 		r.wantFIN("the stream has ended")
-		if err := s.wantDown("the stream"); err != errModified {
-			t.Errorf("the stream ended with %v", err)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("the stream"), errModified)
 		m.untouched(0, 0)
 	})
 }

@@ -61,12 +61,8 @@ func TestCreateQPArguments(t *testing.T) {
 	if attr.State != provider.QPReset || granted.Type != provider.QPTypeRC {
 		t.Errorf("%+v %+v", attr, granted)
 	}
-	if err := c.Close(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("closing its CQ: %v", err)
-	}
-	if err := p.Close(); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("closing its PD: %v", err)
-	}
+	testkit.WantErr(t, "closing its CQ", c.Close(), syscall.EBUSY)
+	testkit.WantErr(t, "closing its PD", p.Close(), syscall.EBUSY)
 	testkit.OK(t, q.Close())
 	testkit.OK(t, q.Close())
 	_, _, err := q.Query()
@@ -168,9 +164,7 @@ func TestQPDisconnect(t *testing.T) {
 		}
 		s.qp.disconnect()
 		testkit.OK(t, r.c.CloseWrite())
-		if err := s.wantDown("the peer's FIN"); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("ended with %v", err)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("the peer's FIN"), os.ErrClosed)
 		s.wantWC("what is left is flushed", provider.WC{WRID: 101, Status: provider.WCWRFlushErr})
 		s.qp.disconnect()
 	})
@@ -358,15 +352,11 @@ func TestCloseFlushes(t *testing.T) {
 				wc[0].Status != provider.WCWRFlushErr {
 				t.Errorf("%d completions %+v", n, wc[:n])
 			}
-			if err := s.wantDown("the end"); !errors.Is(err, cause) {
-				t.Errorf("ended with %v, want %v", err, cause)
-			}
+			testkit.WantErr(t, "the end", s.wantDown("the end"), cause)
 			if cause != os.ErrClosed {
 				for r.read(patience) {
 				}
-				if !errors.Is(r.err, syscall.ECONNRESET) {
-					t.Errorf("the peer of an abort has read %v", r.err)
-				}
+				testkit.WantErr(t, "what the peer of an abort has read", r.err, syscall.ECONNRESET)
 				return
 			}
 			r.next("the FPDU under way")
@@ -411,12 +401,8 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 		testkit.OK(t, err)
 	}
 	err := q.start(mine, params(true), func(error) { t.Error("onDown is called") })
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("start: %v", err)
-	}
-	if n := s.dev.prog.batches.Lent(); n != 0 {
-		t.Errorf("%d batches are lent", n)
-	}
+	testkit.WantErr(t, "start", err, syscall.ENOSPC)
+	testkit.Equal(t, "batches that are lent", s.dev.prog.batches.Lent(), 0)
 	testkit.OK(t, mine.Close())
 	testkit.OK(t, theirs.Close())
 	testkit.OK(t, q.Close())

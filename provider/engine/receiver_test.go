@@ -33,9 +33,7 @@ func TestReadLimit(t *testing.T) {
 		{"very short FPDUs", 0, policy.BudgetLeast, 7, policy.ReadLeast},
 	} {
 		r := receiver{need: uint32(tc.need), r: 10, w: 10 + have, costShift: tc.costShift}
-		if got := r.readLimit(tc.budget); got != tc.want {
-			t.Errorf("%s: %d bytes, want %d", tc.name, got, tc.want)
-		}
+		testkit.Equal(t, tc.name, r.readLimit(tc.budget), tc.want)
 	}
 }
 
@@ -147,12 +145,9 @@ func TestCostlyReads(t *testing.T) {
 		{"very short ones", 2800, 100, 0, 5},
 	} {
 		r := receiver{costShift: tc.before}
-		if cost := r.costShift.Spent(tc.n, tc.fpdus, true); cost != tc.n+tc.fpdus*policy.FPDUCost {
-			t.Errorf("%s: a read costs %d", tc.name, cost)
-		}
-		if r.costShift != tc.costShift {
-			t.Errorf("%s: costShift is %d, want %d", tc.name, r.costShift, tc.costShift)
-		}
+		testkit.Equal(t, tc.name+": what a read costs", r.costShift.Spent(tc.n, tc.fpdus, true),
+			tc.n+tc.fpdus*policy.FPDUCost)
+		testkit.Equal(t, tc.name+": costShift", r.costShift, tc.costShift)
 	}
 }
 

@@ -187,9 +187,7 @@ func TestIdleMemory(t *testing.T) {
 		t.Errorf("%d bytes per idle QP", per)
 	}
 	t.Logf("%d bytes per idle QP, its stream included, its socket not", per)
-	if g := runtime.NumGoroutine(); g != goroutines {
-		t.Errorf("%d goroutines more", g-goroutines)
-	}
+	testkit.Equal(t, "goroutines", runtime.NumGoroutine(), goroutines)
 	for _, q := range qps {
 		q.stream.Store(nil)
 		testkit.OK(t, q.Close())

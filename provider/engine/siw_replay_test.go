@@ -199,9 +199,7 @@ func (p *player) play(r *recorded, later []recorded) {
 	case rdmap.OpWrite:
 		synctest.Wait()
 		time.Sleep(time.Second)
-		if m := p.regions[r.h.STag]; !bytes.Equal(octetsOf(m), r.payload) {
-			p.t.Errorf("siw's Write of %q placed %q", r.payload, octetsOf(m))
-		}
+		testkit.EqualBytes(p.t, "what siw's Write placed", octetsOf(p.regions[r.h.STag]), r.payload)
 	case rdmap.OpReadResponse:
 		wc := p.completion("our Read")
 		if m := p.regions[r.h.STag]; wc.Opcode != provider.WCRDMARead || !bytes.Equal(octetsOf(m), r.payload) {
@@ -265,9 +263,7 @@ func (p *player) want(what string, octets []byte) {
 		}
 		n += m
 	}
-	if !bytes.Equal(got, octets) {
-		p.t.Errorf("%s: the engine sends\n%x, siw sent\n%x", what, got, octets)
-	}
+	testkit.EqualBytes(p.t, what+": what the engine sends, and siw sent", got, octets)
 }
 
 // completion waits for one, which has to be a success.

@@ -25,11 +25,7 @@ func testSRQ(t testing.TB, p *pd, wr, sge int) *srq {
 	t.Helper()
 	r := testkit.Must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr,
 		MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Errorf("closing the SRQ: %v", err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, r.Close()) })
 	return r
 }
 
@@ -83,14 +79,10 @@ func TestSRQPost(t *testing.T) {
 	one := provider.RecvWR{WRID: 1, SGList: []provider.SGE{sge(m, 0, 8)}}
 	three := provider.RecvWR{SGList: make([]provider.SGE, 3)}
 	n, err := r.PostRecv([]provider.RecvWR{one, three, one})
-	if n != 1 {
-		t.Errorf("%d posted before one with too many SGEs", n)
-	}
+	testkit.Equal(t, "posted before one with too many SGEs", n, 1)
 	wantErr(t, err, syscall.EINVAL)
 	n, err = r.PostRecv([]provider.RecvWR{one, {}, one, one, one})
-	if n != 3 {
-		t.Errorf("%d of the remaining 3 places", n)
-	}
+	testkit.Equal(t, "posted to the remaining places", n, 3)
 	wantErr(t, err, syscall.ENOMEM)
 	if n, err = r.PostRecv(nil); n != 0 || err != nil {
 		t.Errorf("nothing: %d, %v", n, err)
@@ -122,18 +114,14 @@ func TestSRQModify(t *testing.T) {
 		"size good, limit beyond":  set(provider.SRQAttr{MaxWR: 16, Limit: 17}, both),
 		"limit good, size too low": set(provider.SRQAttr{MaxWR: 1, Limit: 1}, both),
 	} {
-		if provider.Errno(err) != syscall.EINVAL {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.Equal(t, name, provider.Errno(err), syscall.EINVAL)
 	}
-	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 1}) {
-		t.Errorf("after what was refused: %+v", got)
-	}
+	testkit.Equal(t, "the attributes after what was refused", testkit.Must(r.Query())(t),
+		provider.SRQAttr{MaxWR: 8, MaxSGE: 1})
 	testkit.OK(t, set(provider.SRQAttr{MaxSGE: 99}, 0))
 	testkit.OK(t, set(provider.SRQAttr{MaxWR: 9, Limit: 12}, both))
-	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 16, MaxSGE: 1, Limit: 12}) {
-		t.Errorf("resized: %+v", got)
-	}
+	testkit.Equal(t, "the attributes after Modify", testkit.Must(r.Query())(t),
+		provider.SRQAttr{MaxWR: 16, MaxSGE: 1, Limit: 12})
 	wantErr(t, set(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR), syscall.EINVAL) // the limit is beyond it
 }
 
@@ -190,9 +178,7 @@ func TestQPWithSRQ(t *testing.T) {
 	}
 	for _, wr := range []provider.RecvWR{{}, {SGList: make([]provider.SGE, 1)}} {
 		n, err := q.PostRecv([]provider.RecvWR{wr})
-		if n != 0 {
-			t.Errorf("%d receives posted to the QP", n)
-		}
+		testkit.Equal(t, "receives posted to the QP", n, 0)
 		wantErr(t, err, errHasSRQ)
 		wantErr(t, err, syscall.EINVAL)
 	}

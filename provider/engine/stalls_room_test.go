@@ -98,9 +98,8 @@ func TestPartsBehindObjects(t *testing.T) {
 			good.write(fpdu[40_000:])
 		}
 		time.Sleep(2 * time.Minute)
-		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d bytes are counted, and there are no parts", n)
-		}
+		testkit.Equal(t, "bytes that are counted, when there are no parts",
+			s.dev.prog.partOctets.Load(), 0)
 	})
 }
 
@@ -258,9 +257,8 @@ func TestCheckLeavesBusyStreams(t *testing.T) {
 			return st.sent() - before
 		}
 		for range 3 {
-			if n := sent(func() { watched.check(time.Now()) }); n != 0 {
-				s.t.Errorf("a check has sent %d bytes of a stream that moves, want none", n)
-			}
+			testkit.Equal(s.t, "what a check has sent of a stream that moves",
+				sent(func() { watched.check(time.Now()) }), 0)
 			if n := sent(func() { s.dev.poller.Poll() }); n == 0 {
 				s.t.Fatal("the poller has sent nothing; the stream is not put off")
 			}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -25,9 +26,7 @@ func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
 	case <-time.After(2 * limit):
 		s.t.Fatalf("%s: the connection lives %v later", what, 2*limit)
 	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		s.t.Errorf("%s: %v", what, err)
-	}
+	testkit.WantErr(s.t, what, err, os.ErrDeadlineExceeded)
 	if took := time.Since(began); took < limit || took > limit+limit/2 {
 		s.t.Errorf("%s: it took %v, the limit is %v", what, took, limit)
 	}
@@ -326,9 +325,8 @@ func TestPartsOfAll(t *testing.T) {
 		for _, q := range qps {
 			testkit.OK(t, q.Close())
 		}
-		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d bytes are counted, and there are no parts", n)
-		}
+		testkit.Equal(t, "bytes that are counted, when there are no parts",
+			s.dev.prog.partOctets.Load(), 0)
 	})
 }
 
@@ -394,9 +392,8 @@ func TestExcess(t *testing.T) {
 		{[]int64{1, 9, 5}, 14, 0},
 		{[]int64{4, 4, 4, 4}, 2, 3},
 	} {
-		if got := excess(slices.Clone(tc.counts), tc.over); got != tc.want {
-			t.Errorf("%v, %d too many: the level is %d, want %d", tc.counts, tc.over, got, tc.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("the level of %v, %d too many", tc.counts, tc.over),
+			excess(slices.Clone(tc.counts), tc.over), tc.want)
 	}
 }
 
@@ -416,9 +413,7 @@ func TestStallsAreForgotten(t *testing.T) {
 		w.mu.Lock()
 		n := len(w.known)
 		w.mu.Unlock()
-		if n != len(all) {
-			t.Errorf("%d streams are watched, want %d", n, len(all))
-		}
+		testkit.Equal(t, "streams that are watched", n, len(all))
 		for _, st := range all {
 			st.phase.Store(uint32(phaseFinished))
 		}

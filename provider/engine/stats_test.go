@@ -177,13 +177,9 @@ func TestStatsCQ(t *testing.T) {
 	if got = testkit.Must(s.cq.Stats())(t); got.Lost != 2 || got.LowestFree() != 0 {
 		t.Errorf("%+v", got)
 	}
-	if d := testkit.Must(s.dev.Stats())(t); d.CQLost != 2 {
-		t.Errorf("%+v", d)
-	}
+	testkit.Equal(t, "losses of all CQs", testkit.Must(s.dev.Stats())(t).CQLost, 2)
 	s.dev.log.draining.Wait()
-	if n := strings.Count(log.String(), "CQ overflow"); n != 1 {
-		t.Errorf("%d records of one overflow:\n%s", n, log)
-	}
+	testkit.Equal(t, "records of one overflow", strings.Count(log.String(), "CQ overflow"), 1)
 }
 
 // TestLogBound: a peer that causes any number of records gets logPerSecond of them a
@@ -274,9 +270,7 @@ func TestStatsFlushes(t *testing.T) {
 	if wc := b.poll(); wc.Status != provider.WCWRFlushErr {
 		t.Fatalf("the receive after it: %v", wc.Status)
 	}
-	if st := testkit.Must(b.qp.Stats())(t); st.FlushedRecvs != 1 {
-		t.Errorf("%d receives were flushed, want 1", st.FlushedRecvs)
-	}
+	testkit.Equal(t, "receives that were flushed", testkit.Must(b.qp.Stats())(t).FlushedRecvs, 1)
 
 	c, d := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{}, params(true))
 	sink, peer := c.reg(64, allRights), d.reg(64, allRights)

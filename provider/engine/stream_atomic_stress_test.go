@@ -56,13 +56,10 @@ func TestAtomicsAreAtomic(t *testing.T) {
 				last = got
 				for do(provider.WRAtomicCmpAndSwp, 1, 0, uint64(i+1)) != 0 {
 				}
-				if n := holders.Add(1); n != 1 {
-					t.Errorf("%d hold the lock", n)
-				}
+				testkit.Equal(t, "holders of the lock", holders.Add(1), 1)
 				holders.Add(-1)
-				if got := do(provider.WRAtomicCmpAndSwp, 1, uint64(i+1), 0); got != uint64(i+1) {
-					t.Errorf("the lock was %d's, not %d's", got, i+1)
-				}
+				testkit.Equal(t, "whose the lock was",
+					do(provider.WRAtomicCmpAndSwp, 1, uint64(i+1), 0), uint64(i+1))
 				// Fields of their own of one word.
 				wr.CompareAddMask = 0x8000800080008000
 				do(provider.WRMaskedAtomicFetchAdd, 2, 1<<(16*i), 0)
@@ -94,9 +91,7 @@ func TestAtomicsAreAtomic(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	<-served
-	if got := atomic.LoadUint64(&w[0]); got != uint64((qps+1)*rounds) {
-		t.Errorf("counted to %d, want %d", got, (qps+1)*rounds)
-	}
+	testkit.Equal(t, "the count", atomic.LoadUint64(&w[0]), uint64((qps+1)*rounds))
 	if got, want := atomic.LoadUint64(&w[2]), uint64(rounds)*0x0000_0001_0001_0001; got != want || w[1] != 0 {
 		t.Errorf("fields %#x, want %#x; lock %d", got, want, w[1])
 	}
@@ -144,9 +139,7 @@ func TestPerformAtomic(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if want := uint64(each*goroutines) * (1 + 1<<32); w[0] != want {
-		t.Errorf("%#x, want %#x", w[0], want)
-	}
+	testkit.Equal(t, "the word", w[0], uint64(each*goroutines)*(1+1<<32))
 }
 
 // TestExtensionsAllocateNothing: neither side allocates anything for atomic operations, but at the

@@ -118,14 +118,10 @@ func TestAtomicRequester(t *testing.T) {
 						got = sink.b[at : at+8]
 					}
 					binary.NativeEndian.PutUint64(old[:], 0xa0a1a2a3a4a5a6a0+uint64(i))
-					if !bytes.Equal(got, old[:]) {
-						t.Errorf("old value %d: % x", i, got)
-					}
+					testkit.EqualBytes(t, fmt.Sprint("old value ", i), got, old[:])
 				}
 				for _, at := range []int{8, 12, 19, 25, 29, 38, 47, 56} {
-					if sink.b[at] != 0xa5 {
-						t.Errorf("byte %d beside the sinks was written", at)
-					}
+					testkit.Equal(t, "a byte beside the sinks", sink.b[at], 0xa5)
 				}
 			})
 		})
@@ -185,9 +181,8 @@ func TestAtomicTarget(t *testing.T) {
 				r.wantOld("masked FetchAdd", 4, rdmap.AtomicResponse{ID: 10, Original: 0x8000000080000000})
 				r.wantOld("masked CmpSwap", 5, rdmap.AtomicResponse{ID: 11, Original: 1})
 				binary.NativeEndian.PutUint64(octet[:], 0x0ff1)
-				if got := r.want("the Read's response", rdmap.ReadResponseHeader(77, 0, true)); !bytes.Equal(got, octet[:]) {
-					t.Errorf("read % x, want % x", got, octet)
-				}
+				testkit.EqualBytes(t, "what was read",
+					r.want("the Read's response", rdmap.ReadResponseHeader(77, 0, true)), octet[:])
 				s.noWC("the program sees nothing")
 			})
 		})
@@ -206,9 +201,7 @@ func TestAtomicAlignmentIsOfMemory(t *testing.T) {
 		defer m.Close()
 		r.atomicReq(rdmap.FetchAdd(1, m.STag(), 5, 9, 0)) // 3 + 5 is aligned
 		r.wantOld("aligned in memory", 1, rdmap.AtomicResponse{ID: 1})
-		if w[1] != 9 {
-			t.Errorf("memory is %#x", w)
-		}
+		testkit.Equal(t, "the word", w[1], 9)
 		h := r.atomicReq(rdmap.FetchAdd(1, m.STag(), 8, 9, 0))
 		r.wantTerminate("aligned in its addresses only", fault{0, 2, 7}, &h, rdmap.AtomicRequestLen, nil)
 	})
@@ -267,9 +260,7 @@ func TestAtomicsAndReadsShareIRD(t *testing.T) {
 				s.wantTerm("one too many", false, 1, 2, 2)
 				r.next("the segment under way")
 				r.wantTerminate("no buffer for the request", fault{1, 2, 2}, &h, rdmap.AtomicRequestLen, nil)
-				if w[0] != 3 {
-					t.Errorf("%d were performed", w[0])
-				}
+				testkit.Equal(t, "operations that were performed", w[0], 3)
 				return
 			}
 			for last := false; !last; {
@@ -295,9 +286,7 @@ func TestAtomicRightAndCap(t *testing.T) {
 		s := newSide(t, Options{Extensions: on, Network: memnet.New(nil)}, sideOptions{})
 		m, _ := s.words(1, atomicRights)
 		a := testkit.Must(s.dev.Query())(t)
-		if got := m.Access()&provider.AccessRemoteAtomic != 0; got != on {
-			t.Errorf("extensions %v: granted %v", on, got)
-		}
+		testkit.Equal(t, "the right is granted", m.Access()&provider.AccessRemoteAtomic != 0, on)
 		if got := a.AtomicCap == provider.AtomicHCA; got != on || !on && a.AtomicCap != provider.AtomicNone {
 			t.Errorf("extensions %v: %v", on, a.AtomicCap)
 		}
@@ -337,9 +326,7 @@ func TestBadAtomicRequests(t *testing.T) {
 				}
 				for _, words := range [][]uint64{w, v, theirs} {
 					for _, word := range words {
-						if word != 0 {
-							t.Errorf("memory was changed: %#x", words)
-						}
+						testkit.Equal(t, "a word that was not to be changed", word, 0)
 					}
 				}
 				testkit.OK(t, foreign.Close())

@@ -109,9 +109,7 @@ func sendFromObject(t *testing.T, message string, size int, crc, markers bool) *
 func (x *fromObject) wantGiven(what string) {
 	x.a.t.Helper()
 	synctest.Wait()
-	if n := x.a.dev.prog.ahead.Load(); n != 0 {
-		x.a.t.Errorf("%s: %d pieces are read ahead", what, n)
-	}
+	testkit.Equal(x.a.t, what+": pieces that are read ahead", x.a.dev.prog.ahead.Load(), 0)
 }
 
 // TestObjectReadAhead: of a long message several pieces are asked for at once, one
@@ -144,9 +142,7 @@ func TestObjectReadAhead(t *testing.T) {
 								t.Fatalf("%d more calls while the first has no answer", len(more))
 							}
 						}
-						if !bytes.Equal(before, x.dst.b) {
-							t.Fatal("something was sent past bytes that are not there")
-						}
+						testkit.EqualBytes(t, "the peer's bytes", before, x.dst.b)
 						waiting[0].answer <- nil
 						waiting = x.o.take()
 						if len(waiting) > 0 && waiting[0].off != next {
@@ -156,13 +152,9 @@ func TestObjectReadAhead(t *testing.T) {
 					if most != objectReads || next != size {
 						t.Errorf("%d calls at once, up to byte %d", most, next)
 					}
-					if wc := x.peer.poll(); wc.Status != provider.WCSuccess {
-						t.Errorf("it ended with %v", wc.Status)
-					}
+					testkit.Equal(t, "the status", x.peer.poll().Status, provider.WCSuccess)
 					synctest.Wait()
-					if !bytes.Equal(x.dst.b, x.o.b) {
-						t.Error("other bytes")
-					}
+					testkit.EqualBytes(t, "what has come", x.dst.b, x.o.b)
 					x.wantGiven("it is sent")
 					if n := len(x.a.dev.chunks.All()); n < objectReads {
 						t.Errorf("%d chunks are back", n)
@@ -216,16 +208,13 @@ func TestObjectReadAheadFails(t *testing.T) {
 					if message == "response" {
 						status = provider.WCRemOpErr
 					}
-					if wc := x.peer.poll(); wc.Status != status {
-						t.Errorf("it completed with %v, want %v", wc.Status, status)
-					}
+					testkit.Equal(t, "the status", x.peer.poll().Status, status)
 					var theirs *provider.TerminateError
 					if err := x.b.wantDown("the peer's end"); !errors.As(err, &theirs) || !theirs.Remote {
 						t.Errorf("the peer's end ended with %v", err)
 					}
-					if !bytes.Equal(x.dst.b[:fails], x.o.b[:fails]) {
-						t.Error("what is before the failure is not there")
-					}
+					testkit.EqualBytes(t, "what is before the failure", x.dst.b[:fails],
+						x.o.b[:fails])
 					x.dst.untouched(0, fails)
 					x.wantGiven("it has failed")
 				})
@@ -318,13 +307,9 @@ func TestObjectMULPDUChanges(t *testing.T) {
 						c.answer <- nil
 					}
 				}
-				if wc := x.peer.poll(); wc.Status != provider.WCSuccess {
-					t.Errorf("it ended with %v: %v", wc.Status, x.peer.qp.Cause())
-				}
+				testkit.Equal(t, "the status", x.peer.poll().Status, provider.WCSuccess)
 				synctest.Wait()
-				if !bytes.Equal(x.dst.b, x.o.b) {
-					t.Error("other bytes")
-				}
+				testkit.EqualBytes(t, "what has come", x.dst.b, x.o.b)
 			})
 		})
 	}

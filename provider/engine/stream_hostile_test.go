@@ -79,9 +79,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 			}
 		}
 		for range len(stuck) * wrs {
-			if wc := s.poll(); wc.Status != provider.WCWRFlushErr {
-				t.Errorf("completion %+v", wc)
-			}
+			testkit.Equal(t, "the status", s.poll().Status, provider.WCWRFlushErr)
 		}
 		s.wantServed("others are served afterwards", good)
 	})
@@ -131,9 +129,8 @@ func TestFloods(t *testing.T) {
 					}
 				}
 				time.Sleep(time.Hour)
-				if ended := q.getState() == provider.QPErr; ended != tc.ends {
-					t.Errorf("the QP is in %s, cause %v", q.getState(), q.Cause())
-				}
+				testkit.Equal(t, "the connection has ended", q.getState() == provider.QPErr,
+					tc.ends)
 				for n := 0; ; { // of the flooded QP
 					var wc [16]provider.WC
 					if n = testkit.Must(s.cq.Poll(wc[:]))(t); n == 0 {

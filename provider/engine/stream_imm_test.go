@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"syscall"
@@ -73,9 +72,7 @@ func TestImmediateOnTheWire(t *testing.T) {
 						}
 						got, last = append(got, payload...), h.Last
 					}
-					if !bytes.Equal(got, want) {
-						t.Errorf("%s: bytes differ", what)
-					}
+					testkit.EqualBytes(t, what, got, want)
 				}
 				wantWrite("a short Write", 70, src.b[:20])
 				wantImm("what goes with it", "0102030400000000", false)
@@ -153,9 +150,7 @@ func TestImmediateReceived(t *testing.T) {
 				s.wantWC("after a Write",
 					provider.WC{WRID: 1, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 7,
 						ByteLen: 100})
-				if !bytes.Equal(dst.b[100:200], payload[100:200]) {
-					t.Error("the Write is not in place")
-				}
+				testkit.EqualBytes(t, "the Write", dst.b[100:200], payload[100:200])
 				for at := 200; at < 20000; at += 900 {
 					write(at, min(at+900, 20000), at+900 >= 20000)
 				}
@@ -163,9 +158,7 @@ func TestImmediateReceived(t *testing.T) {
 				s.wantWC("after a long Write",
 					provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 8,
 						ByteLen: 19800})
-				if !bytes.Equal(dst.b[200:], payload[200:]) {
-					t.Error("the long Write is not in place")
-				}
+				testkit.EqualBytes(t, "the long Write", dst.b[200:], payload[200:])
 				// All at once, as one read of the socket brings it.
 				var octets []byte
 				add := func(h ddp.Header, p []byte) { octets = append(octets, r.fpdu(h, p)...) }
@@ -338,9 +331,7 @@ func TestImmediateTakesFromSRQ(t *testing.T) {
 			{WRID: 7, Opcode: provider.WCRecv, Flags: provider.WCWithImm, Imm: 5, QPN: q.qpn},
 			{WRID: 8, Opcode: provider.WCRecvRDMAWithImm, Flags: provider.WCWithImm, Imm: 6, QPN: q.qpn},
 		} {
-			if got := s.poll(); got != want {
-				t.Errorf("%+v, want %+v", got, want)
-			}
+			testkit.Equal(t, "the completion", s.poll(), want)
 		}
 		h := peer.imm(false, 1)
 		peer.wantTerminate("the SRQ is empty", fault{1, 2, 2}, &h, rdmap.ImmediateLen, nil)

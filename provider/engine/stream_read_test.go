@@ -107,9 +107,7 @@ func TestIRD(t *testing.T) {
 			ask(i)
 		}
 		time.Sleep(time.Millisecond)
-		if n := s.qp.stream.Load().inbound.Len(); n != 4 {
-			t.Errorf("%d requests wait", n)
-		}
+		testkit.Equal(t, "requests that wait", s.qp.stream.Load().inbound.Len(), 4)
 		h := ask(4)
 		s.wantTerm("the fifth", false, 1, 2, 2)
 		r.next("the segment under way")
@@ -153,9 +151,7 @@ func TestResponses(t *testing.T) {
 					got = append(got, payload...)
 					last = h.Last
 				}
-				if !bytes.Equal(got, src.b) {
-					t.Error("bytes differ")
-				}
+				testkit.EqualBytes(t, "the response", got, src.b)
 				r.want("the empty response", rdmap.ReadResponseHeader(78, 79, true))
 			})
 		})
@@ -199,9 +195,8 @@ func sourceGoes(s *side, r *raw) {
 			h := rdmap.ReadRequestHeader(1)
 			left := q.Advance(uint32(done))
 			want := rdmap.NewTerminate(rdmap.ErrReadInvalidSTag, &h, h.Len()+rdmap.ReadRequestLen, &left)
-			if !bytes.Equal(payload, want.AppendTo(nil)) {
-				s.t.Errorf("Terminate after %d bytes: % x, want % x", done, payload, want.AppendTo(nil))
-			}
+			testkit.EqualBytes(s.t, fmt.Sprintf("the Terminate after %d bytes", done), payload,
+				want.AppendTo(nil))
 			break
 		}
 		if !bytes.Equal(payload, sent[done:done+len(payload)]) {

@@ -99,9 +99,8 @@ func TestInitiatorSendsRTR(t *testing.T) {
 					r.want("an empty Write", rdmap.WriteHeader(0, 0, true))
 				case mpa.RTRRead:
 					payload := r.want("an empty Read", rdmap.ReadRequestHeader(1))
-					if q := testkit.Must(rdmap.ParseReadRequest(payload))(t); q.Size != 0 {
-						t.Errorf("a Read of %d bytes", q.Size)
-					}
+					testkit.Equal(t, "the bytes of the Read",
+						testkit.Must(rdmap.ParseReadRequest(payload))(t).Size, 0)
 					r.send(rdmap.ReadResponseHeader(0, 0, true), nil)
 				}
 				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
@@ -153,20 +152,16 @@ func converse(s *side, r *raw) conversation {
 			}
 			order = append(order, wc.WRID)
 		}
-		if want := []uint64{10, 1, 11}; fmt.Sprint(order) != fmt.Sprint(want) {
-			s.t.Errorf("completions of %v, want %v", order, want)
-		}
+		testkit.Equal(s.t, "the order of completions", fmt.Sprint(order),
+			fmt.Sprint([]uint64{10, 1, 11}))
 		got := r.want("the response", rdmap.ReadResponseHeader(5, 6, true))
-		if !bytes.Equal(got, data[95:105]) {
-			s.t.Error("the response's bytes differ")
-		}
+		testkit.EqualBytes(s.t, "the response", got, data[95:105])
 		for _, c := range []struct {
 			m          *region
 			off, n, at int
 		}{{dst, 3, 148, 3}, {recv, 0, 100, 0}, {recv, 150, 100, 100}, {sink, 0, 100, 0}, {sink, 150, 150, 100}} {
-			if !bytes.Equal(c.m.b[c.off:c.off+c.n], data[c.at:c.at+c.n]) {
-				s.t.Errorf("bytes %d to %d differ", c.off, c.off+c.n)
-			}
+			testkit.EqualBytes(s.t, fmt.Sprintf("bytes %d to %d", c.off, c.off+c.n),
+				c.m.b[c.off:c.off+c.n], data[c.at:c.at+c.n])
 		}
 		dst.untouched(3, 151)
 		recv.untouched(0, 250)
@@ -420,9 +415,7 @@ func TestInvalidate(t *testing.T) {
 		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.STag(), 1, 2, true), []byte{3, 4})
 		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4,
 			Flags: provider.WCWithInv, InvalidatedRKey: m.m.STag()})
-		if !bytes.Equal(m.b, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5, 8, 9}) {
-			t.Errorf("region % x", m.b)
-		}
+		testkit.EqualBytes(t, "the region", m.b, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5, 8, 9})
 		h := rdmap.WriteHeader(m.m.STag(), m.to(0), true)
 		r.send(h, []byte{1})
 		r.wantTerminate("the STag is gone", fault{1, 1, 0}, &h, 1, nil)
@@ -438,9 +431,7 @@ func TestPeerClosesAndReadsNothing(t *testing.T) {
 		src := s.reg(1000, 0)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{src.sge(0, 1000)}})
 		testkit.OK(t, r.c.CloseWrite())
-		if err := s.wantDown("FIN"); !errors.Is(err, io.EOF) {
-			t.Errorf("ended with %v", err)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("FIN"), io.EOF)
 		s.wantWC("the Send is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
 		time.Sleep(2 * time.Second)
 		if !resets.Load() {

@@ -320,9 +320,7 @@ func (s *scene) wantFlushed(first, read provider.WCStatus) {
 	s.wantWC("the receive concerned", provider.WC{WRID: 100, Status: first})
 	s.wantWC("the other receive", provider.WC{WRID: 101, Status: provider.WCWRFlushErr})
 	s.noWC("each once")
-	if state := s.qp.getState(); state != provider.QPErr {
-		s.t.Errorf("state %v", state)
-	}
+	testkit.Equal(s.t, "the state", s.qp.getState(), provider.QPErr)
 }
 
 // TestBadCRC: one wrong bit anywhere in an FPDU ends the stream with 2/0/2, and

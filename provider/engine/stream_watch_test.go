@@ -136,9 +136,7 @@ func TestCannotWatch(t *testing.T) {
 		o.gate <- struct{}{}
 		synctest.Wait()
 		testkit.OK(t, om.Close())
-		if err := s.wantDown("an object has stored"); !errors.Is(err, refused) {
-			t.Errorf("ended with %v", err)
-		}
+		testkit.WantErr(t, "the end", s.wantDown("an object has stored"), refused)
 		r.wantReset("the peer's end")
 	})
 }
@@ -184,7 +182,5 @@ func TestTxMuIsGivenBack(t *testing.T) {
 			})
 		}
 	}
-	if found != 2 {
-		t.Errorf("%d places release tx.mu, want 2", found)
-	}
+	testkit.Equal(t, "places that release tx.mu", found, 2)
 }

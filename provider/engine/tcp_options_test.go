@@ -38,9 +38,7 @@ func TestTCPOptions(t *testing.T) {
 		{Options{TCP: transport.TCPOptions{LocalReceiveBuffer: -1, LocalSendBuffer: -1}}, none},
 	} {
 		d := testkit.Must(New(&tc.opts).Open(""))(t).(*device)
-		if got := d.opts.Network.(*transport.TCP).Options(); got != tc.want {
-			t.Errorf("options %+v, want %+v", got, tc.want)
-		}
+		testkit.Equal(t, "the options", d.opts.Network.(*transport.TCP).Options(), tc.want)
 		testkit.OK(t, d.Close())
 	}
 	_, err := New(&Options{TCP: transport.TCPOptions{CongestionControl: "no-such-thing"}}).Open("")

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -113,9 +114,8 @@ func TestFaultBehindShortMessages(t *testing.T) {
 		s.send(good, good, good, good, good, bad, good)
 		for range 5 {
 			s.wantWC("before the fault", provider.WC{Opcode: provider.WCRDMAWrite})
-			if payload := r.want("before the fault", rdmap.WriteHeader(5, 6, true)); !bytes.Equal(payload, src.b) {
-				t.Errorf("payload % x", payload)
-			}
+			testkit.EqualBytes(t, "the payload",
+				r.want("before the fault", rdmap.WriteHeader(5, 6, true)), src.b)
 		}
 		s.wantWC("the fault", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
 		s.wantWC("after it", provider.WC{Status: provider.WCWRFlushErr})
@@ -185,9 +185,8 @@ func TestRunOfWrites(t *testing.T) {
 					s.dev.poller.Poll()
 					synctest.Wait()
 				}
-				if want := bytes.Join(w.payload[:good], nil); !bytes.Equal(w.dst.b[:good*n], want) {
-					t.Error("not all that came before is in the region")
-				}
+				testkit.EqualBytes(t, "what came before", w.dst.b[:good*n],
+					bytes.Join(w.payload[:good], nil))
 				w.dst.untouched(0, good*n)
 				w.other.untouched(0, 0)
 			})
@@ -280,8 +279,6 @@ func TestShortFillsBatch(t *testing.T) {
 		a.send(provider.SendWR{Opcode: provider.WRSend})
 		a.spin(1)
 		b.spin(1)
-		if !bytes.Equal(src.b, dst.b) {
-			t.Errorf("%d bytes: what was placed differs", size)
-		}
+		testkit.EqualBytes(t, fmt.Sprintf("what was placed of %d bytes", size), src.b, dst.b)
 	}
 }

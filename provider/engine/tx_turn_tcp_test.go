@@ -3,7 +3,7 @@
 package engine
 
 import (
-	"bytes"
+	"fmt"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -41,9 +41,8 @@ func TestTurnsGoOn(t *testing.T) {
 				})
 				a.spin(1)
 			}
-			if !bytes.Equal(mine.b, theirs.b) {
-				t.Errorf("%v, spinning %v: bytes differ", op, spin)
-			}
+			testkit.EqualBytes(t, fmt.Sprintf("the bytes of %v, spinning %v", op, spin), mine.b,
+				theirs.b)
 		}
 	}
 }

@@ -310,9 +310,7 @@ func TestDribble(t *testing.T) {
 		r.write(fpdu[20<<10+octets:])
 		for s.dev.poller.Poll() > 0 {
 		}
-		if st.keeps().part != 0 {
-			t.Error("the whole FPDU has come, but a part of it is kept")
-		}
+		testkit.Equal(t, "the part that is kept when the whole FPDU has come", st.keeps().part, 0)
 	})
 }
 
