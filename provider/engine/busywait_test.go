@@ -15,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -329,5 +332,52 @@ func TestPollNetpoller(t *testing.T) {
 	case <-done:
 	case <-time.After(patience):
 		t.Fatal("a goroutine in pollNetpoller waits for a token that another has taken")
+	}
+}
+
+// TestTimerOfManyQPs: if all Ps compute, the timer's goroutine transmits the deferred posts of many
+// QPs as soon as it runs. It yields after a turn, not after each QP, because that would take 100 ms
+// of computing and more, instead of 20 to 60. The time that others have the CPU does not count.
+func TestTimerOfManyQPs(t *testing.T) {
+	const n, most = 64, 80 * time.Millisecond
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	testkit.Once(t, func() error {
+		_, _, qps := waitingQPs(t, transport.NewTCP(nil), tcpAddr, n, signalledSend(), nil)
+		first, last := time.Duration(0), time.Duration(0)
+		for began := time.Now(); time.Since(began) < patience; { // it computes
+			sent := 0
+			for _, s := range qps {
+				if s.qp.sq.free.Load() == 3 {
+					sent++
+				}
+			}
+			if sent > 0 && first == 0 {
+				first = cpuTime(t)
+			}
+			if sent == n {
+				last = cpuTime(t)
+				break
+			}
+		}
+		if last == 0 || last-first > most {
+			return fmt.Errorf("between the first QP that has sent and the last were %v of computing", last-first)
+		}
+		return nil
+	})
+}
+
+// TestLoopsOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than
+// an eighth of the descriptors that the process may have, so that connections have theirs.
+func TestLoopsOfFewDescriptors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(40))
+	var old unix.Rlimit
+	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	defer func() { testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+	for files, want := range map[uint64]int{16: 1, 64: 2, 256: 8, 1024: policy.MostLoops} {
+		testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: old.Max}))
+		var o Options
+		testkit.OK(t, o.complete())
+		testkit.Equal(t, fmt.Sprintf("progress goroutines for %d descriptors", files),
+			o.ProgressGoroutines, want)
 	}
 }

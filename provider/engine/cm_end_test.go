@@ -6,10 +6,16 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/cm"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // wantDisconnected expects the end of a connection on both sides, once.
@@ -189,5 +195,186 @@ func TestEventChannel(t *testing.T) {
 		testkit.WantErr(t, "Next in progress", <-waiting, os.ErrClosed)
 		wantErr(t, errOf(ch.Next(t.Context())), os.ErrClosed)
 		wantErr(t, errOf(ch.CreateID(nil)), os.ErrClosed)
+	})
+}
+
+// TestConnectOrder: a listener reports the requests of a program in the order of its calls of
+// Connect. Programs number the connections of both ends by it, because siw keeps it.
+func TestConnectOrder(t *testing.T) {
+	const rounds, each = 20, 16
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	for range rounds {
+		var clients []*cm.ID
+		for range each {
+			clients = append(clients, w.active.routed(l.LocalAddr()))
+		}
+		for i, c := range clients {
+			testkit.OK(t, c.Connect(provider.ConnParam{PrivateData: []byte{byte(i)}}))
+		}
+		var requests []*cm.ID
+		for i := range each {
+			r, param := w.server.wantRequest("a request", l)
+			if got := param.PrivateData[0]; int(got) != i {
+				t.Fatalf("request %d is that of call %d", i, got)
+			}
+			requests = append(requests, r)
+		}
+		for _, r := range requests {
+			testkit.OK(t, r.Reject(nil))
+			w.server.closeID(r)
+		}
+		for _, c := range clients {
+			w.active.closeID(c)
+		}
+		for _, h := range []*cmHost{w.server, w.active} {
+			for more := true; more; {
+				_, more = cm.Poll(h.ch)
+			}
+		}
+	}
+}
+
+// TestResolveOrder: the events of ResolveAddr and ResolveRoute come in the order of the calls.
+func TestResolveOrder(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	ids := make([]*cm.ID, 16)
+	for i := range ids {
+		ids[i] = w.active.id()
+		testkit.OK(t, ids[i].ResolveAddr(netip.AddrPort{}, l.LocalAddr(), time.Second))
+	}
+	for _, id := range ids {
+		w.active.want("address", id, provider.CMAddrResolved, 0)
+	}
+	for _, id := range ids {
+		testkit.OK(t, id.ResolveRoute(time.Second))
+	}
+	for _, id := range ids {
+		w.active.want("route", id, provider.CMRouteResolved, 0)
+	}
+}
+
+// TestConnectOrderBesideSilence: connections of the same host that say nothing hold no request up,
+// and one that has said nothing for long does not count for the order any more.
+func TestConnectOrderBesideSilence(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{StartupTimeout: patience}, false)
+	l := w.server.listen()
+	first := w.dialRaw(l.LocalAddr())
+	waitFor(t, "the first one counts as silent", func() bool {
+		return cm.Silent(l) == 1
+	})
+	for range 2 * cm.OvertakenMost {
+		p := w.request(l)
+		r, _ := w.server.wantRequest("a request after the silent connection", l)
+		p.abort()
+		w.server.closeID(r)
+	}
+	first.send(rawRequest(nil))
+	r, _ := w.server.wantRequest("the request of the silent connection", l)
+	w.server.closeID(r)
+}
+
+// TestAnsweredWithinTheCall: when Accept returns, the QP is in RTS and the peer has the Reply, and
+// when Reject returns, the peer has it, too. Programs post or exit at once.
+func TestAnsweredWithinTheCall(t *testing.T) {
+	w := newCMWorld(t, transport.NewTCP(nil), tcpAddr, Options{}, false)
+	l := w.server.listen()
+	const calls = 100
+	late := 0 // on a busy host the kernel may leave a packet to another thread
+	for i := range calls {
+		p := w.request(l)
+		r, _ := w.server.wantRequest("a request", l)
+		if i%2 == 0 {
+			testkit.OK(t, r.Accept(provider.ConnParam{}))
+			testkit.Equal(t, "the QP's state after Accept", qpOf(r).getState(), provider.QPRTS)
+		} else {
+			testkit.OK(t, r.Reject(nil))
+		}
+		var b [mpa.MaxFrameLen]byte
+		if n, _ := p.conn.Readv([][]byte{b[:]}); n == 0 {
+			late++
+		}
+		p.abort()
+		if i%2 == 0 {
+			w.server.want("accepted", r, provider.CMEstablished, 0)
+			w.server.want("the peer has left", r, provider.CMDisconnected, 0)
+		}
+		w.server.closeID(r)
+	}
+	if late > calls/10 {
+		t.Errorf("%d of %d Replies had not come when the call returned", late, calls)
+	}
+}
+
+// TestConnectionsThatComeGiveWay: what has arrived for other connections is received between
+// the steps of one that comes, though nobody else does that.
+func TestConnectionsThatComeGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
+		client, server := w.established()
+		waiting := func() int64 { return w.server.cq.(*cq).seen.Load() }
+		w.server.dev.prog.cancel() // from here on only connections that come call the poller
+		<-w.server.dev.prog.ended
+		testkit.Must(qpOf(server).PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		testkit.Must(qpOf(client).PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
+		synctest.Wait()
+		testkit.Equal(t, "completions before anybody has called the poller", waiting(), 0)
+		p := w.dialRaw(server.LocalAddr())
+		synctest.Wait()
+		testkit.Equal(t, "completions after a connection has come", waiting(), 1)
+		p.abort()
+	})
+}
+
+// TestStepsAtOnce: connections wait for those that take a step, whatever the step is, and each
+// gives its place back.
+func TestStepsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opts := Options{CloseTimeout: time.Hour}
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", opts, true)
+		l := w.server.listen()
+		steps := w.server.dev.prog.steps
+		blocked := func(what string, do func(), done func() bool) {
+			t.Helper()
+			for range policy.StepsAtOnce {
+				steps <- struct{}{}
+			}
+			do()
+			w.moment()
+			if done() {
+				t.Errorf("%s: it did not wait for the steps of others", what)
+			}
+			for range policy.StepsAtOnce {
+				<-steps
+			}
+			w.moment()
+			if n := len(steps); !done() || n != 0 {
+				t.Errorf("%s: done %v, and %d steps are not over", what, done(), n)
+			}
+		}
+		event := func() bool { return cm.Events(w.server.ch) > 0 }
+		come := func() *rawPeer { return w.request(l) }
+		var p *rawPeer
+		blocked("a request", func() { p = come() }, event)
+		server, _ := w.server.wantRequest("a request", l)
+		blocked("accepting it", func() {
+			testkit.OK(t, cm.AcceptLater(server, provider.ConnParam{}))
+		}, event)
+		w.server.want("accepted", server, provider.CMEstablished, 0)
+		p.abort()
+		w.server.want("ended", server, provider.CMDisconnected, 0)
+		come()
+		server, _ = w.server.wantRequest("another", l)
+		left := func(n int) func() bool {
+			return func() bool { return w.server.dev.closing.len() == n }
+		}
+		blocked("rejecting it", func() { testkit.OK(t, cm.RejectLater(server, nil)) }, left(1))
+		p = come()
+		w.moment()
+		blocked("its peer leaves", func() { p.abort() }, func() bool { return !event() })
+		come()
+		server, _ = w.server.wantRequest("the last", l)
+		blocked("closing an id", func() { go w.server.closeID(server) }, left(2))
 	})
 }

@@ -1,16 +1,19 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/policy"
 	"github.com/govs-rdma/govs/provider/engine/transport"
-	"go.uber.org/goleak"
 )
 
 // children are the second processes of tests that have two, by the environment variable that has
@@ -99,4 +102,157 @@ func unwired(t testing.TB) *device {
 	d := testkit.Must(New(&Options{Network: noNetwork{}}).Open(""))(t).(*device)
 	t.Cleanup(func() { testkit.OK(t, d.Close()) })
 	return d
+}
+
+// What tests fill memory with, and how they see that it has not changed. Their loops over single
+// bytes have taken a good part of the time of tests under the race detector, which would note each
+// of them. So these do not tell it of single bytes, but, with copy, of all at once.
+
+// freshOctet is what memory is filled with that nobody has written to.
+const freshOctet = 0xa5
+
+var freshOctets = bytes.Repeat([]byte{freshOctet}, 16<<10)
+
+// freshen makes all bytes of b fresh.
+func freshen(b []byte) {
+	for len(b) > 0 {
+		b = b[copy(b, freshOctets):]
+	}
+}
+
+// isFresh reports whether all bytes of b are.
+func isFresh(b []byte) bool {
+	var got [16 << 10]byte
+	for len(b) > 0 {
+		n := copy(got[:], b)
+		if !bytes.Equal(got[:n], freshOctets[:n]) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+// pattern fills b so that no two places look alike for long.
+func pattern(b []byte, seed int) {
+	patternUnseen(b, seed)
+	copy(b, b) // for the race detector
+}
+
+//go:norace
+func patternUnseen(b []byte, seed int) {
+	x := uint32(seed)*2654435761 + 12345
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+}
+
+// fillPattern fills b with bytes that follow from seed.
+func fillPattern(b []byte, seed uint64) {
+	fillUnseen(b, seed)
+	copy(b, b) // for the race detector
+}
+
+//go:norace
+func fillUnseen(b []byte, seed uint64) {
+	x := seed*0x9e3779b97f4a7c15 + 1
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x)
+	}
+}
+
+// What tests see of a stream. Only these functions know which part of it stores what, and under
+// which lock, so a change of the layout changes no test.
+
+// alone calls f with the locks of both sides, so neither side moves meanwhile.
+func (s *stream) alone(f func()) {
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	f()
+}
+
+// replaceConn makes the stream use the Conn that wrap makes of its own. It is written without
+// records.
+func (s *stream) replaceConn(wrap func(transport.Conn) transport.Conn) {
+	s.alone(func() { s.conn, s.tx.records = wrap(s.conn), nil })
+}
+
+// sent returns how many bytes the socket has taken.
+func (s *stream) sent() uint64 { return s.tx.moved.Load() }
+
+// full reports whether the socket was full, and the poller watches for room.
+func (s *stream) full() bool { return s.tx.blocked.Load() }
+
+// receivedFPDUs returns how many FPDUs were received. No other goroutine receives.
+func (s *stream) receivedFPDUs() int { return int(s.rx.received) }
+
+// receivedBytes returns how many bytes of FPDUs were received. No other goroutine receives.
+func (s *stream) receivedBytes() uint64 { return s.rx.fpdu.Pos() }
+
+// keeps is what the receive side of a stream keeps between turns.
+type keeps struct {
+	part    int  // capacity of the part of an FPDU that was moved out of a context; 0 without one
+	context bool // a receive context
+	storing bool // the segments that an object stores
+}
+
+func (s *stream) keeps() keeps {
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	k := keeps{context: s.rx.c != nil, storing: s.rx.storing()}
+	if s.rx.part != nil {
+		k.part = cap(s.rx.part.b)
+	}
+	return k
+}
+
+// holdsBuffers reports whether the stream has a batch, a receive context or a part.
+func (s *stream) holdsBuffers() bool {
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	return s.tx.b != nil || s.rx.c != nil || s.rx.part != nil
+}
+
+// idleness is what a stream still has to do, and what it keeps.
+type idleness struct {
+	unsent, reads, unreported int
+	batch, context            bool
+}
+
+func (s *stream) idle() idleness {
+	s.rx.mu.Lock()
+	defer s.rx.mu.Unlock()
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	sq := &s.q.sq
+	sq.done.Lock()
+	defer sq.done.Unlock()
+	tail := sq.tail.Load()
+	return idleness{
+		unsent: int(tail - s.tx.next), reads: s.outstanding.Len(), unreported: int(tail - sq.head),
+		batch: s.tx.b != nil, context: s.rx.c != nil,
+	}
+}
+
+// pins returns what the transmit side of a stream holds for a socket that is full.
+func (s *stream) pins() (batch, octets int) {
+	s.tx.mu.Lock()
+	defer s.tx.mu.Unlock()
+	if s.tx.b != nil {
+		batch = 1
+		chunks, _ := s.tx.b.Copied()
+		octets = chunks * policy.Chunk
+	}
+	if s.tx.held != nil {
+		octets += s.tx.held.Len()
+	}
+	return batch, octets
 }

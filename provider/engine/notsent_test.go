@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -247,5 +249,76 @@ func TestShortReadsWaitInTheEngine(t *testing.T) {
 			}
 			r.wantFew(fpdu)
 		})
+	}
+}
+
+// TestTCPOptions: the sockets get the program's options (package transport asks the kernel for
+// each), and those that the engine has of its own: with CRC segments of a multiple of four bytes,
+// and buffers for connections within the host. Open reports what can't be, by name.
+func TestTCPOptions(t *testing.T) {
+	set := transport.TCPOptions{
+		CongestionControl: "reno", SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10, DSCP: 8, Device: "lo",
+		KeepAlive: transport.KeepAlive{Idle: time.Minute}, UserTimeout: time.Second,
+		MaxSegment: 1000, LocalReceiveBuffer: 1 << 20, LocalSendBuffer: 1 << 20,
+	}
+	own := transport.TCPOptions{MaxSegment: policy.RecordSegment,
+		LocalReceiveBuffer: policy.LocalReceiveBuffer, LocalSendBuffer: policy.LocalSendBuffer}
+	long, none := own, own
+	long.MaxSegment = 0
+	none.LocalReceiveBuffer, none.LocalSendBuffer = -1, -1
+	for _, tc := range []struct {
+		opts Options
+		want transport.TCPOptions
+	}{
+		{Options{}, own},
+		{Options{CRC: CRCRequired}, own},
+		{Options{CRC: CRCOff}, long},
+		{Options{TCP: set}, set},
+		{Options{TCP: transport.TCPOptions{LocalReceiveBuffer: -1, LocalSendBuffer: -1}}, none},
+	} {
+		d := testkit.Must(New(&tc.opts).Open(""))(t).(*device)
+		testkit.Equal(t, "the options", d.opts.Network.(*transport.TCP).Options(), tc.want)
+		testkit.OK(t, d.Close())
+	}
+	_, err := New(&Options{TCP: transport.TCPOptions{CongestionControl: "no-such-thing"}}).Open("")
+	wantErr(t, err, syscall.ENOENT)
+	if !strings.Contains(err.Error(), `CongestionControl = "no-such-thing"`) {
+		t.Errorf("%v does not name the option", err)
+	}
+}
+
+// TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls
+// or waits for an event.
+func TestTurnsGoOn(t *testing.T) {
+	size := 24 * policy.BudgetMost
+	if testkit.Race {
+		size = 8 * policy.BudgetMost
+	}
+	for _, spin := range []bool{false, true} {
+		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
+			a, b := tcpPair(t, Options{}, true, sideOptions{})
+			mine := a.reg(size, provider.AccessLocalWrite)
+			theirs := b.reg(size, everything)
+			pattern(mine.b, 1)
+			pattern(theirs.b, 2)
+			a.send(provider.SendWR{
+				Opcode: op, Flags: signaled, SGList: []provider.SGE{mine.sge(0, size)},
+				RemoteAddr: theirs.to(0), RKey: theirs.m.STag(),
+			})
+			if !spin {
+				a.arrives(1)
+			}
+			a.spin(1)
+			// when a Read after it is answered, all of it has arrived
+			if op == provider.WRRDMAWrite {
+				a.send(provider.SendWR{
+					Opcode: provider.WRRDMARead, Flags: signaled, RemoteAddr: theirs.to(0),
+					RKey: theirs.m.STag(),
+				})
+				a.spin(1)
+			}
+			testkit.EqualBytes(t, fmt.Sprintf("the bytes of %v, spinning %v", op, spin), mine.b,
+				theirs.b)
+		}
 	}
 }

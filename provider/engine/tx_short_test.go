@@ -3,6 +3,8 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -10,7 +12,9 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/internal/policy"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -281,4 +285,225 @@ func TestShortFillsBatch(t *testing.T) {
 		b.spin(1)
 		testkit.EqualBytes(t, fmt.Sprintf("what was placed of %d bytes", size), src.b, dst.b)
 	}
+}
+
+// segmentLog is a memnet filter that says which segments do not consist of whole
+// FPDUs.
+type segmentLog struct {
+	mu       sync.Mutex
+	segments int
+	full     int // segments of mss bytes
+	mss      int
+	split    []string
+}
+
+func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segments++
+	if len(s.Data) == l.mss {
+		l.full++
+	}
+	for rest := s.Data; len(rest) > 0; {
+		_, n, ok := mpa.ParseHeader(rest)
+		if !ok || n > len(rest) {
+			l.split = append(l.split, fmt.Sprintf("segment of %d bytes at %d ends inside an FPDU of %d", len(s.Data), s.Offset, n))
+			break
+		}
+		rest = rest[n:]
+	}
+	return memnet.Pass
+}
+
+// TestSegmentsAreWholeFPDUs sends messages of all kinds and lengths, many of them
+// in a batch, and looks at what the network cuts. Only where segments are longer
+// than on any wire are they filled with what there is: without CRC, which could be cut, or
+// with an MSS that cuts none.
+//
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
+//rfc:5044 MPA-5.1-02 Several FPDUs per segment only if wholly contained
+func TestSegmentsAreWholeFPDUs(t *testing.T) {
+	for _, mss := range []int{536, 1447, 1448, 1460, 8948, 32564, 65483} {
+		for _, crc := range []bool{false, true} {
+			t.Run(fmt.Sprintf("mss %d, crc %v", mss, crc), func(t *testing.T) {
+				l := &segmentLog{mss: mss}
+				network := memnet.New(&memnet.Options{MSS: mss, Window: 64 << 20, Filter: l.filter})
+				a, b := pair(t, network, memAddr, Options{}, sideOptions{}, params(crc))
+				oddMessages(a, b, 300)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				filled := !crc && mss > mpa.FPDULen(mpa.MaxULPDU) || mss > 16<<10 && mss%4 == 0
+				if filled != (len(l.split) > 0) {
+					t.Errorf("%d of %d segments, %q", len(l.split), l.segments, l.split)
+				}
+				if mss%4 == 0 && l.full < l.segments/4 {
+					t.Errorf("%d of %d segments are full", l.full, l.segments)
+				}
+			})
+		}
+	}
+}
+
+// oddMessages makes a do n operations of all kinds with messages of odd lengths, as many at a time
+// as the queues take.
+func oddMessages(a, b *side, n int) {
+	const size, depth = 200_000, 16
+	rnd := rand.New(rand.NewPCG(7, uint64(n)))
+	// Reading bytes while they may be written is a race, on the wire as in memory.
+	src, sink := a.reg(size, provider.AccessLocalWrite), a.reg(size, provider.AccessLocalWrite)
+	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	received := b.reg(size, provider.AccessLocalWrite)
+	source := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+	pattern(src.b, n)
+	for n > 0 {
+		k := min(n, depth)
+		n -= k
+		var wrs []provider.SendWR
+		sends := 0
+		for range k {
+			length := rnd.IntN(1 << rnd.IntN(18))
+			wr := provider.SendWR{Flags: provider.SendSignaled, RemoteAddr: dst.to(0), RKey: dst.m.STag(),
+				SGList: []provider.SGE{src.sge(rnd.IntN(100), length)}}
+			switch rnd.IntN(4) {
+			case 0:
+				wr.Opcode = provider.WRSend
+				b.recv(provider.RecvWR{SGList: []provider.SGE{received.sge(0, size)}})
+				sends++
+			case 1:
+				wr.Opcode, wr.RemoteAddr, wr.RKey = provider.WRRDMARead, source.to(0), source.m.STag()
+				wr.SGList = []provider.SGE{sink.sge(0, length)}
+			default:
+				wr.Opcode = provider.WRRDMAWrite
+			}
+			wrs = append(wrs, wr)
+		}
+		a.send(wrs...)
+		for range k {
+			if wc := a.poll(); wc.Status != provider.WCSuccess {
+				a.t.Fatalf("completion %+v, cause %v", wc, a.qp.Cause())
+			}
+		}
+		for range sends {
+			if wc := b.poll(); wc.Status != provider.WCSuccess {
+				b.t.Fatalf("completion %+v, cause %v", wc, b.qp.Cause())
+			}
+		}
+	}
+}
+
+// TestMemoryWorkAfterEnd: work on our own memory that was posted just before the connection
+// ended is not done after its flush, however late the poster calls resume, and whatever state
+// the transmit side was in.
+func TestMemoryWorkAfterEnd(t *testing.T) {
+	const size = 100
+	posts := map[string]func(s *side, m *region) (post func() error, performed func() bool){
+		"a registration": func(s *side, m *region) (func() error, func() bool) {
+			f := testFast(s.t, s.pd, size)
+			testkit.OK(t, f.Map(make([]byte, size)))
+			return func() error { return s.enqueue(regWR(1, f, allRights)) }, func() bool {
+				_, registered := f.Registered()
+				return registered
+			}
+		},
+		"a bind": func(s *side, m *region) (func() error, func() bool) {
+			w := testMW(s.t, s.pd, provider.MWType2)
+			return func() error { return s.enqueue(bindWR(1, w, m.m, 0, size, provider.AccessRemoteWrite)) }, isBound(w)
+		},
+		"a bind of type 1": func(s *side, m *region) (func() error, func() bool) {
+			w := testMW(s.t, s.pd, provider.MWType1)
+			return func() error {
+				_, err := s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{
+					LKey: m.m.STag(), Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite,
+				})
+				return err
+			}, isBound(w)
+		},
+	}
+	states := map[string]func(s *side) mpa.Params{
+		"may not send": func(*side) mpa.Params { return responder(true) },
+		"sends":        func(*side) mpa.Params { return params(true) },
+		"is blocked":   func(*side) mpa.Params { return params(true) },
+	}
+	ends := map[string]func(s *side){
+		"Close":  func(s *side) { testkit.OK(t, s.qp.Close()) },
+		"ERR":    func(s *side) { testkit.OK(t, s.modify(provider.QPErr)) },
+		"a Read": func(s *side) { s.qp.stream.Load().resume() }, // posted below; it fails
+	}
+	for what, prepare := range posts {
+		for state, p := range states {
+			for how, end := range ends {
+				if how == "a Read" && state != "sends" {
+					continue // the Read is not looked at in other states
+				}
+				t.Run(what+", the stream "+state+", ended by "+how, func(t *testing.T) {
+					story(t, Options{}, p(nil), func(s *side, r *raw) {
+						m := s.reg(size, bindable)
+						post, performed := prepare(s, m)
+						if how == "a Read" {
+							bad := []provider.SGE{{Length: 1, LKey: 1}}
+							testkit.OK(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead,
+								SGList: bad}))
+						}
+						testkit.OK(t, post())
+						st := s.qp.stream.Load()
+						if state == "is blocked" {
+							st.tx.blocked.Store(true)
+						}
+						end(s) // before the poster calls resume
+						if how == "a Read" {
+							s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+						}
+						s.wantWC("the work", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+						st.resume()
+						st.tx.room.Store(true)
+						st.resume()
+						if performed() {
+							t.Error("the work was done after its flush")
+						}
+						s.noWC("after its flush")
+						if how != "Close" { // nor is it done after RESET
+							testkit.OK(t, s.modify(provider.QPReset))
+							st.resume()
+							s.noWC("after RESET")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestLateResumeAndNextConnection: a poster that calls resume of a stream that is over does not
+// touch the queue's work for the next stream.
+func TestLateResumeAndNextConnection(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		f := testFast(s.t, s.pd, 10)
+		testkit.OK(t, f.Map(make([]byte, 10)))
+		old := s.qp.stream.Load()
+		for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
+			testkit.OK(t, s.modify(state))
+		}
+		mine, theirs := connectTransport(s.t, s.dev.opts.Network, memAddr)
+		defer theirs.Close()
+		s.start(mine, params(true))
+		testkit.OK(t, s.enqueue(regWR(1, f, allRights)))
+		old.resume()
+		s.noWC("the stream before does not perform it")
+		s.qp.stream.Load().resume()
+		s.wantWC("the current stream performs it", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		s.send(invWR(2, f.RKey()))
+		s.wantWC("the invalidation", provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
+	})
+}
+
+// enqueue does the first part of posting: the work request is in the queue, but resume was not
+// called.
+func (s *side) enqueue(wr provider.SendWR) error {
+	_, _, err := s.qp.enqueueSends([]provider.SendWR{wr})
+	return err
+}
+
+// isBound returns a function that reports whether w is bound.
+func isBound(w *memory.Window) func() bool {
+	return func() bool { _, bound := w.Bound(); return bound }
 }
