@@ -1,5 +1,7 @@
 package rsocket
 
+import "time"
+
 // Owns reports whether p, which must not be empty, is in the connection's ring or send buffer.
 func (c *Conn) Owns(p []byte) (ring, sendBuffer bool) {
 	in := func(b []byte) bool {
@@ -14,3 +16,6 @@ func (c *Conn) Owns(p []byte) (ring, sendBuffer bool) {
 	defer c.mu.Unlock()
 	return in(c.parts.ring.Bytes()), in(c.parts.own.Bytes()[:c.parts.cfg.SendBuffer])
 }
+
+// SetAnswerLimit changes how long Accept waits until a peer's connection is established.
+func (l *Listener) SetAnswerLimit(d time.Duration) { l.limit = d }

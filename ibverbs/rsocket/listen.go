@@ -22,6 +22,7 @@ type Listener struct {
 	l       *rdmacm.Listener
 	cfg     Config
 	refused func(netip.AddrPort, error)
+	limit   time.Duration // answerLimit
 
 	mu       sync.Mutex
 	deadline time.Time
@@ -30,8 +31,14 @@ type Listener struct {
 	closed   bool
 }
 
-// acceptance is a waiting Accept.
-type acceptance struct{ end context.CancelCauseFunc }
+// acceptance is a running Accept. end ends its wait for a request, and stop also its answer to one.
+// Only Close calls stop, because the peer would see a refusal.
+type acceptance struct{ end, stop context.CancelCauseFunc }
+
+// answerLimit is how long Accept waits at most until a peer's connection is established. Most are
+// when the reply is sent. Without a limit, one that a device forgets would keep all later peers
+// waiting forever.
+const answerLimit = 10 * time.Second
 
 // Listen listens for connections over the device of vctx, with the defaults of ListenConfig.
 func Listen(
@@ -88,7 +95,7 @@ func (lc *ListenConfig) listen(
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{vctx: vctx, l: rl, cfg: cfg, refused: lc.Refused,
+	return &Listener{vctx: vctx, l: rl, cfg: cfg, refused: lc.Refused, limit: answerLimit,
 		waiting: make(map[*acceptance]struct{})}, nil
 }
 
@@ -103,6 +110,8 @@ func (l *Listener) Addr() net.Addr {
 // Accept waits for the next connection. The error is a [*net.OpError] that contains net.ErrClosed
 // after Close, os.ErrDeadlineExceeded after the deadline, or a device error that concerns the
 // listener. A peer that does not get its connection does not end Accept: see ListenConfig.Refused.
+// If the deadline passes while Accept answers a peer, Accept returns that peer's connection. A peer
+// has 10 seconds to establish it.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.AcceptContext(context.Background())
 	if err != nil {
@@ -111,7 +120,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptContext waits for the next connection, as Accept does, until ctx ends.
+// AcceptContext waits for the next connection, as Accept does, until ctx ends. The end of ctx has
+// the same effect as the deadline.
 func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 	c, err := l.accept(ctx)
 	if err != nil {
@@ -126,7 +136,9 @@ func (l *Listener) accept(parent context.Context) (*Conn, error) {
 	}
 	ctx, end := context.WithCancelCause(parent)
 	defer end(nil)
-	a := &acceptance{end}
+	answering, stop := context.WithCancelCause(context.WithoutCancel(parent))
+	defer stop(nil)
+	a := &acceptance{end, stop}
 	if err := l.begin(a); err != nil {
 		return nil, err
 	}
@@ -149,12 +161,12 @@ func (l *Listener) accept(parent context.Context) (*Conn, error) {
 			continue
 		}
 		peer := req.RemoteAddr()
-		c, err := l.answer(ctx, req)
+		c, err := l.answer(answering, req)
 		if err == nil {
 			return c, nil
 		}
-		if cause := context.Cause(ctx); cause != nil {
-			return nil, timedOut(cause)
+		if cause := context.Cause(answering); cause != nil {
+			return nil, cause
 		}
 		l.refuse(peer, err)
 	}
@@ -174,6 +186,8 @@ func (l *Listener) refuse(peer netip.AddrPort, err error) {
 // answer accepts a request if the peer speaks rsocket.
 func (l *Listener) answer(ctx context.Context, req *rdmacm.Request) (*Conn, error) {
 	defer req.Close()
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
 	hello, err := proto.ParseHello(req.PrivateData())
 	if err != nil {
 		return nil, err
@@ -209,7 +223,7 @@ func (l *Listener) finish(a *acceptance) {
 	delete(l.waiting, a)
 }
 
-// endAll ends all waiting Accepts. The caller holds mu.
+// endAll ends all Accepts that wait for a request. The caller holds mu.
 func (l *Listener) endAll(why error) {
 	for a := range l.waiting {
 		a.end(why)
@@ -266,6 +280,9 @@ func (l *Listener) Close() error {
 		l.timer.Stop()
 	}
 	l.endAll(net.ErrClosed)
+	for a := range l.waiting {
+		a.stop(net.ErrClosed)
+	}
 	l.mu.Unlock()
 	return l.l.Close()
 }
