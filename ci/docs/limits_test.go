@@ -25,6 +25,7 @@ var limitations = map[string][]limitation{
 		{"Connections are of the port space", "TestNotBound"},
 	},
 	"ibverbs/examples/9p/p9/doc.go": {
+		{"A path below the root has at most 4,095 bytes", "TestLongPaths"},
 		{"Locks are refused", "p9.TestUnsupported"},
 		{"Extended attributes and device files", "p9.TestUnsupported"},
 		{"Versions 9P2000 and 9P2000.u", "p9.TestUnsupported"},

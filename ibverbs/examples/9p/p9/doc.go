@@ -37,5 +37,6 @@
 //
 //   - Locks are refused (ENOLCK), because they would not hold between clients.
 //   - Extended attributes and device files are refused (EOPNOTSUPP).
+//   - A path below the root has at most 4,095 bytes, as on Linux (ENAMETOOLONG).
 //   - Versions 9P2000 and 9P2000.u are not spoken: the reply to Tversion says "unknown".
 package p9

@@ -249,6 +249,40 @@ func (s slowRemoval) Remove(name string, dir bool) error {
 	return s.WritableFS.Remove(name, dir)
 }
 
+// TestLongPaths: paths are as long as open(2) takes them, so that a client can't make requests
+// slow by directories that are thousands deep. A fid whose path gets longer by a rename is usable
+// again after the next.
+func TestLongPaths(t *testing.T) {
+	server, _ := directory(t, p9.Limits{})
+	c := attached(t, server)
+	mkdir := func(dir uint32, name string) error {
+		return c.Call(p9.KindMkdir, &p9.Tmkdir{Dir: dir, Name: name, Mode: 0o755}, new(p9.Rqid))
+	}
+	walk := func(from, to uint32, name string) error { _, err := c.Walk(from, to, name); return err }
+	rename := func(fid, dir uint32) error {
+		return c.Call(p9.KindRename, &p9.Trename{Fid: fid, Dir: dir, Name: "d"}, nil)
+	}
+	name := strings.Repeat("d", 255)
+	const deep = 16 // directories with names of 255 bytes, whose path has 4,095
+	for i := range uint32(deep) {
+		check(t, "mkdir", mkdir(i, name), nil)
+		check(t, "walk", walk(i, i+1, name), nil)
+	}
+	check(t, "mkdir of a path of 4,097 bytes", mkdir(deep, "d"), syscall.ENAMETOOLONG)
+	check(t, "walk to a path of 4,097 bytes", walk(deep, 100, "d"), syscall.ENAMETOOLONG)
+	check(t, "mkdir", mkdir(0, "d"), nil)
+	check(t, "walk", walk(0, 100, "d"), nil)
+	check(t, "mkdir", mkdir(100, name), nil)
+	check(t, "walk", walk(100, 101, name), nil)
+	check(t, "rename to a path of 4,097 bytes", rename(100, deep), syscall.ENAMETOOLONG)
+	check(t, "rename", rename(100, deep-1), nil)
+	_, err := c.Attr(101)
+	check(t, "a path of 4,097 bytes by the rename", err, syscall.ENAMETOOLONG)
+	check(t, "rename", rename(100, 0), nil)
+	_, err = c.Attr(101)
+	check(t, "the former path", err, nil)
+}
+
 // TestWalkOfClunkedFid clunks a fid while a walk from it waits. Another client's fid still names
 // the directory of the clunked one.
 func TestWalkOfClunkedFid(t *testing.T) {

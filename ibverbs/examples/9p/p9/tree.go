@@ -29,14 +29,22 @@ type node struct {
 
 func newTree() *tree { return &tree{root: &node{uses: 1}} }
 
+// pathMax limits a path, as PATH_MAX of Linux does: in bytes, with a byte for its end. An FS opens
+// each directory of a path, so a client could make its requests as slow as it makes its directories
+// deep, and the renames of all others wait for them.
+const pathMax = 4096
+
 // path returns the name of a node for an FS. The caller holds changing.
 func (t *tree) path(n *node) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var names []string
-	for ; n.parent != nil; n = n.parent {
+	for length := 0; n.parent != nil; n = n.parent {
 		if n.gone {
 			return "", syscall.ENOENT
+		}
+		if length += len(n.name) + 1; length > pathMax {
+			return "", syscall.ENAMETOOLONG
 		}
 		names = append(names, n.name)
 	}
@@ -55,7 +63,14 @@ func (t *tree) pathIn(n *node, name string) (string, error) {
 		return "", err
 	}
 	dir, err := t.path(n)
-	return join(dir, name), err
+	if err != nil {
+		return "", err
+	}
+	p := join(dir, name)
+	if len(p) >= pathMax {
+		return "", syscall.ENAMETOOLONG
+	}
+	return p, nil
 }
 
 // checkName refuses anything but the name of a directory's entry.
