@@ -15,12 +15,15 @@ import (
 // firstMessage is how long a client may take from connecting to its first message.
 const firstMessage = 10 * time.Second
 
-// errDisplaced ends a client that has sent nothing, because others came.
-var errDisplaced = errors.New("it has sent nothing, and others came")
+// What ends a client that has sent no message: others came, or its time is over.
+var (
+	errDisplaced = errors.New("it has sent nothing, and others came")
+	errSilent    = fmt.Errorf("it has sent nothing for %v", firstMessage)
+)
 
 // clients are the served clients, at most most. One address has at most half of the places. Above
 // that, a new client displaces a silent client of its address, or is refused. Connections within
-// the host have no such limit.
+// the host have no such limit. A client that has sent a message keeps its place until it leaves.
 type clients struct {
 	most int
 	left chan struct{} // has a token after a client has left
@@ -195,14 +198,21 @@ func peerGroup(a netip.Addr) netip.Addr {
 	return prefix.Addr()
 }
 
-// serve serves c, and logs when it connects and leaves.
+// serve serves c, and logs when it connects and leaves. After its first message c may be silent for
+// as long as it likes, because Linux sends nothing while nobody uses the mount, and does not
+// connect again.
 func (s *clients) serve(ctx context.Context, c *client, conn connection) error {
 	fmt.Printf("%s: connected\n", c.name)
+	late := time.AfterFunc(firstMessage, func() { c.end(errSilent) })
+	defer late.Stop()
 	err := conn.serve(ctx, func(t p9.Transport) p9.Transport {
-		return &listener{Transport: t, spoken: func() { s.spoken(c) }}
+		return &listener{Transport: t, spoken: func() {
+			late.Stop()
+			s.spoken(c)
+		}}
 	})
-	if err == nil && errors.Is(context.Cause(ctx), errDisplaced) {
-		err = errDisplaced
+	if errors.Is(err, context.Canceled) {
+		err = context.Cause(ctx) // may be errDisplaced or errSilent
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.name, err)
@@ -211,7 +221,7 @@ func (s *clients) serve(ctx context.Context, c *client, conn connection) error {
 	return nil
 }
 
-// listener is a Transport that limits the wait for the first message, and reports that it came.
+// listener is a Transport that reports the first message.
 type listener struct {
 	p9.Transport
 	spoken func() // nil after the first message
@@ -219,18 +229,10 @@ type listener struct {
 
 // Receive implements p9.Transport.
 func (l *listener) Receive(ctx context.Context) (p9.Message, error) {
-	if l.spoken == nil {
-		return l.Transport.Receive(ctx)
-	}
-	limited, cancel := context.WithTimeout(ctx, firstMessage)
-	defer cancel()
-	m, err := l.Transport.Receive(limited)
-	switch {
-	case err == nil:
+	m, err := l.Transport.Receive(ctx)
+	if err == nil && l.spoken != nil {
 		l.spoken()
 		l.spoken = nil
-	case limited.Err() != nil && ctx.Err() == nil:
-		err = fmt.Errorf("it has sent nothing for %v", firstMessage)
 	}
 	return m, err
 }

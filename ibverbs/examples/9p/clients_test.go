@@ -9,10 +9,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9"
+	"github.com/govs-rdma/govs/ibverbs/examples/9p/p9/p9test"
 	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
 )
 
@@ -103,25 +105,132 @@ func TestClientsOfOneAddress(t *testing.T) {
 	}
 }
 
-// silence is a Transport of a client that sends nothing.
-type silence struct{ p9.Transport }
-
-func (silence) Receive(ctx context.Context) (p9.Message, error) {
-	<-ctx.Done()
-	return p9.Message{}, ctx.Err()
+// pipes is a server with four places, whose connections are pipes.
+type pipes struct {
+	t     *testing.T
+	conns chan connection
 }
 
-// TestFirstMessage: a client has a limited time for its first message.
-func TestFirstMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		l := &listener{Transport: silence{}, spoken: func() { t.Error("the client has spoken") }}
-		_, err := l.Receive(t.Context())
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("nothing for ", firstMessage)) ||
-			time.Since(began) != firstMessage {
-			t.Errorf("after %v: %v", time.Since(began), err)
+// serving begins to serve, until the test ends.
+func serving(t *testing.T) *pipes {
+	t.Helper()
+	s := &pipes{t, make(chan connection)}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- (&options{clients: 4}).clientsOf(ctx, func() (connection, error) {
+			select {
+			case c := <-s.conns:
+				return c, nil
+			case <-ctx.Done():
+				return connection{}, ctx.Err()
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
+	return s
+}
+
+// connect connects a client from an address.
+func (s *pipes) connect(from string) net.Conn {
+	near, far := net.Pipe()
+	server := p9.NewServer(p9.NewFS(fstest.MapFS{}), p9.Limits{})
+	s.conns <- connection{
+		from:   netip.AddrPortFrom(netip.MustParseAddr(from), 1),
+		refuse: func() { _ = far.Close() },
+		serve: func(ctx context.Context, hear func(p9.Transport) p9.Transport) error {
+			defer func() { _ = far.Close() }()
+			return server.Serve(ctx, hear(p9.NewStream(far, msize, 1, sendTimeout)))
+		},
+	}
+	s.t.Cleanup(func() { _ = near.Close() })
+	return near
+}
+
+// attach begins a session on a connection, and returns nil if the server does not serve it.
+func attach(conn net.Conn) *p9test.Client {
+	c, err := p9test.New(p9test.Stream{Conn: conn}, msize)
+	if err == nil {
+		err = c.Attach(0)
+	}
+	if err != nil {
+		return nil
+	}
+	return c
+}
+
+// TestSilentAfterMessage: a client that has sent a message keeps its place, however long it is
+// silent after it. Those of one address take half of the places at most, so that another address
+// has the rest. When two addresses have all places, others wait until a client leaves.
+func TestSilentAfterMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serving(t)
+		var conns []net.Conn
+		var idle []*p9test.Client
+		for _, from := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.2"} {
+			conn := s.connect(from)
+			c := attach(conn)
+			if c == nil {
+				t.Fatalf("a client of %s gets no place", from)
+			}
+			conns, idle = append(conns, conn), append(idle, c)
+			if len(idle) == 2 && attach(s.connect(from)) != nil {
+				t.Errorf("%s has more than half of the places", from)
+			}
+		}
+		waits := s.connect("192.0.2.3")
+		served := make(chan bool, 1)
+		go func() { served <- attach(waits) != nil }()
+		time.Sleep(30 * 24 * time.Hour)
+		select {
+		case <-served:
+			t.Error("one more client is served while all places are taken")
+		default:
+		}
+		for i, c := range idle {
+			if _, err := c.Attr(0); err != nil {
+				t.Errorf("client %d has lost its place: %v", i, err)
+			}
+		}
+		_ = conns[0].Close()
+		if !<-served {
+			t.Error("the client that waits gets no place after another has left")
+		}
+	})
+}
+
+// TestFirstMessage: a client has a limited time from connecting to its first message, even if its
+// connection is not accepted by then.
+func TestFirstMessage(t *testing.T) {
+	for what, accepted := range map[string]bool{"silent": true, "not accepted": false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newClients(1)
+			ctx, end := context.WithCancelCause(t.Context())
+			c := &client{name: "it", end: end}
+			began := time.Now()
+			err := s.serve(ctx, c, connection{
+				serve: func(ctx context.Context, hear func(p9.Transport) p9.Transport) error {
+					if !accepted {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					near, far := net.Pipe()
+					defer func() { _, _ = near.Close(), far.Close() }()
+					server := p9.NewServer(p9.NewFS(fstest.MapFS{}), p9.Limits{})
+					return server.Serve(ctx, hear(p9.NewStream(far, msize, 1, sendTimeout)))
+				},
+			})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprint("sent nothing for ", firstMessage)) ||
+				c.spoke || time.Since(began) != firstMessage {
+				t.Errorf("%s: after %v: %v", what, time.Since(began), err)
+			}
+		})
+	}
 }
 
 // TestAcceptFails: without descriptors the server pauses, for at most a second, and goes on.
