@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/bits"
@@ -81,18 +82,33 @@ func (s *served) on(device uint32, c cost) (uint64, error) {
 // charge adds n bytes to what the agent holds for a client, or returns an error if that would
 // exceed the client's limit.
 func (s *served) charge(n uint64) error {
-	limit := s.agent.MaxMemory
-	if limit == 0 {
-		limit = defaultBytes
-	}
 	s.counting.Lock()
 	defer s.counting.Unlock()
-	if held := s.earlier.Load() + s.held; n > limit || held > limit-n {
+	if n > s.left() {
 		return fmt.Errorf("the agent holds %d bytes for runs, and %d more exceed its limit of %d: %w",
-			held, n, limit, syscall.ENOMEM)
+			s.earlier.Load()+s.held, n, s.limit(), syscall.ENOMEM)
 	}
 	s.held += n
 	return nil
+}
+
+// chargeSome charges for as many of n entries of some bytes each as the client's limit permits, and
+// returns their number.
+func (s *served) chargeSome(n int, each uint64) int {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	n = int(min(uint64(n), s.left()/each))
+	s.held += uint64(n) * each
+	return n
+}
+
+// limit returns the client's limit, in bytes.
+func (s *served) limit() uint64 { return cmp.Or(s.agent.MaxMemory, defaultBytes) }
+
+// left returns how many bytes the client's limit leaves. counting is held.
+func (s *served) left() uint64 {
+	limit := s.limit()
+	return limit - min(limit, s.earlier.Load()+s.held)
 }
 
 // holds returns what the agent holds for a client, in bytes.

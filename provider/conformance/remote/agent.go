@@ -36,8 +36,10 @@ type Agent struct {
 
 	// MaxMemory limits the memory that the agent holds for a client, in bytes; 0 means 1 GiB. It
 	// covers the client's regions (the agent has two copies of each), its open objects with their
-	// queues, and its capture files. A device counts as 256 KiB, a running capture as 512 KiB. What
-	// earlier runs had counts, too, until their providers have returned from all calls.
+	// queues, its capture files, and the completions that were polled and are not sent yet. A
+	// device counts as 256 KiB, a running capture as 512 KiB. What earlier runs had counts, too,
+	// until their providers have returned from all calls. Above the limit, calls fail with ENOMEM.
+	// Poll does not fail: it returns fewer completions, but at least one if there is one.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with messages for a person who watches the agent, one at a time.

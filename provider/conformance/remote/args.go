@@ -183,7 +183,8 @@ type (
 	}
 )
 
-func (p polled) bytes() uint64 { return uint64(len(p.WCs)) * wcBytes }
+// bytes returns what poll charges for the completions, which is nothing for the first.
+func (p polled) bytes() uint64 { return uint64(max(len(p.WCs), 1)-1) * wcBytes }
 
 func paramOf(p *provider.ConnParam) connParam {
 	return connParam{PrivateData: p.PrivateData, ResponderResources: p.ResponderResources,

@@ -109,18 +109,19 @@ var queueVerbs = map[string]handler{
 	verbCause: asked(func(q provider.QP) (cause, error) { return cause{encodeError(q.Cause())}, nil }),
 }
 
-// poll polls a CQ. It charges first, because completions that are polled cannot be put back.
+// poll polls a CQ. It charges first, because completions that are polled cannot be put back. Near
+// the client's limit it polls for fewer, but always for one, because a program may have to poll
+// before it can free anything. So the first one is not charged. maxUnderWay bounds how many such
+// completions wait to be sent.
 func poll(_ context.Context, s *served, t target[provider.CQ], a numberArgs) (polled, error) {
 	if a.N < 0 {
 		return polled{}, fmt.Errorf("%w: %d completions", errFrame, a.N)
 	}
-	most := min(a.N, maxPolled)
-	if err := s.charge(uint64(most) * wcBytes); err != nil {
-		return polled{}, err
-	}
+	first := min(a.N, 1)
+	more := s.chargeSome(min(a.N, maxPolled)-first, wcBytes)
 	var some polled
-	defer func() { s.refund(uint64(most)*wcBytes - some.bytes()) }()
-	wcs := make([]provider.WC, most)
+	defer func() { s.refund(uint64(more)*wcBytes - some.bytes()) }()
+	wcs := make([]provider.WC, first+more)
 	n, err := t.o.Poll(wcs)
 	some.WCs = slices.Clone(wcs[:n]) // a copy: the answer may wait to be sent
 	return some, err
