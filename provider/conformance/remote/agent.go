@@ -232,6 +232,8 @@ type served struct {
 	slots map[uint16]bool // of open devices: the upper halves of their blocks' numbers
 	twins map[uint32]*twin
 
+	refused twin // of blocks without memory; has the error of the last one
+
 	counting sync.Mutex
 	held     uint64         // bytes of twins, objects and recordings
 	earlier  *atomic.Uint64 // bytes that earlier runs hold

@@ -28,9 +28,9 @@ func (s *served) take(body []byte) error {
 			return fmt.Errorf("%w: another block %#x, with %d", errFrame, r.block, len(s.twins))
 		case t == nil:
 			return fmt.Errorf("%w: record %d of no block", errFrame, r.what)
+		case t.err != nil: // the region over it was refused
 		case r.what == recordRetire:
 			t.retired = true
-		case t.err != nil: // the region over it was refused
 		case r.at > uint64(len(t.now)) || uint64(r.n) > uint64(len(t.now))-r.at:
 			return fmt.Errorf("%w: bytes beyond a block", errFrame)
 		default:
@@ -41,22 +41,25 @@ func (s *served) take(body []byte) error {
 	return nil
 }
 
-// newTwin makes a copy if the client's limit permits it.
+// newTwin makes a copy if the client's limit permits it. Otherwise it returns a twin that all such
+// blocks share, because they do not count towards the limit.
 func (s *served) newTwin(n uint64, off uint32) *twin {
 	cost := uint64(math.MaxUint64) // refused, as is any n whose cost would overflow
 	if n <= math.MaxInt64/4 {
 		cost = 2*n + 4*pageBytes // pages and agreed
 	}
-	if err := s.charge(cost); err != nil {
-		return &twin{err: err}
-	}
-	t := newTwin(n, off)
-	if t.err != nil {
+	err := s.charge(cost)
+	if err == nil {
+		t := newTwin(n, off)
+		if t.err == nil {
+			t.cost = cost
+			return t
+		}
 		s.refund(cost)
-	} else {
-		t.cost = cost
+		err = t.err
 	}
-	return t
+	s.refused.err = err
+	return &s.refused
 }
 
 // changes returns the bytes that a slot's device has changed in its copies from a position on. If
@@ -156,25 +159,30 @@ const (
 // answer. It also ends the recordings, because they must not continue if a call does not return.
 func (s *served) disconnect() (left []error) {
 	left, _ = s.closeObjects(rankEventChannel)
-	s.endRecordings()
-	return left
+	return append(left, s.endRecordings()...)
 }
 
-func (s *served) endRecordings() {
+// endRecordings ends all captures. It returns an error for each that panics; other errors concern
+// only the files, which nobody wants.
+func (s *served) endRecordings() (left []error) {
 	s.mu.Lock()
 	recordings := maps.Clone(s.recordings)
 	clear(s.recordings)
 	s.mu.Unlock()
-	for _, stop := range recordings {
-		_, _ = stop()
+	for port, stop := range recordings {
+		what := fmt.Sprintf("ending the capture of port %d: the agent's capture", port)
+		if err := safely(what, func() error { _, _ = stop(); return nil }); err != nil {
+			left = append(left, err)
+		}
 	}
+	return left
 }
 
 // free closes everything that a client has left, and returns an error for each object that could
 // not be closed.
 func (s *served) free() (left []error) {
-	s.endRecordings() // recordings of calls that were still running
-	left, safe := s.closeObjects(ranks)
+	left = s.endRecordings() // recordings of calls that were still running
+	open, safe := s.closeObjects(ranks)
 	s.mem.Lock()
 	defer s.mem.Unlock()
 	for _, t := range s.twins {
@@ -183,7 +191,7 @@ func (s *served) free() (left []error) {
 		}
 	}
 	clear(s.twins)
-	return left
+	return append(left, open...)
 }
 
 // closeObjects closes the objects whose rank is less than end, and returns an error for each that
@@ -201,7 +209,8 @@ func (s *served) closeObjects(end int) (left []error, safe bool) {
 	safe = true
 	for _, things := range byRank {
 		for _, t := range things {
-			if err := closed(t.object); err != nil {
+			what := fmt.Sprintf("closing a %T: the agent's provider", t.object)
+			if err := safely(what, t.object.(interface{ Close() error }).Close); err != nil {
 				left = append(left, err)
 				safe = safe && t.rank != rankMR && t.rank != rankDevice
 			}
@@ -210,14 +219,15 @@ func (s *served) closeObjects(end int) (left []error, safe bool) {
 	return left, safe
 }
 
-// closed closes an object. It returns a provider's panic as an error.
-func closed(object any) (err error) {
+// safely calls f and returns its error, or its panic, which must not end the agent. what is what
+// panics.
+func safely(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("closing a %T: the agent's provider panics: %v", object, p)
+			err = fmt.Errorf("%s panics: %v", what, p)
 		}
 	}()
-	return object.(interface{ Close() error }).Close()
+	return f()
 }
 
 // add registers an object of a device and returns its number. It charges cost bytes until the

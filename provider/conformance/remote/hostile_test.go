@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -80,7 +81,9 @@ func TestSlotIsTakenOnce(t *testing.T) {
 	}
 }
 
-// TestBlocksAreBounded: the number of blocks is limited even if there is no memory for them.
+// TestBlocksAreBounded: the number of blocks is limited even if there is no memory for them. Such
+// blocks take less than 64 bytes each, because they do not count in MaxMemory, but their regions
+// are refused.
 func TestBlocksAreBounded(t *testing.T) {
 	s := newServed(&Agent{MaxMemory: 1 << 20}, nil)
 	for slot := range uint16(maxBlocks>>16 + 1) {
@@ -90,9 +93,28 @@ func TestBlocksAreBounded(t *testing.T) {
 	for i := range uint32(maxBlocks + 1) {
 		body = appendRecord(body, record{what: recordBlock, block: i, at: 1 << 21})
 	}
+	before := heap()
 	if err := s.take(body); !errors.Is(err, errFrame) || len(s.twins) != maxBlocks {
 		t.Errorf("%d blocks: %v", len(s.twins), err)
 	}
+	if takes := heap() - before; takes >= 64*maxBlocks {
+		t.Errorf("%d blocks without memory take %d bytes", maxBlocks, takes)
+	}
+	const one = 1<<16 | 1 // a block of slot 1
+	s.objects[1] = &thing{device: 1, slot: 1}
+	testkit.OK(t, s.take(appendRecord(nil, record{what: recordRetire, block: one})))
+	if _, err := s.buffer("ibv_reg_mr", 1, span{Block: one + 1, Len: 1}); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a region of a block without memory: %v, want ENOMEM", err)
+	}
+	runtime.KeepAlive(body)
+}
+
+// heap returns how many bytes of the heap are in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // TestBlocksCostWhatTheyTake: the agent has two copies of each block, and guard pages beside one of
@@ -188,12 +210,6 @@ func TestQueueOfAllKinds(t *testing.T) {
 	d := testkit.Must(asks[opened](t, s, "ibv_open_device", 0, openArgs{Slot: 1}))(t)
 	pd := testkit.Must(asks[made](t, s, "ibv_alloc_pd", d.Handle, none{}))(t)
 	cq := testkit.Must(asks[made](t, s, "ibv_create_cq", d.Handle, cqArgs{CQE: 16}))(t)
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	charged, before := s.held, heap()
 	q := testkit.Must(asks[made](t, s, "ibv_create_qp", pd.Handle, qpArgs{SendCQ: cq.Handle,
 		RecvCQ: cq.Handle, Type: provider.QPTypeRC,
@@ -275,6 +291,29 @@ func TestPanicsCostNothing(t *testing.T) {
 	}
 	if _, err := asks[none](t, s, "ibv_resize_cq", cq.Handle, numberArgs{32}); err == nil || s.held != before {
 		t.Errorf("Resize: %v, and %d bytes are held, want %d", err, s.held, before)
+	}
+}
+
+// TestCapturePanics: a capture that panics at the end of a run does not end the agent, and other
+// captures are ended all the same.
+func TestCapturePanics(t *testing.T) {
+	a, ended := engines(0), 0
+	a.Capture = func(port uint16) (func() ([]byte, error), error) {
+		return func() ([]byte, error) {
+			if port == 2 {
+				panic("a fault")
+			}
+			ended++
+			return nil, nil
+		}, nil
+	}
+	s := newServed(a, nil)
+	for port := range uint16(4) {
+		testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{port}))(t)
+	}
+	left := s.disconnect()
+	if ended != 3 || len(left) != 1 || !strings.Contains(left[0].Error(), "port 2: the agent's capture panics: a fault") {
+		t.Errorf("%d captures are ended, errors %v", ended, left)
 	}
 }
 

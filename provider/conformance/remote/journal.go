@@ -6,8 +6,11 @@ import (
 	"time"
 )
 
-// maxLines is the number of messages that wait for Agent.Log; further ones are only counted.
-const maxLines = 64
+// Limits of the messages that wait for Agent.Log.
+const (
+	maxLines = 64   // further ones are only counted
+	maxLine  = 1024 // bytes of one; the rest is cut off, because clients choose some of the text
+)
 
 // journal calls Agent.Log on a goroutine of its own. So the agent waits neither for a terminal that
 // is stopped nor for a pipe that nobody reads.
@@ -50,8 +53,12 @@ func (j *journal) log(format string, args ...any) {
 	if j.to == nil {
 		return
 	}
+	line := fmt.Sprintf(format, args...)
+	if len(line) > maxLine {
+		line = line[:maxLine] + " ..." // a copy: nothing keeps the rest
+	}
 	select {
-	case j.lines <- fmt.Sprintf(format, args...):
+	case j.lines <- line:
 	default:
 		j.lost.Add(1)
 	}

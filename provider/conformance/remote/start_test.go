@@ -114,6 +114,35 @@ func TestBlockedLog(t *testing.T) {
 	}
 }
 
+// TestLongLogLines: messages that wait for Log are short, even if a client has chosen the text of
+// the error in them.
+func TestLongLogLines(t *testing.T) {
+	const long = maxHead / 4
+	why := newServed(engines(0), nil).begin(t.Context(), &message{kind: kindRequest, number: 1,
+		head: []byte(`{"on":` + strings.Repeat("9", long) + `}`)})
+	if why == nil || len(why.Error()) < long {
+		t.Fatalf("the client does not choose the text: %.100v", why)
+	}
+	release := make(chan struct{})
+	var line string // the last one
+	j := newJournal(func(format string, args ...any) {
+		<-release
+		line = fmt.Sprintf(format, args...)
+	})
+	before := heap()
+	for range maxLines {
+		j.log("127.0.0.1: the run has ended: %v", why)
+	}
+	if waits := int64(heap() - before); waits > 4*long {
+		t.Errorf("%d messages that wait take %d bytes", maxLines, waits)
+	}
+	close(release)
+	j.close(patience)
+	if !strings.HasPrefix(line, "127.0.0.1: the run has ended: malformed message") {
+		t.Errorf("the message is %q", line)
+	}
+}
+
 // TestStopWithBlockedLog: an agent that is stopped waits for Log only for the patience.
 func TestStopWithBlockedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
