@@ -170,18 +170,28 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 		return 0, syscall.EBADF // another thread has closed it
 	}
 	defer p.done(f)
-	if n < 8 || n > 1<<30 { // the kernel first checks for a header
+	if n < 8 { // the kernel first checks for a header
 		return 0, syscall.EINVAL
 	}
-	octets, err := p.octets(buf, n)
+	octets, err := p.octets(buf, min(n, longestCommand))
 	if err != nil {
 		return 0, err
 	}
 	if p.record != nil {
-		return p.record.write(p, f.File, octets)
+		k, err = p.record.write(p, f.File, octets)
+	} else {
+		k, err = f.Write(octets)
 	}
-	return f.Write(octets)
+	if k == longestCommand {
+		k = int(n)
+	}
+	return k, err
 }
+
+// longestCommand is more than a header can say, in bytes. uverbs refuses a longer write, and
+// rdma_cm does not look at the rest of it, so the rest is not copied: its copy could exceed
+// RLIMIT_AS, which ends the process.
+const longestCommand = 2 << 20
 
 // octets returns the program's n bytes at buf, themselves or a copy.
 func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +62,17 @@ static void on_fault(int sig)
 	_exit(128 + sig);
 }
 
+// addresses returns how many bytes of addresses the process has.
+static rlim_t addresses(void)
+{
+	unsigned long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+	if (!file || fscanf(file, "%lu", &pages) != 1)
+		perror("statm"), exit(1);
+	fclose(file);
+	return pages * (unsigned long)sysconf(_SC_PAGESIZE);
+}
+
 int main(void)
 {
 	int fd = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), cm = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -104,6 +116,17 @@ int main(void)
 	want("a command that ends beyond it", write(fd, (char *)copy + 4088, 16), EFAULT);
 	want("an unknown command", write(fd, &unknown, 16), EOPNOTSUPP);
 	want("mapping nothing", mmap(NULL, 0, PROT_READ, MAP_SHARED, fd, 4096) == MAP_FAILED ? -1 : 0, EINVAL);
+
+	// A command of 1 GiB, of which the library has no copy: there is no memory for one.
+	const size_t much = 1 << 30;
+	char *long_one = mmap(NULL, much, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct rlimit before, little = {addresses() + (200 << 20), RLIM_INFINITY};
+	getrlimit(RLIMIT_AS, &before);
+	little.rlim_max = before.rlim_max;
+	want("a limit", setrlimit(RLIMIT_AS, &little), 0);
+	want("a command of 1 GiB", write(fd, long_one, much), EINVAL);
+	want("no limit", setrlimit(RLIMIT_AS, &before), 0);
+	munmap(long_one, much);
 
 	struct rdma_ucm_cmd_hdr event = {.cmd = RDMA_USER_CM_CMD_GET_EVENT, .in = 8, .out = 336};
 	struct {
