@@ -43,7 +43,42 @@ static uintptr_t whole(uintptr_t n) { return (n + page() - 1) & ~(page() - 1); }
 static int registered(uintptr_t start, size_t n)
 {
 	int (*has)(uintptr_t, uintptr_t) = atomic_load(&held);
-	return has && !(start & (page() - 1)) && has(start, whole(start + n));
+	return has && n && !(start & (page() - 1)) && has(start, whole(start + n));
+}
+
+// try maps n bytes without rights, and unmaps them. It returns the errno, 0 if that is possible.
+static int try(uintptr_t at, size_t n, int flags)
+{
+	int saved = errno, why = 0;
+	void *got = (void *)syscall(SYS_mmap, at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+	if (got == MAP_FAILED)
+		why = errno;
+	else
+		syscall(SYS_munmap, got, n);
+	errno = saved;
+	return why;
+}
+
+// possible reports whether the program can have memory up to the end of a range. The kernel refuses to map and to unmap
+// beyond, and changes nothing. ENOMEM is also the errno if there is no room for the page that is tried.
+static int possible(uintptr_t start, size_t n)
+{
+	return try(whole(start + n) - page(), page(), MAP_FIXED_NOREPLACE) != ENOMEM || try(0, page(), 0) == ENOMEM;
+}
+
+// permitted reports whether the kernel maps this over a range, with errno if not. It maps it elsewhere. If memory is
+// missing for both mappings, it need not be for the new one alone, so that is no reason to refuse it.
+static int permitted(uintptr_t start, size_t n, int rights, int flags, int fd, off_t offset)
+{
+	if (!possible(start, n)) {
+		errno = ENOMEM;
+		return 0;
+	}
+	void *tried = (void *)syscall(SYS_mmap, NULL, n, rights, flags & ~(MAP_FIXED | MAP_POPULATE), fd, offset);
+	if (tried == MAP_FAILED)
+		return errno == ENOMEM;
+	syscall(SYS_munmap, tried, n);
+	return 1;
 }
 
 // end ends the regions of a range. -1 with errno: that is not possible, as in a signal handler.
@@ -66,7 +101,12 @@ PUBLIC int munmap(void *at, size_t n)
 {
 	uintptr_t start = (uintptr_t)at;
 	forget_pages();
-	long kept = registered(start, n) ? atomic_load(&reserve)(start, whole(start + n)) : 0;
+	int ours = registered(start, n);
+	if (ours && !possible(start, n)) {
+		errno = EINVAL;
+		return -1;
+	}
+	long kept = ours ? atomic_load(&reserve)(start, whole(start + n)) : 0;
 	if (kept < 0)
 		errno = (int)-kept;
 	return kept ? (kept < 0 ? -1 : 0) : (int)syscall(SYS_munmap, at, n);
@@ -76,14 +116,10 @@ PUBLIC void *mmap(void *at, size_t n, int rights, int flags, int fd, off_t offse
 {
 	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED) {
 		forget_pages();
-		if (registered((uintptr_t)at, n)) { // which a call that fails must not end: it is tried elsewhere
-			void *tried = (void *)syscall(SYS_mmap, NULL, n, rights, flags & ~(MAP_FIXED | MAP_POPULATE), fd, offset);
-			if (tried == MAP_FAILED)
-				return tried;
-			syscall(SYS_munmap, tried, n);
-			if (end((uintptr_t)at, n))
-				return MAP_FAILED;
-		}
+		// A call that fails must not end a region.
+		uintptr_t start = (uintptr_t)at;
+		if (registered(start, n) && (!permitted(start, n, rights, flags, fd, offset) || end(start, n)))
+			return MAP_FAILED;
 	}
 	return (void *)syscall(SYS_mmap, at, n, rights, flags, fd, offset);
 }
@@ -99,6 +135,13 @@ PUBLIC int mprotect(void *at, size_t n, int rights)
 	return (int)syscall(SYS_mprotect, at, n, rights);
 }
 
+// exceeds returns ENOMEM if a move to more memory exceeds RLIMIT_AS, otherwise 0. What MREMAP_FIXED replaces counts as
+// free, and is not known here.
+static int exceeds(size_t n, size_t want, int flags)
+{
+	return want <= n || flags & MREMAP_FIXED ? 0 : try(0, want - n, 0);
+}
+
 // refused returns the errno with which the kernel refuses a move, 0 if it does not.
 static int refused(uintptr_t at, size_t n, size_t want, int flags, uintptr_t to)
 {
@@ -109,9 +152,9 @@ static int refused(uintptr_t at, size_t n, size_t want, int flags, uintptr_t to)
 	    (flags & MREMAP_FIXED && to < at + n && at < to + want))
 		return EINVAL;
 	if (syscall(SYS_mremap, at, n, n + page(), 0, NULL) == -1) // also fails if the next page is in use
-		return errno == EFAULT ? EFAULT : 0;
+		return errno == EFAULT ? EFAULT : exceeds(n, want, flags);
 	syscall(SYS_munmap, at + n, page());
-	return 0;
+	return exceeds(n, want, flags);
 }
 
 PUBLIC void *mremap(void *at, size_t n, size_t want, int flags, ...)

@@ -442,8 +442,8 @@ func TestExecRemap(t *testing.T) {
 }
 
 // remaps are ways in which a region's memory is removed.
-var remaps = []string{"munmap", "half", "over", "a byte over", "munmap, fixed",
-	"mremap, smaller", "madvise", "fork", "shrinking"}
+var remaps = []string{"munmap", "half", "over", "over, without room elsewhere", "a byte over",
+	"munmap, fixed", "mremap, smaller", "madvise", "fork", "shrinking"}
 
 // TestExecRemapOnSiw shows that the peer does not reach such memory over siw either. Over siw,
 // moved pages still belong to the region, and mremap unmaps its target before it fails.

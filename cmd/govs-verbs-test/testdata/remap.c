@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +64,26 @@ static void neighbours(struct ibv_pd *pd)
 	must("unmapping", munmap(at, 3 * page) == 0);
 }
 
+// addresses returns how many bytes of addresses the process has.
+static rlim_t addresses(void)
+{
+	unsigned long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+	must("statm", file && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+	return pages * (unsigned long)sysconf(_SC_PAGESIZE);
+}
+
+enum { much = 256 << 20, little = 64 << 20 };
+
+// limit sets the limit of addresses to a little more than there are, and otherwise to none.
+static void limit(int on)
+{
+	struct rlimit as;
+	getrlimit(RLIMIT_AS, &as);
+	as.rlim_cur = on ? addresses() + little : as.rlim_max;
+	must("a limit of addresses", setrlimit(RLIMIT_AS, &as) == 0);
+}
+
 // failing makes calls that fail, and that would replace or move a region otherwise.
 static void failing(char *target, size_t page)
 {
@@ -79,6 +100,13 @@ static void failing(char *target, size_t page)
 	must("unmapping in a page", munmap(target + 1, page) < 0 && errno == EINVAL);
 	must("a hole moved there", mremap(other, 3 * page, 3 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED &&
 					   errno == EFAULT);
+	const size_t endless = (size_t)1 << 62;
+	must("beyond all addresses", mmap(target, endless, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED &&
+					     errno == ENOMEM);
+	must("unmapping beyond all addresses", munmap(target, endless) < 0 && errno == EINVAL);
+	limit(1);
+	must("moved to more than there is", mremap(target, size, much, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+	limit(0);
 	must("not to move", mremap(other, page, page, MREMAP_FIXED, target) == MAP_FAILED && errno == EINVAL);
 	must("into itself", mremap(target, 2 * page, 2 * page, MREMAP_MAYMOVE | MREMAP_FIXED, target + page) == MAP_FAILED &&
 				    errno == EINVAL);
@@ -112,7 +140,8 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		neighbours(server->pd);
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), within = !strcmp(way, "a byte over") ? 100 : 0;
-	char *target = map(NULL, size + within, 0) + within, *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
+	size_t room = !strcmp(way, "over, without room elsewhere") ? much : size;
+	char *target = map(NULL, room + within, 0) + within, *own = map(NULL, size, 0), *was = target, *mapped[later], *moved = NULL;
 	FILE *file = tmpfile();
 	if (!strcmp(way, "shrinking")) {
 		must("a file", file && ftruncate(fileno(file), size) == 0);
@@ -138,7 +167,11 @@ int main(int argc, char **argv)
 		must(way, munmap(target + (first = size / 2), gone = size / 2) == 0);
 	else if (!strcmp(way, "over"))
 		mapped[n++] = map(target, size, MAP_FIXED);
-	else if (!strcmp(way, "a byte over")) // with the rest of its page
+	else if (!strcmp(way, "over, without room elsewhere")) {
+		limit(1);
+		mapped[n++] = map(target, much, MAP_FIXED);
+		limit(0);
+	} else if (!strcmp(way, "a byte over")) // with the rest of its page
 		mapped[n++] = map(target - within, 1, MAP_FIXED), gone = page;
 	else if (!strcmp(way, "failing")) {
 		failing(target, page);
