@@ -90,8 +90,8 @@ int strange(void)
 	return syscall(SYS_getpid) != owner;
 }
 
-// loading is held while the library is loaded, and by what must not happen meanwhile. A constructor or a signal handler
-// may be in both. The child of a vfork can't wait: it stops a thread of its parent.
+// loading is held while the library is loaded or opens a device, and by what must not happen meanwhile. A constructor
+// or a signal handler may be in both. The child of a vfork can't wait: it stops a thread of its parent.
 static pthread_mutex_t loading = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 // await_start waits only for a while, because the thread that loads may wait for a lock that this one holds, such as
@@ -321,7 +321,9 @@ static int open_device(enum kind kind, int flags)
 		errno = ENODEV;
 		return -1;
 	}
+	await_start(); // the library may raise RLIMIT_FSIZE until the device is open
 	long fd = lib->open(kind, flags);
+	allow_start();
 	end_call(lib);
 	return (int)result(fd);
 }

@@ -109,8 +109,8 @@ void after_library(struct before_library *, void *function);
 // runtime ends the process otherwise.
 int addresses(void);
 
-// await_start waits until no thread is between before_library and after_library, and keeps others from beginning until
-// allow_start.
+// await_start waits until no thread loads the library or opens a device, because meanwhile limits and signals of the
+// process may not be the program's. It keeps others from beginning until allow_start.
 void await_start(void);
 void allow_start(void);
 

@@ -51,6 +51,7 @@ func TestExecCalls(t *testing.T) {
 		"forklisten":  {"-lrdmacm"},
 		"forks":       {"-libverbs", "-lpthread"},
 		"garbled":     {"-libverbs"},
+		"limits":      {"-pthread"},
 		"manyopens":   {"-lrdmacm", "-libverbs", "-pthread"},
 		"nonblocking": {"-pthread"},
 		"rewritten":   {"-lpthread"},
