@@ -33,6 +33,8 @@ static __thread struct {
 	uintptr_t low, size;          // of the thread's stack
 	uintptr_t frame;              // of the call that is inside
 	int within;                   // the stack for handlers is a part of the thread's
+	int disabled;                 // by the program, as the stack for handlers may be
+	int ends;                     // the thread, whose destructors run
 } thread __attribute__((tls_model("initial-exec")));
 
 // ---- actions
@@ -371,15 +373,17 @@ static void find_stack(void)
 PUBLIC int sigaltstack(const stack_t *stack, stack_t *old)
 {
 	int failed = set_stack(stack, old);
-	if (!failed && stack)
+	if (!failed && stack && !strange()) { // the child of a vfork has its parent's thread, and a stack of its own
 		place_stack(stack);
+		thread.disabled = stack->ss_flags & SS_DISABLE;
+	}
 	return failed;
 }
 
 // alternate reports whether this is a handler on the stack for handlers. The library's code would leave that stack for
 // a goroutine's, so that the next signal would begin at its top again, over what is there; and the runtime would ask
 // libc for the bounds of the new stack, which allocates. With SS_AUTODISARM the kernel says during a handler that there
-// is no such stack, as it never does for a thread that the runtime knows.
+// is no such stack, as it says of a thread that the runtime knows only if the program has disabled its stack.
 static int alternate(void)
 {
 	stack_t stack;
@@ -387,7 +391,7 @@ static int alternate(void)
 	if (!thread.within && thread.frame - thread.low < thread.size)
 		return 0;
 	return set_stack(NULL, &stack) == 0 &&
-	       (stack.ss_flags & SS_ONSTACK || (thread.known && stack.ss_flags & SS_DISABLE));
+	       (stack.ss_flags & SS_ONSTACK || (thread.known && !thread.disabled && stack.ss_flags & SS_DISABLE));
 }
 
 int enter_library(void)
@@ -412,13 +416,43 @@ int in_frames(uint64_t addr, uint64_t n)
 	       n <= high - addr;
 }
 
+// leave_stack disables the stack for handlers of a thread that ends, if that is a part of the thread's stack whose
+// function has returned. The kernel takes a thread that has come there for one in a handler, and refuses the runtime to
+// change the stack, for which the runtime ends the process. Below that part it does not refuse.
+__attribute__((noinline)) static void leave_stack(void)
+{
+	const stack_t none = {.ss_flags = SS_DISABLE};
+	stack_t stack;
+	if (set_stack(NULL, &stack) != 0 || !(stack.ss_flags & SS_ONSTACK))
+		return;
+	volatile char above[(uintptr_t)__builtin_frame_address(0) - (uintptr_t)stack.ss_sp];
+	(void)above[0];
+	set_stack(&none, NULL);
+}
+
+// The runtime forgets a thread that ends, in the destructor of a key of its own. So each call that another destructor
+// makes after that is like a first one. This key is older than the runtime's, so that its destructor comes before.
+static pthread_key_t ending;
+
+static void on_end(void *unused)
+{
+	(void)unused;
+	leave_stack();
+	thread.known = 0;
+	thread.ends = 1;
+}
+
+__attribute__((constructor)) static void watch_ends(void) { pthread_key_create(&ending, on_end); }
+
 // With the first call of a thread the runtime unblocks signals there, and here what was is restored.
 void leave_library(int called)
 {
 	if (called && !thread.known) {
 		sigdelset(&thread.mask, SIGSEGV);
 		pthread_sigmask(SIG_SETMASK, &thread.mask, NULL);
-		thread.known = 1;
+		thread.known = !thread.ends;
+		if (thread.known)
+			pthread_setspecific(ending, &thread);
 	}
 	thread.inside = 0;
 }

@@ -292,6 +292,42 @@ static void one_thread(void)
 	pthread_join(chosen, NULL);
 }
 
+static pthread_key_t key;
+
+// at_end uses the device in the destructors of a thread that blocks all signals, before and after Go's runtime has
+// forgotten the thread.
+static void at_end(void *unused)
+{
+	static int calls;
+	sigset_t now;
+	(void)unused;
+	ibv_dealloc_pd(ibv_alloc_pd(device));
+	pthread_sigmask(SIG_BLOCK, NULL, &now);
+	for (int i = 0; i < waiting_count; i++)
+		want("it is blocked in a destructor", waiting[i], sigismember(&now, waiting[i]), 1);
+	if (++calls < 3)
+		pthread_setspecific(key, &key);
+}
+
+static void *blocks_all(void *unused)
+{
+	sigset_t all;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
+	pthread_setspecific(key, &key);
+	ibv_dealloc_pd(ibv_alloc_pd(device));
+	return unused;
+}
+
+static void destructors(void)
+{
+	pthread_t thread;
+	open_device();
+	pthread_key_create(&key, at_end);
+	pthread_create(&thread, NULL, blocks_all, NULL);
+	pthread_join(thread, NULL);
+}
+
 static void illegal(void)
 {
 #if defined(__aarch64__)
@@ -403,7 +439,7 @@ static const struct {
 } parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"one thread", one_thread, 0},
-	     {"own traps", own_traps, 0},
+	     {"own traps", own_traps, 0}, {"destructors", destructors, 0},
 	     {"trap", trap, SIGILL}, {"while loading", while_loading, 0}};
 
 int main(void)

@@ -1,6 +1,6 @@
 // A signal handler can't command the device, wherever its stack is: within the thread's own, or one that the kernel
 // disarms while the handler runs. The library's code would leave that stack, so that the next handler would overwrite
-// it.
+// it. A coroutine can, because its stack is for no handler.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #ifndef SS_AUTODISARM
@@ -57,6 +59,82 @@ static void *known(void *first)
 	return NULL;
 }
 
+// in_coroutine makes a command on a stack that is neither the thread's nor for handlers.
+static void in_coroutine(void) { error = command(); }
+
+// coroutines runs one after the thread has had its stack for handlers disabled.
+static void *coroutines(void *unused)
+{
+	const stack_t none = {.ss_flags = SS_DISABLE};
+	static ucontext_t caller, routine;
+	command();
+	sigaltstack(&none, NULL);
+	getcontext(&routine);
+	routine.uc_stack = (stack_t){.ss_sp = malloc(4 * size), .ss_size = 4 * size};
+	routine.uc_link = &caller;
+	makecontext(&routine, in_coroutine, 0);
+	error = 0;
+	swapcontext(&caller, &routine);
+	if (error != EINVAL)
+		printf("in a coroutine: errno %d, want %d\n", error, EINVAL), wrong = 1;
+	return unused;
+}
+
+// of_child: a child of vfork, in the memory of this thread, has another stack.
+static void *of_child(void *unused)
+{
+	char own[size];
+	static char childs[size];
+	const stack_t stack = {.ss_sp = own, .ss_size = size}, other = {.ss_sp = childs, .ss_size = size};
+	const stack_t none = {.ss_flags = SS_DISABLE};
+	command();
+	sigaltstack(&stack, NULL);
+	pid_t child = vfork();
+	if (child == 0) {
+		sigaltstack(&other, NULL);
+		_exit(0);
+	}
+	waitpid(child, NULL, 0);
+	error = 0;
+	raise(SIGUSR1);
+	if (error != EDEADLK)
+		printf("in a handler after a child of vfork: errno %d, want %d\n", error, EDEADLK), wrong = 1;
+	sigaltstack(&none, NULL);
+	return unused;
+}
+
+static void on_exit_signal(int sig)
+{
+	(void)sig;
+	pthread_exit(NULL);
+}
+
+// exits ends in a handler, on the stack that the thread has got for handlers with its first command.
+static void *exits(void *unused)
+{
+	signal(SIGUSR2, on_exit_signal);
+	command();
+	raise(SIGUSR2);
+	return unused;
+}
+
+// leaves_stack ends where its stack for handlers was, in a function that has returned.
+static void *leaves_stack(void *unused)
+{
+	char own[size];
+	const stack_t stack = {.ss_sp = own, .ss_size = size};
+	command();
+	sigaltstack(&stack, NULL);
+	return unused;
+}
+
+static void run(void *(*thread)(void *), void *arg)
+{
+	pthread_t id;
+	pthread_create(&id, NULL, thread, arg);
+	pthread_join(id, NULL);
+}
+
 int main(void)
 {
 	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
@@ -66,12 +144,13 @@ int main(void)
 		perror("rdma_cm");
 		return 1;
 	}
-	for (int first = 0; first < 2; first++) {
-		pthread_t thread;
-		pthread_create(&thread, NULL, known, first ? &fd : NULL);
-		pthread_join(thread, NULL);
-	}
+	run(known, NULL);
+	run(known, &fd);
 	known(&fd);
+	run(coroutines, NULL);
+	run(of_child, NULL);
+	run(exits, NULL);
+	run(leaves_stack, NULL);
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
 }
