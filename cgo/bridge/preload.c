@@ -127,6 +127,12 @@ static void watch_forks(void)
 
 int hidden(int fd) { return fd >= 0 && fd < SLOTS && owned[fd] && !strange(); }
 
+void hide(int fd, int own)
+{
+	if (fd >= 0 && fd < SLOTS)
+		owned[fd] = (unsigned char)own;
+}
+
 // adopt makes a descriptor one of an object.
 static void adopt(int fd, uint32_t slot)
 {

@@ -3,6 +3,7 @@
 #define GOVS_PRELOAD_H
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
@@ -39,8 +40,10 @@ enum kind kind_of(int fd);
 // device_of returns the object of a descriptor of the device (UVERBS), 0 for another.
 uint64_t device_of(int fd);
 
-// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it.
+// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it. hide makes
+// it so, or, with 0, the program's.
 int hidden(int fd);
+void hide(int fd, int own);
 
 // let_go takes a descriptor out of the table, before it is closed or when it has become another one. It returns the
 // object whose last one it was, 0 if there are others. leave ends that object; 0 is none.
@@ -122,6 +125,11 @@ void leave_library(int called);
 // in_frames reports whether n bytes at an address are on the stack of this thread, in the frames of the functions that
 // have called the library: that memory is there.
 int in_frames(uint64_t addr, uint64_t n);
+
+// taken_first reports whether a thread of the library may take a signal of a set before the thread that waits for it,
+// and send it again. as_sent makes of what that thread has sent what it was.
+int taken_first(const sigset_t *);
+void as_sent(siginfo_t *);
 
 // forget_library says that this is the child of a fork, where the library is dead.
 void forget_library(void);

@@ -144,6 +144,14 @@ static void pass_on(int sig, siginfo_t *info, ucontext_t *context)
 	errno = saved;
 }
 
+void as_sent(siginfo_t *info)
+{
+	if (info->si_code == SI_QUEUE && info->si_errno >= code_in_errno) {
+		info->si_code = info->si_errno - code_in_errno;
+		info->si_errno = 0;
+	}
+}
+
 // on_stray passes on what comes to a thread of the runtime's. In the program's threads it does what the program's
 // action does.
 static void on_stray(int sig, siginfo_t *info, void *context)
@@ -154,10 +162,7 @@ static void on_stray(int sig, siginfo_t *info, void *context)
 		pass_on(sig, info, context);
 		return;
 	}
-	if (info->si_code == SI_QUEUE && info->si_errno >= code_in_errno) {
-		info->si_code = info->si_errno - code_in_errno;
-		info->si_errno = 0;
-	}
+	as_sent(info);
 	if (!is_function(program)) { // by default it ends the program
 		give_back(sig);
 		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
@@ -171,6 +176,14 @@ static void on_stray(int sig, siginfo_t *info, void *context)
 }
 
 static int watching; // from the start of the library on
+
+int taken_first(const sigset_t *set)
+{
+	for (size_t i = 0; watching && !strange() && i < sizeof strays / sizeof *strays; i++)
+		if (sigismember(set, strays[i]))
+			return 1;
+	return 0;
+}
 
 // share takes a signal from its program's action if the library needs that.
 static void share(int sig)

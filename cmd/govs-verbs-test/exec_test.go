@@ -213,7 +213,7 @@ func TestExecSymbols(t *testing.T) {
 		"pwrite pwrite64 pwritev pwritev64 read __read_chk readlink " +
 		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
 		"setrlimit setrlimit64 sigaction sigaltstack sigignore siginterrupt signal " +
-		"sigprocmask sigset socket ssignal stat stat64 statx __sysv_signal " +
+		"sigprocmask sigset sigtimedwait sigwaitinfo socket ssignal stat stat64 statx __sysv_signal " +
 		"sysv_signal write writev __xstat __xstat64 "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {

@@ -1,6 +1,7 @@
 // The action of each signal is the program's, whether it was set before the device was opened or after, and faults of
 // the program are its own.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -215,11 +216,43 @@ static void preemption(void)
 static const int waiting[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGPROF, SIGTERM, 34, 35};
 enum { waiting_count = sizeof waiting / sizeof *waiting };
 
+static volatile int ended;
+
+struct later {
+	pthread_t to;
+	int sig, value, how;
+};
+
+// sends_later sends a signal that another thread is going to wait for, or may be waiting for already. 4 sends it again
+// and again to the thread.
+static void *sends_later(void *p)
+{
+	const struct later *l = p;
+	if (l->value % 3)
+		usleep(1000);
+	if (l->how == 0)
+		kill(getpid(), l->sig);
+	else if (l->how < 4)
+		sigqueue(getpid(), l->sig, (union sigval){.sival_int = l->value});
+	while (l->how == 4 && !ended) {
+		pthread_kill(l->to, l->sig);
+		usleep(1000);
+	}
+	return NULL;
+}
+
+static void *waits(void *set)
+{
+	sigwaitinfo(set, NULL);
+	return NULL;
+}
+
 // A signal that all threads of the program block waits for sigwait and the like.
 static void blocked(void)
 {
 	sigset_t set;
 	siginfo_t info;
+	pthread_t thread;
 	struct timespec patience = {60, 0};
 	sigemptyset(&set);
 	for (int i = 0; i < waiting_count; i++)
@@ -228,14 +261,40 @@ static void blocked(void)
 	open_device();
 	for (int round = 0; round < 20; round++)
 		for (int i = 0; i < waiting_count; i++) {
-			sigqueue(getpid(), waiting[i], (union sigval){.sival_int = round + 1000});
-			int got;
-			do // a thread of the library may take the signal first, and sends it again
-				got = sigtimedwait(&set, &info, &patience);
-			while (got < 0 && errno == EINTR);
-			want("waiting", waiting[i], got, waiting[i]);
-			want("with the value", waiting[i], info.si_value.sival_int, round + 1000);
+			const struct later later = {pthread_self(), waiting[i], round + 1000, round % 4};
+			pthread_create(&thread, NULL, sends_later, (void *)&later);
+			if (round == 0) // a thread of the runtime's takes what is sent before the wait
+				pthread_join(thread, NULL);
+			int got = round % 2 ? sigwaitinfo(&set, &info) : sigtimedwait(&set, &info, &patience);
+			want("waiting", waiting[i], got < 0 ? -errno : got, waiting[i]);
+			want("the code", waiting[i], info.si_code, round % 4 ? SI_QUEUE : SI_USER);
+			want("the errno", waiting[i], info.si_errno, 0);
+			if (round % 4)
+				want("with the value", waiting[i], info.si_value.sival_int, round + 1000);
+			if (round > 0)
+				pthread_join(thread, NULL);
 		}
+	struct timespec none = {0, 0}, little = {0, 1000000}, bad = {0, -1};
+	for (int i = 0; i < waiting_count; i++) {
+		want("waiting not at all", waiting[i], sigtimedwait(&set, &info, &none) < 0 ? errno : 0, EAGAIN);
+		want("waiting for a little", waiting[i], sigtimedwait(&set, &info, &little) < 0 ? errno : 0, EAGAIN);
+		sigqueue(getpid(), waiting[i], (union sigval){.sival_int = 0});
+		want("waiting for a bad time", waiting[i], sigtimedwait(&set, &info, &bad) < 0 ? errno : 0, EINVAL);
+		want("waiting without information", waiting[i], sigwaitinfo(&set, NULL), waiting[i]);
+	}
+	signal(SIGUSR2, plain); // ends the wait
+	const struct later later = {pthread_self(), SIGUSR2, 0, 4};
+	pthread_create(&thread, NULL, sends_later, (void *)&later);
+	want("waiting until a handler has run", SIGUSR2, sigwaitinfo(&set, &info) < 0 ? errno : 0, EINTR);
+	ended = 1;
+	pthread_join(thread, NULL);
+	pthread_create(&thread, NULL, waits, &set);
+	pthread_cancel(thread);
+	void *result;
+	pthread_join(thread, &result);
+	want("a thread that waits is cancelled", 0, result == PTHREAD_CANCELED, 1);
+	for (int sig = 0; sig < 2; sig++)
+		want("there is no set", 0, sigtimedwait((sigset_t *)8, &info, sig ? &none : NULL) < 0 ? errno : 0, EFAULT);
 	sigset_t now;
 	sigprocmask(SIG_BLOCK, NULL, &now);
 	for (int i = 0; i < waiting_count; i++)
@@ -243,7 +302,7 @@ static void blocked(void)
 }
 
 static pthread_t chosen;
-static volatile int strangers, codes, ended;
+static volatile int strangers, codes;
 
 static void on_chosen(int sig, siginfo_t *info, void *context)
 {
