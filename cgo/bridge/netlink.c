@@ -24,7 +24,6 @@ PUBLIC int socket(int domain, int type, int protocol)
 enum {
 	netlink_room = 8192,         // for answers
 	netlink_longest = 128 << 10, // request
-	most_vectors = 1024,         // UIO_MAXIOV
 };
 
 // deliver sends the answers, each after its length, as packets from a second socket. As with the kernel, what the

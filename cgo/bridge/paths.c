@@ -281,6 +281,23 @@ PUBLIC ssize_t readlinkat(int dir, const char *path, char *to, size_t n)
 	return real(dir, path, to, n);
 }
 
+// What fortified programs call instead.
+ssize_t __readlink_chk(const char *path, char *to, size_t n, size_t space);
+PUBLIC ssize_t __readlink_chk(const char *path, char *to, size_t n, size_t space)
+{
+	REAL(__readlink_chk);
+	ELSEWHERE(AT_FDCWD, path);
+	return real(path, to, n, space);
+}
+
+ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t n, size_t space);
+PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t n, size_t space)
+{
+	REAL(__readlinkat_chk);
+	ELSEWHERE(dir, path);
+	return real(dir, path, to, n, space);
+}
+
 #define GETXATTR(name)                                                                                       \
 	PUBLIC ssize_t name(const char *path, const char *key, void *value, size_t n)                        \
 	{                                                                                                    \

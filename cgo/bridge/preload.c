@@ -411,6 +411,15 @@ void leave(uint64_t object)
 		close_later((uint32_t)object);
 }
 
+static int close_device(int fd)
+{
+	uint64_t object = let_go(fd);
+	int failed = (int)syscall(SYS_close, fd), saved = errno;
+	leave(object);
+	errno = saved;
+	return failed;
+}
+
 PUBLIC int close(int fd)
 {
 	REAL(close);
@@ -420,12 +429,8 @@ PUBLIC int close(int fd)
 	}
 	if (!slot_of(fd))
 		return real(fd);
-	pthread_testcancel(); // a thread that is cancelled has not closed it, and between these two it can't be
-	uint64_t object = let_go(fd);
-	int failed = (int)syscall(SYS_close, fd), saved = errno;
-	leave(object);
-	errno = saved;
-	return failed;
+	pthread_testcancel(); // a thread that is cancelled has not closed it, and in close_device it can't be
+	return close_device(fd);
 }
 
 // next_hidden returns the library's first descriptor from fd on, SLOTS or more if there is none.
@@ -439,12 +444,13 @@ static unsigned next_hidden(unsigned fd)
 PUBLIC int close_range(unsigned first, unsigned last, int flags)
 {
 	REAL(close_range);
-	if (first > last || flags & CLOSE_RANGE_CLOEXEC) // which the library's have
+	// The library's have CLOSE_RANGE_CLOEXEC, and a call that fails closes nothing.
+	if (first > last || flags & ~(int)CLOSE_RANGE_UNSHARE)
 		return real(first, last, flags);
 	if (!strange())
 		for (unsigned fd = first; fd <= last && fd < SLOTS; fd++)
 			if (slot_of((int)fd))
-				close((int)fd);
+				close_device((int)fd);
 	while (first <= last) {
 		unsigned next = next_hidden(first);
 		if (next >= SLOTS || next > last)

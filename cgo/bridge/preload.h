@@ -157,6 +157,8 @@ void end_call(struct library *);
 // result turns what the library returns into what libc returns.
 long result(long n);
 
+enum { most_vectors = 1024 }; // of a call; UIO_MAXIOV
+
 // ask answers a request of a netlink socket: the answers come from a second socket, as many packets.
 ssize_t ask(int fd, const void *request, size_t n);
 void adopt_netlink(int fd);

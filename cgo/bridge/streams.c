@@ -6,37 +6,30 @@
 #include <stdio.h>
 #include <stdio_ext.h>
 
-// detach takes the descriptor of a stream out of the table, and returns the object whose last one it was. If the number
-// is the library's by now, because the program has closed it, the stream loses it instead.
-static uint64_t detach(FILE *stream)
+// detach takes the descriptor of a stream of the device out of the table, before libc closes it. If the number is the
+// library's by now, because the program has closed it, the stream loses it instead. What the stream has not written is
+// lost, because libc would write it into the memory or the socket that stands for the device.
+static void detach(FILE *stream)
 {
-	int saved = errno, fd = fileno(stream); // -1 if it has none
+	int saved = errno, fd = fileno(stream), ours = hidden(fd); // -1 if it has none
 	errno = saved;
-	if (!hidden(fd))
-		return let_go(fd);
+	if (!ours && kind_of(fd) == NONE)
+		return;
 	flockfile(stream);
 	__fpurge(stream);
-	stream->_fileno = -1;
+	if (ours)
+		stream->_fileno = -1;
 	funlockfile(stream);
-	errno = EBADF;
-	return 0;
-}
-
-// ended is for a call that has closed the descriptor.
-static void ended(uint64_t object)
-{
-	int saved = errno;
-	leave(object);
-	errno = saved;
+	if (!ours)
+		leave(let_go(fd));
+	errno = ours ? EBADF : saved;
 }
 
 PUBLIC int fclose(FILE *stream)
 {
 	REAL(fclose);
-	uint64_t object = detach(stream);
-	int failed = real(stream);
-	ended(object);
-	return failed;
+	detach(stream);
+	return real(stream);
 }
 
 // A stream that is opened again keeps its number, which is another file's then. Without a path libc opens the file of
@@ -45,10 +38,8 @@ PUBLIC int fclose(FILE *stream)
 	PUBLIC FILE *name(const char *path, const char *mode, FILE *stream)                                  \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		uint64_t object = detach(stream);                                                            \
-		FILE *again = path || fileno(stream) >= 0 ? real(path, mode, stream) : NULL;                 \
-		ended(object);                                                                               \
-		return again;                                                                                \
+		detach(stream);                                                                              \
+		return path || fileno(stream) >= 0 ? real(path, mode, stream) : NULL;                        \
 	}
 FREOPEN(freopen)
 FREOPEN(freopen64)

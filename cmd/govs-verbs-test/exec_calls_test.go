@@ -49,6 +49,7 @@ func TestExecCalls(t *testing.T) {
 		"closelater":  {"-lpthread"},
 		"descriptors": {"-lrdmacm", "-libverbs", "-lpthread"},
 		"forklisten":  {"-lrdmacm"},
+		"fortified":   {"-O2", "-D_FORTIFY_SOURCE=2"},
 		"forks":       {"-libverbs", "-lpthread"},
 		"garbled":     {"-libverbs"},
 		"limits":      {"-pthread"},
@@ -58,7 +59,8 @@ func TestExecCalls(t *testing.T) {
 		"signals":     {"-libverbs", "-lpthread"},
 		"smallstack":  {"-lrdmacm", "-libverbs", "-lpthread"},
 		"spellings":   nil,
-		"stdio":       nil,
+		"standard":    nil,
+		"stdio":       {"-pthread"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.of(t).start(compiled(t, name, libraries...)).want(t, 0, "as it must be")

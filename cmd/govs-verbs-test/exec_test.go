@@ -202,16 +202,17 @@ func TestExecSymbols(t *testing.T) {
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
 		preloadLibrary)).Output())(t))
 	const taken = " __start_nexts __stop_nexts access bsd_signal canonicalize_file_name " +
-		"chdir clone close close_range closefrom " +
+		"chdir clone close close_range closefrom daemon " +
 		"dup dup2 dup3 eaccess euidaccess faccessat fchdir fclose fcntl fcntl64 fopen fopen64 " +
-		"_Fork freopen freopen64 fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 " +
+		"_Fork forkpty freopen freopen64 fstat fstat64 fstatat fstatat64 __fxstat __fxstat64 " +
 		"__fxstatat __fxstatat64 " +
 		"getxattr glob glob64 govs_watch_mappings ibv_open_device ioctl lgetxattr " +
 		"listxattr llistxattr lseek lseek64 lstat lstat64 __lxstat __lxstat64 mmap mmap64 " +
-		"mprotect mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
-		"__openat_2 opendir pread pread64 preadv preadv64 prlimit prlimit64 pthread_sigmask " +
-		"pwrite pwrite64 pwritev pwritev64 read __read_chk readlink " +
-		"readlinkat readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
+		"login_tty mprotect mremap munmap open open64 __open64_2 __open_2 openat openat64 __openat64_2 " +
+		"__openat_2 opendir pread pread64 __pread_chk __pread64_chk preadv preadv64 " +
+		"prlimit prlimit64 pthread_sigmask " +
+		"pwrite pwrite64 pwritev pwritev64 read __read_chk readlink __readlink_chk " +
+		"readlinkat __readlinkat_chk readv realpath __realpath_chk scandir scandir64 send sendmsg sendto " +
 		"setrlimit setrlimit64 sigaction sigaltstack sigignore siginterrupt signal " +
 		"sigprocmask sigset sigtimedwait sigwaitinfo socket ssignal stat stat64 statx __sysv_signal " +
 		"sysv_signal write writev __xstat __xstat64 "

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +50,13 @@ static int use_parents(void *fd)
 {
 	uint64_t answer[4];
 	struct command pd = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
+	struct iovec v = {answer, 8};
 	want("a parent's device", write(*(int *)fd, &pd, 16), EIO);
+	want("reading a parent's device", read(*(int *)fd, answer, 8), EIO);
+	want("readv of a parent's device", readv(*(int *)fd, &v, 1), EIO);
+	want("pread of a parent's device", pread(*(int *)fd, answer, 8, 0), EIO);
+	want("pwrite to a parent's device", pwrite(*(int *)fd, answer, 8, 0), EIO);
+	want("lseek of a parent's device", lseek(*(int *)fd, 8, SEEK_SET), EIO);
 	want("opening the device", open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), 0);
 	fflush(stdout);
 	return wrong;

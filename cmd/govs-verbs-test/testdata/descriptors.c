@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_netlink.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -68,6 +69,9 @@ static void device(const char *of, int fd)
 	want("pwritev", of, failed(pwritev(fd, &v, 1, 0)), ESPIPE);
 	want("lseek", of, failed(lseek(fd, 0, SEEK_SET)), ESPIPE);
 	want("writev", of, failed(writev(fd, &v, 1)), EINVAL);
+	for (int n = -1; n <= 1025; n += 1026)
+		want("writev of impossible length", of, failed(writev(fd, (struct iovec *)(uintptr_t)&v, *(volatile int *)&n)), EINVAL);
+	want("close_range with unknown flags", of, failed(close_range((unsigned)fd, (unsigned)fd, 1 << 20)), EINVAL);
 	want("flags", of, fcntl(fd, F_GETFL) & O_ACCMODE, O_RDWR);
 }
 

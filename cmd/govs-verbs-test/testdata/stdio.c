@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,13 +103,44 @@ static void in_memory(void)
 	close(fd);
 }
 
+static int number;
+
+// closes_cancelled is a thread that was cancelled when it closes a stream with bytes that were not written.
+static void *closes_cancelled(void *unused)
+{
+	FILE *stream = fdopen(number, "r+");
+	fputs("text", stream);
+	pthread_cancel(pthread_self());
+	fclose(stream);
+	return unused;
+}
+
+// cancelled: libc may end the thread before it closes the descriptor, which is the device then.
+static void cancelled(void)
+{
+	pthread_t thread;
+	int before = opened();
+	number = device();
+	pthread_create(&thread, NULL, closes_cancelled, NULL);
+	pthread_join(thread, NULL);
+	if (fcntl(number, F_GETFD) >= 0) {
+		want("it is the device", "a cancelled fclose", is_device(number), 1);
+		close(number);
+	}
+	want("descriptors are open", "a cancelled fclose", opened(), before);
+}
+
 // standard closes stdin before the library is loaded, which then gets the number, and ends the stream.
 static void standard(int again)
 {
 	close(0);
 	int fd = device();
 	want("the number is the library's", "close", fd != 0 && fcntl(0, F_GETFD) >= 0, 1);
-	if (again) {
+	if (again == 2) {
+		want("freopen without a path", "close", freopen(NULL, "r", stdin) == NULL && errno == EBADF, 1);
+		want("reading", "freopen without a path", fgetc(stdin), EOF);
+		want("fclose", "freopen without a path", fclose(stdin) == EOF && errno == EBADF, 1);
+	} else if (again) {
 		want("freopen", "close", freopen("/dev/zero", "r", stdin) == stdin, 1);
 		want("reading", "freopen", fgetc(stdin), 0);
 	} else
@@ -119,7 +151,7 @@ static void standard(int again)
 
 int main(void)
 {
-	for (int again = 0; again < 2; again++) {
+	for (int again = 0; again < 3; again++) {
 		int status = -1;
 		pid_t child = fork();
 		if (child == 0) {
@@ -134,6 +166,7 @@ int main(void)
 	opened_again(NULL, 1);
 	opened_again("/nowhere/at/all", 0);
 	in_memory();
+	cancelled();
 	close(first);
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
