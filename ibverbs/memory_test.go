@@ -31,6 +31,8 @@ func mapped(t *testing.T, n, prot int) []byte {
 
 // Memory that does not permit what the rights say is refused with the errno of ibv_reg_mr, and the
 // program goes on.
+//
+//rfc:5042 SEC-7.3-01 Manager verifies the ULP's right to the memory it registers
 func TestBadRegistrations(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -314,4 +316,22 @@ func TestMemoryForgotten(t *testing.T) {
 	testkit.OK(t, o.qp.Close())
 	testkit.OK(t, o.mr.Close())
 	wantErrno(t, "PD of two forgotten regions", o.pd.Close(), syscall.EBUSY, "2 MR")
+}
+
+// TestMemoryZeroed: a region that AllocMR makes has no data of one that was closed before.
+//
+//rfc:5042 SEC-6.3.2-01 No stale data behind a freshly granted read right
+func TestMemoryZeroed(t *testing.T) {
+	o := newObjects(t)
+	for range 20 {
+		mr := testkit.Must(o.pd.AllocMR(10_000, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead))(t)
+		if !bytes.Equal(mr.Bytes(), make([]byte, 10_000)) {
+			t.Fatal("a new region is not zeroed")
+		}
+		copy(mr.Bytes(), bytes.Repeat([]byte("secret"), 10_000))
+		testkit.OK(t, mr.Close())
+	}
+	testkit.OK(t, o.qp.Close())
+	testkit.OK(t, o.mr.Close())
+	testkit.OK(t, o.pd.Close())
 }

@@ -131,6 +131,9 @@ func (d *libDevice) objects() (objects, descriptors int) {
 
 // TestHandles: commands with an object that does not exist, is of another kind, or belongs to
 // another descriptor (rdma_lookup_get_uobject).
+//
+//rfc:5040 RDMAP-8.1.1-9-01 CQ not shared between distrusting ULPs
+//rfc:5042 SEC-7.1-01 CQ not shared across distrusting ULPs
 func TestHandles(t *testing.T) {
 	e := newEnd(t, nil)
 	other := openDevice(t, e.b, e.prog)

@@ -266,6 +266,8 @@ func TestQueryQueuePair(t *testing.T) {
 
 // TestUverbsRefusals checks the errnos of refused commands against the kernel's (uverbs_cmd.c,
 // siw_verbs.c).
+//
+//rfc:5042 SEC-7.3-01 Manager verifies the ULP's right to the memory it registers
 func TestUverbsRefusals(t *testing.T) {
 	e := newEnd(t, nil)
 	_, addr := e.prog.alloc(4096)

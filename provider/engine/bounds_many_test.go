@@ -176,6 +176,8 @@ func (h *manyHost) close(tasks *sync.WaitGroup) {
 // silent, stop in their Request, have a revision that is refused, dribble, reset at once,
 // or read nothing. The work is right and complete, and what the device holds is within the
 // bounds that docs/bounds.md gives for the sum of these states.
+//
+//rfc:5042 SEC-3-02 No implied partial mutual trust between streams
 func TestHalfOfThemAreHostile(t *testing.T) {
 	n := manyConns()
 	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors(2*maxQP))

@@ -430,6 +430,7 @@ func (w *cmWorld) settle() {
 // like those that come later.
 //
 //rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
+//rfc:5044 MPA-7.1-01 MPA enabled at the same octet on both sides
 func TestFPDUsAfterTheReply(t *testing.T) {
 	for name, tc := range earlyCases() {
 		t.Run(name, func(t *testing.T) {

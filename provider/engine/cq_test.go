@@ -33,6 +33,8 @@ func testChannel(t testing.TB, d *device) *compChannel {
 	return ch
 }
 
+//rfc:5040 RDMAP-8.1.2-5-01 CQ entry allocation controlled
+//rfc:5042 SEC-6.4.3.2-01 CQ entries controlled
 func TestCreateCQArguments(t *testing.T) {
 	d, other := unwired(t), unwired(t)
 	for _, c := range []struct {

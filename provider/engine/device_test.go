@@ -153,6 +153,10 @@ func TestDeviceCloseWaitsForTheEndOfStreams(t *testing.T) {
 // TestLimitsOfObjects: of each kind of object there are as many as the device
 // says, and not one more. The counts are lowered, so that they can be reached:
 // the limits that Query returns are those that are enforced.
+//
+//rfc:5040 RDMAP-8.1.2-5-01 CQ entry allocation controlled
+//rfc:5042 SEC-6.4.1-01 Scarce resources under a manager
+//rfc:5042 SEC-6.4.3.2-01 CQ entries controlled
 func TestLimitsOfObjects(t *testing.T) {
 	d := unwired(t)
 	full := testkit.Must(d.Query())(t)
@@ -201,6 +205,9 @@ func TestLimitsOfObjects(t *testing.T) {
 
 // TestLimitsOfQueues: a QP may have what the device says, really has it, and can't have more.
 // TestCreateCQArguments and TestCreateSRQArguments have the others.
+//
+//rfc:5042 SEC-7.2-01 IRRQ allocation privileged, fair
+//rfc:5042 SEC-7.2-02 One local ULP cannot take more than its share of the IRRQ
 func TestLimitsOfQueues(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
 	a := testkit.Must(s.dev.Query())(t)

@@ -22,6 +22,9 @@ import (
 //rfc:5041 DDP-5.3-01 Messages transmitted in submission order
 //rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
 //rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
+//rfc:5044 MPA-4.4-06 CRC handling invisible to the ULP
+//rfc:5041 DDP-3-03 Segment and message boundaries preserved
+//rfc:5040 RDMAP-5.2.2-08 Sink of a Read needs no remote-write right
 func TestE2EOperations(t *testing.T) {
 	if testkit.Race {
 		t.Skip("one message at a time shows the race detector nothing that TestE2ESoup does not, " +
@@ -204,6 +207,7 @@ func TestE2EFairResponses(t *testing.T) {
 // connection goes on.
 //
 //rfc:5040 RDMAP-8.1.1-10-01 CQ overflow leaves other streams unaffected
+//rfc:5042 SEC-6.4.6-01 CQ overflow never affects other streams
 func TestE2ECQOverflow(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{cqe: 4})

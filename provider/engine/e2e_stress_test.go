@@ -447,6 +447,8 @@ func TestE2EPostOnCompletion(t *testing.T) {
 
 // TestEveryWorkRequestCompletes: whatever is posted when a connection ends gives
 // exactly one completion each.
+//
+//rfc:5041 DDP-3-02 Accepted segments are delivered or error reported
 func TestEveryWorkRequestCompletes(t *testing.T) {
 	for round := range 20 {
 		network := testkit.Must(tcpNetwork(Options{}))(t)

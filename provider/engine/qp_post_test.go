@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"syscall"
@@ -146,6 +147,17 @@ func TestInline(t *testing.T) {
 //rfc:5041 DDP-5.2-06 Tagged TO = initial TO + offset
 //rfc:5044 MPA-3-01 Exactly one ULPDU per FPDU
 //rfc:5044 MPA-4.3-01 Every sender can generate markers when the receiver asks
+//rfc:5044 MPA-3-02 Expose current MULPDU to DDP
+//rfc:5044 MPA-3-03 DDP keeps each segment within MULPDU
+//rfc:5044 MPA-4.5-06 Packing into a partly-full segment never yields MULPDU <128
+//rfc:5041 DDP-4.1-06 L segment is posted last
+//rfc:5041 DDP-4.2-02 RsvdULP taken from the ULP unchanged
+//rfc:5041 DDP-4.2-03 RsvdULP identical in all segments of a message
+//rfc:5041 DDP-4.3-02 RsvdULP same over the message
+//rfc:5041 DDP-4.3-04 QN same for all segments and as given by ULP
+//rfc:5041 DDP-5.2-07 ULP gives STag and initial TO
+//rfc:5040 RDMAP-3.1-01 RDMAP runs only over DDP
+//rfc:5040 RDMAP-5.1-05 One Write targets one Tagged Buffer
 func TestSegments(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -181,6 +193,40 @@ func TestSegments(t *testing.T) {
 				s.wantWC("the Write", provider.WC{WRID: 2, Opcode: provider.WCRDMAWrite})
 			})
 		})
+	}
+}
+
+// TestSegmentsFollowMSS: when the MSS changes, as it does with the MTU of the path, later messages
+// have segments of the new MULPDU.
+//
+//rfc:5044 MPA-3-02 Expose current MULPDU to DDP
+//rfc:5044 MPA-4.5-03 MULPDU follows EMSS when MTU/options change
+func TestSegmentsFollowMSS(t *testing.T) {
+	x, y := tcpPair(t, Options{}, true, sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	defer y.qp.Close()
+	st, path, src := x.qp.stream.Load(), x.replaceConn(), x.reg(20_000, 0)
+	// first is the length of the first ULPDU of a Write.
+	first := func() (n int) {
+		x.send(provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
+			SGList: []provider.SGE{src.sge(0, 20_000)}})
+		x.spin(1)
+		st.alone(func() {
+			n = int(binary.BigEndian.Uint16(path.out))
+			path.out = path.out[:0]
+		})
+		return n
+	}
+	for _, mss := range []int{1448, 536, 9000} {
+		st.alone(func() { path.keep, path.mss = true, mss })
+		got, want := 0, mpa.MULPDU(mss, false)
+		for range mssBatches + 1 {
+			if got = first(); got == want {
+				break
+			}
+		}
+		if got != want {
+			t.Errorf("MSS %d: the first segment has %d bytes, want %d", mss, got, want)
+		}
 	}
 }
 

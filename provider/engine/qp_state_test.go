@@ -138,6 +138,7 @@ func TestStatesConnected(t *testing.T) {
 //rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
 //rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
 //rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close
+//rfc:5044 MPA-7.2-01 Half connection ends when DDP closes the TCP half
 func TestQPDisconnect(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(4, provider.AccessLocalWrite)

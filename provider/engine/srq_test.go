@@ -287,6 +287,8 @@ func (s *side) noWCIf(none bool) {
 
 // TestSRQOfPeersThatBegin: a peer that begins a message and goes no further holds one receive,
 // however much it has begun and however long that is. The end of its QP gives it back.
+//
+//rfc:5042 SEC-6.4.3.1-01 Shared receive buffer greed is detectable
 func TestSRQOfPeersThatBegin(t *testing.T) {
 	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
 		b := s.reg(8, provider.AccessLocalWrite)

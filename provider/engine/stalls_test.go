@@ -65,6 +65,9 @@ func (s *side) wantNoWatch(what string) {
 // TestFPDUTimeout: a peer that stops inside an FPDU, or sends a byte of it occasionally, is
 // sent a Terminate after FPDUTimeout, and its connection ends. A peer that finishes each FPDU
 // in time may be as slow as it likes.
+//
+//rfc:5044 MPA-7.1.2-10-02 ULP timeout for FPDUs/messages
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
 func TestFPDUTimeout(t *testing.T) {
 	const limit = 10 * time.Second
 	for _, n := range []int{0, 1000, 60_000} {

@@ -326,6 +326,8 @@ func TestLogKeepsErrors(t *testing.T) {
 
 // TestLogReadSink: the first Read into a region that RNICs would not let the peer's answer into is
 // logged, and no other.
+//
+//rfc:5040 RDMAP-5.2.2-08 Sink of a Read needs no remote-write right
 func TestLogReadSink(t *testing.T) {
 	log := new(recorder)
 	a, b := pair(t, memnet.New(nil), memAddr, Options{Logger: slog.New(log)}, sideOptions{}, params(true))

@@ -17,6 +17,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/memory"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -145,6 +146,7 @@ func TestAtomicRequester(t *testing.T) {
 //rfc:7306 EXT-5.2.2-07 Atomic responses in request order
 //rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
 //rfc:7306 EXT-5.4-8-01 Ordering of several atomics
+//rfc:7306 EXT-5.2.1-03 Codes FetchAdd 0, CmpSwap 2; all listed codes implemented
 func TestAtomicTarget(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -410,6 +412,7 @@ func TestBadAtomicResponses(t *testing.T) {
 // TestAtomicsRefusedAtPost: what can't be posted.
 //
 //rfc:7306 EXT-1.1-01 Use of extensions agreed at ULP level
+//rfc:7306 EXT-8.1-1-01 Local creation error: TERM in place, headers zero
 func TestAtomicsRefusedAtPost(t *testing.T) {
 	for _, op := range []provider.WROpcode{
 		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd,
@@ -429,6 +432,7 @@ func TestAtomicsRefusedAtPost(t *testing.T) {
 				syscall.EINVAL, "SGEs")
 			readonly := s.reg(8, 0)
 			s.send(provider.SendWR{WRID: 1, Opcode: op, SGList: []provider.SGE{readonly.sge(0, 8)}})
+			r.wantTerminate("a sink that may not be written", fault{iwarp.LayerRDMAP, 0, 0xff}, nil, 0, nil)
 			s.wantWC("a sink that may not be written", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
 		})
 		p := params(true)

@@ -32,6 +32,7 @@ func (r *raw) answer(q rdmap.ReadRequest) {
 //rfc:5040 RDMAP-6.1-03 Outbound read limit (ORD) provided as negotiated
 //rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
 //rfc:5040 RDMAP-5.2.1-04 ReadReqs passed in ULP order
+//rfc:5040 RDMAP-5.5-18-01 Sends may complete before earlier ReadReqs are answered
 func TestORD(t *testing.T) {
 	p := params(true)
 	p.ORD = 3
@@ -96,6 +97,7 @@ func TestFence(t *testing.T) {
 //rfc:5040 RDMAP-5.2.2-02 Source keeps enough QN1 buffers for negotiated IRD
 //rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
 //rfc:5040 RDMAP-6.1-05 Inbound reads above IRD are refused
+//rfc:5042 SEC-6.4.3.3-02 Cap outstanding reads; overrun ends only that stream
 func TestIRD(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 100}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		const size = 1 << 20 // more than a batch: a response that is laid out does not count any more

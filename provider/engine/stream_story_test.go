@@ -224,6 +224,7 @@ func TestEverySegmentation(t *testing.T) {
 //
 //rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
+//rfc:5040 RDMAP-5.4-07 Peer may stop sending after TERM
 func TestReceivedTerminate(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(10, provider.AccessLocalWrite)
@@ -514,12 +515,46 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	})
 }
 
+// TestReadsOfOnePeer: a peer that takes no responses fills its own queue of Reads, and one Read
+// more ends its own connection. Others have their whole queues.
+//
+//rfc:5040 RDMAP-8.1.2-7-01 Read queue resources not shared between distrusting streams
+//rfc:5042 SEC-6.4.3.3-01 IRRQ not shared by distrusting streams
+//rfc:5042 SEC-A-03 Servers share no IRRQ between ULPs that distrust
+func TestReadsOfOnePeer(t *testing.T) {
+	hostile(t, func(s *side, good *raw, network *memnet.Network) {
+		const size, ird = 1 << 20, 4 // of params
+		src := s.reg(size, provider.AccessRemoteRead)
+		read := func(r *raw, reads, n int) {
+			for range reads {
+				r.readReq(rdmap.ReadRequest{Size: uint32(n), SourceSTag: src.m.STag(), SourceTO: src.to(0)})
+			}
+			time.Sleep(time.Second)
+		}
+		q, bad := s.besides(network)
+		read(bad, ird, size)
+		if n := q.stream.Load().inbound.Len(); n != ird {
+			t.Errorf("%d requests of the peer wait, want %d", n, ird)
+		}
+		read(good, ird, 4)
+		for range ird {
+			good.want("a response", rdmap.ReadResponseHeader(0, 0, true))
+		}
+		read(bad, 1, size)
+		terminated(t, q.Cause(), false, 1, 2, 2)
+		s.wantServed("others are served", good)
+		read(good, 1, 4)
+		good.want("a response", rdmap.ReadResponseHeader(0, 0, true))
+	})
+}
+
 // TestFloods: messages without bytes are cheap to send. They reach nothing, and
 // do not keep others from being served; those that need a receive or a place among
 // the Reads end the connection when there is none.
 //
 //rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
 //rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
+//rfc:5042 SEC-6.4.4-01 Non-optimal paths (errors, OOO, tiny frames) bounded in cost
 func TestFloods(t *testing.T) {
 	for _, tc := range []struct {
 		name string

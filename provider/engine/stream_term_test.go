@@ -75,9 +75,6 @@ func change(h ddp.Header, f func(*ddp.Header)) ddp.Header {
 func control(v uint8, op rdmap.Opcode) uint8 { return rdmap.Control{Version: v, Opcode: op}.Octet() }
 
 // faults are all that a peer can do wrong on a running stream.
-//
-//rfc:5040 RDMAP-4.8-02 Only listed Layer/EType/Code combinations
-//rfc:5041 DDP-7.2-01 Error numbers as in the table
 var faults = []struct {
 	what  string
 	do    func(s *scene) act
@@ -279,6 +276,14 @@ func newScene(s *side, r *raw) *scene {
 //rfc:5041 DDP-7.1-01 An error stops placement of the segment and is reported
 //rfc:5041 DDP-7.1-02 Report includes DDP header, type, segment length
 //rfc:5041 DDP-7.1-03 Segments after an error dropped silently
+//rfc:5040 RDMAP-4.8-02 Only listed Layer/EType/Code combinations
+//rfc:5040 RDMAP-4.8-12 Remote Protection only for ReadReq and Sends that invalidate
+//rfc:5041 DDP-3-08 Connection is torn down when all streams are down
+//rfc:5041 DDP-6.2.2-03 ULP may still send a last message after a receive fatal
+//rfc:5041 DDP-7.2-01 Error numbers as in the table
+//rfc:6580 IANA-3.1-01 RDMAP error registry closed set
+//rfc:5041 DDP-8.3-1-01 TO range can be set and revoked
+//rfc:5042 SEC-6.2.1-01 No access outside the registered buffer
 func TestFaults(t *testing.T) {
 	for _, fr := range framings {
 		for _, f := range faults {
@@ -329,6 +334,10 @@ func (s *scene) wantFlushed(first, read provider.WCStatus) {
 //rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 //rfc:5044 MPA-8-2-01 Detect CRC mismatch (code 2)
+//rfc:5044 MPA-8-03 For codes 2 and 3 MPA itself does not close TCP
+//rfc:5041 DDP-3-04 Strong digest (CRC32c class) over the segment
+//rfc:5041 DDP-6.2-01 DDP never starts teardown by itself
+//rfc:5041 DDP-6.2.2-04 Stream not terminated until ULP says so
 func TestBadCRC(t *testing.T) {
 	for _, fr := range framings {
 		if !fr.crc {

@@ -115,6 +115,8 @@ func TestTurnOfTransmitting(t *testing.T) {
 
 // TestTurnOfReceiving: one Poll takes no more than BudgetMost, and less if FPDUs are short. The
 // rest stays in the socket.
+//
+//rfc:5042 SEC-6.4.4-01 Non-optimal paths (errors, OOO, tiny frames) bounded in cost
 func TestTurnOfReceiving(t *testing.T) {
 	for _, n := range []int{0, 60, 1000, 60_000} {
 		t.Run(fmt.Sprintf("%d bytes", n), func(t *testing.T) {

@@ -14,7 +14,7 @@ func order() []*conformance.Scenario {
 		{
 			Slug: "order/write-then-send", Level: conformance.Must,
 			Title:        "when a Send is delivered, the Writes posted before it are in place",
-			Requirements: []string{"DDP-5.3-06", "DDP-5.4-02", "RDMAP-5.1-04"},
+			Requirements: []string{"DDP-4.1-08", "DDP-5.3-06", "DDP-5.4-02", "RDMAP-5.1-04"},
 			Verbs:        writeThenSend, Wire: legal,
 		},
 		{

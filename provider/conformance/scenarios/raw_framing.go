@@ -41,7 +41,7 @@ func rawFraming() []*conformance.Scenario {
 		responderStory("mpa/crc-wrong-response", "a Read Response with a wrong CRC is refused, and the Read fails", []string{"MPA-4.4-14", "MPA-8-2-01"}, crcWrongResponse),
 		needing(conformance.NeedsAccept, rawStory("mpa/crc-wrong-first",
 			"a wrong CRC in the first FPDU does not release the responder: it has to stay silent",
-			[]string{"MPA-7.1.2-4-02"}, crcWrongFirst)),
+			[]string{"MPA-7.1.2-4-02", "RDMAP-6.2.1-04"}, crcWrongFirst)),
 		rawStory("mpa/responder-waits", "a responder sends nothing before the initiator's first FPDU, though its program has posted", []string{"MPA-7.1.2-4-01"}, responderWaits),
 		rawStory("mpa/pad-not-zero", "pad octets are not looked at, beyond what the CRC says", []string{"MPA-4.1-05"}, padNotZero),
 		rawStory("mpa/many-in-one-segment", "many FPDUs may come at once", []string{"MPA-5.1-02", "MPA-4.3-13"}, manyAtOnceFPDUs),
@@ -50,7 +50,7 @@ func rawFraming() []*conformance.Scenario {
 			func(r *conformance.RawRun) { cutOff(r, (*rawpeer.Peer).CloseWrite) }),
 		rawStory("mpa/cut-then-reset", "an FPDU that a reset cuts off is not delivered", []string{"MPA-8-1-01", "MPA-6-02"},
 			func(r *conformance.RawRun) { cutOff(r, (*rawpeer.Peer).Reset) }),
-		rawStory("mpa/reset", "a reset ends the connection, and what is posted is flushed", []string{"MPA-8-1-01", "DDP-6.2.2-02"}, resetIdle),
+		rawStory("mpa/reset", "a reset ends the connection, and what is posted is flushed", []string{"MPA-8-1-01", "DDP-6.2.2-02", "DDP-7-01"}, resetIdle),
 	)
 }
 
@@ -68,7 +68,8 @@ func crcFaults() []rawFault {
 	return []rawFault{
 		{
 			slug: "mpa/crc-wrong-send", title: "a Send with a wrong CRC is refused, and none of it is placed",
-			requirements: []string{"MPA-4.4-13", "MPA-4.4-14", "MPA-8-2-01", "MPA-3-06"}, want: want, hello: true,
+			requirements: []string{"MPA-4.4-13", "MPA-4.4-14", "MPA-8-2-01", "MPA-3-06",
+				"MPA-8-03"}, want: want, hello: true,
 			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return wrongCRC(st.send(1, rawPart)) }),
 		},

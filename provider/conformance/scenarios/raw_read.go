@@ -16,9 +16,9 @@ func rawReads() []*conformance.Scenario {
 		rawStory("rdmap/read-zero-length", "a Read Request for nothing is answered with nothing, whatever its source",
 			[]string{"RDMAP-5.2.1-09", "RDMAP-5.2.1-10"}, readZeroLength),
 		rawStory("rdmap/read-in-order", "Read Requests are answered in the order in which they came",
-			[]string{"RDMAP-5.2.1-05", "RDMAP-5.2.2-04", "RDMAP-5.5-20-01"}, readInOrder),
+			[]string{"RDMAP-4.4-04", "RDMAP-5.2.1-05", "RDMAP-5.2.2-04", "RDMAP-5.5-20-01"}, readInOrder),
 		rawStory("rdmap/read-beyond-ird", "more Read Requests at once than were agreed end the connection",
-			[]string{"RDMAP-6.1-05"}, readBeyondIRD),
+			[]string{"RDMAP-6.1-05", "SEC-6.4.3.3-02"}, readBeyondIRD),
 		rawStory("rdmap/read-deregistered", "a Read of a region that was deregistered is refused", []string{"RDMAP-7.2-07", "DDP-8.3-2-01"}, readDeregistered),
 	)
 }
@@ -84,7 +84,7 @@ func readFaults() []rawFault {
 		{
 			// This shows whether siw checks the remote read right (rdmap/read-no-right).
 			slug: "rdmap/read-no-right", title: "a Read of a region that the peer may only write is refused",
-			requirements: []string{"RDMAP-7.2-12", "DDP-8.3.1-5-01"},
+			requirements: []string{"RDMAP-7.2-12", "DDP-8.3.1-5-01", "SEC-6.3.5-01"},
 			want:         []string{"0/1/0x02"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(1, st.window, 0, rawPart) }),
 		},
@@ -96,7 +96,7 @@ func readFaults() []rawFault {
 		},
 		{
 			slug: "rdmap/read-other-pd", title: "a Read of a region of another protection domain is refused",
-			requirements: []string{"RDMAP-7.2-08", "DDP-8.3.1-1-01"},
+			requirements: []string{"RDMAP-7.2-08", "DDP-8.3.1-1-01", "SEC-6.1.1-02"},
 			want:         []string{"0/1/0x03"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(1, st.foreign, 0, rawPart) }),
 		},

@@ -176,6 +176,7 @@ func TestCheckUntagged(t *testing.T) {
 //
 //rfc:5041 DDP-7.2-01 Error numbers as in the table
 //rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
+//rfc:6580 IANA-3.2-01 DDP error registry closed set; 1/3/* reserved for LLP
 func TestErrorCodes(t *testing.T) {
 	for want, errs := range map[string][]*iwarp.Error{
 		"1/0/00": {ErrCatastrophic},

@@ -37,12 +37,6 @@ func flag(b bool) int {
 // The connections of figures 15, 16 and 17, and of an upgraded RDMAC RNIC, which always has M=1.
 // Markers are those that initiator and responder receive. A cell that is missing here closes the
 // connection.
-//
-//rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
-//rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
-//rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
-//rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16
-//rfc:5044 RDMAC-C.3-01 IETF peers, permissive or not: V=1, markers as asked
 var appendixC = map[[2]rnic]string{
 	{rdmacRNIC, rdmacRNIC}: "V=0 M=1/1", // figures 15 and 16
 
@@ -83,6 +77,11 @@ var (
 //
 //rfc:5044 RDMAC-C.1-03 Version identical in both directions
 //rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
+//rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
+//rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
+//rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
+//rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16
+//rfc:5044 RDMAC-C.3-01 IETF peers, permissive or not: V=1, markers as asked
 func TestRDMACMatrix(t *testing.T) {
 	types := []rnic{rdmacRNIC, nonPermissive0, nonPermissive1, permissive0, permissive1}
 	for _, initiator := range types {

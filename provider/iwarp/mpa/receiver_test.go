@@ -33,6 +33,8 @@ func TestReceiverFigures(t *testing.T) {
 
 // siw's stream is cut where the DDP and RDMAP headers say that messages end. The lengths are
 // rping's: Sends of 34, Read Requests of 46, Writes and Read Responses of 78 octets.
+//
+//rfc:5041 DDP-3-05 LLP provides segment length
 func TestReceiverSIW(t *testing.T) {
 	const send, read, data = 34, 46, 78
 	round := func(lens ...int) (all []int) {

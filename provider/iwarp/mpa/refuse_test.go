@@ -356,6 +356,7 @@ func TestFallback(t *testing.T) {
 //rfc:5044 MPA-8-01 Codes reported to DDP/consumer
 //rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
 //rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
+//rfc:6580 IANA-3.3-01 MPA error registry 2/0/1..4 plus 6581 5..7
 func TestErrorCodes(t *testing.T) {
 	for code, errs := range map[iwarp.Code][]*iwarp.Error{
 		1: {mpa.ErrClosed},

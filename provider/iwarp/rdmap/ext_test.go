@@ -26,6 +26,7 @@ import (
 //rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
 //rfc:7306 EXT-6.3-01 Immediate uses untagged QN 0
 //rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
+//rfc:7306 EXT-5.2.1-03 Codes FetchAdd 0, CmpSwap 2; all listed codes implemented
 func TestExtensionsOfAppendixA(t *testing.T) {
 	fetchAdd := FetchAdd(0xa1a2a3a4, 0x11223344, 0x8877665544332211, 0x0102030405060708, 0x8000000080000000)
 	cmpSwap := CmpSwap(7, 0x11223344, 0x10, 0xc1c2c3c4c5c6c7c8, 0x5152535455565758, 0xff00ff00ff00ff00, 0x00ffffffffffffff)

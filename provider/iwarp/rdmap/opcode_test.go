@@ -9,6 +9,7 @@ import "testing"
 //rfc:5040 RDMAP-4.1-11 Send-class messages use QN 0, ReadReq QN 1, Terminate QN 2
 //rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
 //rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
+//rfc:6580 IANA-3.4-01 Opcode registry 0-7 (+8-11 by 7306), 15 experimental
 func TestOpcodes(t *testing.T) {
 	const none = -1
 	for _, tt := range []struct {

@@ -17,6 +17,7 @@ const siwReadRequest = "47e2d000 000055c5d907d170 00000040 57ad4500 00005594d15c
 
 //rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only
 //rfc:5040 RDMAP-4.4-01 ReadReq header of 28 octets
+//rfc:5040 RDMAP-5.2.1-06 One source Tagged Buffer per ReadReq
 func TestReadRequestVector(t *testing.T) {
 	octets := testkit.Unhex(t, siwReadRequest)
 	want := ReadRequest{

@@ -101,6 +101,7 @@ func TestSendsInOrder(t *testing.T) {
 
 //rfc:5040 RDMAP-4.1-02 RsvdULP octets 2-5 are the Invalidate STag
 //rfc:5040 RDMAP-4.1-10 Invalidate STag ignored where the opcode has none
+//rfc:5041 DDP-5.4-04 RsvdULP given on delivery
 func TestOnlySendWithInvalidateInvalidates(t *testing.T) {
 	s := newStream(t, 0, 0)
 	const stag = 0xabcdef01
@@ -188,6 +189,8 @@ func TestNoReadsWithoutIRD(t *testing.T) {
 //rfc:5040 RDMAP-5.2.2-06 Unsolicited Response must not place data
 //rfc:5040 RDMAP-5.5-20-01 Multiple reads: Responses in request order
 //rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
+//rfc:5041 DDP-4.2-04 RsvdULP given to ULP on delivery
+//rfc:5040 RDMAP-5.5-11-01 Responses delivered in DDP delivery order
 func TestReadResponsesAnswerReads(t *testing.T) {
 	s := newStream(t, 0, 3)
 	s.refuse("a response nobody asked for", "0/2/06", ReadResponseHeader(1, 0, true), 10)

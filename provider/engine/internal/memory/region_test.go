@@ -61,6 +61,8 @@ func TestRegMRArguments(t *testing.T) {
 //rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
 //rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
 //rfc:5041 DDP-8.3.1-3-01 No access outside the registered range
+//rfc:5042 SEC-6.2.1-01 No access outside the registered buffer
+//rfc:5042 SEC-6.3.4-01 Base and bounds tight
 func TestMRSlice(t *testing.T) {
 	p := testPD(t, testTable(t))
 	m := testMR(t, p, 100, 0)

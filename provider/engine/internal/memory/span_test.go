@@ -102,6 +102,10 @@ func TestAppendSpans(t *testing.T) {
 //rfc:5041 DDP-8.3.1-5-01 Read/write rights separately grantable and revocable
 //rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
 //rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
+//rfc:5041 DDP-4.2-05 STag valid for the stream
+//rfc:5042 SEC-6.1.1-01 Streams that share no STags: own PDs, or STags of a stream
+//rfc:5042 SEC-6.1.1-02 Cross-PD access refused
+//rfc:5042 SEC-6.3.5-01 Write-only buffer is not readable
 func TestPeersAccess(t *testing.T) {
 	d := testTable(t)
 	p := testPD(t, d)
