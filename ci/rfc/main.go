@@ -7,19 +7,23 @@
 //	rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 //
 // that begins immediately after the two slashes claims that the code beside it meets the
-// requirement, or in a _test.go file that the test shows this. The words after the
-// id are the requirement's Brief in the catalogue. Scenarios show what their Requirements
-// name. It is an error
+// requirement, or in a _test.go file that the test shows this. There it is in a test, or in the
+// comment before one. The words after the id are the requirement's Brief in the catalogue.
+// Scenarios show what their Requirements name. It is an error
 //
 //   - if such a comment is malformed, names an id that the catalogue lacks, or
 //     another document than the id's,
 //   - if its words differ from the catalogue's, or the catalogue has none,
 //   - if more than four of them follow each other in code,
-//   - if code claims what neither a test nor a scenario shows.
+//   - if one in a _test.go file belongs to no test,
+//   - if code claims what neither a test nor a scenario shows,
+//   - if neither a test nor a scenario shows a requirement, and the catalogue has no reason for
+//     that, or if it has a reason although one does,
+//   - if tests and scenarios show less than 95 % of the MUSTs and MUST NOTs,
+//   - if docs/requirements.md or the catalogue's tests.tsv is not what -write makes.
 //
-// Usage: go run ./ci/rfc [-write] [-open] [root]. With -write the command first writes the words of
-// all claims; with -open it lists the MUSTs that nothing shows. The exit status is 1 if there is an
-// error.
+// Usage: go run ./ci/rfc [-write] [root]. With -write the command first writes the words of all
+// claims and these two files. The exit status is 1 if there is an error.
 package main
 
 import (
@@ -28,7 +32,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -37,49 +40,40 @@ import (
 )
 
 func main() {
-	open := flag.Bool("open", false, "list the MUSTs that no test and no scenario shows")
-	words := flag.Bool("write", false, "write the words of the catalogue after the ids in comments")
+	words := flag.Bool("write", false, "write the words of claims, and the files made of them")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
 		root = flag.Arg(0)
 	}
-	if *words {
-		if err := writeAll(os.Stdout, root); err != nil {
-			fmt.Fprintln(os.Stderr, "rfc:", err)
-			os.Exit(1)
-		}
-	}
-	if err := run(os.Stdout, root, *open); err != nil {
+	if err := run(os.Stdout, root, *words); err != nil {
 		fmt.Fprintln(os.Stderr, "rfc:", err)
 		os.Exit(1)
 	}
 }
 
-func writeAll(w io.Writer, root string) error {
+func run(w io.Writer, root string, words bool) error {
 	c, err := catalogue.Load()
 	if err != nil {
 		return err
 	}
-	n, err := write(root, c)
-	fmt.Fprintf(w, "%d files changed\n", n)
-	return err
-}
-
-func run(w io.Writer, root string, open bool) error {
-	c, err := catalogue.Load()
-	if err != nil {
-		return err
+	if words {
+		n, err := write(root, c)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%d files changed\n", n)
 	}
 	claims, err := scan(root)
 	if err != nil {
 		return err
 	}
 	r := resolve(c, claims, scenarios.Suite().All())
-	r.print(w)
-	if open {
-		r.printOpen(w)
+	r.checkAll()
+	if err := r.generate(root, words); err != nil {
+		return err
 	}
+	r.print(w)
 	for _, p := range r.problems {
 		fmt.Fprintln(w, p)
 	}
@@ -92,32 +86,34 @@ func run(w io.Writer, root string, open bool) error {
 // resolution is the result of resolving the claims.
 type resolution struct {
 	catalogue *catalogue.Catalogue
-	code      map[string]bool // ids that code claims
-	tests     map[string]bool // ids that tests show
-	scenarios map[string]bool // ids that scenarios require
+	code      map[string]bool     // ids that code claims
+	tests     map[string][]string // which tests show an id
+	scenarios map[string][]string // which scenarios require an id
 	problems  []string
 }
 
 func resolve(c *catalogue.Catalogue, claims []claim, suite []*conformance.Scenario) *resolution {
-	r := &resolution{catalogue: c, code: make(map[string]bool), tests: make(map[string]bool), scenarios: make(map[string]bool)}
+	r := &resolution{catalogue: c, code: make(map[string]bool), tests: make(map[string][]string),
+		scenarios: make(map[string][]string)}
 	for _, sc := range suite {
 		for _, id := range sc.Requirements {
-			r.scenarios[id] = true
+			r.scenarios[id] = append(r.scenarios[id], sc.Slug)
 		}
 	}
 	where := make(map[string]string)
 	for _, cl := range claims {
 		if why := cl.check(c); why != "" {
-			r.problems = append(r.problems, fmt.Sprintf("%s: %s", cl.where, why))
+			r.problem("%s: %s", cl.where, why)
 			continue
 		}
 		if cl.crowded {
-			r.problems = append(r.problems,
-				fmt.Sprintf("%s: more than %d claims in a row: place each at the code that does it",
-					cl.where, maxBlock))
+			r.problem("%s: more than %d claims in a row: place each at the code that does it",
+				cl.where, maxBlock)
 		}
 		if cl.test {
-			r.tests[cl.id] = true
+			if !slices.Contains(r.tests[cl.id], cl.by) {
+				r.tests[cl.id] = append(r.tests[cl.id], cl.by)
+			}
 			continue
 		}
 		r.code[cl.id] = true
@@ -127,13 +123,40 @@ func resolve(c *catalogue.Catalogue, claims []claim, suite []*conformance.Scenar
 	}
 	for _, req := range c.All() {
 		if r.code[req.ID] && !r.shown(req.ID) {
-			r.problems = append(r.problems, fmt.Sprintf("%s: %s is claimed here, and no test or scenario shows it: %s", where[req.ID], req.ID, req.Text))
+			r.problem("%s: %s is claimed here, and no test or scenario shows it: %s",
+				where[req.ID], req.ID, req.Text)
 		}
 	}
 	return r
 }
 
-func (r *resolution) shown(id string) bool { return r.tests[id] || r.scenarios[id] }
+func (r *resolution) problem(format string, args ...any) {
+	r.problems = append(r.problems, fmt.Sprintf(format, args...))
+}
+
+// mustPercent is how many of the MUSTs and MUST NOTs tests and scenarios have to show.
+const mustPercent = 95
+
+// checkAll adds a problem for each requirement that is open, or has a reason although it is shown,
+// and one if too few MUSTs are shown.
+func (r *resolution) checkAll() {
+	for _, req := range r.catalogue.All() {
+		switch shown := r.shown(req.ID); {
+		case !shown && req.Reason == "":
+			r.problem("%s %s (%s): neither a test nor a scenario shows it, and reasons.tsv does not "+
+				"say why: %s", req.ID, req.Level, req.Where(), req.Text)
+		case shown && req.Reason != "":
+			r.problem("%s: a test or a scenario shows it, and reasons.tsv has %q", req.ID, req.Reason)
+		}
+	}
+	rows := r.rows()
+	if all := rows[len(rows)-1]; all.mustsShown*100 < all.musts*mustPercent {
+		r.problem("tests and scenarios show %d of %d MUSTs, want %d %%", all.mustsShown, all.musts,
+			mustPercent)
+	}
+}
+
+func (r *resolution) shown(id string) bool { return r.tests[id] != nil || r.scenarios[id] != nil }
 
 // check returns what is wrong with a claim, or "".
 func (cl *claim) check(c *catalogue.Catalogue) string {
@@ -150,6 +173,9 @@ func (cl *claim) check(c *catalogue.Catalogue) string {
 	if req.Brief == "" {
 		return fmt.Sprintf("%s has no words for a comment: add it to "+
 			"provider/conformance/catalogue/briefs.tsv", cl.id)
+	}
+	if cl.test && cl.by == "" {
+		return fmt.Sprintf("%s belongs to no test: move it to the comment before one", cl.id)
 	}
 	if cl.words != req.Brief {
 		return fmt.Sprintf("%s is followed by %q instead of %q: go run ./ci/rfc -write", cl.id,
@@ -199,12 +225,4 @@ func (r *resolution) print(w io.Writer) {
 		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t\n", x.document, x.all, x.code, x.shown, x.musts, x.mustsShown)
 	}
 	_ = tw.Flush()
-}
-
-func (r *resolution) printOpen(w io.Writer) {
-	for _, req := range r.catalogue.All() {
-		if req.Level.Binding() && !r.shown(req.ID) {
-			fmt.Fprintf(w, "open: %s %s (%s): %s\n", req.ID, req.Level, req.Where(), strings.TrimSpace(req.Text))
-		}
-	}
 }

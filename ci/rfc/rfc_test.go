@@ -58,13 +58,14 @@ func TestResolve(t *testing.T) {
 	root := project(t, map[string]string{
 		"a/a.go": "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {}\n\nvar x = " +
 			"1 @5044 MPA-4.1-02 " + b2 + "\n\n@5044 MPA-4.1-03 " + b3 + "\n",
-		"a/a_test.go":        "package a\n\n@5044 MPA-4.1-01 " + b1 + "\n",
-		"a/b.go":             "package a\n@5044 MPA-99-01\n@5041 MPA-4.1-01\n@5044  MPA-4.1-01\n@5044 MPA-4.1-01 and more\n@MPA-4.1-01\n",
-		"a/testdata/x.go":    "@5044 nothing of this counts\n",
-		"out/x.go":           "@5044 nor of this\n",
-		"a/readme.md":        "@5044 nor of this\n",
-		".git/hooks/x.go":    "@5044 nor of this\n",
-		"b/only_a_test.go":   "package b\n// @\n@5040 RDMAP-5.3-01 Send untagged\n",
+		"a/a_test.go":     "package a\n\n// TestA is a test.\n//\n@5044 MPA-4.1-01 " + b1 + "\nfunc TestA(\n",
+		"a/b.go":          "package a\n@5044 MPA-99-01\n@5041 MPA-4.1-01\n@5044  MPA-4.1-01\n@5044 MPA-4.1-01 and more\n@MPA-4.1-01\n",
+		"a/testdata/x.go": "@5044 nothing of this counts\n",
+		"out/x.go":        "@5044 nor of this\n",
+		"a/readme.md":     "@5044 nor of this\n",
+		".git/hooks/x.go": "@5044 nor of this\n",
+		"b/only_a_test.go": "package b\n// @\nfunc TestB(t *testing.T) {\n\tx() @5040 RDMAP-5.3-01 Send untagged\n}\n" +
+			"@5040 RDMAP-5.3-06 Send on QN 0\nvar y = 1\n\nfunc (x) TestC() {\n\tz() @5040 RDMAP-5.3-06 Send on QN 0\n",
 		"c/not_an_rfc.go":    "package c\n@5041 RDMAC-DDP1.0-6.1-01\n",
 		"c/not_an_rfc_2.txt": "@x",
 	})
@@ -84,11 +85,17 @@ func TestResolve(t *testing.T) {
 		`a/b.go:5: MPA-4.1-01 is followed by "and more" instead of "FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC": go run ./ci/rfc -write`,
 		`a/b.go:6: "rfc:MPA-4.1-01" is not of the form rfc:5044 MPA-4.1-01`,
 		`b/only_a_test.go:2: "rfc:" is not of the form rfc:5044 MPA-4.1-01`,
+		"b/only_a_test.go:6: RDMAP-5.3-06 belongs to no test: move it to the comment before one",
+		"b/only_a_test.go:10: RDMAP-5.3-06 belongs to no test: move it to the comment before one",
 		"c/not_an_rfc.go:2: RDMAC-DDP1.0-6.1-01 is of draft-shah-iwarp-ddp-v1.0, not of RFC 5041",
 		"a/a.go:8: MPA-4.1-03 is claimed here, and no test or scenario shows it: Pad 0-3 octets so the FPDU is a multiple of 4",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("problems are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if a, b := r.tests["MPA-4.1-01"], r.tests["RDMAP-5.3-01"]; !slices.Equal(a, []string{"a.TestA"}) ||
+		!slices.Equal(b, []string{"b.TestB"}) {
+		t.Errorf("tests are %q and %q", a, b)
 	}
 	for _, x := range r.rows() {
 		if x.document == "RFC 5044" && (x.code != 3 || x.shown != 2) || x.document == "RFC 5040" && (x.code != 0 || x.shown != 1) {
@@ -129,7 +136,7 @@ func TestBlocks(t *testing.T) {
 	root := project(t, map[string]string{
 		"a.go":      "package a\n" + block,
 		"b.go":      "package a\n" + strings.Replace(block, "\n@", "\nvar x int\n@", 1),
-		"a_test.go": "package a\n" + block,
+		"a_test.go": "package a\n" + block + "func TestA(",
 	})
 	claims, err := scan(root)
 	if err != nil {
@@ -141,18 +148,56 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-func TestPrint(t *testing.T) {
-	r := resolve(load(t), nil, nil)
-	var b bytes.Buffer
-	r.print(&b)
-	r.printOpen(&b)
-	for _, want := range []string{"document  requirements  claimed by code  shown  MUSTs  MUSTs shown", "RFC 5044", "open: MPA-4.1-01 MUST (RFC 5044 §4.1): FPDU layout"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("it does not print %q", want)
+// TestOpen checks that a requirement needs either a reason or something that shows it, not both.
+func TestOpen(t *testing.T) {
+	r := resolve(load(t), nil, []*conformance.Scenario{{Slug: "a/b", Requirements: []string{"MPA-9.3-01", "MPA-3-01"}}})
+	r.checkAll()
+	got := strings.Join(r.problems, "\n")
+	for _, want := range []string{
+		"MPA-4.1-01 MUST (RFC 5044 §4.1): neither a test nor a scenario shows it",
+		"MPA-3-03 SHOULD (RFC 5044 §3): neither",
+		`MPA-9.3-01: a test or a scenario shows it, and reasons.tsv has "not testable: IPsec`,
+		"tests and scenarios show 2 of 441 MUSTs, want 95 %",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no problem has %q", want)
 		}
 	}
-	if strings.Contains(b.String(), "open: MPA-3-03") {
-		t.Error("a SHOULD is listed as an open MUST")
+	for _, id := range []string{"MPA-3-01 ", "MPA-9.4-01 "} {
+		if strings.Contains(got, id) {
+			t.Errorf("%sis a problem", id)
+		}
+	}
+}
+
+// TestGenerate checks that the files are written, and that a difference is a problem.
+func TestGenerate(t *testing.T) {
+	root := project(t, map[string]string{testsFile: "old", pageFile: "old"})
+	all := []string{"d.TestD", "c.TestC", "b.TestB", "a.TestA"}
+	r := &resolution{catalogue: load(t), tests: map[string][]string{"MPA-4.1-01": all},
+		scenarios: map[string][]string{"MPA-4.1-01": {"x/y"}}}
+	for _, step := range []struct {
+		write    bool
+		problems int
+	}{{false, 2}, {true, 0}, {false, 0}} {
+		r.problems = nil
+		if err := r.generate(root, step.write); err != nil || len(r.problems) != step.problems {
+			t.Errorf("write %v: %q, %v; want %d problems", step.write, r.problems, err, step.problems)
+		}
+	}
+	for file, want := range map[string]string{
+		testsFile: "id\ttests\nMPA-4.1-01\ta.TestA b.TestB c.TestC d.TestD\n",
+		pageFile:  "\n| MPA-4.1-01 | MUST | `x/y`; `a.TestA`, `b.TestB`, `c.TestC` and 1 more |  |\n",
+	} {
+		got, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s has no %q: %v", file, want, err)
+		}
+	}
+	for _, want := range []string{"| MPA-9.3-01 | MUST | not testable: ", "| RDMAP-4.8-01 | MUST |  | `siw-terminate-layout` |"} {
+		if page := string(r.page(map[string][]string{"RDMAP-4.8-01": {"siw-terminate-layout"}})); !strings.Contains(page, want) {
+			t.Errorf("the page has no %q", want)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 type claim struct {
 	where     string // file:line
 	test      bool   // in a _test.go file
+	by        string // the test it belongs to, as "engine.TestFaults"
 	document  string // "5044"
 	id        string
 	words     string // what follows the id
@@ -53,6 +54,9 @@ func scan(root string) ([]claim, error) {
 	return claims, err
 }
 
+// function matches the first line of a function, and finds the name of a test.
+var function = regexp.MustCompile(`^func (?:((?:Test|Fuzz|Example)\w*)\()?`)
+
 func scanFile(path string) ([]claim, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -62,21 +66,38 @@ func scanFile(path string) ([]claim, error) {
 	var claims []claim
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	block := 0
+	test := strings.HasSuffix(path, "_test.go")
+	block, by, before := 0, "", 0 // before: how many claims do not belong to the comment that goes on
 	for n := 1; lines.Scan(); n++ {
-		_, text, ok := strings.Cut(lines.Text(), mark)
+		line := lines.Text()
+		if m := function.FindStringSubmatch(line); m != nil && test {
+			by = ""
+			if m[1] != "" {
+				by = filepath.Base(filepath.Dir(path)) + "." + m[1]
+			}
+			for i := before; i < len(claims); i++ {
+				claims[i].by = by
+			}
+		}
+		if !strings.HasPrefix(line, "//") {
+			before = len(claims)
+		}
+		_, text, ok := strings.Cut(line, mark)
 		if !ok {
 			block = 0
 			continue
 		}
 		block++
-		c := claim{where: fmt.Sprintf("%s:%d", path, n), test: strings.HasSuffix(path, "_test.go"), text: "rfc:" + text}
+		c := claim{where: fmt.Sprintf("%s:%d", path, n), test: test, text: "rfc:" + text}
 		if m := form.FindStringSubmatch(text); m != nil {
 			c.document, c.id, c.words = m[1], m[2], m[3]
 		} else {
 			c.malformed = true
 		}
-		c.crowded = !c.test && block == maxBlock+1
+		c.crowded = !test && block == maxBlock+1
+		if !strings.HasPrefix(line, "//") {
+			c.by = by
+		}
 		claims = append(claims, c)
 	}
 	if err := lines.Err(); err != nil {

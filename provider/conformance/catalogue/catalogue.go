@@ -55,6 +55,15 @@ type Requirement struct {
 	Basis string
 
 	Note string // what is known of siw, and other remarks
+
+	// Tests are the tests that claim to show it in a comment, as "engine.TestFaults". Scenarios
+	// name their requirements themselves.
+	Tests []string
+
+	// Reason says why neither a test nor a scenario shows it, and begins with one of the kinds
+	// that the README explains: "exception: ", "not testable: " or "not used: ". It is empty if
+	// one does.
+	Reason string
 }
 
 // MaxBrief is the length of the longest Brief. A citation with a Brief of this length fits into 100
@@ -86,36 +95,75 @@ var table string
 //go:embed briefs.tsv
 var briefs string
 
+// reasons has the Reason of each requirement that neither a test nor a scenario shows.
+//
+//go:embed reasons.tsv
+var reasons string
+
+// tests has the Tests, separated by spaces. Command ci/rfc writes it.
+//
+//go:embed tests.tsv
+var tests string
+
 var load = sync.OnceValues(func() (*Catalogue, error) {
 	c, err := Parse(table)
-	if err == nil {
-		err = c.addBriefs(briefs)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	return c, errors.Join(c.add("briefs", briefs, setBrief), c.add("reasons", reasons, setReason),
+		c.add("tests", tests, func(r *Requirement, names string) error {
+			r.Tests = strings.Fields(names)
+			return nil
+		}))
 })
 
-// Load returns the catalogue of this version of govs, with its briefs. It returns an
-// error if an embedded table is malformed, which a test excludes.
+// Load returns the catalogue of this version of govs, with its briefs, reasons and tests. It
+// returns an error if an embedded table is malformed, which a test excludes.
 func Load() (*Catalogue, error) { return load() }
 
-// addBriefs takes Briefs from a table of ids and texts, with a line of column names.
-func (c *Catalogue) addBriefs(tsv string) error {
+// add calls set for each row of a table of ids and texts, after its line of column names. It
+// returns an error, with the name of the table, for the first row that set refuses, or whose id is
+// unknown or there already.
+func (c *Catalogue) add(name, tsv string, set func(*Requirement, string) error) error {
 	seen := make(map[string]bool)
 	for i, line := range strings.Split(strings.TrimSuffix(tsv, "\n"), "\n")[1:] {
-		id, brief, _ := strings.Cut(line, "\t")
+		id, text, _ := strings.Cut(line, "\t")
 		r := c.byID[id]
+		var err error
 		switch {
 		case r == nil:
-			return fmt.Errorf("briefs: line %d: %s is not in the catalogue", i+2, id)
+			err = errors.New("it is not in the catalogue")
 		case seen[id]:
-			return fmt.Errorf("briefs: line %d: id %s is there already", i+2, id)
-		case brief == "" || len(brief) > MaxBrief || strings.TrimSpace(brief) != brief:
-			return fmt.Errorf("briefs: line %d: %s: %d characters instead of 1 to %d", i+2, id,
-				len(brief), MaxBrief)
+			err = errors.New("the id is there already")
+		case text == "" || strings.TrimSpace(text) != text:
+			err = errors.New("no text, or spaces around it")
+		default:
+			err = set(r, text)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: line %d: %s: %w", name, i+2, id, err)
 		}
 		seen[id] = true
-		r.Brief = brief
 	}
+	return nil
+}
+
+func setBrief(r *Requirement, brief string) error {
+	if len(brief) > MaxBrief {
+		return fmt.Errorf("%d characters instead of at most %d", len(brief), MaxBrief)
+	}
+	r.Brief = brief
+	return nil
+}
+
+func setReason(r *Requirement, reason string) error {
+	switch kind, _, _ := strings.Cut(reason, ": "); {
+	case kind == "not used" && r.Level != May:
+		return fmt.Errorf("a %s is no permission that may stay unused", r.Level)
+	case kind != "not used" && kind != "exception" && kind != "not testable":
+		return fmt.Errorf("a reason of the kind %q", kind)
+	}
+	r.Reason = reason
 	return nil
 }
 

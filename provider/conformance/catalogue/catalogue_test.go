@@ -2,6 +2,7 @@ package catalogue
 
 import (
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,9 @@ func TestTable(t *testing.T) {
 		if !slices.Contains([]string{"wire", "local", "terminate", "environment"}, r.Observable) {
 			t.Errorf("%s is observable in %q", r.ID, r.Observable)
 		}
+		if len(r.Tests) > 0 && r.Reason != "" {
+			t.Errorf("%s has both tests and a reason why none can show it", r.ID)
+		}
 		if r.Observe == "" || r.Basis == "" {
 			t.Errorf("%s does not say how it is observed, or what it is based on", r.ID)
 		}
@@ -68,8 +72,9 @@ func TestOneRow(t *testing.T) {
 		Brief: "Pad 0-3 octets so the FPDU is a multiple of 4",
 		Level: Must, Side: "tx", Observable: "wire", Observe: "wire",
 		Negative: "All payload sizes mod 4", Basis: "rfc-text",
+		Tests: r.Tests,
 	}
-	if *r != want || r.Where() != "RFC 5044 §4.1" {
+	if !reflect.DeepEqual(*r, want) || r.Where() != "RFC 5044 §4.1" {
 		t.Errorf("got %+v, want %+v", *r, want)
 	}
 	if r := loaded(t).ByID("RDMAC-C.1-01"); r == nil || r.Section != "C.1" || r.Level.Binding() {
@@ -152,7 +157,7 @@ func TestReadme(t *testing.T) {
 }
 
 // TestBriefs checks that a Brief comes from the table of briefs, else from the Text if that
-// is short enough, and what the table of briefs may not have.
+// is short enough.
 func TestBriefs(t *testing.T) {
 	for id, want := range map[string]string{
 		"MPA-4.1-02":   "ULPDU_Length counts the ULPDU only",
@@ -163,18 +168,28 @@ func TestBriefs(t *testing.T) {
 			t.Errorf("%s has the brief %q, want %q", id, got, want)
 		}
 	}
-	for name, row := range map[string]string{
-		"unknown id": "MPA-99-01\twords",
-		"no words":   "MPA-4.1-02\t",
-		"too long":   "MPA-4.1-02\t" + strings.Repeat("x", MaxBrief+1),
-		"space":      "MPA-4.1-02\twords ",
-		"twice":      "MPA-4.1-02\twords\nMPA-4.1-02\twords",
+}
+
+// TestAdd checks what the tables beside the catalogue may not have.
+func TestAdd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		row string
+		set func(*Requirement, string) error
+	}{
+		"unknown id":      {"MPA-99-01\twords", setBrief},
+		"no words":        {"MPA-4.1-02\t", setBrief},
+		"too long":        {"MPA-4.1-02\t" + strings.Repeat("x", MaxBrief+1), setBrief},
+		"space":           {"MPA-4.1-02\twords ", setBrief},
+		"twice":           {"MPA-4.1-02\twords\nMPA-4.1-02\twords", setBrief},
+		"no kind":         {"MPA-4.1-02\tit is hard", setReason},
+		"an unknown kind": {"MPA-4.1-02\tlater: it is hard", setReason},
+		"a MUST not used": {"MPA-4.1-02\tnot used: it is a MUST", setReason},
 	} {
 		c, err := Parse(table)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.addBriefs("id\tbrief\n" + row + "\n"); err == nil {
+		if err := c.add("rows", "id\ttext\n"+tc.row+"\n", tc.set); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
