@@ -17,6 +17,7 @@ func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
 		index[r.ID] = len(out)
 		out = append(out, Coverage{
 			ID: r.ID, Document: r.Document, Section: r.Section, Level: string(r.Level), Side: r.Side, Text: r.Text,
+			Tests: r.Tests, Reason: r.Reason,
 		})
 	}
 	for _, sc := range j.Suite.All() {

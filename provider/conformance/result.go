@@ -150,6 +150,11 @@ type Coverage struct {
 	// Scenarios are those of the suite that name it, whether they were run or not.
 	Scenarios []string `json:"scenarios,omitempty"`
 
+	// Tests are the tests of govs that show it, and Reason says why neither a test nor a scenario
+	// does, as in the catalogue.
+	Tests  []string `json:"tests,omitempty"`
+	Reason string   `json:"reason,omitempty"`
+
 	// Providers has, by name, the state of each provider on which a scenario about the
 	// requirement was tried. For other providers the requirement is open.
 	Providers map[string]*Standing `json:"providers,omitempty"`

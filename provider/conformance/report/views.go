@@ -120,12 +120,15 @@ type tally struct {
 	Shown    int    `json:"shown"`
 	Excepted int    `json:"excepted"`
 	Failed   int    `json:"failed"`
+	Other    int    `json:"other"` // no scenario names it: tests of govs show it, or it has a reason
 	Open     int    `json:"open"`
 }
 
 func (t *tally) count(c *conformance.Coverage) {
 	s := c.Providers[t.Provider]
 	switch {
+	case s == nil && c.Scenarios == nil && (c.Tests != nil || c.Reason != ""):
+		t.Other++
 	case s == nil:
 		t.Open++
 	case s.State == conformance.Failed:
