@@ -474,8 +474,6 @@ func (c *cmSide) resolve(id provider.ID, dst netip.AddrPort) {
 
 // cmConnect connects a's QP to b's, through the connection manager of both. Events report the
 // version to both programs.
-//
-//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
 func cmConnect(t testing.TB, a, b *cmSide, dst netip.AddrPort, depth int) (aid, bid provider.ID) {
 	t.Helper()
 	aid = a.id()
