@@ -39,7 +39,7 @@ type Agent struct {
 	// queues, its capture files, and the completions that were polled and are not sent yet. A
 	// device counts as 256 KiB, a running capture as 512 KiB. What earlier runs had counts, too,
 	// until their providers have returned from all calls. Above the limit, calls fail with ENOMEM.
-	// Poll does not fail: it returns fewer completions, but at least one if there is one.
+	// Poll does not fail: the agent then returns fewer completions at a time.
 	MaxMemory uint64
 
 	// Log, if not nil, is called with messages for a person who watches the agent, one at a time.

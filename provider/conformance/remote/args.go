@@ -55,7 +55,8 @@ type (
 		Solicited bool `json:"solicited,omitempty"`
 	}
 	polled struct {
-		WCs []provider.WC `json:"wcs,omitempty"`
+		WCs  []provider.WC `json:"wcs,omitempty"`
+		More bool          `json:"more,omitempty"` // the agent has polled for fewer than requested
 	}
 	posted struct {
 		N int `json:"n"`

@@ -188,6 +188,64 @@ func TestCompletionsAreBounded(t *testing.T) {
 	testkit.OK(t, far.Close())
 }
 
+// stocked is a provider whose CQs together have so many completions.
+type stocked struct {
+	provider.Provider
+	left int
+}
+
+type stockedDevice struct {
+	provider.Device
+	p *stocked
+}
+
+type stockedCQ struct {
+	provider.CQ
+	p *stocked
+}
+
+func (p *stocked) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return &stockedDevice{d, p}, err
+}
+
+func (d *stockedDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	q, err := d.Device.CreateCQ(init)
+	return &stockedCQ{q, d.p}, err
+}
+
+func (q *stockedCQ) Poll(wcs []provider.WC) (int, error) {
+	n := min(len(wcs), q.p.left)
+	q.p.left -= n
+	return n, nil
+}
+
+// TestPollReturnsAll: Poll returns as many completions as the CQ has, if the program has room for
+// them, although one answer of the agent has fewer: at most maxPolled, or what MaxMemory permits.
+func TestPollReturnsAll(t *testing.T) {
+	for what, c := range map[string]struct {
+		limit uint64
+		has   int // completions in the CQ; at first twice as many
+	}{
+		"of maxPolled":   {0, 2*maxPolled + 100},
+		"near MaxMemory": {deviceBytes + 2*objectBytes + 16*wcBytes, 300}, // room for 85
+	} {
+		p := &stocked{engine.New(nil), 2 * c.has}
+		a := engines(c.limit)
+		a.Open = func(string, []string) (provider.Provider, error) { return p, nil }
+		d := testkit.Must(session(t, a).Provider("engine", nil).Open(""))(t)
+		cq := testkit.Must(d.CreateCQ(provider.CQInitAttr{CQE: 16}))(t)
+		wcs := make([]provider.WC, c.has+1)
+		for i, want := range []int{c.has + 1, c.has - 1, 0} {
+			if n, err := cq.Poll(wcs); n != want || err != nil {
+				t.Errorf("%s: poll %d returns %d completions, want %d: %v", what, i, n, want, err)
+			}
+		}
+		testkit.OK(t, cq.Close())
+		testkit.OK(t, d.Close())
+	}
+}
+
 // slow is a provider whose Resize of CQs waits until resize is closed.
 type slow struct {
 	provider.Provider

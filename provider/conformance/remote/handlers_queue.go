@@ -124,6 +124,7 @@ func poll(_ context.Context, s *served, t target[provider.CQ], a numberArgs) (po
 	wcs := make([]provider.WC, first+more)
 	n, err := t.o.Poll(wcs)
 	some.WCs = slices.Clone(wcs[:n]) // a copy: the answer may wait to be sent
+	some.More = n == len(wcs) && n < a.N
 	return some, err
 }
 

@@ -161,10 +161,16 @@ type cq struct {
 	cookie any
 }
 
-// Poll implements provider.CQ.
+// Poll implements provider.CQ. It polls again where the agent has polled for fewer, because a
+// program that gets fewer completions than it has room for may take the CQ for empty.
 func (q *cq) Poll(wc []provider.WC) (int, error) {
-	r, err := quiet[polled](&q.far, "ibv_poll_cq", numberArgs{len(wc)})
-	return copy(wc, r.WCs), err
+	for n := 0; ; {
+		r, err := quiet[polled](&q.far, "ibv_poll_cq", numberArgs{len(wc) - n})
+		n += copy(wc[n:], r.WCs)
+		if err != nil || !r.More || len(r.WCs) == 0 {
+			return n, err
+		}
+	}
 }
 
 // ReqNotify implements provider.CQ.
