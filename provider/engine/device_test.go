@@ -250,6 +250,16 @@ func TestLimitsOfQueues(t *testing.T) {
 	depths.MaxRdAtomic--
 	depths.MaxDestRdAtomic++
 	wantErr(t, q.Modify(depths, both), syscall.EINVAL)
+	for mask, attr := range map[provider.QPAttrMask]provider.QPAttr{
+		provider.QPAttrMaxRdAtomic: {MaxRdAtomic: -1}, provider.QPAttrCurState: {CurState: provider.QPRTS},
+		provider.QPAttrCap: {}, provider.QPAttrState: {State: 77},
+	} {
+		wantErr(t, q.Modify(attr, mask), syscall.EINVAL)
+	}
+	const right = provider.AccessRemoteRead
+	testkit.OK(t, q.Modify(provider.QPAttr{Access: right}, provider.QPAttrAccessFlags))
+	attr, _ = testkit.Must2(q.Query())(t)
+	testkit.Equal(t, "the rights", attr.Access, right)
 }
 
 // TestLimitsOfMessages: what MaxInline and MaxSGERd promise can be sent.

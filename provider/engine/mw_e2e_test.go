@@ -464,6 +464,37 @@ func TestWindowGoesInflight(t *testing.T) {
 	}
 }
 
+// TestMemoryWorkOfEndedQP: on a QP in ERR work on memory is flushed, and not done. A window of type
+// 2 goes with the QP that bound it, at the latest when that is closed or made ready for another
+// peer.
+func TestMemoryWorkOfEndedQP(t *testing.T) {
+	set := func(q *qp, to provider.QPState) error {
+		return q.Modify(provider.QPAttr{State: to}, provider.QPAttrState)
+	}
+	ends := map[string]func(q *qp) error{
+		"Close": (*qp).Close, "RESET": func(q *qp) error { return set(q, provider.QPReset) },
+	}
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		for how, end := range ends {
+			a, _ := newE2EPair(t, w, e2eSetup{})
+			m := a.region(64, bindable)
+			one, fast := testMW(t, a.pd, provider.MWType1), testFast(t, a.pd, 64)
+			two, bound := testMW(t, a.pd, provider.MWType2), testMW(t, a.pd, provider.MWType2)
+			testkit.OK(t, fast.Map(make([]byte, 64)))
+			postAll(t, a.q, bindWR(1, bound, m, 0, 64, provider.AccessRemoteWrite))
+			a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
+			testkit.OK(t, set(a.q, provider.QPErr))
+			postAll(t, a.q, bindWR(2, two, m, 0, 64, 0), regWR(3, fast, allRights), invWR(4, two.RKey()))
+			testkit.OK(t, a.q.BindMW(one, 5, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1}))
+			a.flushed(a.scq, 2, 4)
+			testkit.OK(t, end(a.q))
+			_, registered := fast.Registered()
+			testkit.Equal(t, how+": it is registered, or bound", registered || m.HasWindows(), false)
+			testkit.OK(t, m.Close())
+		}
+	})
+}
+
 // TestMemoryWorkAllocs: giving and taking back a window or region allocates nothing.
 func TestMemoryWorkAllocs(t *testing.T) {
 	onWires(t, func(w e2eWire) bool { return w.name == "TCP" }, func(t *testing.T, w e2eWire) {
