@@ -162,7 +162,8 @@ func (t *Table) remove(m *Region) {
 func (t *Table) draw() uint32 {
 	for {
 		stag := t.drawAny()
-		if stagIndex(stag) != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(stagIndex(stag)) && t.lookup(stag) == nil {
+		index := stagIndex(stag)
+		if index != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(index) && t.lookup(stag) == nil {
 			return stag
 		}
 	}
