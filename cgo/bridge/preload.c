@@ -287,6 +287,24 @@ static int load_locked(void)
 	return 0;
 }
 
+// fill_standard opens what is closed of the descriptors 0, 1 and 2, so that the library gets others: the program may
+// still write to the standard streams. It returns a mask for empty_standard, which closes them again.
+static int fill_standard(void)
+{
+	int mask = 0;
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (syscall(SYS_fcntl, fd, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_CLOEXEC, 0) == fd)
+			mask |= 1 << fd;
+	return mask;
+}
+
+static void empty_standard(int mask)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (mask & 1 << fd)
+			syscall(SYS_close, fd);
+}
+
 struct library *load(void)
 {
 	struct library *lib = atomic_load(&library);
@@ -300,7 +318,9 @@ struct library *load(void)
 	pthread_mutex_lock(&loading);
 	if (!atomic_load(&library)) {
 		struct before_library *before = before_library();
+		int filled = fill_standard();
 		load_locked();
+		empty_standard(filled);
 		after_library(before, (void *)loaded.open);
 	}
 	lib = atomic_load(&library);

@@ -64,6 +64,11 @@ static int wait_for(const sigset_t *set, siginfo_t *info, const struct timespec 
 	if (got >= 0 || errno != EAGAIN || !taken_first(set) || (timeout && !limit.tv_sec && !limit.tv_nsec))
 		return got >= 0 || errno != EAGAIN ? got : take(set, info, timeout);
 	int fd = (int)syscall(SYS_signalfd4, -1, set, sizeof(uint64_t), O_CLOEXEC | O_NONBLOCK);
+	if (fd >= 0 && fd <= STDERR_FILENO) { // where the program may write all the same
+		int low = fd;
+		fd = (int)syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+		syscall(SYS_close, low);
+	}
 	if (fd < 0)
 		return take(set, info, timeout);
 	// Longer than 100 years is without a limit.

@@ -59,7 +59,7 @@ func TestExecCalls(t *testing.T) {
 		"signals":     {"-libverbs", "-lpthread"},
 		"smallstack":  {"-lrdmacm", "-libverbs", "-lpthread"},
 		"spellings":   nil,
-		"standard":    nil,
+		"standard":    {"-lrdmacm", "-libverbs"},
 		"stdio":       {"-pthread"},
 	} {
 		t.Run(name, func(t *testing.T) {

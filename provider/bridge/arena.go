@@ -31,7 +31,7 @@ func newArena(flags int) (a *arena, program int, err error) {
 	}
 	fd := -1
 	if err == nil {
-		fd, err = unix.FcntlInt(uintptr(program), unix.F_DUPFD_CLOEXEC, 0)
+		fd, err = unix.FcntlInt(uintptr(program), unix.F_DUPFD_CLOEXEC, firstOwn)
 	}
 	if err != nil {
 		_ = unix.Close(program)
@@ -39,6 +39,10 @@ func newArena(flags int) (a *arena, program int, err error) {
 	}
 	return &arena{fd: fd, size: size, used: int64(pageSize)}, program, nil
 }
+
+// firstOwn is the lowest number of the bridge's own descriptors. The program may have closed 0, 1
+// or 2, and may still write to the standard streams.
+const firstOwn = 3
 
 // arenaSize is the size of the file in bytes, unless a limit of the program is lower. The file only
 // has the pages that are in use. Offsets are not reused; there is room for 2^35 CQs of the largest

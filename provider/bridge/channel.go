@@ -28,9 +28,11 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 		return nil, -1, err
 	}
 	fd, ours := pair[0], pair[1]
-	theirs, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	theirs, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstOwn)
 	if err == nil {
-		unix.CloseOnExec(ours)
+		ours, err = aboveStandard(ours)
+	}
+	if err == nil {
 		err = unix.SetNonblock(ours, true)
 	}
 	if err == nil && flags&unix.SOCK_NONBLOCK != 0 {
@@ -48,6 +50,21 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	prog.Own(ours, true)
 	prog.Own(theirs, true)
 	return &channel{prog: prog, ours: ours, theirs: theirs}, fd, nil
+}
+
+// aboveStandard sets the close-on-exec flag of a descriptor, and returns its number, which is a new
+// one if it was below firstOwn.
+func aboveStandard(fd int) (int, error) {
+	if fd >= firstOwn {
+		unix.CloseOnExec(fd)
+		return fd, nil
+	}
+	above, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstOwn)
+	if err != nil {
+		return fd, err
+	}
+	_ = unix.Close(fd)
+	return above, nil
 }
 
 // fill uses up the send buffer of a socket, so that poll never reports the socket as writable, as

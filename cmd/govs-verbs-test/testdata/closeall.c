@@ -72,7 +72,7 @@ int main(void)
 {
 	close(0);
 	use("nothing");
-	want("one of the library's has the number 0", is_open(0) && close(0) < 0 && errno == EBADF);
+	want("none of the library's has the number 0", !is_open(0));
 	closefrom(3);
 	use("closefrom");
 	want("close_range", close_range(3, 500, 0) == 0);

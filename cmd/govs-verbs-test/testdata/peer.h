@@ -25,13 +25,13 @@ static struct rdma_cm_id *next(struct rdma_event_channel *channel, enum rdma_cm_
 	return id;
 }
 
-static void make_qp(struct rdma_cm_id *id)
+__attribute__((unused)) static void make_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {.cap = {64, 64, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 	must("a QP", rdma_create_qp(id, NULL, &attr) == 0);
 }
 
-static struct ibv_wc completion(struct ibv_cq *cq)
+__attribute__((unused)) static struct ibv_wc completion(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	time_t end = time(NULL) + 10;

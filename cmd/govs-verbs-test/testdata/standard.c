@@ -1,12 +1,12 @@
-// libc puts another file at the numbers 0, 1 and 2 in daemon, login_tty and forkpty. If these were the device, or a
-// parent's, they are the file after that.
+// The numbers 0, 1 and 2 are the program's. The library has no descriptor there, although the program has closed them.
+// libc puts another file there in daemon, login_tty and forkpty. If these were the device, or a parent's, they are the
+// file after that.
 #define _GNU_SOURCE
-#include <errno.h>
+#include "peer.h"
+
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <pty.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utmp.h>
@@ -26,6 +26,69 @@ static int is_device(int fd)
 {
 	const unsigned unknown[] = {99, 0};
 	return write(fd, unknown, sizeof unknown) < 0 && errno == EINVAL;
+}
+
+static void are_closed(const char *after)
+{
+	for (int fd = 0; fd < 3; fd++)
+		want("a descriptor", after, fcntl(fd, F_GETFD), -1);
+}
+
+static void close_all(void)
+{
+	for (int fd = 0; fd < 3; fd++)
+		close(fd);
+}
+
+// connects makes a connection within the program, while its numbers are closed.
+static void connects(void)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1};
+	struct rdma_cm_id *listener, *client;
+	must("binding", channel && rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0 &&
+				rdma_bind_addr(listener, (struct sockaddr *)&addr) == 0);
+	close_all();
+	must("listening", rdma_listen(listener, 1) == 0);
+	are_closed("listening");
+	addr.sin_port = rdma_get_src_port(listener);
+	must("resolving", rdma_create_id(channel, &client, NULL, RDMA_PS_TCP) == 0 &&
+				  rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 5000) == 0);
+	next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	must("a route", rdma_resolve_route(client, 5000) == 0);
+	next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	struct ibv_cq *cq = ibv_create_cq(client->verbs, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	must("a QP", rdma_create_qp(client, ibv_alloc_pd(client->verbs), &attr) == 0);
+	must("connecting", rdma_connect(client, &param) == 0);
+	struct rdma_cm_id *server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	are_closed("connecting");
+	must("rejecting", rdma_reject(server, NULL, 0) == 0);
+	next(channel, RDMA_CM_EVENT_REJECTED);
+	are_closed("rejecting");
+}
+
+// leaves_numbers: the library starts in these children.
+static void leaves_numbers(void)
+{
+	for (int open_before = 0; open_before < 2; open_before++) {
+		int status = -1;
+		pid_t child = fork();
+		if (child == 0) {
+			if (open_before)
+				connects();
+			else {
+				close_all();
+				int fd = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC);
+				want("the first number", "the program", fd, 0);
+				close(fd);
+				are_closed("the start");
+			}
+			_exit(wrong);
+		}
+		want("the child", "closed numbers", waitpid(child, &status, 0) == child && status == 0, 1);
+	}
 }
 
 static void are_files(const char *of)
@@ -92,6 +155,7 @@ static void logs_in(void)
 int main(void)
 {
 	result = fcntl(1, F_DUPFD_CLOEXEC, 100);
+	leaves_numbers();
 	int fd = devices();
 	becomes_daemon(0);
 	becomes_daemon(1);

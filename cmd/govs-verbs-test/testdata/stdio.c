@@ -130,22 +130,24 @@ static void cancelled(void)
 	want("descriptors are open", "a cancelled fclose", opened(), before);
 }
 
-// standard closes stdin before the library is loaded, which then gets the number, and ends the stream.
-static void standard(int again)
+// of_library closes the number of a stream before the library is loaded, which then gets the number, and ends the stream.
+static void of_library(int again)
 {
-	close(0);
+	FILE *stream = fopen("/dev/zero", "r");
+	int n = fileno(stream);
+	close(n);
 	int fd = device();
-	want("the number is the library's", "close", fd != 0 && fcntl(0, F_GETFD) >= 0, 1);
+	want("the number is the library's", "close", fd != n && fcntl(n, F_GETFD) >= 0, 1);
 	if (again == 2) {
-		want("freopen without a path", "close", freopen(NULL, "r", stdin) == NULL && errno == EBADF, 1);
-		want("reading", "freopen without a path", fgetc(stdin), EOF);
-		want("fclose", "freopen without a path", fclose(stdin) == EOF && errno == EBADF, 1);
+		want("freopen without a path", "close", freopen(NULL, "r", stream) == NULL && errno == EBADF, 1);
+		want("reading", "freopen without a path", fgetc(stream), EOF);
+		want("fclose", "freopen without a path", fclose(stream) == EOF && errno == EBADF, 1);
 	} else if (again) {
-		want("freopen", "close", freopen("/dev/zero", "r", stdin) == stdin, 1);
-		want("reading", "freopen", fgetc(stdin), 0);
+		want("freopen", "close", freopen("/dev/zero", "r", stream) == stream, 1);
+		want("reading", "freopen", fgetc(stream), 0);
 	} else
-		want("fclose", "close", fclose(stdin) == EOF && errno == EBADF, 1);
-	want("the library has its descriptor", "the stream's end", close(0) < 0 && fcntl(0, F_GETFD) >= 0, 1);
+		want("fclose", "close", fclose(stream) == EOF && errno == EBADF, 1);
+	want("the library has its descriptor", "the stream's end", close(n) < 0 && fcntl(n, F_GETFD) >= 0, 1);
 	want("it is the device", "the stream's end", is_device(fd), 1);
 }
 
@@ -155,7 +157,7 @@ int main(void)
 		int status = -1;
 		pid_t child = fork();
 		if (child == 0) {
-			standard(again);
+			of_library(again);
 			_exit(wrong);
 		}
 		want("the child", "its end", waitpid(child, &status, 0) == child && status == 0, 1);

@@ -65,13 +65,25 @@ var tracker atomic.Pointer[func(fd int, open bool)]
 // before it closes one. It is for a library in a program that forks: the child must close the
 // descriptors, because a connection ends only when no process has its socket any more. f may be
 // called concurrently.
+//
+// From then on the descriptors are above 2, because the program may have closed 0, 1 or 2 and may
+// still write to the standard streams.
 func TrackDescriptors(f func(fd int, open bool)) { tracker.Store(&f) }
 
-// opened reports a new descriptor.
-func opened(fd int) {
-	if f := tracker.Load(); f != nil {
-		(*f)(fd, true)
+// opened reports a new descriptor. It returns the descriptor's number, which may be a new one.
+func opened(fd int) int {
+	f := tracker.Load()
+	if f == nil {
+		return fd
 	}
+	if fd <= unix.Stderr {
+		if above, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, unix.Stderr+1); err == nil {
+			_ = unix.Close(fd)
+			fd = above
+		}
+	}
+	(*f)(fd, true)
+	return fd
 }
 
 // closing reports that a descriptor is about to be closed.

@@ -71,15 +71,13 @@ func (p *parker) open(sockets *fdRef) error {
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	opened(wakeFD)
-	p.wakeFD.fd = wakeFD
+	p.wakeFD.fd = opened(wakeFD)
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		p.wakeFD.close()
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	opened(fd)
-	if err := p.populate(fd); err != nil {
+	if err := p.populate(opened(fd)); err != nil {
 		p.wakeFD.close()
 		return fmt.Errorf("poller: %w", err)
 	}

@@ -109,7 +109,7 @@ func (t *TCP) socket(family int) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	opened(fd)
+	fd = opened(fd)
 	if err := t.opts.set(fd, family); err != nil {
 		_ = closeFD(fd)
 		return -1, err

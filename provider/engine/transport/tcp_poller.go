@@ -30,9 +30,8 @@ func (t *TCP) NewPoller() (Poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	opened(ep)
-	p := &tcpPoller{ep: fdRef{fd: ep}}
-	if err := p.queue.open(ep); err != nil {
+	p := &tcpPoller{ep: fdRef{fd: opened(ep)}}
+	if err := p.queue.open(p.ep.fd); err != nil {
 		p.ep.close()
 		return nil, err
 	}

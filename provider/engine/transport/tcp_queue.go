@@ -100,7 +100,7 @@ func (q *turnQueue) open(ep int) error {
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	opened(fd)
+	fd = opened(fd)
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: noSlot}
 	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		_ = closeFD(fd)

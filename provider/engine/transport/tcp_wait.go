@@ -49,7 +49,7 @@ func waitWritable(ctx context.Context, fd int) error {
 	if err != nil {
 		return err
 	}
-	opened(dup)
+	dup = opened(dup)
 	f := os.NewFile(uintptr(dup), "connecting socket")
 	defer func() {
 		closing(dup)
@@ -163,7 +163,7 @@ func (l *tcpListener) accept() (int, error) {
 		return -1, err
 	}
 	if acceptErr == nil {
-		opened(fd)
+		fd = opened(fd)
 	}
 	return fd, acceptErr
 }
