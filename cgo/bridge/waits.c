@@ -28,8 +28,11 @@ static int64_t now(void)
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+// forget closes a descriptor, unless a handler has forked and this is the child, which has closed it.
 static void forget(void *fd)
 {
+	if (!hidden(*(int *)fd))
+		return;
 	hide(*(int *)fd, 0);
 	syscall(SYS_close, *(int *)fd);
 }
@@ -71,10 +74,14 @@ static int wait_for(const sigset_t *set, siginfo_t *info, const struct timespec 
 	}
 	if (fd < 0)
 		return take(set, info, timeout);
+	hide(fd, 1);
+	if (!hidden(fd)) { // not in the table
+		syscall(SYS_close, fd);
+		return take(set, info, timeout);
+	}
 	// Longer than 100 years is without a limit.
 	int64_t until = !timeout || limit.tv_sec >= 3000000000 ? -1 : now() + limit.tv_sec * 1000000000ll + limit.tv_nsec;
 	int saved;
-	hide(fd, 1);
 	pthread_cleanup_push(forget, &fd);
 	got = await_signal(fd, set, info, until);
 	saved = errno;

@@ -2,6 +2,7 @@
 // the program are its own.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -247,6 +248,19 @@ static void *waits(void *set)
 	return NULL;
 }
 
+enum { few = 200 }; // descriptors
+
+static volatile pid_t forked = -1;
+
+// forks_once makes a child, which opens descriptors until no lower number is free.
+static void forks_once(int sig)
+{
+	(void)sig;
+	if (forked < 0 && (forked = fork()) == 0)
+		while (dup(1) < few)
+			;
+}
+
 // A signal that all threads of the program block waits for sigwait and the like.
 static void blocked(void)
 {
@@ -286,6 +300,17 @@ static void blocked(void)
 	const struct later later = {pthread_self(), SIGUSR2, 0, 4};
 	pthread_create(&thread, NULL, sends_later, (void *)&later);
 	want("waiting until a handler has run", SIGUSR2, sigwaitinfo(&set, &info) < 0 ? errno : 0, EINTR);
+	signal(SIGUSR2, forks_once);
+	want("waiting while a handler forks", SIGUSR2, sigwaitinfo(&set, &info) < 0 ? errno : 0, EINTR);
+	if (forked == 0) { // the child, which goes on with descriptors of its own
+		for (int fd = 0; fd < few; fd++)
+			want("a descriptor of a child is open", fd, fcntl(fd, F_GETFD) >= 0, 1);
+		fflush(stdout);
+		_exit(wrong);
+	}
+	int status = -1;
+	waitpid(forked, &status, 0);
+	want("the child", SIGUSR2, status, 0);
 	ended = 1;
 	pthread_join(thread, NULL);
 	pthread_create(&thread, NULL, waits, &set);
