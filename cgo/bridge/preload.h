@@ -127,7 +127,7 @@ void leave_library(int called);
 int in_frames(uint64_t addr, uint64_t n);
 
 // taken_first reports whether a thread of the library may take a signal of a set before the thread that waits for it,
-// and send it again. as_sent makes of what that thread has sent what it was.
+// and send it again, so that it is better to wait at a signalfd. as_sent makes of what that thread has sent what it was.
 int taken_first(const sigset_t *);
 void as_sent(siginfo_t *);
 

@@ -177,12 +177,18 @@ static void on_stray(int sig, siginfo_t *info, void *context)
 
 static int watching; // from the start of the library on
 
+// If the program ignores a signal, or has no handler for SIGCHLD, a thread of the library that takes it loses it. The
+// kernel gives it to the main thread instead if that waits in sigtimedwait, but not if it waits at a signalfd.
 int taken_first(const sigset_t *set)
 {
+	int first = 0;
 	for (size_t i = 0; watching && !strange() && i < sizeof strays / sizeof *strays; i++)
-		if (sigismember(set, strays[i]))
-			return 1;
-	return 0;
+		if (sigismember(set, strays[i])) {
+			if (!shared[strays[i]].taken)
+				return 0;
+			first = 1;
+		}
+	return first;
 }
 
 // share takes a signal from its program's action if the library needs that.

@@ -326,6 +326,46 @@ static void blocked(void)
 		want("it is blocked", waiting[i], sigismember(&now, waiting[i]), 1);
 }
 
+// sends_asleep sends a signal to the process when the main thread sleeps.
+static void *sends_asleep(void *sig)
+{
+	char path[64], state = 'R';
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+	while (state != 'S') {
+		FILE *stat = fopen(path, "r");
+		if (!stat || fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+			_exit(1);
+		fclose(stat);
+	}
+	kill(getpid(), *(int *)sig);
+	return NULL;
+}
+
+// The main thread gets a signal that does nothing by its action, if it waits for it then. No other signal comes, and so
+// none of a child: a thread of the runtime that handles one could take this one, too.
+static void without_handlers(void)
+{
+	static int sigs[] = {SIGCHLD, SIGPROF};
+	sigset_t set;
+	siginfo_t info;
+	pthread_t thread;
+	struct timespec patience = {60, 0};
+	signal(SIGPROF, SIG_IGN);
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGPROF);
+	sigaddset(&set, SIGTRAP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	open_device();
+	for (int round = 0; round < 20 && !wrong; round++) {
+		int *sig = &sigs[round % 2];
+		pthread_create(&thread, NULL, sends_asleep, sig);
+		int got = sigtimedwait(&set, &info, &patience);
+		want("waiting without a handler", *sig, got < 0 ? -errno : got, *sig);
+		pthread_join(thread, NULL);
+	}
+}
+
 static pthread_t chosen;
 static volatile int strangers, codes;
 
@@ -522,8 +562,8 @@ static const struct {
 	int ends; // the signal that ends the child
 } parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
-	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"one thread", one_thread, 0},
-	     {"own traps", own_traps, 0}, {"destructors", destructors, 0},
+	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"without handlers", without_handlers, 0},
+	     {"one thread", one_thread, 0}, {"own traps", own_traps, 0}, {"destructors", destructors, 0},
 	     {"trap", trap, SIGILL}, {"while loading", while_loading, 0}};
 
 int main(void)
