@@ -124,10 +124,10 @@ func (tx *sender) undo() {
 	tx.b.Undo(&tx.seg)
 }
 
-// run transmits as tx.resume does, but does not settle, because the receive side does so when it
-// releases its lock. budget bounds everything that this call sends, even if more is posted while it
-// runs. tx.run returns how much of the budget it used, and whether the turn ended before the work
-// did.
+// run transmits as stream.resume does, but does not settle, because the receive side does so when
+// it releases its lock. budget bounds everything that this call sends, even if more is posted while
+// it runs. tx.run returns how much of the budget it used, and whether the turn ended before the
+// work did.
 func (tx *sender) run(budget int) (used int, more bool) {
 	if !tx.mu.TryLock() {
 		// The holder looks at tx.work after it has released the lock.
