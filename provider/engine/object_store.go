@@ -88,7 +88,8 @@ func (rx *receiver) gather() {
 	}
 	c := rx.c
 	for (c.run > 0 || rx.nextRun()) && rx.extendStore(c.b[rx.r+mpa.HeaderLen:][:c.runULPDU]) {
-		rx.nextOfRun()
+		c.run--
+		rx.r += mpa.FPDULen(c.runULPDU)
 	}
 }
 

@@ -138,10 +138,15 @@ func (rx *receiver) parse() {
 func (rx *receiver) consumeFPDUs() {
 	rx.need = 0
 	c := rx.c
-	for rx.consumeRun(); rx.w > rx.r && rx.goesOn(); rx.consumeRun() {
+	if c.run > 0 {
+		rx.consumeRun()
+	}
+	for rx.w > rx.r && rx.goesOn() {
 		buf := c.b[rx.r:rx.w]
-		if c.run, c.runULPDU = rx.fpdu.Run(buf); c.run > 0 {
-			rx.received += uint32(c.run)
+		if n, ulpduLen := rx.fpdu.Run(buf); n > 0 {
+			rx.received += uint32(n)
+			c.run, c.runULPDU = n, ulpduLen
+			rx.consumeRun()
 			continue
 		}
 		span, need, err := rx.fpdu.Next(buf, c.scratch)
@@ -334,20 +339,18 @@ func (rx *receiver) countPlaced(a *rdmap.Action) {
 	}
 }
 
-// consumeRun handles the run of the receive context.
+// consumeRun handles the run of the receive context, until the stream ends or a store takes over
+// what is left of the run.
 func (rx *receiver) consumeRun() {
-	for c := rx.c; c.run > 0 && rx.goesOn(); {
-		rx.consume(rx.nextOfRun())
-	}
-}
-
-// nextOfRun returns the next ULPDU of the run of the receive context, and goes past it.
-func (rx *receiver) nextOfRun() []byte {
 	c := rx.c
-	ulpdu := c.b[rx.r+mpa.HeaderLen:][:c.runULPDU]
-	c.run--
-	rx.r += mpa.FPDULen(c.runULPDU)
-	return ulpdu
+	size, ulpduLen := mpa.FPDULen(c.runULPDU), c.runULPDU
+	for n := c.run; n > 0 && n == c.run && !rx.s.over(); {
+		ulpdu := c.b[rx.r+mpa.HeaderLen:][:ulpduLen]
+		rx.r += size
+		n--
+		c.run = n
+		rx.consume(ulpdu)
+	}
 }
 
 // consume handles a ULPDU whose FPDU was verified.
