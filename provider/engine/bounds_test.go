@@ -357,7 +357,7 @@ func (p *plainPeers) wantAccepted(dst netip.AddrPort) {
 // TestBounds brings connections into each state, and compares what is held with the row's bounds.
 //
 //rfc:5042 SEC-6.4.1-01 Scarce resources under a manager
-//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot hold resources forever
 func TestBounds(t *testing.T) {
 	for _, b := range bounds {
 		t.Run(b.name, func(t *testing.T) {

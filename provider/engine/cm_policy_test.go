@@ -404,10 +404,15 @@ func TestRDMACRefusal(t *testing.T) {
 		request []byte
 		want    *mpa.Frame // nil: no Reply
 	}{
-		"revision 0 refused":               {mpa.RDMACRefused, rawRequest(zero), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
-		"revision 0 without M refused":     {mpa.RDMACRefused, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
-		"revision 2 where only 0 is known": {mpa.RDMACOnly, rawRequest(nil), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Markers: true}},
-		"revision 0 without M":             {mpa.RDMACPermitted, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), nil},
+		"revision 0 refused": {mpa.RDMACRefused, rawRequest(zero),
+			&mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
+		"revision 0 without M refused": {mpa.RDMACRefused,
+			rawRequest(func(f *mpa.Frame) { f.Revision = 0 }),
+			&mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
+		"revision 2 where only 0 is known": {mpa.RDMACOnly, rawRequest(nil),
+			&mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Markers: true}},
+		"revision 0 without M": {mpa.RDMACPermitted,
+			rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onNetworks(t, Options{Conformance: Conformance{RDMAC: tc.policy}}, func(t *testing.T, w *cmWorld) {
@@ -415,7 +420,8 @@ func TestRDMACRefusal(t *testing.T) {
 				p := w.dialRaw(l.LocalAddr())
 				p.send(tc.request)
 				if tc.want != nil {
-					if f := p.wantFrame("a Reply says which revision there is", mpa.KindReply); fmt.Sprint(f) != fmt.Sprint(*tc.want) {
+					f := p.wantFrame("a Reply says which revision there is", mpa.KindReply)
+					if fmt.Sprint(f) != fmt.Sprint(*tc.want) {
 						t.Errorf("%+v, want %+v", f, *tc.want)
 					}
 				}
@@ -482,9 +488,12 @@ func TestRDMACOnTheWire(t *testing.T) {
 		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(2048, 100)}})
 		s.send(
 			provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: one},
-			provider.SendWR{WRID: 2, Opcode: provider.WRSendWithInv, InvalidateRKey: 77, Flags: provider.SendSolicited, SGList: one},
-			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, RKey: 9, RemoteAddr: 70, SGList: []provider.SGE{m.sge(0, 2000)}},
-			provider.SendWR{WRID: 4, Opcode: provider.WRRDMARead, RKey: 9, RemoteAddr: 70, SGList: []provider.SGE{m.sge(3000, 8)}, Flags: provider.SendSignaled},
+			provider.SendWR{WRID: 2, Opcode: provider.WRSendWithInv, InvalidateRKey: 77,
+				Flags: provider.SendSolicited, SGList: one},
+			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, RKey: 9, RemoteAddr: 70,
+				SGList: []provider.SGE{m.sge(0, 2000)}},
+			provider.SendWR{WRID: 4, Opcode: provider.WRRDMARead, RKey: 9, RemoteAddr: 70,
+				SGList: []provider.SGE{m.sge(3000, 8)}, Flags: provider.SendSignaled},
 		)
 		r.want("a Send", zero(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)))
 		r.want("a Send with SE and Invalidate", zero(rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 2, 0, true)))
@@ -495,7 +504,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 		r.send(zero(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true)), make([]byte, 8))
 		s.wantWC("the Read is answered", provider.WC{WRID: 4, Opcode: provider.WCRDMARead, ByteLen: 8})
 
-		for _, op := range []provider.WROpcode{provider.WRSendWithImm, provider.WRRDMAWriteWithImm, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp} {
+		for _, op := range []provider.WROpcode{provider.WRSendWithImm, provider.WRRDMAWriteWithImm,
+			provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp} {
 			_, err := s.qp.PostSend([]provider.SendWR{{Opcode: op, SGList: one}})
 			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RDMA Consortium") {
 				t.Errorf("%s: %v", op, err)
@@ -511,7 +521,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 		// The version differs from the stream's.
 		h := rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)
 		r.send(h, make([]byte, 4))
-		want := rdmap.Terminate{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: iwarp.DDPUntaggedInvalidVersion, M: true, D: true, DDP: h, SegmentLength: 22}
+		want := rdmap.Terminate{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer,
+			Code: iwarp.DDPUntaggedInvalidVersion, M: true, D: true, DDP: h, SegmentLength: 22}
 		got := r.want("a Terminate, of version 0 itself", zero(rdmap.TerminateHeader()))
 		testkit.EqualBytes(t, "the Terminate", got, want.AppendTo(nil))
 		r.wantFIN("and FIN")

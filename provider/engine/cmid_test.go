@@ -360,8 +360,10 @@ func TestConnect(t *testing.T) {
 		if e.Param.ResponderResources != 4 || e.Param.InitiatorDepth != 8 || string(e.Param.PrivateData) != "welcome" {
 			t.Errorf("the initiator's ESTABLISHED says %+v", e.Param)
 		}
-		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() || client.LocalAddr().Port() == 0 {
-			t.Errorf("addresses: %s to %s, %s to %s", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
+		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() ||
+			client.LocalAddr().Port() == 0 {
+			t.Errorf("addresses: %s to %s, %s to %s", client.LocalAddr(), client.RemoteAddr(),
+				server.LocalAddr(), server.RemoteAddr())
 		}
 		if client.DeviceName() != DeviceName || server.DeviceName() != DeviceName {
 			t.Errorf("devices %q and %q", client.DeviceName(), server.DeviceName())
@@ -386,7 +388,8 @@ func TestReadDepths(t *testing.T) {
 	}{
 		{[2]int{0, 0}, [2]int{0, 0}, [2]int{0, 0}, [2]int{0, 0}},
 		{[2]int{4, 4}, [2]int{4, 4}, [2]int{4, 4}, [2]int{4, 4}},
-		{[2]int{3, 5}, [2]int{0, 3}, [2]int{4, 5}, [2]int{8, 3}},                 // IRD is a power of two, and raised to what is asked for
+		{[2]int{3, 5}, [2]int{0, 3}, [2]int{4, 5}, [2]int{8,
+			3}}, // IRD is a power of two, and raised to what is asked for
 		{[2]int{1, 1}, [2]int{16, 16}, [2]int{1, 1}, [2]int{16, 1}},              // ORD is lowered to what is offered
 		{[2]int{128, 128}, [2]int{128, 128}, [2]int{128, 128}, [2]int{128, 128}}, // the device's limits
 		{[2]int{255, 255}, [2]int{255, 255}, [2]int{128, 128}, [2]int{128, 128}}, // RDMA_MAX_RESP_RES
@@ -394,7 +397,8 @@ func TestReadDepths(t *testing.T) {
 		t.Run(fmt.Sprint(tc.connect, tc.accept), func(t *testing.T) {
 			inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
-				client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: tc.connect[0], InitiatorDepth: tc.connect[1]})
+				client := w.active.connect(l.LocalAddr(), provider.ConnParam{
+					ResponderResources: tc.connect[0], InitiatorDepth: tc.connect[1]})
 				server, _ := w.server.wantRequest("the Request arrives", l)
 				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0],
 					InitiatorDepth: tc.accept[1]}))

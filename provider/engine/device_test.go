@@ -161,7 +161,8 @@ func TestLimitsOfObjects(t *testing.T) {
 	d := unwired(t)
 	full := testkit.Must(d.Query())(t)
 	for name, got := range map[string][2]int{
-		"MaxQP": {full.MaxQP, maxQP}, "MaxCQ": {full.MaxCQ, maxCQ}, "MaxMR": {full.MaxMR, maxMR}, "MaxPD": {full.MaxPD, maxPD},
+		"MaxQP": {full.MaxQP, maxQP}, "MaxCQ": {full.MaxCQ, maxCQ}, "MaxMR": {full.MaxMR,
+			maxMR}, "MaxPD": {full.MaxPD, maxPD},
 		"MaxSRQ": {full.MaxSRQ, maxSRQ},
 		"MaxCQE": {full.MaxCQE, maxCQE}, "NumCompVectors": {full.NumCompVectors, 1},
 		"MaxResRdAtom": {full.MaxResRdAtom, maxRdAtom * maxQP},
@@ -211,7 +212,8 @@ func TestLimitsOfObjects(t *testing.T) {
 func TestLimitsOfQueues(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
 	a := testkit.Must(s.dev.Query())(t)
-	most := provider.QPCap{MaxSendWR: a.MaxQPWR, MaxRecvWR: a.MaxQPWR, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
+	most := provider.QPCap{MaxSendWR: a.MaxQPWR, MaxRecvWR: a.MaxQPWR, MaxSendSGE: a.MaxSGE,
+		MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
 	create := func(k provider.QPCap) (provider.QP, error) {
 		return s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: k})
 	}
@@ -265,9 +267,11 @@ func TestLimitsOfQueues(t *testing.T) {
 // TestLimitsOfMessages: what MaxInline and MaxSGERd promise can be sent.
 func TestLimitsOfMessages(t *testing.T) {
 	a := testkit.Must(newSide(t, Options{Network: memnet.New(nil)}, sideOptions{}).dev.Query())(t)
-	cap := provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
+	cap := provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE,
+		MaxInlineData: a.MaxInline}
 	x, y := pair(t, memnet.New(nil), "192.0.2.1:1", Options{}, sideOptions{cap: cap}, params(true))
-	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline, provider.AccessLocalWrite|provider.AccessRemoteRead)
+	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline,
+		provider.AccessLocalWrite|provider.AccessRemoteRead)
 	pattern(src.b, 1)
 	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
 		RemoteAddr: src.to(0), RKey: src.m.STag()}
@@ -275,7 +279,8 @@ func TestLimitsOfMessages(t *testing.T) {
 		read.SGList = append(read.SGList, sink.sge(i, 1))
 	}
 	x.send(read)
-	x.wantWC("a Read of MaxSGERd entries", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: uint32(a.MaxSGERd)})
+	x.wantWC("a Read of MaxSGERd entries", provider.WC{WRID: 1, Opcode: provider.WCRDMARead,
+		ByteLen: uint32(a.MaxSGERd)})
 	testkit.Equal(t, "what the Read brought", string(sink.b), string(src.b[:a.MaxSGERd]))
 	read.SGList = append(read.SGList, sink.sge(0, 1))
 	wantErr(t, errOf(x.qp.PostSend([]provider.SendWR{read})), syscall.EINVAL)

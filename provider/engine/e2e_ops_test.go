@@ -161,7 +161,8 @@ func TestE2EManyGathered(t *testing.T) {
 //
 //rfc:5040 RDMAP-5.5-13-01 RDMAP submits in ULP order
 func TestE2EFairResponses(t *testing.T) {
-	far := e2eWire{name: "memory, far away", net: memnet.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond}}
+	far := e2eWire{name: "memory, far away",
+		net: memnet.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond}}
 	far.run(t, func(t *testing.T, w e2eWire) {
 		const big, count = 1 << 20, 8
 		a, b := newE2EPair(t, w, e2eSetup{depth: 16})
@@ -228,7 +229,8 @@ func TestE2ECQOverflow(t *testing.T) {
 		}
 		b.recv(20)
 		a.send(provider.SendWR{Opcode: provider.WRSend})
-		for wc := b.wait(b.rcq, 1)[0]; wc.WRID != 20; wc = b.wait(b.rcq, 1)[0] { // the tenth may be about to be reported
+		// The tenth may be about to be reported.
+		for wc := b.wait(b.rcq, 1)[0]; wc.WRID != 20; wc = b.wait(b.rcq, 1)[0] {
 			if wc.Status != provider.WCSuccess {
 				t.Fatalf("completion %+v", wc)
 			}
@@ -295,7 +297,8 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			len(bytes.Trim(octetsOf(target.Region), "\x11")), 0)
 		firing.Wait()
 		for i, wc := range a.wait(a.scq, flight) {
-			if wc.WRID != last.WRID+1+uint64(i) || wc.Status != provider.WCWRFlushErr && wc.Status != provider.WCRemAccessErr {
+			if wc.WRID != last.WRID+1+uint64(i) ||
+				wc.Status != provider.WCWRFlushErr && wc.Status != provider.WCRemAccessErr {
 				t.Errorf("completion %+v after the failure of %d", wc, last.WRID)
 			}
 		}

@@ -452,7 +452,8 @@ func TestE2EPostOnCompletion(t *testing.T) {
 func TestEveryWorkRequestCompletes(t *testing.T) {
 	for round := range 20 {
 		network := testkit.Must(tcpNetwork(Options{}))(t)
-		a, b := pair(t, network, tcpAddr, Options{}, sideOptions{cap: provider.QPCap{MaxSendWR: 4096, MaxRecvWR: 4096, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384}, params(true))
+		a, b := pair(t, network, tcpAddr, Options{}, sideOptions{cap: provider.QPCap{MaxSendWR: 4096,
+			MaxRecvWR: 4096, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384}, params(true))
 		m := a.reg(64, 0)
 		dst := b.reg(64, everything)
 		const n = 3000
@@ -464,7 +465,8 @@ func TestEveryWorkRequestCompletes(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for i := range n {
-				a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 64)}})
+				a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend,
+					Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 64)}})
 			}
 		})
 		time.Sleep(time.Duration(round) * 50 * time.Microsecond)

@@ -533,7 +533,8 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	a, b := newCMSide(t, network, ao), newCMSide(t, network, bo)
 	aid, bid := cmConnect(t, a, b, b.listen(addr), 4)
 	if aid.RemoteAddr() != bid.LocalAddr() || aid.LocalAddr() != bid.RemoteAddr() {
-		t.Errorf("addresses %s to %s, and %s to %s", aid.LocalAddr(), aid.RemoteAddr(), bid.LocalAddr(), bid.RemoteAddr())
+		t.Errorf("addresses %s to %s, and %s to %s", aid.LocalAddr(), aid.RemoteAddr(), bid.LocalAddr(),
+			bid.RemoteAddr())
 	}
 	// The initiator speaks first, because the accepted side may have to wait for that.
 	for _, n := range []int{0, 1, 1000, 1459, 2 * a.mulpdu()} {

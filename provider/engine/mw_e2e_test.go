@@ -59,7 +59,8 @@ func TestWindowE2E(t *testing.T) {
 				testkit.OK(t, a.q.BindMW(one, 10, signaled, info))
 				a.send(keyWR(11, one.RKey()))
 			case 1:
-				testkit.Must(a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey()))}))(t)
+				testkit.Must(a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both),
+					keyWR(11, incRKey(two.RKey()))}))(t)
 			case 2:
 				fillPattern(memory, uint64(round))
 				testkit.OK(t, fast.Map(memory[off:off+n]))

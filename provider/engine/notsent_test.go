@@ -164,7 +164,7 @@ func (r *readServer) wantFew(fpdu int) {
 // of them in one of our system calls once the peer acknowledges fast. When the peer takes the
 // response, all of it comes.
 //
-//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot hold resources forever
 func TestTinySegmentsWaitInTheEngine(t *testing.T) {
 	r := newReadServer(t, 88, 4096)
 	r.ask(1, len(r.m.b))
@@ -176,7 +176,7 @@ func TestTinySegmentsWaitInTheEngine(t *testing.T) {
 // TestStalledPeerCostsNothing: while a peer takes nothing, whatever its segments are, the engine
 // waits, and does not look at the socket over and over.
 //
-//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot hold resources forever
 func TestStalledPeerCostsNothing(t *testing.T) {
 	for _, mss := range []int{88, 149, 1361, 1461, 4109} {
 		t.Run(fmt.Sprint(mss), func(t *testing.T) {
@@ -208,7 +208,7 @@ func cpuTime(t *testing.T) time.Duration {
 // in a record, and so in a packet, of its own because of the pad, whatever the MSS is. Few of
 // them wait in the socket when the peer takes nothing more.
 //
-//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot hold resources forever
 func TestShortReadsWaitInTheEngine(t *testing.T) {
 	for _, tc := range []struct {
 		what              string

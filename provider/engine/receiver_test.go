@@ -287,39 +287,44 @@ func TestLongFPDU(t *testing.T) {
 	for _, fr := range framings {
 		for seed := range uint64(5) {
 			t.Run(fmt.Sprintf("%s/seed %d", fr.name, seed), func(t *testing.T) {
-				storyOn(t, memnet.Options{Seed: seed, MSS: 9000, Cut: seed > 0}, fr.opts, framingParams(fr.crc, fr.markers), sideOptions{}, func(s *side, r *raw) {
-					const size = 3 * 50_001
-					data := make([]byte, size)
-					pattern(data, int(seed))
-					dst := s.reg(size, everything)
-					recv := s.reg(size+100, provider.AccessLocalWrite)
-					sink := s.reg(size, provider.AccessLocalWrite)
-					s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{recv.sge(0, 10), recv.sge(60, 49_000), recv.sge(49_100, size-49_010)}})
-					s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, size)}})
-					q := r.wantReadRequest("the Read", 1)
-					for i := range 3 {
-						off, last := i*50_001, i == 2
-						part := data[off : off+50_001]
-						r.send(rdmap.WriteHeader(dst.m.STag(), dst.to(off), last), part)
-						r.send(sendSeg(1, uint32(off), last), part)
-						if !last {
-							continue
+				storyOn(t, memnet.Options{Seed: seed, MSS: 9000, Cut: seed > 0}, fr.opts,
+					framingParams(fr.crc, fr.markers), sideOptions{}, func(s *side, r *raw) {
+						const size = 3 * 50_001
+						data := make([]byte, size)
+						pattern(data, int(seed))
+						dst := s.reg(size, everything)
+						recv := s.reg(size+100, provider.AccessLocalWrite)
+						sink := s.reg(size, provider.AccessLocalWrite)
+						s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{recv.sge(0, 10),
+							recv.sge(60, 49_000), recv.sge(49_100, size-49_010)}})
+						s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead,
+							Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, size)}})
+						q := r.wantReadRequest("the Read", 1)
+						for i := range 3 {
+							off, last := i*50_001, i == 2
+							part := data[off : off+50_001]
+							r.send(rdmap.WriteHeader(dst.m.STag(), dst.to(off), last), part)
+							r.send(sendSeg(1, uint32(off), last), part)
+							if !last {
+								continue
+							}
+							for j := range 3 {
+								off := j * 50_001
+								r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(off), j == 2),
+									data[off:off+50_001])
+							}
 						}
-						for j := range 3 {
-							off := j * 50_001
-							r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(off), j == 2), data[off:off+50_001])
+						s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
+						s.wantWC("the Read", provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: size})
+						got := append(append(bytes.Clone(recv.b[:10]), recv.b[60:49_060]...),
+							recv.b[49_100:49_100+size-49_010]...)
+						if !bytes.Equal(dst.b, data) || !bytes.Equal(got, data) || !bytes.Equal(sink.b, data) {
+							t.Error("bytes differ")
 						}
-					}
-					s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
-					s.wantWC("the Read", provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: size})
-					got := append(append(bytes.Clone(recv.b[:10]), recv.b[60:49_060]...), recv.b[49_100:49_100+size-49_010]...)
-					if !bytes.Equal(dst.b, data) || !bytes.Equal(got, data) || !bytes.Equal(sink.b, data) {
-						t.Error("bytes differ")
-					}
-					for _, m := range []*region{dst, recv, sink} {
-						m.untouched(0, len(m.b))
-					}
-				})
+						for _, m := range []*region{dst, recv, sink} {
+							m.untouched(0, len(m.b))
+						}
+					})
 			})
 		}
 	}
@@ -363,7 +368,8 @@ func TestIdleHoldsNothing(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Millisecond)
 			if b, c := lent(s.dev); b != wantBatches || c != wantContexts {
-				t.Errorf("%s: %d batches and %d contexts are lent, want %d and %d", what, b, c, wantBatches, wantContexts)
+				t.Errorf("%s: %d batches and %d contexts are lent, want %d and %d", what, b, c,
+					wantBatches, wantContexts)
 			}
 		}
 		want("connected", 0, 0)

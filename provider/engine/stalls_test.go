@@ -67,7 +67,7 @@ func (s *side) wantNoWatch(what string) {
 // in time may be as slow as it likes.
 //
 //rfc:5044 MPA-7.1.2-10-02 ULP timeout for FPDUs/messages
-//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot hold resources forever
 func TestFPDUTimeout(t *testing.T) {
 	const limit = 10 * time.Second
 	for _, n := range []int{0, 1000, 60_000} {

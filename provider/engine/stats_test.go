@@ -304,7 +304,8 @@ func TestLogWithoutWRIDs(t *testing.T) {
 	a.send(provider.SendWR{WRID: 0xabcdef, Opcode: provider.WRSend, SGList: []provider.SGE{{Length: 1, LKey: 7}}})
 	a.wantTerm("at the sender", false, 0, 0, 0xff)
 	a.dev.log.draining.Wait()
-	if got := log.String(); !strings.Contains(got, "IBV_WR_SEND, SGE 0: no region has lkey 0x7") || strings.Contains(got, "abcdef") {
+	if got := log.String(); !strings.Contains(got, "IBV_WR_SEND, SGE 0: no region has lkey 0x7") ||
+		strings.Contains(got, "abcdef") {
 		t.Errorf("logged %q", got)
 	}
 }

@@ -361,7 +361,8 @@ func story(t *testing.T, opts Options, p mpa.Params, script func(s *side, r *raw
 	storyOn(t, memnet.Options{}, opts, p, sideOptions{}, script)
 }
 
-func storyOn(t *testing.T, net memnet.Options, opts Options, p mpa.Params, so sideOptions, script func(s *side, r *raw)) {
+func storyOn(t *testing.T, net memnet.Options, opts Options, p mpa.Params, so sideOptions,
+	script func(s *side, r *raw)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		opts.Network = memnet.New(&net)

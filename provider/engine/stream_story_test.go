@@ -562,7 +562,9 @@ func TestFloods(t *testing.T) {
 		ends bool
 	}{
 		{"Writes to nowhere", func(r *raw) []byte { return r.fpdu(rdmap.WriteHeader(0xdead, 0, true), nil) }, false},
-		{"Sends without an end", func(r *raw) []byte { return r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, false), nil) }, false},
+		{"Sends without an end", func(r *raw) []byte {
+			return r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, false), nil)
+		}, false},
 		{"Sends", func(r *raw) []byte {
 			r.sendMSN++
 			return r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, r.sendMSN-1, 0, true), nil)

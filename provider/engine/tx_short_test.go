@@ -307,7 +307,8 @@ func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
 	for rest := s.Data; len(rest) > 0; {
 		_, n, ok := mpa.ParseHeader(rest)
 		if !ok || n > len(rest) {
-			l.split = append(l.split, fmt.Sprintf("segment of %d bytes at %d ends inside an FPDU of %d", len(s.Data), s.Offset, n))
+			l.split = append(l.split, fmt.Sprintf("segment of %d bytes at %d ends inside an FPDU of %d",
+				len(s.Data), s.Offset, n))
 			break
 		}
 		rest = rest[n:]

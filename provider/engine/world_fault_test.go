@@ -282,7 +282,8 @@ func (w *world) requestsToo(p *proc, list []*closing, left *int) []*closing {
 		if c := w.byID[id]; c != nil {
 			c.ending = true
 		}
-		list = slices.Insert(list, 0, &closing{ready: always, call: func() *call { return w.closes("an id", id.Close) }})
+		list = slices.Insert(list, 0, &closing{ready: always,
+			call: func() *call { return w.closes("an id", id.Close) }})
 		*left++
 	}
 	return list

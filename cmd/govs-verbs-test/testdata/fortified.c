@@ -9,15 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int wrong;
-
-static void want(const char *what, long got, long expected)
-{
-	if (got == expected)
-		return;
-	printf("%s: %ld, want %ld\n", what, got, expected);
-	wrong = 1;
-}
+#include "want.h"
 
 static long failed(long got) { return got < 0 ? errno : 0; }
 

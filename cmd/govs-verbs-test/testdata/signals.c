@@ -15,15 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static int wrong;
-
-static void want(const char *what, long got, long expected)
-{
-	if (got == expected)
-		return;
-	printf("%s: %ld, want %ld\n", what, got, expected);
-	wrong = 1;
-}
+#include "want.h"
 
 static pthread_t first;
 static char *low, *high; // of the stack of the first thread

@@ -312,7 +312,8 @@ func TestCapturePanics(t *testing.T) {
 		testkit.Must(asks[none](t, s, verbCapture, 0, captureArgs{port}))(t)
 	}
 	left := s.disconnect()
-	if ended != 3 || len(left) != 1 || !strings.Contains(left[0].Error(), "port 2: the agent's capture panics: a fault") {
+	const want = "port 2: the agent's capture panics: a fault"
+	if ended != 3 || len(left) != 1 || !strings.Contains(left[0].Error(), want) {
 		t.Errorf("%d captures are ended, errors %v", ended, left)
 	}
 }

@@ -396,7 +396,8 @@ func TestCoverageCountsOnlyMusts(t *testing.T) {
 		{Document: "RFC 2", Section: "1", Level: "MUST", Providers: map[string]*conformance.Standing{"engine": {State: conformance.Excepted}}},
 		{Document: "RFC 2", Section: "1", Level: "MUST", Tests: []string{"engine.TestFaults"}},
 		{Document: "RFC 2", Section: "1", Level: "MUST", Reason: "not testable: no"},
-		{Document: "RFC 2", Section: "1", Level: "MUST", Tests: []string{"engine.TestFaults"}, Scenarios: []string{"a/b"}},
+		{Document: "RFC 2", Section: "1", Level: "MUST", Tests: []string{"engine.TestFaults"},
+			Scenarios: []string{"a/b"}},
 	}, []string{"engine"})
 	if len(docs) != 2 || len(docs[0].Sections) != 2 || len(docs[1].Sections) != 1 {
 		t.Fatalf("%+v", docs)

@@ -183,8 +183,8 @@ func someCoverage(t *testing.T) []conformance.Coverage {
 	}
 	var out []conformance.Coverage
 	for i, r := range c.All() {
-		cov := conformance.Coverage{ID: r.ID, Document: r.Document, Section: r.Section, Level: string(r.Level), Side: r.Side, Text: r.Text,
-			Tests: r.Tests, Reason: r.Reason}
+		cov := conformance.Coverage{ID: r.ID, Document: r.Document, Section: r.Section,
+			Level: string(r.Level), Side: r.Side, Text: r.Text, Tests: r.Tests, Reason: r.Reason}
 		if i%2 == 0 {
 			cov.Scenarios = []string{"srq/limit", "order/not-run"}
 		}

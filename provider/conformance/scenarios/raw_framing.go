@@ -50,7 +50,8 @@ func rawFraming() []*conformance.Scenario {
 			func(r *conformance.RawRun) { cutOff(r, (*rawpeer.Peer).CloseWrite) }),
 		rawStory("mpa/cut-then-reset", "an FPDU that a reset cuts off is not delivered", []string{"MPA-8-1-01", "MPA-6-02"},
 			func(r *conformance.RawRun) { cutOff(r, (*rawpeer.Peer).Reset) }),
-		rawStory("mpa/reset", "a reset ends the connection, and what is posted is flushed", []string{"MPA-8-1-01", "DDP-6.2.2-02", "DDP-7-01"}, resetIdle),
+		rawStory("mpa/reset", "a reset ends the connection, and what is posted is flushed",
+			[]string{"MPA-8-1-01", "DDP-6.2.2-02", "DDP-7-01"}, resetIdle),
 	)
 }
 

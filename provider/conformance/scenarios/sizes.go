@@ -31,26 +31,32 @@ func sizes() []*conformance.Scenario {
 		out = append(out,
 			&conformance.Scenario{
 				Slug: "send/" + c.name, Level: conformance.Must,
-				Title:        fmt.Sprintf("a Send of %s arrives whole in the receive that was posted first", octets(n)),
-				Requirements: pick(n, "RDMAP-5.3-01 RDMAP-5.3-02 RDMAP-5.3-06 DDP-4.1-02 DDP-5.4-03 DDP-4.1-09 DDP-4.1-12", "RDMAP-5.3-08 DDP-5.2-08"),
-				Verbs:        func(r *conformance.VerbsRun) { sendOf(r, n) },
-				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpSend, n) },
+				Title: fmt.Sprintf("a Send of %s arrives whole in the receive that was posted first", octets(n)),
+				Requirements: pick(n,
+					"RDMAP-5.3-01 RDMAP-5.3-02 RDMAP-5.3-06 DDP-4.1-02 DDP-5.4-03 DDP-4.1-09 DDP-4.1-12",
+					"RDMAP-5.3-08 DDP-5.2-08"),
+				Verbs: func(r *conformance.VerbsRun) { sendOf(r, n) },
+				Wire:  func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpSend, n) },
 			},
 			&conformance.Scenario{
 				Slug: "write/" + c.name, Level: conformance.Must,
 				Title: fmt.Sprintf("an RDMA Write of %s lands where it was sent, and the "+
 					"responder's program does not notice", octets(n)),
-				Requirements: pick(n, "RDMAP-5.1-01 RDMAP-5.1-02 DDP-4.1-01 DDP-5.2-06 RDMAP-5.5-12-01 RDMAP-5.5-17-01", "RDMAP-5.1-06 DDP-5.2-08 DDP-5.2-09"),
-				Verbs:        func(r *conformance.VerbsRun) { writeOf(r, n) },
-				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpWrite, n) },
+				Requirements: pick(n,
+					"RDMAP-5.1-01 RDMAP-5.1-02 DDP-4.1-01 DDP-5.2-06 RDMAP-5.5-12-01 RDMAP-5.5-17-01",
+					"RDMAP-5.1-06 DDP-5.2-08 DDP-5.2-09"),
+				Verbs: func(r *conformance.VerbsRun) { writeOf(r, n) },
+				Wire:  func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpWrite, n) },
 			},
 			&conformance.Scenario{
 				Slug: "read/" + c.name, Level: conformance.Must,
 				Title: fmt.Sprintf("an RDMA Read brings %s, and the responder's program "+
 					"does not notice", octets(n)),
-				Requirements: pick(n, "RDMAP-5.2-01 RDMAP-5.2.1-01 RDMAP-5.2.1-03 RDMAP-5.2.1-07 RDMAP-5.5-19-01", "RDMAP-5.2.1-09 RDMAP-5.2.1-10"),
-				Verbs:        func(r *conformance.VerbsRun) { readOf(r, n) },
-				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToInitiator, rdmap.OpReadResponse, n) },
+				Requirements: pick(n,
+					"RDMAP-5.2-01 RDMAP-5.2.1-01 RDMAP-5.2.1-03 RDMAP-5.2.1-07 RDMAP-5.5-19-01",
+					"RDMAP-5.2.1-09 RDMAP-5.2.1-10"),
+				Verbs: func(r *conformance.VerbsRun) { readOf(r, n) },
+				Wire:  func(w *conformance.WireRun) { carried(w, wire.ToInitiator, rdmap.OpReadResponse, n) },
 			})
 	}
 	return out

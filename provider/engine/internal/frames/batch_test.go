@@ -222,7 +222,8 @@ func batchesAsFramed(t *testing.T, seed uint64) {
 					}
 					h := cur.head.Header(s.MO(), s.Last)
 					f.SetVersion(&h)
-					want = testkit.Must(framer.AppendFPDU(want, h.AppendTo(nil), orig[cur.at+int(s.Offset):][:s.Len]))(t)
+					want = testkit.Must(framer.AppendFPDU(want, h.AppendTo(nil),
+						orig[cur.at+int(s.Offset):][:s.Len]))(t)
 				}
 			}
 			if cur.resp {
