@@ -90,6 +90,7 @@ static int end(uintptr_t start, size_t n)
 		errno = EDEADLK;
 		return -1;
 	}
+	first_call();
 	long failed = atomic_load(&replaced)(start, whole(start + n));
 	leave_library(1);
 	if (failed)

@@ -185,7 +185,8 @@ struct library *begin_call(void)
 	else if (!enter_library()) {
 		errno = EDEADLK;
 		lib = NULL;
-	}
+	} else
+		first_call();
 	return lib;
 }
 
@@ -253,26 +254,27 @@ static const char *copy_of(const char *path, char *name, size_t room)
 #define FUNCTION(field, name)                                                                                \
 	if (!(*(void **)&loaded.field = dlsym(handle, name))) {                                              \
 		complain(path, dlerror());                                                                   \
-		return -1;                                                                                   \
+		return;                                                                                      \
 	}
 
-static int load_locked(void)
+// load_locked says in called whether it has called the library, whose runtime then knows the thread.
+static void load_locked(int *called)
 {
 	char name[64];
 	const char *path = settings()->library;
 	if (!path) {
 		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
-		return -1;
+		return;
 	}
 	if (!addresses()) {
 		complain("768 MiB of addresses can't be reserved",
 			 "raise RLIMIT_AS (ulimit -v), or after mlockall RLIMIT_MEMLOCK (ulimit -l)");
-		return -1;
+		return;
 	}
 	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		complain(path, dlerror());
-		return -1;
+		return;
 	}
 	FUNCTION(init, "govs_bridge_init");
 	FUNCTION(open, "govs_bridge_open");
@@ -281,10 +283,10 @@ static int load_locked(void)
 	FUNCTION(netlink, "govs_bridge_netlink");
 	FUNCTION(progress, "govs_bridge_progress");
 	FUNCTION(attend, "govs_bridge_attend");
-	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)in_frames, (void *)setting))
-		return -1; // it has said why
-	atomic_store(&library, &loaded);
-	return 0;
+	*called = 1;
+	first_call();
+	if (!loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)in_frames, (void *)setting))
+		atomic_store(&library, &loaded); // otherwise it has said why
 }
 
 // fill_standard opens what is closed of the descriptors 0, 1 and 2, so that the library gets others: the program may
@@ -312,21 +314,21 @@ struct library *load(void)
 		return lib;
 	if (!enter_library())
 		return NULL;
-	int cancel;
+	int cancel, called = 0;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	watch_forks();
 	pthread_mutex_lock(&loading);
 	if (!atomic_load(&library)) {
 		struct before_library *before = before_library();
 		int filled = fill_standard();
-		load_locked();
+		load_locked(&called);
 		empty_standard(filled);
 		after_library(before, (void *)loaded.open);
 	}
 	lib = atomic_load(&library);
 	pthread_mutex_unlock(&loading);
 	pthread_setcancelstate(cancel, NULL);
-	leave_library(0); // another thread may have loaded it, and otherwise after_library has restored the signals
+	leave_library(called);
 	return lib;
 }
 

@@ -108,6 +108,9 @@ struct before_library;
 struct before_library *before_library(void);
 void after_library(struct before_library *, void *function);
 
+// govs_thread_begins is for the library (lib/threads.c), which calls it first on each thread that it makes.
+void govs_thread_begins(void);
+
 // addresses reports whether the process may have as many addresses as the runtime reserves when it starts, because the
 // runtime ends the process otherwise.
 int addresses(void);
@@ -122,14 +125,12 @@ void allow_start(void);
 int enter_library(void);
 void leave_library(int called);
 
+// first_call comes before each call of the library. It does nothing in a thread that the runtime knows.
+void first_call(void);
+
 // in_frames reports whether n bytes at an address are on the stack of this thread, in the frames of the functions that
 // have called the library: that memory is there.
 int in_frames(uint64_t addr, uint64_t n);
-
-// taken_first reports whether a thread of the library may take a signal of a set before the thread that waits for it,
-// and send it again, so that it is better to wait at a signalfd. as_sent makes of what that thread has sent what it was.
-int taken_first(const sigset_t *);
-void as_sent(siginfo_t *);
 
 // forget_library says that this is the child of a fork, where the library is dead.
 void forget_library(void);

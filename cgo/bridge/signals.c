@@ -61,6 +61,11 @@ static int in_code(const ucontext_t *context)
 #endif
 }
 
+static void send_self(int sig, siginfo_t *info)
+{
+	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+}
+
 // give_back sets the program's action.
 static void give_back(int sig)
 {
@@ -79,117 +84,65 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	}
 	give_back(sig);
 	if (info->si_code <= 0) // somebody has sent it; a fault comes again when its instruction does
-		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+		send_self(sig, info);
 }
 
-// The runtime unblocks these on its threads, too (_SigUnblock in sigtab_linux_generic.go), though they may be sent to
-// the process. 34 is SIGRTMIN, and a signal of musl's.
-static const int strays[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
+// The runtime unblocks these on a thread that begins, and on one of the program's in its first call (_SigUnblock in
+// sigtab_linux_generic.go). It needs none of them. 34 is SIGRTMIN, and a signal of musl's.
+static const int unblocked[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
+enum { unblocked_count = sizeof unblocked / sizeof *unblocked };
 
-static int is_stray(int sig)
+// So these threads block SIGSTKFLT and send it to themselves, and on_mark blocks the signals again as soon as the
+// runtime has unblocked them: a signal of the thread comes before those of the process.
+enum { mark = SIGSTKFLT };
+
+static void send_mark(void)
 {
-	for (size_t i = 0; i < sizeof strays / sizeof *strays; i++)
-		if (sig == strays[i])
-			return 1;
-	return 0;
+	siginfo_t info = {.si_code = SI_QUEUE};
+	info.si_value.sival_ptr = (void *)unblocked;
+	send_self(mark, &info);
 }
 
-// for_thread reports whether a signal was sent to this thread, or is a fault of its own.
-static int for_thread(int sig, const siginfo_t *info)
-{
-	return info->si_code == SI_TKILL ||
-	       (info->si_code > 0 && (sig == SIGILL || sig == SIGTRAP || sig == SIGSTKFLT));
-}
-
-// of_runtime reports whether a thread has a stray only because the runtime has unblocked it: a thread of the runtime's,
-// or one of the program's in its first call of the library. The runtime's block all signals but strays and faults.
-static int of_runtime(int sig, const ucontext_t *context)
-{
-	static const int faults[] = {SIGBUS, SIGFPE, SIGSEGV};
-	sigset_t mask = context->uc_sigmask;
-	if (thread.known)
-		return 0;
-	if (thread.inside)
-		return sigismember(&thread.mask, sig);
-	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-		if (sigismember(&mask, faults[i]))
-			return 0;
-		else
-			sigaddset(&mask, faults[i]);
-	for (int other = 1; other < NSIG; other++)
-		if (!is_stray(other) && other != SIGKILL && other != SIGSTOP && (other <= SIGSYS || other >= SIGRTMIN) &&
-		    !sigismember(&mask, other))
-			return 0;
-	return 1;
-}
+// govs_thread_begins is called on each thread of the library before its runtime knows it. It blocks all signals.
+PUBLIC void govs_thread_begins(void) { send_mark(); }
 
 static void share(int sig);
 
-// Who sends a signal to another thread must not say that the kernel did, or kill(2), so that si_code is SI_QUEUE then,
-// and si_errno has what it was, from here on.
-enum { code_in_errno = 1 << 16 };
-
-// pass_on blocks a signal in this thread, also after its handler, and sends it to the process again.
-static void pass_on(int sig, siginfo_t *info, ucontext_t *context)
-{
-	int saved = errno;
-	uint64_t own = 1ull << (sig - 1);
-	if (info->si_code >= 0) {
-		info->si_errno = code_in_errno + info->si_code;
-		info->si_code = SI_QUEUE;
-	}
-	sigaddset(&context->uc_sigmask, sig);
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &own, NULL, sizeof own); // which SA_NODEFER does not
-	syscall(SYS_rt_sigqueueinfo, getpid(), sig, info);
-	errno = saved;
-}
-
-void as_sent(siginfo_t *info)
-{
-	if (info->si_code == SI_QUEUE && info->si_errno >= code_in_errno) {
-		info->si_code = info->si_errno - code_in_errno;
-		info->si_errno = 0;
-	}
-}
-
-// on_stray passes on what comes to a thread of the runtime's. In the program's threads it does what the program's
-// action does.
-static void on_stray(int sig, siginfo_t *info, void *context)
+// on_mark has all signals of the runtime's blocked (share), so that no other comes before the mask is what it must be.
+static void on_mark(int sig, siginfo_t *info, void *context)
 {
 	const struct sigaction *program = &shared[sig].program;
 	void (*handler)(int, siginfo_t *, void *) = program->sa_sigaction;
-	if (!for_thread(sig, info) && of_runtime(sig, context)) {
-		pass_on(sig, info, context);
+	sigset_t *mask = &((ucontext_t *)context)->uc_sigmask, during;
+	int first = thread.inside && !thread.known; // call of one of the program's threads
+	int sent = info->si_code != SI_QUEUE || info->si_value.sival_ptr != unblocked;
+	if (!sent || (first && sigismember(&thread.mask, sig))) {
+		for (int i = 0; i < unblocked_count; i++)
+			if (!first || sigismember(&thread.mask, unblocked[i]))
+				sigaddset(mask, unblocked[i]);
+		if (sent) // to the thread, before its call
+			send_self(sig, info);
 		return;
 	}
-	as_sent(info);
-	if (!is_function(program)) { // by default it ends the program
+	if (program->sa_handler == SIG_IGN)
+		return;
+	if (program->sa_handler == SIG_DFL) { // which ends the program
 		give_back(sig);
-		syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+		send_self(sig, info);
 		return;
 	}
 	if (program->sa_flags & SA_RESETHAND) {
 		set_action(sig, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
 		share(sig);
 	}
+	sigorset(&during, mask, &program->sa_mask);
+	if (!(program->sa_flags & SA_NODEFER))
+		sigaddset(&during, sig);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &during, NULL, sizeof(uint64_t));
 	handler(sig, info, context);
 }
 
 static int watching; // from the start of the library on
-
-// If the program ignores a signal, or has no handler for SIGCHLD, a thread of the library that takes it loses it. The
-// kernel gives it to the main thread instead if that waits in sigtimedwait, but not if it waits at a signalfd.
-int taken_first(const sigset_t *set)
-{
-	int first = 0;
-	for (size_t i = 0; watching && !strange() && i < sizeof strays / sizeof *strays; i++)
-		if (sigismember(set, strays[i])) {
-			if (!shared[strays[i]].taken)
-				return 0;
-			first = 1;
-		}
-	return first;
-}
 
 // share takes a signal from its program's action if the library needs that.
 static void share(int sig)
@@ -198,13 +151,12 @@ static void share(int sig)
 	shared[sig].taken = 0;
 	if (!watching || set_action(sig, NULL, &program) != 0)
 		return;
-	if (is_stray(sig)) {
-		// By default SIGCHLD does nothing, where a handler would end calls that wait.
-		if (program.sa_handler == SIG_IGN || (sig == SIGCHLD && program.sa_handler == SIG_DFL))
-			return;
+	if (sig == mark) {
 		own = program;
 		own.sa_flags = (own.sa_flags & ~SA_RESETHAND) | SA_SIGINFO | SA_ONSTACK;
-		own.sa_sigaction = on_stray;
+		own.sa_sigaction = on_mark;
+		for (int i = 0; i < unblocked_count; i++)
+			sigaddset(&own.sa_mask, unblocked[i]);
 	} else if (shared[sig].library.sa_sigaction) {
 		own = shared[sig].library;
 		own.sa_sigaction = on_fault;
@@ -224,7 +176,7 @@ static int begin_change(int sig)
 	int taken = shared[sig].taken;
 	if (taken)
 		give_back(sig);
-	return taken || is_stray(sig);
+	return taken || sig == mark;
 }
 
 static void end_change(int sig, int again)
@@ -313,8 +265,8 @@ struct before_library *before_library(void)
 	for (int sig = 1; sig < NSIG; sig++)
 		if (set_action(sig, NULL, &before.actions[sig]) != 0)
 			before.actions[sig].sa_handler = SIG_ERR; // libc's own
-		else if (is_stray(sig) && !shared[sig].taken)
-			share(sig);
+	if (!shared[mark].taken)
+		share(mark);
 	getrlimit(RLIMIT_NOFILE, &before.files);
 	return &before;
 }
@@ -426,6 +378,15 @@ int enter_library(void)
 		return 1;
 	thread.inside = 0;
 	return 0;
+}
+
+void first_call(void)
+{
+	const uint64_t own = 1ull << (mark - 1);
+	if (thread.known)
+		return;
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &own, NULL, sizeof own);
+	send_mark();
 }
 
 int in_frames(uint64_t addr, uint64_t n)

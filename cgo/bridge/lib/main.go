@@ -6,6 +6,8 @@
 package main
 
 /*
+#cgo LDFLAGS: -Wl,--wrap=pthread_create
+
 #include <stdint.h>
 #include <stdlib.h>
 

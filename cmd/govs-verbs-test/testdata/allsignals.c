@@ -2,7 +2,6 @@
 // the program are its own.
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -213,9 +213,13 @@ static void preemption(void)
 	want("signals that nobody has sent", SIGURG, came[SIGURG], 0);
 }
 
-// Signals that Go's runtime unblocks on its threads are among these.
+// Among these are signals that Go's runtime unblocks on its threads.
 static const int waiting[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGPROF, SIGTERM, 34, 35};
 enum { waiting_count = sizeof waiting / sizeof *waiting };
+
+// All of them do nothing if no thread blocks them: SIGCHLD by default, the others because they are ignored.
+static const int ignored[] = {SIGCHLD, SIGILL, SIGTRAP, SIGSTKFLT, SIGPROF, 34};
+enum { ignored_count = sizeof ignored / sizeof *ignored };
 
 static volatile int ended;
 
@@ -248,19 +252,6 @@ static void *waits(void *set)
 	return NULL;
 }
 
-enum { few = 200 }; // descriptors
-
-static volatile pid_t forked = -1;
-
-// forks_once makes a child, which opens descriptors until no lower number is free.
-static void forks_once(int sig)
-{
-	(void)sig;
-	if (forked < 0 && (forked = fork()) == 0)
-		while (dup(1) < few)
-			;
-}
-
 // A signal that all threads of the program block waits for sigwait and the like.
 static void blocked(void)
 {
@@ -277,7 +268,7 @@ static void blocked(void)
 		for (int i = 0; i < waiting_count; i++) {
 			const struct later later = {pthread_self(), waiting[i], round + 1000, round % 4};
 			pthread_create(&thread, NULL, sends_later, (void *)&later);
-			if (round == 0) // a thread of the runtime's takes what is sent before the wait
+			if (round == 0) // it waits for the call
 				pthread_join(thread, NULL);
 			int got = round % 2 ? sigwaitinfo(&set, &info) : sigtimedwait(&set, &info, &patience);
 			want("waiting", waiting[i], got < 0 ? -errno : got, waiting[i]);
@@ -300,17 +291,6 @@ static void blocked(void)
 	const struct later later = {pthread_self(), SIGUSR2, 0, 4};
 	pthread_create(&thread, NULL, sends_later, (void *)&later);
 	want("waiting until a handler has run", SIGUSR2, sigwaitinfo(&set, &info) < 0 ? errno : 0, EINTR);
-	signal(SIGUSR2, forks_once);
-	want("waiting while a handler forks", SIGUSR2, sigwaitinfo(&set, &info) < 0 ? errno : 0, EINTR);
-	if (forked == 0) { // the child, which goes on with descriptors of its own
-		for (int fd = 0; fd < few; fd++)
-			want("a descriptor of a child is open", fd, fcntl(fd, F_GETFD) >= 0, 1);
-		fflush(stdout);
-		_exit(wrong);
-	}
-	int status = -1;
-	waitpid(forked, &status, 0);
-	want("the child", SIGUSR2, status, 0);
 	ended = 1;
 	pthread_join(thread, NULL);
 	pthread_create(&thread, NULL, waits, &set);
@@ -326,43 +306,64 @@ static void blocked(void)
 		want("it is blocked", waiting[i], sigismember(&now, waiting[i]), 1);
 }
 
-// sends_asleep sends a signal to the process when the main thread sleeps.
-static void *sends_asleep(void *sig)
+static void *opens(void *queue)
 {
-	char path[64], state = 'R';
-	snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
-	while (state != 'S') {
-		FILE *stat = fopen(path, "r");
-		if (!stat || fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
-			_exit(1);
-		fclose(stat);
+	for (int i = 0; i < 20; i++)
+		ibv_destroy_cq(ibv_create_cq(device, 16, NULL, NULL, 0));
+	return queue;
+}
+
+// takes takes signals that wait for the process, from a signalfd and from sigtimedwait in turn.
+static void *takes(void *p)
+{
+	struct timespec none = {0, 0};
+	sigset_t *set = p, pending;
+	int fd = signalfd(-1, set, SFD_NONBLOCK);
+	for (int i = 0; i < ignored_count; i++) {
+		struct signalfd_siginfo got = {0};
+		siginfo_t info = {0};
+		sigpending(&pending);
+		want("it waits", ignored[i], sigismember(&pending, ignored[i]), 1);
+		sigset_t one;
+		sigemptyset(&one);
+		sigaddset(&one, ignored[i]);
+		signalfd(fd, &one, 0);
+		if (i % 2) {
+			want("taking it", ignored[i], sigtimedwait(&one, &info, &none), ignored[i]);
+			want("the code", ignored[i], info.si_code, SI_USER);
+		} else {
+			want("reading it", ignored[i], read(fd, &got, sizeof got) > 0 ? (int)got.ssi_signo : -errno, ignored[i]);
+			want("the code that is read", ignored[i], got.ssi_code, SI_USER);
+		}
 	}
-	kill(getpid(), *(int *)sig);
+	close(fd);
 	return NULL;
 }
 
-// The main thread gets a signal that does nothing by its action, if it waits for it then. No other signal comes, and so
-// none of a child: a thread of the runtime that handles one could take this one, too.
+// Signals that the program blocks wait for it, though they would do nothing if a thread did not block them: those that
+// were sent before the device was opened, too, and while threads of the program or of the runtime begin.
 static void without_handlers(void)
 {
-	static int sigs[] = {SIGCHLD, SIGPROF};
 	sigset_t set;
-	siginfo_t info;
-	pthread_t thread;
-	struct timespec patience = {60, 0};
-	signal(SIGPROF, SIG_IGN);
+	pthread_t threads[4], taker;
 	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	sigaddset(&set, SIGPROF);
-	sigaddset(&set, SIGTRAP);
+	for (int i = 0; i < ignored_count; i++) {
+		sigaddset(&set, ignored[i]);
+		if (ignored[i] != SIGCHLD)
+			signal(ignored[i], SIG_IGN);
+	}
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	open_device();
 	for (int round = 0; round < 20 && !wrong; round++) {
-		int *sig = &sigs[round % 2];
-		pthread_create(&thread, NULL, sends_asleep, sig);
-		int got = sigtimedwait(&set, &info, &patience);
-		want("waiting without a handler", *sig, got < 0 ? -errno : got, *sig);
-		pthread_join(thread, NULL);
+		for (int i = 0; i < ignored_count; i++)
+			kill(getpid(), ignored[i]);
+		if (round == 0)
+			open_device();
+		for (int i = 0; i < 4; i++)
+			pthread_create(&threads[i], NULL, opens, NULL);
+		for (int i = 0; i < 4; i++)
+			pthread_join(threads[i], NULL);
+		pthread_create(&taker, NULL, takes, &set);
+		pthread_join(taker, NULL);
 	}
 }
 
