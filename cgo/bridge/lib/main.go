@@ -215,6 +215,7 @@ func govs_bridge_close(object C.uint64_t) { self.close(uint64(object)) }
 // close is called when an object's last descriptor is closed.
 func (p *process) close(object uint64) {
 	if f := p.forget(object); f != nil {
+		p.record.closed(f.File) // first, because a thread that waits for an event may see the end and exit
 		p.done(f)
 	}
 }
@@ -222,7 +223,6 @@ func (p *process) close(object uint64) {
 // done ends one use of an object.
 func (p *process) done(f *openFile) {
 	if f.uses.Add(-1) == 0 {
-		p.record.closed(f.File) // first, because a thread that waits for an event may see the end and exit
 		f.Close()
 	}
 }

@@ -44,7 +44,8 @@ func (r *recorder) opened(file string, err error) {
 	}
 }
 
-// closed records that the last descriptor of a file was closed.
+// closed records that the calling thread closes the last descriptor of a file. The calls of others
+// may last longer.
 func (r *recorder) closed(f bridge.File) {
 	if r != nil {
 		r.add(fileName(f), recording.Close, nil, nil, nil)
