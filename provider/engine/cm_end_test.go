@@ -313,6 +313,7 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
 		client, server := w.established()
+		synctest.Wait() // the connection that has come may call the poller at its end
 		waiting := func() int64 { return w.server.cq.(*cq).seen.Load() }
 		w.server.dev.prog.cancel() // from here on only connections that come call the poller
 		<-w.server.dev.prog.ended
