@@ -2,7 +2,9 @@ package object
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -114,6 +116,29 @@ func (o *Object) list() *live {
 		return nil
 	}
 	return o.live
+}
+
+// closeRetired closes what is retired on o, a context, and could not be closed with its last child.
+func (o *Object) closeRetired() error {
+	if o.live == nil {
+		return nil
+	}
+	o.live.mu.Lock()
+	open := slices.Collect(maps.Keys(o.live.handles))
+	o.live.mu.Unlock()
+	var errs []error
+	for _, child := range open {
+		child.mu.Lock()
+		destroy := child.retired
+		if child.openChildren() != "" {
+			destroy = nil
+		}
+		child.mu.Unlock()
+		if destroy != nil {
+			errs = append(errs, child.Close(destroy))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unlist removes o, which is closed, from the list. Its parents must still be known.

@@ -193,6 +193,9 @@ func (o *Object) Close(destroy func() error) error {
 	if o.closed.Load() {
 		return nil
 	}
+	if err := o.closeRetired(); err != nil {
+		return err
+	}
 	o.mu.Lock()
 	if busy := o.openChildren(); busy != "" {
 		o.mu.Unlock()
@@ -217,8 +220,8 @@ func (o *Object) Close(destroy func() error) error {
 }
 
 // Retire closes the object if it has no children; otherwise the last child's Close closes it. From
-// then on no child may be added. If that later close fails, the object stays open, and Close of its
-// parents reports it.
+// then on no child may be added. If that later close fails, the object stays open, and Close of the
+// context tries again.
 func (o *Object) Retire(destroy func() error) error {
 	o.mu.Lock()
 	if o.openChildren() != "" {

@@ -74,3 +74,38 @@ func TestFailedMove(t *testing.T) {
 		}
 	}
 }
+
+// A retired object whose close fails with its last child is not lost: Close of the context says
+// why it fails, and tries again.
+func TestRetiredCloseFails(t *testing.T) {
+	root := new(Object)
+	root.Describe(KindContext, "root")
+	root.Root()
+	parent := named(t, "parent", root)
+	parent.List(parent)
+	child := named(t, "child", parent)
+	busy := errors.New("busy")
+	failures := 2
+	err := parent.Retire(func() error {
+		if failures > 0 {
+			failures--
+			return busy
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := root.Close(nothing); err == nil || errors.Is(err, busy) || failures < 2 {
+		t.Errorf("the context is closed before the child: %v", err)
+	}
+	if err := child.Close(nothing); err != nil {
+		t.Error(err)
+	}
+	if err := root.Close(nothing); !errors.Is(err, busy) {
+		t.Errorf("the context's close while the object can't be closed: %v", err)
+	}
+	if err := root.Close(nothing); err != nil || !parent.Closed() {
+		t.Errorf("the last close: %v", err)
+	}
+}
