@@ -23,12 +23,12 @@ import (
 
 type agentCmd struct {
 	Listen     string     `help:"Address of the control connection. Port 0 takes one that is free, and prints it." required:"" placeholder:"ADDR:PORT"`
-	Provider   []string   `help:"The providers to serve: engine, kernel, bridge. Default engine,kernel." placeholder:"NAME,..."`
+	Provider   []string   `help:"The providers to serve: engine, kernel, bridge. Default engine,kernel." placeholder:"NAME"`
 	SecretFile string     `help:"File with the secret that a run has to know, of at least 16 bytes. Default: GOVS_AGENT_SECRET of the environment. None is needed on a loopback address." placeholder:"FILE" type:"path"`
 	Addr       netip.Addr `help:"Address of the kernel device's interface, if it has several." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Default: the one with the address of --listen." placeholder:"NETDEV"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
-	Scale      float64    `help:"Multiply the time after which a silent client counts as gone by this factor. Default 1." default:"1" placeholder:"FACTOR"`
+	Scale      float64    `help:"Multiply by this factor the time after which a silent client counts as gone. Default 1." default:"1" placeholder:"FACTOR"`
 }
 
 // Help implements kong's HelpProvider.
@@ -39,7 +39,7 @@ func (*agentCmd) Help() string {
 
 A run uses this host's devices for one side of each scenario; the scenarios themselves, ` +
 		`their judge and the report are on the other host. Whoever knows the secret can use the ` +
-		`devices, as this user. The control connection is authenticated, and not encrypted. See ` +
+		`devices, as this user. The control connection is authenticated, but not encrypted. See ` +
 		`docs/two-hosts.md.`
 }
 
