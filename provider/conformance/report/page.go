@@ -47,8 +47,8 @@ func otherHost(p *conformance.PeerHost) string {
 	if p == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%s: govs %s, kernel %s, siw %s, %d CPUs", p.Address, p.Version, p.Kernel,
-		or(p.Siw, "no guest's"), p.CPUs)
+	return fmt.Sprintf("%s: govs %s, kernel %s, variant of siw %s, %d CPUs", p.Address, p.Version,
+		p.Kernel, or(p.Siw, "not given"), p.CPUs)
 }
 
 func newPage(rep *conformance.Report) (*page, error) {
@@ -64,13 +64,13 @@ func newPage(rep *conformance.Report) (*page, error) {
 		{"started", rep.Started.UTC().Format("2006-01-02 15:04:05 UTC")},
 		{"govs", rep.Version},
 		{"kernel", kernel(rep)},
-		{"siw", or(rep.Siw, "no guest's")},
+		{"variant of siw", or(rep.Siw, "not given")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"other host", otherHost(rep.Peer)},
 		{"target", or(rep.Target, "none")},
 		{"seed", fmt.Sprint(rep.Seed)},
 		{"compared with", or(rep.Reference, "nothing")},
-		{"second witness", or(rep.Tshark, "not asked")},
+		{"second decoder", or(rep.Tshark, "not asked")},
 	}
 	p.Providers = providersOf(rep)
 	p.Coverage = coverageByDocument(rep.Requirements, p.Providers)

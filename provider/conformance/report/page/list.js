@@ -2,7 +2,7 @@
 
 const kinds = {
   verbs: ["Verbs scenarios", "a program on either side, on each pairing of providers"],
-  raw: ["Raw scenarios", "a scripted peer, octet by octet, against each provider"],
+  raw: ["Raw scenarios", "a scripted peer, which builds each frame by hand, against each provider"],
 };
 
 function showList(data) {

@@ -97,7 +97,7 @@ function wireSection(data, s, run, bad) {
   const ref = run.against ? s.runs.find((r) => pairingOf(r) === run.against) : null;
   const title = (ref ? "the wire beside that of " + run.against : "the wire") + ": " + (run.ladder || []).length + " lines";
   return section(title, run.ladder, bad || isMarked(run), () => [
-    el("p", { class: "soft" }, "The initiator is on the left of each arrow. A line opens to its decoded fields; STags and offsets are relative there."),
+    el("p", { class: "soft" }, "The initiator is on the left of each arrow. A line opens to its decoded fields; STags are named there in their order, and offsets are relative to the first."),
     ref ? twoLadders(ref, run) : oneLadder(run),
     run.cut && el("p", { class: "soft" }, run.cut + " more lines are in the capture."),
   ]);
