@@ -35,7 +35,7 @@ In start-up frames (MPA Request and Reply, RFC 5044) C asks for CRCs, M for mark
 
 The capture must have the connection's beginning, because the start-up frames say whether there are CRCs and markers. ` +
 		`With --interface, begin before the connection is made; the line of a frame is printed as soon as the frame is complete, after the line of its connection. ` +
-		`Where open connections have more than 64 MiB together, the one with the most is not decoded any further.
+		`If open connections have buffered more than 64 MiB together, the one with the most is not decoded any further.
 
 The exit status is 1 ` +
 		`if the capture has no iWARP in it, and 2 if the file is not a capture, or the interface can't be captured on.`

@@ -14,15 +14,15 @@ import (
 )
 
 type execCmd struct {
-	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no bytes, which has the same effect with any peer. Do not use it toward siw of Linux 6.1: it can crash that kernel."`
+	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. It is seldom needed, because the side that connects opens the stream with a Write of no bytes, which has the same effect with any peer. It can crash siw of Linux 6.1."`
 	NoOpeningWrite bool         `help:"Do not open connections with a Write of no bytes. Then the side that accepts can't send before the program that connects has sent."`
-	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
+	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred; off: only if the peer asks; required: as preferred, but refuse servers that do not ask. Default ${default}." enum:"preferred,off,required" default:"preferred"`
 	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
-	Address        []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
+	Address        []netip.Addr `help:"The device's addresses, one for IPv4 and one for IPv6. Programs that name no address listen at these and connect from these; others are refused. Default: all addresses of this machine." placeholder:"IP"`
 	Trace          bool         `help:"Print each command and its answer, as strace would, on the standard error."`
 	Output         string       `short:"o" help:"Print commands and answers to this file, with or without --trace." placeholder:"FILE"`
 	Record         string       `help:"Write each command's bytes and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`
-	Log            bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
+	Log            bool         `help:"Print what the engine reports on the standard error: failed start-ups, Terminates, limits."`
 	Library        string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	Congestion     string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
 	Command        []string     `arg:"" optional:"" passthrough:"" help:"The program and its arguments."`
@@ -31,7 +31,7 @@ type execCmd struct {
 // Help implements kong's HelpProvider.
 func (*execCmd) Help() string {
 	return `Runs a C program that uses libibverbs and librdmacm over the Go engine, without a kernel module and without root. The program finds one RDMA device, siw0; ` +
-		`it reaches other bridged programs, govs' own commands, and siw on other machines.
+		`it reaches other programs under exec, govs' own commands, and siw on other machines.
 
     govs-verbs-test exec -- rping -s -a 127.0.0.1
 

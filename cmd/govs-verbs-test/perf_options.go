@@ -112,7 +112,7 @@ func workloadHelp(op load.Op, tcp bool) string {
 		others, options = "tcp-bw or tcp-lat", "--cong, --cpu and --procs"
 	}
 	text := `The client decides the workload, so give its options to the client only. A server serves whatever its client asks for, if that is ` + others +
-		`, whichever subcommand started it. Options of the device and the process are those of each end: ` + options + `. ` +
+		`, whichever subcommand started it. Each end has its own options of the device and the process: ` + options + `. ` +
 		`The server and the client, for instance:
 
     ` + name + ` perf ` + string(op) + ` --listen 192.0.2.1:7175
@@ -120,7 +120,7 @@ func workloadHelp(op load.Op, tcp bool) string {
 
 `
 	if !tcp {
-		text += `One command is both ends with --self, and prints raw TCP beside RDMA: each round measures both, ` +
+		text += `With --self one command is both ends, and prints raw TCP beside RDMA: each round measures both, ` +
 			`and the ratio is the median of the rounds' ratios. The ends are two processes, each on a CPU of its ` +
 			`own with GOMAXPROCS 1, unless --procs or --cpu say otherwise:
 
@@ -139,16 +139,15 @@ func workloadHelp(op load.Op, tcp bool) string {
 		text += "Bandwidth counts until the last byte is placed in memory."
 	}
 	if tcp {
-		text += "\nWith --poll block the ends use a net.Conn, with spin sockets that Go's netpoller does not know."
+		text += "\nWith --poll block the ends use a net.Conn, with spin they poll sockets directly."
 	} else {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
-			" --busy-wait 0 is a negative BusyWait of engine.Options." +
-			" With --poll block an end looks for a completion for --busy-wait before it sleeps, if" +
-			" recent waits were that short."
+			" With --poll block an end polls for --busy-wait before it sleeps, if recent waits were" +
+			" that short; with --busy-wait 0 it sleeps at once."
 	}
 	columns := "GB are 10^9 bytes, GiB 2^30."
 	if !tcp {
-		columns = "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " + columns +
+		columns = "BW peak is the highest average over at least 10 ms and 4 times what may be outstanding; " + columns +
 			" Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
 			"but at least 4 on each."
 	}

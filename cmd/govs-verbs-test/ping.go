@@ -26,7 +26,7 @@ func (*pingCmd) Help() string {
 	return `The protocol is that of rping (rdmacm-utils). For each ping the client sends the server the address of its data, which the server reads ` +
 		`with an RDMA Read. Then the client sends the address of its second buffer, to which the server writes that data with an RDMA Write.
 
-A server of this command and a client of C, then the other way round:
+This command as the server and the C program as the client, then the other way round:
 
     ` + name + ` ping --listen 192.0.2.1:7174
     rping -c -a 192.0.2.1 -C 10 -v
