@@ -111,7 +111,7 @@ func (o IDOption) Check(value int) error {
 // ConnParam holds the parameters of a connection (struct rdma_conn_param).
 type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply. Its limit depends on provider and
-	// MPA revision: 252 bytes in general, 508 between two engines (RFC 5044 section 7.1, less four
+	// MPA revision: 252 bytes to siw, 508 between two engines (RFC 5044 section 7.1, less four
 	// bytes of RFC 6581). siw corrupts the private data it sends if its length is 252 to 255
 	// (kernel-notes). On InfiniBand and RoCE the limits are 56 bytes in a request, 196 in an
 	// acceptance and 148 in a rejection. The peer always receives that many bytes, padded with

@@ -68,8 +68,8 @@ type QP interface {
 
 // EndHolder is a QP of a device that limits the duration of a connection's graceful end
 // (rdma_disconnect). When the limit is reached, data that the peer has not taken is lost. HoldEnd
-// reports that a caller waits for that end: until release is called, the limit of sending applies
-// if it is longer.
+// tells the device that a caller waits for that end: until release is called, the limit of sending
+// applies if it is longer.
 type EndHolder interface {
 	HoldEnd() (release func())
 }

@@ -26,9 +26,9 @@ import (
 //   - Binding an id takes the port from TCP. siw takes it with LISTEN or CONNECT, and its BIND
 //     knows only the ports of other ids. So BIND here also fails for a port that another program
 //     uses in TCP.
-//   - All addresses of the system belong to the device. None of them gives ENODEV, and an id that
-//     is bound to 127.0.0.1 or ::1 has the device; the kernel treats these as the unspecified
-//     address.
+//   - All addresses of the system belong to the device, unless Options has Addresses. None of them
+//     gives ENODEV, and an id that is bound to 127.0.0.1 or ::1 has the device; the kernel treats
+//     these as the unspecified address.
 //   - When MIGRATE_ID moves a listener, the ids of requests that the program has not fetched move
 //     too. With the kernel they stay on the former descriptor, where no command reaches them from
 //     the new one.

@@ -35,8 +35,8 @@ const (
 	CRCOn = CRCPreferred
 )
 
-// DefaultBusyWait is longer than waking a peer on another CPU and being woken by its answer take
-// together: round trips between two sleeping ends took 70 to 95 us on a virtual machine. If
+// DefaultBusyWait is longer than it takes to wake a peer on another CPU and to be woken by its
+// answer: round trips between two sleeping ends took 70 to 95 us on a virtual machine. If
 // BusyWait were shorter, waits for such a peer, which also has work to do, would count as too long,
 // and neither end would ever poll.
 const DefaultBusyWait = policy.BusyWait
@@ -52,7 +52,7 @@ const DefaultBusyWait = policy.BusyWait
 //   - the system and the program: Network, TCP, Logger.
 type Options struct {
 	// PeerToPeer makes Connect begin with an RTR indication (RFC 6581 section 9), so that the
-	// accepting side may send first. A listener serves both models.
+	// accepting side may send first. A listener serves peers with and without it.
 	PeerToPeer bool
 
 	// MaxIRD and MaxORD bound how many RDMA Reads one QP serves, and has outstanding, at a time: 1
@@ -97,10 +97,10 @@ type Options struct {
 	// 16 and at most a 32nd of RLIMIT_NOFILE, or 1 if Network is given.
 	//
 	// More goroutines move more data where CPUs would otherwise be idle and there are many
-	// connections. If one goroutine already keeps all available CPUs busy, a second adds nothing
-	// and costs up to a twelfth (docs/benchmarks, "How do many connections behave?"), so 1 is
-	// better. That was measured with both ends on one machine with two CPUs. Keep the default if
-	// there are more CPUs than goroutines of the program keep busy.
+	// connections. If all CPUs are busy with one goroutine, a second costs up to a twelfth of the
+	// message rate (docs/benchmarks, "How do many connections behave?"), so 1 is better. That was
+	// measured with both ends on one machine with two CPUs. Keep the default if there are more CPUs
+	// than goroutines of the program keep busy.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the whole MPA start-up, on either side. Default 10 s.
