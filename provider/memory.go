@@ -120,7 +120,7 @@ type MW interface {
 }
 
 // MWBindInfo describes what a window is bound to (struct ibv_mw_bind_info, with the region's LKey
-// for the region).
+// instead of a pointer to it).
 //
 // The region must belong to the window's PD and have AccessMWBind. For remote writing and atomics
 // it also needs AccessLocalWrite. It needs none of the rights that the window grants.

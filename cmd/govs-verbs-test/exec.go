@@ -16,9 +16,9 @@ import (
 type execCmd struct {
 	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. It is seldom needed, because the side that connects opens the stream with a Write of no bytes, which has the same effect with any peer. It can crash siw of Linux 6.1."`
 	NoOpeningWrite bool         `help:"Do not open connections with a Write of no bytes. Then the side that accepts can't send before the program that connects has sent."`
-	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred; off: only if the peer asks; required: as preferred, but refuse servers that do not ask. Default ${default}." enum:"preferred,off,required" default:"preferred"`
+	CRC            string       `name:"crc" help:"Whether connections have CRCs. preferred: always; off: only if the peer asks; required: always, and refuse servers that do not ask. Default ${default}." enum:"preferred,off,required" default:"preferred"`
 	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
-	Address        []netip.Addr `help:"The device's addresses, one for IPv4 and one for IPv6. Programs that name no address listen at these and connect from these; others are refused. Default: all addresses of this machine." placeholder:"IP"`
+	Address        []netip.Addr `help:"The device's addresses, one for IPv4 and one for IPv6. Programs that name no address listen at these and connect from these; other addresses are refused. Default: all addresses of this machine." placeholder:"IP"`
 	Trace          bool         `help:"Print each command and its answer, as strace would, on the standard error."`
 	Output         string       `short:"o" help:"Print commands and answers to this file, with or without --trace." placeholder:"FILE"`
 	Record         string       `help:"Write each command's bytes and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`

@@ -23,7 +23,7 @@ import (
 
 // perfSelfFlags are the flags of a command that is both ends.
 type perfSelfFlags struct {
-	Self   bool `help:"Be both ends, at ADDR:PORT or on the loopback, and measure raw TCP between rounds."`
+	Self   bool `help:"Be both ends, at ADDR:PORT or on the loopback, and measure raw TCP between rounds. Each run takes 300ms, unless --iters or --duration is given."`
 	Rounds int  `short:"r" default:"5" help:"With --self: measure both N times. Default 5." placeholder:"N"`
 }
 

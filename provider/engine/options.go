@@ -64,10 +64,10 @@ type Options struct {
 	// operations, and receives the peer's. AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap
 	// is AtomicHCA.
 	//
-	// Both ends must enable it, because MPA's start-up does not negotiate it: section 1.1 leaves
-	// that to the programs. A peer without it, such as siw, ends the connection at the first such
-	// message. If it follows RFC 5040, it sends Terminate 0/2/0x06 (unexpected opcode). This engine
-	// does the same when Extensions is off.
+	// Both ends must enable it, because MPA's start-up does not negotiate it: RFC 7306 section 1.1
+	// leaves that to the programs. A peer without it, such as siw, ends the connection at the first
+	// such message. If it follows RFC 5040, it sends Terminate 0/2/0x06 (unexpected opcode). This
+	// engine does the same when Extensions is off.
 	Extensions bool
 
 	// CRC is the policy for the CRC.
