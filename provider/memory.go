@@ -8,11 +8,11 @@ import "io"
 type PD interface {
 	// RegMR registers buf (ibv_reg_mr). The memory must stay at its address until the MR is closed:
 	// memory off the Go heap (mmap), or Go memory without pointers, which the provider pins until
-	// then. It returns EINVAL for an empty buf, and for RemoteWrite or RemoteAtomic without
-	// LocalWrite.
+	// then.
 	//
-	// It returns EFAULT for memory that does not exist, or that cannot be written although the
-	// rights include writing.
+	// RegMR returns EINVAL for an empty buf, and for RemoteWrite or RemoteAtomic without
+	// LocalWrite. It returns EFAULT for memory that does not exist, or that cannot be written
+	// although the rights include writing.
 	RegMR(buf []byte, access Access) (MR, error)
 
 	// RegMRIova registers buf as a region whose first byte has the address iova (ibv_reg_mr_iova).
@@ -36,12 +36,12 @@ type PD interface {
 	// AllocFastRegMR makes a region without memory (ib_alloc_mr of the kernel's verbs with
 	// IB_MR_TYPE_MEM_REG; libibverbs has no such call). WRRegMR registers memory for it.
 	// WRLocalInv, or the peer's Send with Invalidate, ends the registration. Both can happen any
-	// number of times. The region holds up to maxLen bytes at a time. It returns EINVAL if maxLen
-	// is 0 or more than DeviceAttr.MaxMRSize.
+	// number of times. The region holds up to maxLen bytes at a time. A maxLen of 0, or above
+	// DeviceAttr.MaxMRSize, is EINVAL.
 	AllocFastRegMR(maxLen uint64) (FastRegMR, error)
 
-	// AllocMW makes a memory window (ibv_alloc_mw). It is not bound, so peers cannot use its key.
-	// It returns EINVAL for a type that is neither MWType1 nor MWType2.
+	// AllocMW makes a memory window (ibv_alloc_mw). It is not bound, so peers cannot use its key. A
+	// type that is neither MWType1 nor MWType2 is EINVAL.
 	AllocMW(t MWType) (MW, error)
 
 	// CreateQP makes a QP that no CM id owns (ibv_create_qp). The ID that connects it gets it in
