@@ -45,7 +45,7 @@ func (b *Bridge) pass(e ibverbs.AsyncEvent) {
 			c.file.raise(e.Type, c.user, &c.asyncFired)
 		}
 	}
-	// recvRing raises the limits of SRQs; siw has no events of ports while a device exists.
+	// recvRing raises the limit events of SRQs; siw has no events of ports while a device exists.
 }
 
 // raise sends an event for the object whose user handle is user, and counts it in fired.

@@ -68,8 +68,8 @@ func (r *recvRing) NextRecv(sges []ibverbs.SGE) (wrid uint64, n int, ok bool) {
 	return wrid, int(head.numSGE), true
 }
 
-// checkLimit raises the event of the limit, once, if fewer receives are left than the limit. The
-// receive at get has just been taken. mu is held.
+// checkLimit raises the limit event, once, if fewer receives are left than the limit. The receive
+// at get has just been taken. mu is held.
 func (r *recvRing) checkLimit() {
 	if !r.armed || loadHead(unsafe.Pointer(r.at(r.get+r.limit))).flags&abi.SiwWQEValid != 0 {
 		return

@@ -219,7 +219,7 @@ type memoryRegion struct {
 
 // Access flags of REG_MR (enum ib_access_flags). The kernel refuses flags in none of these sets.
 const (
-	accessKnown     = 1<<9 - 1    // LOCAL_WRITE to FLUSH_PERSISTENT's neighbours
+	accessKnown     = 1<<9 - 1    // LOCAL_WRITE to FLUSH_GLOBAL, which Linux 6.1 refuses
 	accessOptional  = 0x3ff << 20 // may be ignored
 	accessOnDemand  = 1 << 6
 	accessWritable  = accessLocalWrite | accessRemoteWrite | accessAtomic
@@ -307,9 +307,9 @@ func (b *Bridge) register(pd *domain, cmd *abi.RegMR) (*memoryRegion, error) {
 const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
 
-// remoteAccess are the rights of a peer. libibverbs has no right for Send with Invalidate; siw
-// permits it for every region of the PD, and programs expect it to work. Here a peer can invalidate
-// the regions that it can access.
+// remoteAccess are the rights of a peer. libibverbs has no access flag for Send with Invalidate.
+// siw permits it for every region of the PD, and programs expect it to work. Here a peer can
+// invalidate the regions that it can access.
 const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
 	ibverbs.AccessRemoteAtomic
 
