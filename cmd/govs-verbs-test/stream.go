@@ -26,7 +26,7 @@ type streamCmd struct {
 	CRC      string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
 	Cong     string        `help:"TCP congestion control of the engine's sockets; system: the system's default. Default system; with --bench cubic, because some others pace what is sent." placeholder:"NAME"`
 	Buffer   int           `help:"Bytes of the send buffer, and of the receive buffer, 2048 to 2^30. Default 131072; with --bench 1048576, as rstream." placeholder:"N"`
-	Timeout  time.Duration `default:"60s" help:"Fail if connecting takes longer, and with --bench if nothing is exchanged for this long, such as 500ms. Default 60s." placeholder:"TIME"`
+	Timeout  time.Duration `default:"60s" help:"Fail if connecting takes longer than this, such as 500ms, and with --bench if nothing is exchanged for so long. Default 60s." placeholder:"TIME"`
 	Verbose  bool          `short:"v" help:"Report what went over each connection."`
 
 	streamBenchFlags

@@ -1,6 +1,6 @@
 // Package bridge serves the kernel's RDMA ABI from a device of this project. A program that uses
 // /dev/infiniband/uverbs0 and /dev/infiniband/rdma_cm, as libibverbs and librdmacm with siw's
-// library do, gets the answers that siw would give, and the engine does the work.
+// library do, gets the answers that siw would give, and the device does the work.
 //
 // A [Bridge] serves one program. A [Program] gives it access to that program's memory and
 // descriptors. Package cgo/bridge/lib implements Program for the process that it is loaded into;
@@ -41,8 +41,8 @@ type Program interface {
 	Release(addr, length uint64)
 
 	// Adopt associates f with fd, a descriptor that the bridge has made for the program. When the
-	// program closes the last duplicate of fd, f.Close is called. It returns EMFILE if fd cannot be
-	// adopted.
+	// program closes the last duplicate of fd, f.Close is called. Adopt returns EMFILE if fd cannot
+	// be adopted.
 	Adopt(fd int, f File) error
 
 	// File returns the File of an adopted descriptor, or nil for any other fd.
