@@ -159,7 +159,7 @@ type DeviceStats struct {
 
 	// Refused counts, by limit, what was refused or ended because of it. The keys are names of
 	// fields of engine.Options (MaxAccepted, MaxPendingPerPeer, FPDUTimeout) and DeviceAttr (MaxQP,
-	// MaxCQ).
+	// MaxCQ), and FPDUMemory for the memory of unfinished FPDUs.
 	Refused map[string]uint64
 
 	Connections uint64 // streams that have begun
