@@ -219,7 +219,7 @@ type memoryRegion struct {
 
 // Access flags of REG_MR (enum ib_access_flags). The kernel refuses flags in none of these sets.
 const (
-	accessKnown     = 1<<9 - 1    // LOCAL_WRITE to FLUSH_GLOBAL, which Linux 6.1 refuses
+	accessKnown     = 1<<8 - 1    // LOCAL_WRITE to HUGETLB; later ones are for devices that flush
 	accessOptional  = 0x3ff << 20 // may be ignored
 	accessOnDemand  = 1 << 6
 	accessWritable  = accessLocalWrite | accessRemoteWrite | accessAtomic

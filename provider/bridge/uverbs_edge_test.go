@@ -313,6 +313,8 @@ func TestUverbsRefusals(t *testing.T) {
 		regMR("remote rights without the local one", syscall.EINVAL,
 			func(m *abi.RegMR) { m.AccessFlags = accessRemoteWrite }),
 		regMR("unknown rights", syscall.EINVAL, func(m *abi.RegMR) { m.AccessFlags |= 1 << 15 }),
+		regMR("rights of devices that flush", syscall.EINVAL,
+			func(m *abi.RegMR) { m.AccessFlags |= 1 << 8 }),
 		regMR("no bytes", syscall.EINVAL, func(m *abi.RegMR) { m.Length = 0 }),
 		regMR("bytes that wrap around", syscall.EINVAL,
 			func(m *abi.RegMR) { m.Length = ^uint64(0) }),
