@@ -77,7 +77,7 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 			witness = "not asked: " + err.Error()
 		}
 	}
-	fmt.Fprintf(out, "second witness: %s\n", witness)
+	fmt.Fprintf(out, "second decoder: %s\n", witness)
 	rep, err := judge.Judge(ctx, col)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 type listCmd struct {
-	Only string `help:"List only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all." placeholder:"GLOB"`
+	Only string `help:"List only these: glob patterns of scenarios, comma-separated; an area's name stands for all in it. Default: all." placeholder:"GLOB"`
 	JSON bool   `name:"json" help:"Print JSON, with the requirements that each scenario shows, and what those of the scripted peer need of the other side: listener, accept, receive (run --target-offers), connect or program (an agent)."`
 }
 

@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 	cmd.want(t, exitPassed, parts(
 		"seed 4711, captures from the ", "pairings engine->engine\n",
 		"[1/2] ok        "+oneVerbs+"  engine->engine  ", "[2/2] ok        "+oneRaw+"  raw->engine  ",
-		"second witness: ", "verbs scenarios  engine->engine", "2 PASS: the suite passed", "report: ",
+		"second decoder: ", "verbs scenarios  engine->engine", "2 PASS: the suite passed", "report: ",
 	), nil)
 
 	rep := readReport(t, filepath.Join(dir, "report", "report.json"))
@@ -75,7 +75,7 @@ func TestRunInALog(t *testing.T) {
 	cmd.want(t, exitPassed, nil, nil)
 	out := cmd.stdout.String()
 	want := regexp.MustCompile(`(?m)^seed \d+, .*\n\[3/4\] send       3 ok, \d+\.\d s\n\[4/4\] mpa        1 ok, \d+\.\d s\n` +
-		`second witness: .*\n\narea  runs  PASS\nsend  3     3\nmpa   1     1\n\n4 PASS: the suite passed\n$`)
+		`second decoder: .*\n\narea  runs  PASS\nsend  3     3\nmpa   1     1\n\n4 PASS: the suite passed\n$`)
 	if !want.MatchString(out) {
 		t.Errorf("%s prints\n%s", cmd, out)
 	}
@@ -119,7 +119,7 @@ func TestRunSeeds(t *testing.T) {
 	seen := make(map[string]bool)
 	for range 2 {
 		cmd := start(t, "run", "--only", oneVerbs, "--no-tshark")
-		cmd.want(t, exitPassed, parts("second witness: not asked"), nil)
+		cmd.want(t, exitPassed, parts("second decoder: not asked"), nil)
 		m := regexp.MustCompile(`(?m)^seed (\d+), `).FindStringSubmatch(cmd.stdout.String())
 		if m == nil || seen[m[1]] {
 			t.Fatalf("seed %v, before %v in:\n%s", m, seen, &cmd.stdout)
