@@ -54,7 +54,7 @@ func ExampleConn_Do() {
 	defer conn.Close()
 	var window ibverbs.RemoteRegion
 	check(window.UnmarshalBinary(conn.PrivateData()))
-	mr, err := conn.PD().AllocMR(64, ibverbs.AccessLocalWrite)
+	mr, err := conn.PD().AllocMR(64, 0)
 	check(err)
 	defer mr.Close()
 	copy(mr.Bytes(), "payload it is there")

@@ -30,7 +30,7 @@ func main() {
 	conn, err := rdmacm.Dial(ctx, device, listener.Addr(), nil)
 	check(err)
 	defer conn.Close()
-	mr, err := conn.PD().AllocMR(64, ibverbs.AccessLocalWrite) // memory that the device may use
+	mr, err := conn.PD().AllocMR(64, 0) // memory that the device may read
 	check(err)
 	defer mr.Close()
 	message, err := mr.SGE(0, copy(mr.Bytes(), "hello")) // the bytes to send
