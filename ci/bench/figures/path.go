@@ -213,10 +213,10 @@ func (rep *Report) path(b *strings.Builder) {
 		b.WriteString("## The path\n\n" +
 			"Two network namespaces, joined by a veth pair for each link, with one end in\n" +
 			"each: a process with a CPU of its own, spinning unless a row says otherwise.\n" +
-			"Offloads are as Linux sets them, so veth carries segments of up to 64 KiB. FPDUs\n" +
-			"still follow the connection's MSS: 1,448 bytes at MTU 1500, and 8,948 at MTU\n" +
-			"9000. Each row compares the engine with raw TCP over the same link. 16 messages\n" +
-			"of 1 MiB are outstanding, 64 of 64 KiB, and 4 on each of 64 QPs.\n\n" +
+			"Offloads are as Linux sets them, so veth carries segments of up to 64 KiB. FPDUs,\n" +
+			"iWARP's frames, still follow the connection's MSS: 1,448 bytes at MTU 1500, and\n" +
+			"8,948 at MTU 9000. Each row compares the engine with raw TCP over the same link.\n" +
+			"16 messages of 1 MiB are outstanding, 64 of 64 KiB, and 4 on each of 64 QPs.\n\n" +
 			"| link | engine / raw TCP | medians | ratio | range | goal | CPU time | ratio | goal |\n" +
 			"|---|---|--:|--:|--:|---|--:|--:|---|\n" + rows.String() + "\n")
 	}
