@@ -266,7 +266,7 @@ func (mr *MR) Close() error {
 
 // AllocFastRegMR makes a region without memory. Work requests register and invalidate it, any
 // number of times, at the cost of a post. It holds up to maxLen bytes at a time. It is ib_alloc_mr
-// of the kernel's verbs and Allocate Non-Shared Memory Region STag of the RDMA Consortium's verbs;
+// of the kernel's verbs, and "Allocate Non-Shared Memory Region STag" of the RDMA Consortium's;
 // libibverbs has no such call.
 //
 //	err = mr.Map(buf)

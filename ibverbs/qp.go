@@ -35,8 +35,8 @@ type QPInitAttr struct {
 	Cookie   any        // for QP.Cookie
 }
 
-// CreateQP makes a QP (ibv_create_qp). It is not connected; rdmacm.ConnParam takes it to a
-// connection. Most programs let rdmacm make the QP.
+// CreateQP makes a QP (ibv_create_qp). It is not connected: name it in rdmacm.ConnParam to connect
+// it. Most programs let rdmacm make the QP.
 func (pd *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 	return createQP("ibv_create_qp", pd, init, nil, provider.PD.CreateQP)
 }

@@ -31,8 +31,8 @@ type SRQInitAttr struct {
 }
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq). Its receives name regions of pd, even if
-// a QP that takes them is of another PD. No receives, or sizes above the limits that Context.Query
-// reports, are EINVAL.
+// a QP that takes them is of another PD. A MaxWR of 0 and sizes above the limits that Context.Query
+// reports are EINVAL.
 func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 	const op = "ibv_create_srq"
 	if err := pd.ok(op); err != nil {

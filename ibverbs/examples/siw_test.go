@@ -45,7 +45,7 @@ func TestOnSiw(t *testing.T) {
 	for _, name := range names {
 		folder := filepath.Dir(name)
 		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			continue // a module of its own, whose tests run elsewhere (ci/metrics)
+			continue // a module of its own, whose tests run elsewhere (ci/examples)
 		}
 		if folder == "hello" || folder == "write" {
 			continue // they have the engine only

@@ -42,11 +42,11 @@
 // read into that buffer. Read copies out of the ring. WriteTo passes the ring's memory to its
 // writer.
 //
-// By default a connection has a send buffer and a ring of 128 KiB each, as in C ([Config]). The
-// engine needs only the pages that have been used. The ring of an idle connection cannot be freed,
-// because the peer may write into it at any time, and the protocol has no message that revokes a
-// grant. A server with many idle connections should make Config.ReceiveBuffer and SendBuffer
-// smaller, down to 2048 bytes.
+// By default a connection has a send buffer and a ring of 128 KiB each, as in C ([Config]). On the
+// engine only the pages that have been used take memory. The ring of an idle connection cannot be
+// freed, because the peer may write into it at any time, and the protocol has no message that
+// revokes a grant. A server with many idle connections should make Config.ReceiveBuffer and
+// SendBuffer smaller, down to 2048 bytes.
 //
 // # Concurrency
 //
@@ -88,7 +88,7 @@
 //     7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes or
 //     polls. Until then Write waits, and CloseWrite returns and sends the end later.
 //   - A server in C on siw sends too early, because siw does not hold it back. The engine accepts
-//     data that comes with the Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try
+//     data that comes with MPA's Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try
 //     again.
 //   - On siw, Close while the peer writes may lose the last bytes that this end wrote. The reason
 //     is that siw closes its socket with unread bytes in it, for which TCP sends a reset. To lose
@@ -96,7 +96,7 @@
 //     peer's end.
 //   - The peer's Close ends both directions, as in C but unlike with TCP: data from before it can
 //     still be read, but nothing can be written.
-//   - A peer in C may end the connection by sending more credit messages than there are receives.
-//     This package has receives for them, but C's end does not. So this end leaves up to 8 of the
+//   - A peer in C may end the connection, because it posts receives for data only, and credit
+//     messages and the end of the stream take some of them. So this end leaves up to 8 of the
 //     peer's credits unused.
 package rsocket

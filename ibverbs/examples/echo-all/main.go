@@ -17,14 +17,14 @@
 //   - opening a device of either provider (main.go),
 //   - receives that are posted before the peer can send (ConnConfig.Receives), and again before
 //     the peer may send its next message (Message.Release),
-//   - sending from registered memory, without the copy that Conn.SendBytes makes: the buffer is
-//     used again only after its work request has completed (Conn.Send),
+//   - sending from registered memory, which is used again only after its work request has
+//     completed (Conn.Send in server.go),
 //   - waits that end with a deadline, with the connection or with an interrupt,
 //   - Shutdown, which waits for what was sent, and Close, which frees everything.
 //
-// --provider chooses engine, kernel or auto. The default, auto, takes a kernel device if one
-// reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
-// address of the interface under the device instead.
+// --provider chooses engine, kernel or auto. The default, auto, takes an iWARP device of the kernel
+// if one reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give
+// the address of the interface under the device instead.
 package main
 
 import (

@@ -25,9 +25,9 @@
 //   - closing the device after gRPC, whose goroutines close connections a little later than its
 //     calls return (closeDevice).
 //
-// --provider chooses engine, kernel or auto. The default, auto, takes a kernel device if one
-// reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
-// address of the interface under the device instead. The device must be an iWARP device.
+// --provider chooses engine, kernel or auto. The default, auto, takes an iWARP device of the kernel
+// if one reaches the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give
+// the address of the interface under the device instead. Other kernel devices do not work.
 package main
 
 import (

@@ -53,8 +53,8 @@ func (b *bar) end() {
 }
 
 // rate returns bytes per time.
-func rate(octets uint64, took time.Duration) string {
-	return fmt.Sprintf("%.1f MiB/s", float64(octets)/(1<<20)/max(took.Seconds(), 1e-9))
+func rate(bytes uint64, took time.Duration) string {
+	return fmt.Sprintf("%.1f MiB/s", float64(bytes)/(1<<20)/max(took.Seconds(), 1e-9))
 }
 
 func isTerminal(f *os.File) bool {

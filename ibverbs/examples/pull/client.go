@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// options are those of the client.
+// options are the client's.
 type options struct {
 	chunk    int
 	depth    int

@@ -175,7 +175,7 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 	return err
 }
 
-// forget drops the completions of p that come from now on.
+// forget makes receive drop p's messages that come from now on.
 func (s *server) forget(p *peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
 package main
 
-// README.md prints this program.
+// README.md names this program.
 func Example() {
 	main()
 	// Output: hello

@@ -44,7 +44,7 @@ func (f *fid) open() (File, error) {
 	return f.file, nil
 }
 
-// fids are those of a session.
+// fids has the fids of a session.
 type fids struct {
 	tree *tree
 	max  int
