@@ -12,7 +12,7 @@
 //
 //	conn, err := rdmacm.Dial(ctx, vctx, addr, nil)       // makes PD, CQs and QP
 //	defer conn.Close()
-//	mr, err := conn.PD().AllocMR(4096, ibverbs.AccessLocalWrite)
+//	mr, err := conn.PD().AllocMR(4096, 0)
 //	defer mr.Close()
 //	n := copy(mr.Bytes(), "hello")
 //	sge, err := mr.SGE(0, n)

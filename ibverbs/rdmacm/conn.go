@@ -299,10 +299,10 @@ func (c *Conn) RemoteAddr() netip.AddrPort {
 // Conn is closed. QP.Cause may know the reason. Done may be called in ConnConfig.Prepare: the
 // channel is also closed when Dial or Accept fails.
 //
-// The first call of Done, Wait or Shutdown starts a goroutine that waits for the end of the
-// connection, and exits then. On kernel devices it runs from the beginning. Without it, siw never
-// completes work that is posted after the peer has gone, and on InfiniBand and RoCE a peer that
-// disconnects waits for about a minute.
+// The first call of Done, Receive, Shutdown, UntilEnd or Wait starts a goroutine that waits for the
+// end of the connection, and exits then. On kernel devices it runs from the beginning. Without it,
+// siw never completes work that is posted after the peer has gone, and on InfiniBand and RoCE a
+// peer that disconnects waits for about a minute.
 func (c *Conn) Done() <-chan struct{} {
 	if c == nil || c.id == nil {
 		return noConn
@@ -371,8 +371,7 @@ func (c *Conn) Wait(ctx context.Context) error {
 // UntilEnd returns a context that ends with parent or with the connection, whichever is first. It
 // is for waits that the end of the connection makes pointless, such as waiting for a reply. If the
 // connection ended first, context.Cause returns QP.Cause if that is known, and otherwise an
-// [ibverbs.Error] that wraps ENOTCONN. Call cancel when the context is no longer needed. UntilEnd
-// starts the goroutine of Done.
+// [ibverbs.Error] that wraps ENOTCONN. Call cancel when the context is no longer needed.
 func (c *Conn) UntilEnd(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
 	if c == nil || c.id == nil {

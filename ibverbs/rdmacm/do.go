@@ -33,12 +33,12 @@ import (
 // concurrent calls than ever before, and when it waits for places in the send queue. The kernel
 // provider allocates when it sleeps.
 //
-// The first of these calls makes the Conn route the completions of SendCQ: a waiting call takes
-// them from there. A program that also posts its own signalled work gets those completions through
-// [ConnConfig.OnSend]; without OnSend they are dropped. From then on Poll and PollWait of SendCQ
-// return EBUSY, and say how many completions were dropped. The five calls need a SendCQ that the
-// Conn has made; a SendCQ of the configuration is EINVAL. A Conn on which none of them is called is
-// not affected.
+// The first of these five calls makes the Conn route the completions of SendCQ: a waiting call
+// takes them from there. A program that also posts its own signalled work gets those completions
+// through [ConnConfig.OnSend]; without OnSend they are dropped. From then on Poll and PollWait of
+// SendCQ return EBUSY, and say how many completions were dropped. The five calls need a SendCQ that
+// the Conn has made; a SendCQ of the configuration is EINVAL. A Conn on which none of them is
+// called is not affected.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	const op = "Conn.Do"
 	r, err := c.router(op, len(wrs))

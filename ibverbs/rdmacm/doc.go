@@ -40,7 +40,7 @@
 // and occupy no thread while they wait. The kernel provider is an exception: a Dial's TCP
 // connection is made in a system call. Each connection that Dial or Accept makes has its own event
 // channel, so any number of them can come and go at the same time. An idle Conn of the engine has
-// no goroutine, unless the program has called [Conn.Done].
+// one goroutine at most ([Conn.Done]).
 //
 // # Errors
 //

@@ -27,7 +27,7 @@ import (
 // message longer than ConnConfig.ReceiveSize ends the connection: the error contains a
 // [*ibverbs.WCError] with IBV_WC_LOC_LEN_ERR. When ctx ends, the error wraps ctx.Err(), and the
 // next call gets the message. After Close, Data of unreleased messages can still be read. EINVAL
-// says that the Conn has no receives. The first call starts the goroutine of Conn.Done.
+// says that the Conn has no receives.
 func (c *Conn) Receive(ctx context.Context) (Message, error) {
 	const op = "Conn.Receive"
 	if c == nil || c.qp == nil {

@@ -48,7 +48,7 @@ type Message struct {
 	// is then the length of the Write.
 	Data []byte
 
-	// WC is the completion, with immediate data or an invalidated STag if there are any. The
+	// WC is the completion, with immediate data or an invalidated key if there are any. The
 	// Receiver sets WC.WRID.
 	WC ibverbs.WC
 

@@ -34,9 +34,10 @@
 //
 // Each end has a ring, into which the peer writes by RDMA Write. A Send of four bytes after each
 // Write says how long it is. The ring has two halves: when the program has read a half, this end
-// grants it to the peer again. So a stream has its own flow control: Write waits until the peer's
-// program has read. A call of Write begins with a transfer of 2048 bytes, so that the peer can
-// process them while the rest is copied. Each later transfer is twice as long, up to 65536 bytes.
+// grants it to the peer again by a credit message, which also says for how many transfers it has
+// receives. So a stream has its own flow control: Write waits until the peer's program has read. A
+// call of Write begins with a transfer of 2048 bytes, so that the peer can process them while the
+// rest is copied. Each later transfer is twice as long, up to 65536 bytes.
 //
 // Write copies into a send buffer, and returns when everything is there. ReadFrom makes its reader
 // read into that buffer. Read copies out of the ring. WriteTo passes the ring's memory to its
@@ -90,10 +91,9 @@
 //   - A server in C on siw sends too early, because siw does not hold it back. The engine accepts
 //     data that comes with MPA's Reply. On siw Dial, like C's rconnect, then fails with EINVAL; try
 //     again.
-//   - On siw, Close while the peer writes may lose the last bytes that this end wrote. The reason
-//     is that siw closes its socket with unread bytes in it, for which TCP sends a reset. To lose
-//     nothing, call CloseWrite, and Read until io.EOF before Close. The engine reads until the
-//     peer's end.
+//   - On siw, Close while the peer writes may lose the last bytes that this end wrote, because siw
+//     closes its socket with unread bytes in it, so TCP sends a reset. To lose nothing, call
+//     CloseWrite, and Read until io.EOF before Close. The engine reads until the peer's end.
 //   - The peer's Close ends both directions, as in C but unlike with TCP: data from before it can
 //     still be read, but nothing can be written.
 //   - A peer in C may end the connection, because it posts receives for data only, and credit

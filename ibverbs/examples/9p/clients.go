@@ -21,10 +21,10 @@ var (
 	errSilent    = fmt.Errorf("it has sent nothing for %v", firstMessage)
 )
 
-// clients are the served clients, no more than most. One address has at most half of the places.
-// Above that, a new client displaces a silent client of its address, or is refused. Connections
-// within the host have no such limit. A client that has sent a message keeps its place until it
-// leaves.
+// clients are the served clients, whose number most limits. One address has at most half of the
+// places. Above that, a new client displaces a silent client of its address, or is refused.
+// Connections within the host have no such limit. A client that has sent a message keeps its place
+// until it leaves.
 type clients struct {
 	most int
 	left chan struct{} // has a token after a client has left
