@@ -124,6 +124,6 @@ func (r *runner) idleFigure() Figure {
 func (r *runner) idleNote() string {
 	return fmt.Sprintf("Idle connections are %d, over which nothing was posted, with one PD and CQ;\n"+
 		"their queues have %d WRs of one SGE. Their memory is RssAnon after a garbage\n"+
-		"collection, minus RssAnon with one connection. Allocations are whole ones per\n"+
-		"operation, of all goroutines of both processes.", r.most(), idleCap.MaxSendWR)
+		"collection, minus RssAnon with one connection. Allocations per operation are\n"+
+		"rounded down, of the process and the workload that has most.", r.most(), idleCap.MaxSendWR)
 }
