@@ -17,8 +17,9 @@
 //   - a server for a client that is in the kernel and knows nothing of this project,
 //   - a protocol that is separate from its transport: package p9 has the protocol, over any
 //     transport that carries messages; rdma.go is the transport over RDMA, p9/stream.go over TCP,
-//   - Send and Receive alone: receives are posted before the client can send (Prepare), and again
-//     before each reply, so that a client with --depth requests under way always finds one,
+//   - Send and Receive alone: receives are posted before the client can send (ConnConfig.Receives),
+//     and again before each reply, so that a client with --depth requests under way always finds
+//     one,
 //   - files that are read into registered memory and sent from there, and written from the
 //     registered memory in which requests arrive.
 //

@@ -35,7 +35,7 @@ type session struct {
 // call is the call that uses a request buffer.
 type call struct {
 	id     uint64
-	left   int // the end of its Send, and the answer
+	left   int // events that are missing: the end of its Send, and the answer
 	result chan answer
 }
 
@@ -116,7 +116,7 @@ func (s *session) call(ctx context.Context, method string, payload []byte) ([]by
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	if err := s.conn.Send(sending, sge); err != nil {
-		s.cancel() // the request may still be in the queue: the next session has a buffer for it
+		s.cancel() // the request may still be in the queue, so nobody may use its buffer again
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

@@ -11,7 +11,7 @@ import (
 // The tree does not notice names that something other than the server changes.
 type tree struct {
 	// changing is held by requests that rename or remove, and for reading by requests that use the
-	// path of a node, because the path must name the same file until then. It is taken before mu.
+	// path of a node, because it must name the same file while they do. It is taken before mu.
 	changing sync.RWMutex
 
 	mu   sync.Mutex // guards all nodes' children, uses and gone
