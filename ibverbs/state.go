@@ -19,9 +19,8 @@ func TraceObjects(on bool) { object.Stacks.Store(on) }
 // line for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them),
 // ordered by kind and text. A QP's line has its state, how full its queues are, its peer, and "held
 // until the peer's first message" if posted work waits for that. The QP of an rdmacm Conn.Shutdown
-// is in IBV_QPS_SQD while the Shutdown waits for posted work. After TraceObjects(true) a number
-// after an object refers to the stack, at the end, of the goroutine that made it. The format may
-// change.
+// is in IBV_QPS_SQD while the Shutdown waits for the peer. After TraceObjects(true) a number after
+// an object refers to the stack, at the end, of the goroutine that made it. The format may change.
 //
 // The text contains the keys of regions (STags). A peer that knows a key can use the region over
 // any connection of its PD, so do not send the text to peers. Other goroutines may make and close
