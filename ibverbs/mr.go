@@ -126,8 +126,9 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	})
 }
 
-// Bytes returns the region's memory, nil after Close. Do not touch the slice of an AllocMR region
-// after Close: the memory is unmapped, and the access is a fault from which Go cannot recover.
+// Bytes returns the region's memory, nil after Close. Do not touch the slice of an AllocMR or
+// MapFile region after Close: the memory is unmapped, and the access is a fault from which Go
+// cannot recover.
 func (mr *MR) Bytes() []byte {
 	if mr == nil {
 		return nil
@@ -275,11 +276,12 @@ func (mr *MR) Close() error {
 //	sge, err := mr.SGE(0, len(buf)) // for work that is posted after it
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRLocalInv, Flags: ibverbs.SendFence, InvalidateRKey: mr.RKey()})
 //
-// The region's methods describe the registration that was posted last. A registration ends when a
-// WRLocalInv is done, or when the peer has sent a Send with Invalidate, which needs
-// AccessRemoteInvalidate. Then neither the program nor peers can use the region. Only then can it
-// be registered again, with a key that differs in its lowest byte. Invalidating the sink of an
-// outstanding Read ends the connection: SendFence makes the invalidation wait for the Read.
+// The region's methods, except Bytes, describe the registration that was posted last. A
+// registration ends when a WRLocalInv is done, or when the peer has sent a Send with Invalidate,
+// which needs AccessRemoteInvalidate. Then neither the program nor peers can use the region. Only
+// then can it be registered again, with a key that differs in its lowest byte. Invalidating the
+// sink of an outstanding Read ends the connection: SendFence makes the invalidation wait for the
+// Read.
 //
 // Rereg does not work on such a region. The kernel provider does not have them
 // (errors.ErrUnsupported).

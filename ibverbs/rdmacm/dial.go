@@ -18,7 +18,7 @@ import (
 // over a device other than vctx's is EINVAL, and the error names both devices.
 //
 // If the local port that the provider chose is taken, Dial tries again with another, and calls
-// cfg.Prepare again.
+// cfg.Setup and cfg.Prepare again.
 //
 // On iWARP Dial then sends an empty RDMA Write, so that the accepting side may send at once, and
 // waits until the Write has completed: see ConnConfig.NoOpeningWrite.

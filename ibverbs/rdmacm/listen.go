@@ -96,8 +96,8 @@ func (l *Listener) Addr() netip.AddrPort {
 // Accept or Reject, from any goroutine, before the peer gives up. Accept may be called
 // concurrently; each request goes to one caller. After Close it returns os.ErrClosed.
 //
-// When ctx ends, the error wraps ctx.Err(). Any other error except os.ErrClosed concerns one
-// request, and the listener goes on.
+// When ctx ends, the error wraps ctx.Err(). ENODEV says that the device was removed. Any other
+// error except os.ErrClosed concerns one request, and the listener goes on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if l == nil || l.id == nil {
 		return nil, errNil("rdma_get_cm_event", "listener")

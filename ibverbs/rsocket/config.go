@@ -37,8 +37,8 @@ type Config struct {
 	SendBuffer int
 
 	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 bytes to 1 GiB, rounded
-	// up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it before
-	// the program reads.
+	// up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write all of it before the
+	// program reads.
 	ReceiveBuffer int
 
 	// SendQueue and ReceiveQueue are the sizes of the queues in work requests, 16 to 65534, and at
@@ -147,7 +147,7 @@ type ListenConfig struct {
 	Backlog int
 
 	// Refused, if not nil, is called for each peer that requested a connection and did not get one,
-	// because its private data is not rsocket's, or the connection could not be made. Accept calls
-	// it.
+	// because its private data is not rsocket's, or the connection could not be made. peer is zero
+	// if it is not known. Accept calls Refused.
 	Refused func(peer netip.AddrPort, err error)
 }

@@ -59,8 +59,8 @@
 // Limitations).
 //
 // Messages of the peer are processed while a call waits or a Read returns. A program that calls
-// neither Read nor Write for a long time stalls its peer after half of the ring, as a program that
-// does not read from TCP stalls its peer.
+// neither Read nor Write for a long time stalls its peer, after half of the ring at the earliest,
+// as a program that does not read from TCP stalls its peer.
 //
 // # Errors
 //
