@@ -35,6 +35,7 @@ static __thread struct {
 	int within;                   // the stack for handlers is a part of the thread's
 	int disabled;                 // by the program, as the stack for handlers may be
 	int ends;                     // the thread, whose destructors run
+	volatile sig_atomic_t marked; // a mark was sent
 } thread __attribute__((tls_model("initial-exec")));
 
 // ---- actions
@@ -92,77 +93,83 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 static const int unblocked[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
 enum { unblocked_count = sizeof unblocked / sizeof *unblocked };
 
-// So these threads block SIGSTKFLT and send it to themselves, and on_mark blocks the signals again as soon as the
-// runtime has unblocked them: a signal of the thread comes before those of the process.
-enum { mark = SIGSTKFLT };
+// So these threads send themselves a mark, which they block until the runtime unblocks it, too: on_mark then blocks the
+// others again, because a signal of the thread comes before those of the process. The mark is the signal that libc has
+// for pthread_cancel. libc keeps it from programs, and gdb passes it on without a word.
+enum { mark = 32, for_setuid = 33 };
 
-static void send_mark(void)
-{
-	siginfo_t info = {.si_code = SI_QUEUE};
-	info.si_value.sival_ptr = (void *)unblocked;
-	send_self(mark, &info);
-}
+// libc's sigaction refuses both.
+struct kernel_action {
+	void (*handler)(int, siginfo_t *, void *);
+	unsigned long flags;
+	void (*restorer)(void);
+	uint64_t mask;
+};
 
-// govs_thread_begins is called on each thread of the library before its runtime knows it. It blocks all signals.
-PUBLIC void govs_thread_begins(void) { send_mark(); }
+static void (*of_libc)(int, siginfo_t *, void *); // its handler of the mark, NULL before the first pthread_cancel
 
-static void share(int sig);
-
-// on_mark has all signals of the runtime's blocked (share), so that no other comes before the mask is what it must be.
+// on_mark has all signals of the runtime's blocked (take_mark), so that no other comes before the mask is what it must
+// be. What pthread_cancel sends has the code SI_TKILL.
 static void on_mark(int sig, siginfo_t *info, void *context)
 {
-	const struct sigaction *program = &shared[sig].program;
-	void (*handler)(int, siginfo_t *, void *) = program->sa_sigaction;
-	sigset_t *mask = &((ucontext_t *)context)->uc_sigmask, during;
+	sigset_t *mask = &((ucontext_t *)context)->uc_sigmask;
 	int first = thread.inside && !thread.known; // call of one of the program's threads
-	int sent = info->si_code != SI_QUEUE || info->si_value.sival_ptr != unblocked;
-	if (!sent || (first && sigismember(&thread.mask, sig))) {
+	if (thread.marked && info->si_code != SI_TKILL) {
+		thread.marked = 0;
 		for (int i = 0; i < unblocked_count; i++)
 			if (!first || sigismember(&thread.mask, unblocked[i]))
 				sigaddset(mask, unblocked[i]);
-		if (sent) // to the thread, before its call
-			send_self(sig, info);
-		return;
-	}
-	if (program->sa_handler == SIG_IGN)
-		return;
-	if (program->sa_handler == SIG_DFL) { // which ends the program
-		give_back(sig);
-		send_self(sig, info);
-		return;
-	}
-	if (program->sa_flags & SA_RESETHAND) {
-		set_action(sig, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
-		share(sig);
-	}
-	sigorset(&during, mask, &program->sa_mask);
-	if (!(program->sa_flags & SA_NODEFER))
-		sigaddset(&during, sig);
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &during, NULL, sizeof(uint64_t));
-	handler(sig, info, context);
+	} else if (of_libc)
+		of_libc(sig, info, context);
 }
 
-static int watching; // from the start of the library on
+static void chain(const struct kernel_action *before)
+{
+	of_libc = before->flags & SA_SIGINFO ? before->handler : NULL;
+}
 
-// share takes a signal from its program's action if the library needs that.
+// take_mark takes the signal from libc, which sets its handler with the first pthread_cancel. It reports whether that
+// is possible: it needs the flags of a handler of libc's, and libc has set one for setuid since the first thread began.
+static int take_mark(void)
+{
+	struct kernel_action now, own;
+	if (syscall(SYS_rt_sigaction, mark, NULL, &now, sizeof now.mask) != 0)
+		return 0;
+	if (now.handler == on_mark)
+		return 1;
+	if (syscall(SYS_rt_sigaction, for_setuid, NULL, &own, sizeof own.mask) != 0 || !(own.flags & SA_SIGINFO))
+		return 0;
+	chain(&now); // before on_mark can be called
+	own.handler = on_mark;
+	own.flags &= ~(unsigned long)SA_ONSTACK; // libc's handler of the mark unwinds the thread's own stack
+	for (int i = 0; i < unblocked_count; i++)
+		own.mask |= 1ull << (unblocked[i] - 1);
+	if (syscall(SYS_rt_sigaction, mark, &own, &now, sizeof own.mask) != 0)
+		return 0;
+	if (now.handler != on_mark) // which another thread may have set since, or libc its own
+		chain(&now);
+	return 1;
+}
+
+static void send_mark(void)
+{
+	const uint64_t own = 1ull << (mark - 1);
+	siginfo_t info = {.si_code = SI_USER}; // which comes even if RLIMIT_SIGPENDING leaves no room for more
+	if (!take_mark())
+		return;
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &own, NULL, sizeof own);
+	thread.marked = 1;
+	send_self(mark, &info);
+}
+
+PUBLIC void govs_thread_begins(void) { send_mark(); }
+
+// share takes the signal of a fault from the program's action.
 static void share(int sig)
 {
-	struct sigaction program, own;
-	shared[sig].taken = 0;
-	if (!watching || set_action(sig, NULL, &program) != 0)
-		return;
-	if (sig == mark) {
-		own = program;
-		own.sa_flags = (own.sa_flags & ~SA_RESETHAND) | SA_SIGINFO | SA_ONSTACK;
-		own.sa_sigaction = on_mark;
-		for (int i = 0; i < unblocked_count; i++)
-			sigaddset(&own.sa_mask, unblocked[i]);
-	} else if (shared[sig].library.sa_sigaction) {
-		own = shared[sig].library;
-		own.sa_sigaction = on_fault;
-	} else
-		return;
-	shared[sig].program = program;
+	struct sigaction own = shared[sig].library;
+	own.sa_sigaction = on_fault;
+	set_action(sig, NULL, &shared[sig].program);
 	shared[sig].taken = 1;
 	set_action(sig, &own, NULL);
 }
@@ -176,7 +183,7 @@ static int begin_change(int sig)
 	int taken = shared[sig].taken;
 	if (taken)
 		give_back(sig);
-	return taken || sig == mark;
+	return taken;
 }
 
 static void end_change(int sig, int again)
@@ -261,12 +268,9 @@ struct before_library *before_library(void)
 	sigset_t all;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before.mask);
-	watching = 1;
 	for (int sig = 1; sig < NSIG; sig++)
 		if (set_action(sig, NULL, &before.actions[sig]) != 0)
 			before.actions[sig].sa_handler = SIG_ERR; // libc's own
-	if (!shared[mark].taken)
-		share(mark);
 	getrlimit(RLIMIT_NOFILE, &before.files);
 	return &before;
 }
@@ -382,11 +386,8 @@ int enter_library(void)
 
 void first_call(void)
 {
-	const uint64_t own = 1ull << (mark - 1);
-	if (thread.known)
-		return;
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &own, NULL, sizeof own);
-	send_mark();
+	if (!thread.known)
+		send_mark();
 }
 
 int in_frames(uint64_t addr, uint64_t n)
@@ -456,7 +457,6 @@ SIGMASK(sigprocmask)
 
 void forget_library(void)
 {
-	watching = 0;
 	for (int sig = 1; sig < NSIG; sig++)
 		if (shared[sig].taken)
 			give_back(sig);

@@ -367,6 +367,54 @@ static void without_handlers(void)
 	}
 }
 
+// The process may have no more signals waiting, apart from one of each kind.
+static void no_room(void)
+{
+	setrlimit(RLIMIT_SIGPENDING, &(struct rlimit){0, 0});
+	without_handlers();
+}
+
+static void *sleeps(void *unused)
+{
+	pause();
+	return unused;
+}
+
+static void *changes_actions(void *unused)
+{
+	pthread_t cancelled;
+	while (!ended) {
+		for (int i = 0; i < ignored_count; i++) {
+			signal(ignored[i], SIG_DFL);
+			signal(ignored[i], plain);
+		}
+		pthread_create(&cancelled, NULL, sleeps, NULL);
+		pthread_cancel(cancelled);
+		pthread_join(cancelled, NULL);
+		if (setegid(getegid()) != 0) // a signal of libc's to each thread
+			_exit(1);
+	}
+	return unused;
+}
+
+// While threads of the program or of the runtime begin, no signal comes that nobody has sent, and libc's own come.
+static void quiet(void)
+{
+	pthread_t threads[4], thread;
+	open_device();
+	pthread_create(&thread, NULL, changes_actions, NULL);
+	for (int round = 0; round < 100; round++) {
+		for (int i = 0; i < 4; i++)
+			pthread_create(&threads[i], NULL, opens, NULL);
+		for (int i = 0; i < 4; i++)
+			pthread_join(threads[i], NULL);
+	}
+	ended = 1;
+	pthread_join(thread, NULL);
+	for (int i = 0; i < ignored_count; i++)
+		want("that nobody has sent", ignored[i], came[ignored[i]], 0);
+}
+
 static pthread_t chosen;
 static volatile int strangers, codes;
 
@@ -564,6 +612,7 @@ static const struct {
 } parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"without handlers", without_handlers, 0},
+	     {"no room", no_room, 0}, {"quiet", quiet, 0},
 	     {"one thread", one_thread, 0}, {"own traps", own_traps, 0}, {"destructors", destructors, 0},
 	     {"trap", trap, SIGILL}, {"while loading", while_loading, 0}};
 
