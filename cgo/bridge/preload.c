@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -235,20 +236,39 @@ void forget_parent(void)
 	atomic_store(&put_off, 0);
 }
 
-// copy_of returns the name of a copy of a file, which the loader takes for another library.
+// copy_file copies a file, whose size the limit of the process may forbid.
+static int copy_file(int from, int to)
+{
+	struct rlimit was;
+	struct stat st;
+	off_t at = 0;
+	if (syscall(SYS_fstat, from, &st) < 0 || getrlimit(RLIMIT_FSIZE, &was) < 0)
+		return -1;
+	if (was.rlim_max < (rlim_t)st.st_size) {
+		errno = EFBIG;
+		return -1;
+	}
+	setrlimit(RLIMIT_FSIZE, &(struct rlimit){was.rlim_max, was.rlim_max});
+	while (at < st.st_size && sendfile(to, from, &at, (size_t)(st.st_size - at)) > 0)
+		;
+	setrlimit(RLIMIT_FSIZE, &was);
+	return at < st.st_size ? -1 : 0;
+}
+
+// copy_of returns the name of a copy of a file, which the loader takes for another library. NULL: there is none.
 static const char *copy_of(const char *path, char *name, size_t room)
 {
-	struct stat st;
 	int from = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-	int to = memfd_create("govs-bridge", MFD_CLOEXEC);
-	if (from < 0 || to < 0 || syscall(SYS_fstat, from, &st) < 0)
-		return path;
-	for (off_t at = 0; at < st.st_size;)
-		if (sendfile(to, from, &at, (size_t)(st.st_size - at)) <= 0)
-			break;
-	syscall(SYS_close, from);
+	int to = from < 0 ? -1 : memfd_create("govs-bridge", MFD_CLOEXEC);
+	int failed = to < 0 || copy_file(from, to) < 0;
+	if (failed)
+		complain("copying the library for this process", strerror(errno));
+	if (from >= 0)
+		syscall(SYS_close, from);
+	if (failed && to >= 0)
+		syscall(SYS_close, to);
 	snprintf(name, room, "/proc/self/fd/%d", to); // to stays open: the loader may look again
-	return name;
+	return failed ? NULL : name;
 }
 
 #define FUNCTION(field, name)                                                                                \
@@ -271,7 +291,9 @@ static void load_locked(int *called)
 			 "raise RLIMIT_AS (ulimit -v), or after mlockall RLIMIT_MEMLOCK (ulimit -l)");
 		return;
 	}
-	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
+	if (forked && !(path = copy_of(path, name, sizeof name)))
+		return;
+	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		complain(path, dlerror());
 		return;

@@ -1,5 +1,5 @@
 // The library may raise the limit of files' size while it opens the device. A limit that another thread sets meanwhile
-// is not lost, and a child has the program's limit.
+// is not lost, and a child has the program's limit, with which it can open the device.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -74,6 +74,12 @@ int main(void)
 	}
 	stop = 1;
 	pthread_join(thread, NULL);
+	int status = -1;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(open("/dev/infiniband/uverbs0", O_RDWR) < 0 || limit() != low);
+	if (waitpid(child, &status, 0) != child || status != 0)
+		printf("a child that opens the device: status %#x\n", status), wrong = 1;
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
 }
