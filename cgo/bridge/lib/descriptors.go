@@ -19,6 +19,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -58,6 +59,9 @@ func (p *process) ownRuntime() error {
 // -1. The netpoller stores the address of a runtime variable with that descriptor.
 func netpoller(fd int) (wake int, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, nil // a thread of the program has closed it
+	}
 	if err != nil {
 		return -1, err
 	}
