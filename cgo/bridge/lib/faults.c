@@ -286,6 +286,8 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 
 void govs_watch_faults(void)
 {
+	if (page)
+		return; // this is another start, after one that has failed
 	page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	// The functions of mappings.c in libgovs-preload.so, which a program of tests does not have.
 	void (*watch)(void *, void *, void *) = (void (*)(void *, void *, void *))dlsym(RTLD_DEFAULT, "govs_watch_mappings");

@@ -2,6 +2,7 @@
 // the program are its own.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -93,6 +94,23 @@ static void handlers(void)
 	for (int sig = 1; sig < NSIG; sig++)
 		if (!skipped(sig))
 			check("after the open", sig, sig % 2 == 0);
+}
+
+// The library starts twice, because it has too few descriptors at first.
+static void second_start(void)
+{
+	enum { most = 64, few = 3 };
+	set(SIGSEGV, 1);
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, most});
+	while (dup(STDOUT_FILENO) >= 0)
+		;
+	for (int fd = most - few; fd < most; fd++)
+		close(fd);
+	want("it starts without descriptors", 0, open("/dev/infiniband/uverbs0", O_RDWR), -1);
+	for (int fd = STDERR_FILENO + 1; fd < most - few; fd++)
+		close(fd);
+	open_device();
+	check("after the second start", SIGSEGV, 1);
 }
 
 // Functions that change a part of an action.
@@ -612,7 +630,7 @@ static const struct {
 } parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"without handlers", without_handlers, 0},
-	     {"no room", no_room, 0}, {"quiet", quiet, 0},
+	     {"no room", no_room, 0}, {"quiet", quiet, 0}, {"second start", second_start, 0},
 	     {"one thread", one_thread, 0}, {"own traps", own_traps, 0}, {"destructors", destructors, 0},
 	     {"trap", trap, SIGILL}, {"while loading", while_loading, 0}};
 
