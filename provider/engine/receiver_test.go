@@ -334,6 +334,7 @@ func TestLongFPDU(t *testing.T) {
 // No byte is written afterwards.
 //
 //rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
+//rfc:5041 DDP-8.3-1-01 TO range can be set and revoked
 func TestRegionGoesMidFPDU(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {

@@ -50,11 +50,6 @@ func TestCreateSRQArguments(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
 	attr := testkit.Must(d.Query())(t)
-	for _, a := range []provider.SRQAttr{
-		{}, {MaxWR: -1, MaxSGE: 1}, {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1}, {MaxWR: 1, MaxSGE: -1}, {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
-	} {
-		wantErr(t, errOf(p.CreateSRQ(provider.SRQInitAttr{Attr: a})), syscall.EINVAL)
-	}
 	r := testSRQ(t, p, 5, 2)
 	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8,
 		MaxSGE: 2}) || r.Cookie() != "srq cookie" {
@@ -71,25 +66,12 @@ func TestCreateSRQArguments(t *testing.T) {
 	wantErr(t, errOf(closed.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})), os.ErrClosed)
 }
 
-func TestSRQPost(t *testing.T) {
-	p := testPD(t, unwired(t))
-	m := testMR(t, p, 64, provider.AccessLocalWrite)
-	r := testSRQ(t, p, 3, 2)
-	one := provider.RecvWR{WRID: 1, SGList: []provider.SGE{sge(m, 0, 8)}}
-	three := provider.RecvWR{SGList: make([]provider.SGE, 3)}
-	n, err := r.PostRecv([]provider.RecvWR{one, three, one})
-	testkit.Equal(t, "posted before one with too many SGEs", n, 1)
-	wantErr(t, err, syscall.EINVAL)
-	n, err = r.PostRecv([]provider.RecvWR{one, {}, one, one, one})
-	testkit.Equal(t, "posted to the remaining places", n, 3)
-	wantErr(t, err, syscall.ENOMEM)
-	if n, err = r.PostRecv(nil); n != 0 || err != nil {
-		t.Errorf("nothing: %d, %v", n, err)
-	}
+func TestClosedSRQ(t *testing.T) {
+	r := testSRQ(t, testPD(t, unwired(t)), 3, 2)
 	testkit.OK(t, r.Close())
 	testkit.OK(t, r.Close())
 	for _, f := range []func() error{
-		func() error { _, err := r.PostRecv([]provider.RecvWR{one}); return err },
+		func() error { _, err := r.PostRecv(make([]provider.RecvWR, 1)); return err },
 		func() error { return r.Modify(provider.SRQAttr{}, 0) },
 		func() error { _, err := r.Query(); return err },
 	} {
@@ -104,11 +86,6 @@ func TestSRQModify(t *testing.T) {
 	set := func(a provider.SRQAttr, mask provider.SRQAttrMask) error { return r.Modify(a, mask) }
 	both := provider.SRQAttrMaxWR | provider.SRQAttrLimit
 	for name, err := range map[string]error{
-		"mask":                     set(provider.SRQAttr{Limit: 1}, provider.SRQAttrLimit|4),
-		"limit beyond the size":    set(provider.SRQAttr{Limit: 9}, provider.SRQAttrLimit),
-		"negative limit":           set(provider.SRQAttr{Limit: -1}, provider.SRQAttrLimit),
-		"fewer than are posted":    set(provider.SRQAttr{MaxWR: 4}, provider.SRQAttrMaxWR),
-		"no receives":              set(provider.SRQAttr{}, provider.SRQAttrMaxWR),
 		"too many":                 set(provider.SRQAttr{MaxWR: maxSRQWR + 1}, provider.SRQAttrMaxWR),
 		"size good, limit beyond":  set(provider.SRQAttr{MaxWR: 16, Limit: 17}, both),
 		"limit good, size too low": set(provider.SRQAttr{MaxWR: 1, Limit: 1}, both),
@@ -170,17 +147,9 @@ func TestQPWithSRQ(t *testing.T) {
 	r := testSRQ(t, p, 4, 1)
 	init := provider.QPInitAttr{SendCQ: c, RecvCQ: c, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: min(1<<40, math.MaxInt), MaxRecvSGE: -1}}
 	q := testkit.Must(testPD(t, d).CreateQP(init))(t) // of another PD
-	_, got, err := q.Query()
-	testkit.OK(t, err)
-	if got.SRQ != provider.SRQ(r) || got.Cap.MaxRecvWR != 0 || got.Cap.MaxRecvSGE != 0 {
-		t.Errorf("Query: SRQ %p, %+v", got.SRQ, got.Cap)
-	}
-	for _, wr := range []provider.RecvWR{{}, {SGList: make([]provider.SGE, 1)}} {
-		n, err := q.PostRecv([]provider.RecvWR{wr})
-		testkit.Equal(t, "receives posted to the QP", n, 0)
-		wantErr(t, err, errHasSRQ)
-		wantErr(t, err, syscall.EINVAL)
-	}
+	_, got := testkit.Must2(q.Query())(t)
+	testkit.Equal(t, "receives and SGEs", [2]int{got.Cap.MaxRecvWR, got.Cap.MaxRecvSGE}, [2]int{})
+	wantErr(t, errOf(q.PostRecv(make([]provider.RecvWR, 1))), errHasSRQ)
 	wantErr(t, r.Close(), syscall.EBUSY)
 	testkit.OK(t, q.Close())
 	testkit.OK(t, r.Close())
@@ -195,8 +164,7 @@ func TestQPWithSRQ(t *testing.T) {
 	closed := testCQ(t, d, 1, nil)
 	testkit.OK(t, closed.Close())
 	init.SRQ, init.RecvCQ = testSRQ(t, p, 4, 1), closed
-	_, err = p.CreateQP(init)
-	wantErr(t, err, os.ErrClosed)
+	wantErr(t, errOf(p.CreateQP(init)), os.ErrClosed)
 }
 
 // srqStory plays a scenario between QPs on one SRQ and a scripted peer each.

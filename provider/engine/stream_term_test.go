@@ -30,7 +30,6 @@ type scene struct {
 	wo    *region // the peer may write it
 	local *region // the peer may do nothing with it
 	alien *region // of another PD
-	gone  uint32  // STag of a region that was deregistered
 }
 
 // act is what the peer did wrong last.
@@ -74,7 +73,8 @@ func change(h ddp.Header, f func(*ddp.Header)) ddp.Header {
 
 func control(v uint8, op rdmap.Opcode) uint8 { return rdmap.Control{Version: v, Opcode: op}.Octet() }
 
-// faults are all that a peer can do wrong on a running stream.
+// faults are what a peer can do wrong on a running stream, one of each error and event. The raw
+// scenarios of the suite have the other ways to the same errors.
 var faults = []struct {
 	what  string
 	do    func(s *scene) act
@@ -85,25 +85,14 @@ var faults = []struct {
 }{
 	{what: "Write to an STag that was never given", want: fault{1, 1, 0},
 		do: func(s *scene) act { return s.one(write(0xdead0000, s.open.to(0), true), 4) }},
-	{what: "Write to a deregistered region", want: fault{1, 1, 0},
-		do: func(s *scene) act { return s.one(write(s.gone, 0, true), 4) }},
 	{what: "Write to a region of another PD", want: fault{1, 1, 2}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.alien.m.STag(), s.alien.to(0), true), 4) }},
 	{what: "Write to a region that the peer may only read", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.ro.m.STag(), s.ro.to(0), true), 4) }},
-	{what: "Write to a region that is not the peer's", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.local.m.STag(), s.local.to(0), true), 4) }},
 	{what: "Write one byte past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(197), true), 4) }},
-	{what: "Write one byte before the beginning", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act { return s.one(write(s.open.m.STag(), s.open.to(0)-1, true), 4) }},
 	{what: "Write over the end of the address space", want: fault{1, 1, 3}, event: provider.EventQPAccessErr,
 		do: func(s *scene) act { return s.one(write(s.open.m.STag(), math.MaxUint64-2, true), 4) }},
-	{what: "second segment of a Write past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
-		do: func(s *scene) act {
-			s.r.send(write(s.wo.m.STag(), s.wo.to(0), false), nil)
-			return s.one(write(s.wo.m.STag(), s.wo.to(200), true), 1)
-		}},
 	{what: "second segment of a Write to another STag", want: fault{1, 1, 0}, event: provider.EventQPFatal,
 		do: func(s *scene) act {
 			h := write(s.wo.m.STag(), s.wo.to(0), false)
@@ -122,20 +111,6 @@ var faults = []struct {
 		do: func(s *scene) act {
 			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.ULPCtl = control(0, rdmap.OpSend) }), 4)
 		}},
-	{what: "reserved opcode", want: fault{0, 2, 6},
-		do: func(s *scene) act {
-			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.ULPCtl = control(1, 9) }), 4)
-		}},
-	{what: "tagged Send", want: fault{0, 2, 6},
-		do: func(s *scene) act {
-			return s.one(change(write(s.open.m.STag(), s.open.to(0), true),
-				func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
-		}},
-	{what: "Send that turns into another kind of Send", want: fault{0, 2, 6},
-		do: func(s *scene) act {
-			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
-			return s.one(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 1, true), 4)
-		}},
 	{what: "Send on queue 3", want: fault{1, 2, 1}, event: provider.EventQPFatal,
 		do: func(s *scene) act { return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.QN = 3 }), 4) }},
 	{what: "Send with the MSN of the next", want: fault{1, 2, 3}, event: provider.EventQPFatal,
@@ -144,19 +119,9 @@ var faults = []struct {
 		do: func(s *scene) act { return s.one(sendSeg(0, 0, true), 4) }},
 	{what: "Send that does not begin at its beginning", want: fault{1, 2, 4}, event: provider.EventQPFatal,
 		do: func(s *scene) act { return s.one(sendSeg(1, 1, true), 4) }},
-	{what: "Send whose second segment leaves a gap", want: fault{1, 2, 4}, event: provider.EventQPFatal,
-		do: func(s *scene) act {
-			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
-			return s.one(sendSeg(1, 2, true), 4)
-		}},
 	{what: "Send one byte longer than its receive", want: fault{1, 2, 5},
 		event: provider.EventQPFatal, recv: provider.WCLocLenErr,
 		do: func(s *scene) act { return s.one(sendSeg(1, 0, true), 101) }},
-	{what: "Send whose second segment is too much", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
-		do: func(s *scene) act {
-			s.r.send(sendSeg(1, 0, false), nil)
-			return s.one(sendSeg(1, 0, true), 101)
-		}},
 	{what: "Send that invalidates an STag that was never given", want: fault{0, 2, 9}, recv: provider.WCRemInvReqErr,
 		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendInvalidate, 0xdead0000, 1, 0, true), 0) }},
 	{what: "Send that invalidates what the peer may not", want: fault{0, 1, 9}, recv: provider.WCRemInvReqErr,
@@ -176,10 +141,6 @@ var faults = []struct {
 	{what: "Read one byte past the end", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
 			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(197)})
-		}},
-	{what: "Read of 4 GiB less one byte", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
-		do: func(s *scene) act {
-			return s.read(rdmap.ReadRequest{Size: math.MaxUint32, SourceSTag: s.ro.m.STag(), SourceTO: s.ro.to(0)})
 		}},
 	{what: "Read over the end of the address space", want: fault{0, 1, 4}, event: provider.EventQPReqErr,
 		do: func(s *scene) act {
@@ -256,9 +217,6 @@ func newScene(s *side, r *raw) *scene {
 		local: s.reg(200, provider.AccessLocalWrite),
 	}
 	sc.alien = alien(s, 200)
-	gone := s.reg(1, everything)
-	sc.gone = gone.m.STag()
-	testkit.OK(s.t, gone.m.Close())
 	s.recv(provider.RecvWR{WRID: 100, SGList: []provider.SGE{sc.local.sge(0, 60), sc.local.sge(100, 40)}},
 		provider.RecvWR{WRID: 101})
 	return sc
@@ -282,7 +240,6 @@ func newScene(s *side, r *raw) *scene {
 //rfc:5041 DDP-6.2.2-03 ULP may still send a last message after a receive fatal
 //rfc:5041 DDP-7.2-01 Error numbers as in the table
 //rfc:6580 IANA-3.1-01 RDMAP error registry closed set
-//rfc:5041 DDP-8.3-1-01 TO range can be set and revoked
 //rfc:5042 SEC-6.2.1-01 No access outside the registered buffer
 func TestFaults(t *testing.T) {
 	for _, fr := range framings {
