@@ -4,6 +4,7 @@ package testkit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -53,6 +54,14 @@ func Equal[T comparable](t testing.TB, what string, got, want T) {
 		verb = "%q"
 	}
 	t.Errorf("%s: got "+verb+", want "+verb, what, got, want)
+}
+
+// Within checks that got is from least to most.
+func Within[T cmp.Ordered](t testing.TB, what string, got, least, most T) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%s: got %v, want from %v to %v", what, got, least, most)
+	}
 }
 
 // EqualBytes checks that got is want, and says where they begin to differ.

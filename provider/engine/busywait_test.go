@@ -99,9 +99,9 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 	}
 	for _, brief := range []bool{true, false, false, true} {
 		if !brief {
-			if took := wait(2 * limit); b.ch.pace.brief.Load() {
-				t.Errorf("after a wait of %v the next begins with polling", took)
-			}
+			took := wait(2 * limit)
+			testkit.Equal(t, fmt.Sprintf("the next begins with polling after a wait of %v", took),
+				b.ch.pace.brief.Load(), false)
 			continue
 		}
 		// On a busy machine the event may be there before it is waited for, or come too late.
@@ -109,9 +109,8 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 		for len(waits) < 10 && !b.ch.pace.brief.Load() {
 			waits = append(waits, wait(limit/20))
 		}
-		if !b.ch.pace.brief.Load() {
-			t.Errorf("after waits of %v the next does not begin with polling", waits)
-		}
+		testkit.Equal(t, fmt.Sprintf("the next begins with polling after waits of %v", waits),
+			b.ch.pace.brief.Load(), true)
 	}
 }
 
@@ -152,9 +151,7 @@ func TestBusyWaitInVain(t *testing.T) {
 	a.send(provider.SendWR{Opcode: provider.WRSend})
 	testkit.OK(t, <-slept)
 	b.spin(1)
-	if b.ch.pace.brief.Load() {
-		t.Error("the next wait begins with polling")
-	}
+	testkit.Equal(t, "the next wait begins with polling", b.ch.pace.brief.Load(), false)
 }
 
 // TestPace counts how many of a hundred waits poll.
@@ -192,9 +189,7 @@ func TestPace(t *testing.T) {
 				p.waited(w.short && !polled, polled)
 			}
 		}
-		if polls < c.least || polls > c.most {
-			t.Errorf("%s: %d of %d waits poll, want %d to %d", c.what, polls, waits, c.least, c.most)
-		}
+		testkit.Within(t, c.what+": waits that poll", polls, c.least, c.most)
 	}
 }
 
@@ -228,12 +223,8 @@ func TestBusyWaitEnds(t *testing.T) {
 	testkit.OK(t, b.cq.ReqNotify(false))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := b.ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("an event, or error %v", err)
-	}
-	if b.ch.pace.brief.Load() {
-		t.Error("a wait that its context ended counts as short")
-	}
+	testkit.WantErr(t, "the wait", errOf(b.ch.Next(ctx)), context.DeadlineExceeded)
+	testkit.Equal(t, "a wait that its context ended counts as short", b.ch.pace.brief.Load(), false)
 }
 
 // TestBusyWaitLeavesOneP: one goroutine of the process may poll, and more only as long as one P is
@@ -250,9 +241,8 @@ func TestBusyWaitLeavesOneP(t *testing.T) {
 		b.spin(1) // the connection is in use
 		b.ch.pace.brief.Store(true)
 		for range c.others {
-			if !beginPolling() {
-				t.Errorf("with %d Ps, no %d goroutines may poll", c.procs, c.others)
-			}
+			testkit.Equal(t, fmt.Sprintf("%d goroutines may poll with %d Ps", c.others, c.procs),
+				beginPolling(), true)
 		}
 		a.send(provider.SendWR{Opcode: provider.WRSend})
 		testkit.Equal(t, fmt.Sprintf("BusyWait finds something: %d Ps, %d others poll", c.procs, c.others),

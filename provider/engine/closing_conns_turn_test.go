@@ -40,9 +40,7 @@ func TestTurnsOfRefusedConns(t *testing.T) {
 		for c := range w.server.dev.closing.places {
 			all = append(all, c.(*refusedConn))
 		}
-		if len(all) != peers {
-			t.Fatalf("%d wait, want %d", len(all), peers)
-		}
+		testkit.Equal(t, "connections that wait", len(all), peers)
 		for _, p := range sources {
 			p.send(make([]byte, octetsEach))
 		}

@@ -133,9 +133,7 @@ func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
 		}
 		e := w.server.want("the peer has left", server, provider.CMConnectError, syscall.ECONNRESET)
 		const why = "the peer closed the TCP connection before it had the Reply"
-		if e.Cause == nil || e.Cause.Error() != why {
-			t.Errorf("the cause is %v", e.Cause)
-		}
+		testkit.Equal(t, "the cause", fmt.Sprint(e.Cause), why)
 		w.server.dev.log.draining.Wait()
 		st := testkit.Must(w.server.dev.Stats())(t)
 		if text := log.String(); st.Failures != 1 || !strings.Contains(text, "side=listener") ||
@@ -263,9 +261,7 @@ func TestClosingConns(t *testing.T) {
 					leave(w, l, p)
 					synctest.Wait() // the next one must not get there first
 					peers = append(peers, p)
-					if n, want := w.server.dev.closing.len(), min(each, i+1)+1; n != want {
-						t.Errorf("%d wait for their peer's end, want %d", n, want)
-					}
+					testkit.Equal(t, "connections that wait", w.server.dev.closing.len(), min(each, i+1)+1)
 				}
 				if n := runtime.NumGoroutine() - before; n > 2 {
 					t.Errorf("%d goroutines more", n)
@@ -278,9 +274,7 @@ func TestClosingConns(t *testing.T) {
 					p.trySend([]byte("still here"))
 					w.moment()
 					err := p.wantEnd("sent after the server's FIN")
-					if waits := i >= len(peers)-each; waits != (err == io.EOF) {
-						t.Errorf("%d: %v, and waits: %v", i, err, waits)
-					}
+					testkit.Equal(t, fmt.Sprint("a place for peer ", i), err == io.EOF, i >= len(peers)-each)
 				}
 				time.Sleep(opts.CloseTimeout)
 				synctest.Wait()

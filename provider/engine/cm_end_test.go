@@ -215,17 +215,13 @@ func TestConnectOrder(t *testing.T) {
 		var requests []*cm.ID
 		for i := range each {
 			r, param := w.server.wantRequest("a request", l)
-			if got := param.PrivateData[0]; int(got) != i {
-				t.Fatalf("request %d is that of call %d", i, got)
-			}
+			testkit.Equal(t, "whose request it is", int(param.PrivateData[0]), i)
 			requests = append(requests, r)
 		}
-		for _, r := range requests {
+		for i, r := range requests {
 			testkit.OK(t, r.Reject(nil))
 			w.server.closeID(r)
-		}
-		for _, c := range clients {
-			w.active.closeID(c)
+			w.active.closeID(clients[i])
 		}
 		for _, h := range []*cmHost{w.server, w.active} {
 			for more := true; more; {

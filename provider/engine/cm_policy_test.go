@@ -50,9 +50,7 @@ func TestCRCPolicies(t *testing.T) {
 		t.Run(fmt.Sprintf("policy %d, Reply %v", tc.policy, tc.replies), func(t *testing.T) {
 			inMemory(t, Options{CRC: tc.policy}, func(t *testing.T, w *cmWorld) {
 				client, p, f := w.toRaw(provider.ConnParam{})
-				if f.CRC != (tc.policy != CRCOff) {
-					t.Errorf("the Request declares %v", f.CRC)
-				}
+				testkit.Equal(t, "the Request declares CRCs", f.CRC, tc.policy != CRCOff)
 				p.send(rawReply(func(f *mpa.Frame) { f.CRC = tc.replies }))
 				if tc.refused {
 					e := w.active.want("the policy is not met", client, provider.CMConnectError, syscall.EINVAL)
@@ -421,9 +419,7 @@ func TestRDMACRefusal(t *testing.T) {
 				p.send(tc.request)
 				if tc.want != nil {
 					f := p.wantFrame("a Reply says which revision there is", mpa.KindReply)
-					if fmt.Sprint(f) != fmt.Sprint(*tc.want) {
-						t.Errorf("%+v, want %+v", f, *tc.want)
-					}
+					testkit.Equal(t, "the Reply", fmt.Sprint(f), fmt.Sprint(*tc.want))
 				}
 				if err := p.wantEnd("then it closes"); tc.want != nil && err != io.EOF {
 					t.Errorf("with %v", err)
@@ -463,9 +459,7 @@ func TestRDMACOptions(t *testing.T) {
 		{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, PeerToPeer: true},
 		{Conformance: Conformance{RDMAC: mpa.RDMACOnly}, Extensions: true},
 	} {
-		if _, err := New(&o).Open(""); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "RDMAC") {
-			t.Errorf("%+v: %v", o, err)
-		}
+		testkit.WantErr(t, fmt.Sprintf("%+v", o), errOf(New(&o).Open("")), syscall.EINVAL, "RDMAC")
 	}
 }
 
@@ -506,10 +500,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 
 		for _, op := range []provider.WROpcode{provider.WRSendWithImm, provider.WRRDMAWriteWithImm,
 			provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp} {
-			_, err := s.qp.PostSend([]provider.SendWR{{Opcode: op, SGList: one}})
-			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RDMA Consortium") {
-				t.Errorf("%s: %v", op, err)
-			}
+			s.wantRefused("version 0", provider.SendWR{Opcode: op, SGList: one}, errors.ErrUnsupported,
+				"RDMA Consortium")
 		}
 
 		r.send(zero(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)), make([]byte, 10))

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -50,11 +49,8 @@ func TestBindAddr(t *testing.T) {
 		testkit.OK(t, id.Listen(0))
 
 		second := h.id()
-		err := second.BindAddr(id.LocalAddr())
-		wantErr(t, err, syscall.EADDRINUSE)
-		if !strings.Contains(err.Error(), id.LocalAddr().String()) {
-			t.Errorf("%v does not name the port", err)
-		}
+		testkit.WantErr(t, "a port that is taken", second.BindAddr(id.LocalAddr()), syscall.EADDRINUSE,
+			id.LocalAddr().String())
 		foreign := netip.MustParseAddrPort("198.51.100.77:0")
 		wantErr(t, second.BindAddr(foreign), syscall.EADDRNOTAVAIL)
 		wantErr(t, second.ResolveAddr(foreign, id.LocalAddr(), 0), syscall.EADDRNOTAVAIL)
@@ -139,11 +135,7 @@ func TestResolve(t *testing.T) {
 		wantErr(t, id.Connect(provider.ConnParam{}), syscall.EINVAL)
 		testkit.OK(t, id.ResolveRoute(0))
 		h.want("resolved", id, provider.CMRouteResolved, 0)
-		err := id.Connect(provider.ConnParam{})
-		wantErr(t, err, syscall.EINVAL)
-		if !strings.Contains(err.Error(), "no QP") {
-			t.Errorf("%v", err)
-		}
+		testkit.WantErr(t, "Connect", id.Connect(provider.ConnParam{}), syscall.EINVAL, "no QP")
 
 		mixed := h.id()
 		testkit.OK(t, mixed.BindAddr(w.addr))
@@ -463,11 +455,8 @@ func TestPrivateDataTooLong(t *testing.T) {
 			l := w.server.listen()
 			refused := func(call string, err error) {
 				t.Helper()
-				if !errors.Is(err, syscall.EINVAL) ||
-					!strings.Contains(err.Error(), fmt.Sprintf("%d bytes of private data are too many", tc.limit+1)) ||
-					!strings.Contains(err.Error(), fmt.Sprintf("room for %d ", tc.limit)) {
-					t.Errorf("%s with %d bytes: %v, want EINVAL and the limit", call, tc.limit+1, err)
-				}
+				testkit.WantErr(t, call, err, syscall.EINVAL, fmt.Sprintf("room for %d ", tc.limit),
+					fmt.Sprintf("%d bytes of private data are too many", tc.limit+1))
 			}
 			client := w.active.routed(l.LocalAddr())
 			refused("Connect", client.Connect(provider.ConnParam{PrivateData: octets(tc.limit + 1)}))

@@ -79,9 +79,7 @@ func TestCQOverflow(t *testing.T) {
 	}
 	for range 2 {
 		e := testkit.Must(d.AsyncEvent(t.Context()))(t)
-		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(c) {
-			t.Errorf("event %v", e)
-		}
+		testkit.Equal(t, "the event", e, provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
 	}
 	testkit.Equal(t, "further events", len(d.async.events), 0)
 }
@@ -103,9 +101,7 @@ func TestCQResize(t *testing.T) {
 						c.push(provider.WC{WRID: uint64(i)}, false)
 					}
 					testkit.OK(t, c.Resize(to))
-					if got := c.CQE(); got != roundUp(to) {
-						t.Fatalf("%d to %d: %d entries", from, to, got)
-					}
+					testkit.Equal(t, fmt.Sprint("entries for ", to), c.CQE(), roundUp(to))
 					for i := count; i < roundUp(to)+1; i++ {
 						c.push(provider.WC{WRID: uint64(i)}, false)
 					}
@@ -191,9 +187,7 @@ func TestReqNotify(t *testing.T) {
 				testkit.OK(t, q.ReqNotify(arm == solicited))
 			}
 			q.push(c.wc, c.sol)
-			if got := q.events == 1; got != c.want {
-				t.Fatalf("%d events, want %v", q.events, c.want)
-			}
+			testkit.Equal(t, "an event", q.events == 1, c.want)
 			if c.want {
 				q.push(c.wc, true)
 				q.push(failure, true)
@@ -271,9 +265,7 @@ func TestChannelOfManyCQs(t *testing.T) {
 	}
 	testkit.OK(t, cqs[0].Close()) // its event goes with it
 	for _, want := range []int{2, 3, 2, 2} {
-		if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[want]) {
-			t.Fatalf("not the event of CQ %d", want)
-		}
+		testkit.Equal(t, "the CQ of the event", testkit.Must(ch.Next(t.Context()))(t), provider.CQ(cqs[want]))
 	}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -343,9 +335,7 @@ func TestCQCloseOrder(t *testing.T) {
 	c := testCQ(t, d, 8, ch)
 	wantErr(t, ch.Close(), syscall.EBUSY)
 	q := new(qp)
-	if !c.attach(q) {
-		t.Fatal("cannot attach")
-	}
+	testkit.Equal(t, "attached", c.attach(q), true)
 	wantErr(t, c.Close(), syscall.EBUSY)
 	c.detach(q)
 	c.push(provider.WC{}, false)
@@ -379,9 +369,7 @@ func TestDirectQPs(t *testing.T) {
 		if n > policy.Few {
 			want = 0
 		}
-		if got := len(*c.direct.Load()); got != want {
-			t.Fatalf("%d QPs: %d listed, want %d", n, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("listed of %d QPs", n), len(*c.direct.Load()), want)
 	}
 	for i, q := range qps {
 		c.attach(q)
@@ -416,9 +404,7 @@ func TestAsyncQueue(t *testing.T) {
 			d.raise(provider.AsyncEvent{Type: provider.EventPortErr, Port: uint8(i)})
 		}
 		for i := range maxAsync {
-			if e := testkit.Must(d.AsyncEvent(t.Context()))(t); e.Port != uint8(i) {
-				t.Fatalf("event %d is number %d", i, e.Port)
-			}
+			testkit.Equal(t, "the event", testkit.Must(d.AsyncEvent(t.Context()))(t).Port, uint8(i))
 		}
 		_, err := d.AsyncEvent(t.Context())
 		wantErr(t, err, syscall.ENOBUFS)
@@ -441,9 +427,7 @@ func TestAsyncQueue(t *testing.T) {
 		}
 		synctest.Wait()
 		d.raise(provider.AsyncEvent{Type: provider.EventPortActive})
-		if e := <-got; e.Type != provider.EventPortActive {
-			t.Errorf("event %v", e)
-		}
+		testkit.Equal(t, "the event", (<-got).Type, provider.EventPortActive)
 		testkit.OK(t, d.Close())
 		testkit.Equal(t, "the event after Close", <-got, provider.AsyncEvent{})
 		d.raise(provider.AsyncEvent{}) // late ones are dropped

@@ -154,9 +154,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		defer close(block)
 		second := qps[1]
 		second.qp.transmitDeferred() // which ends this connection: no lookup waits for another post
-		if !ended.Load() {
-			t.Fatal("a Send from no memory does not end the connection")
-		}
+		testkit.Equal(t, "a Send from no memory ends the connection", ended.Load(), true)
 		time.Sleep(policy.WaitTimer * 3 / 2)
 		testkit.Equal(t, "a QP whose Send is from no memory", qps[0].qp.getState(), provider.QPErr)
 		good := *qps[0]
@@ -258,13 +256,9 @@ func TestLongPostsDoNotWait(t *testing.T) {
 		write.RemoteAddr, write.RKey = dst.to(0), dst.m.STag()
 		s := a.qp.stream.Load()
 		a.send(write)
-		if !s.tx.unbuilt() {
-			t.Error("half of what is enough for a call is sent at once")
-		}
+		testkit.Equal(t, "half of what is enough for a call waits", s.tx.unbuilt(), true)
 		a.send(write)
-		if s.tx.unbuilt() {
-			t.Error("enough for a call is not sent at once")
-		}
+		testkit.Equal(t, "enough for a call waits", s.tx.unbuilt(), false)
 	})
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"syscall"
@@ -16,12 +15,14 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// inBurst connects a and b so that each of the next two of three posts of a is deferred until the
-// third.
+// inBurst connects a, which is like so, and b so that each of the next two of three posts of a is
+// deferred until the third.
 func inBurst(t *testing.T, so sideOptions, network *memnet.Options, do func(a, b *side)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		a, b := pair(t, memnet.New(network), memAddr, Options{}, so, params(true))
+		opts := Options{Network: memnet.New(network)}
+		a, b := newSide(t, opts, so), newSide(t, opts, sideOptions{})
+		a.join(b, opts.Network, memAddr, params(true))
 		b.recv(make([]provider.RecvWR, 64)...)
 		for range 3 {
 			a.post(1)
@@ -57,9 +58,8 @@ func (s *side) takeAll(n int) {
 	}
 }
 
-// TestPostsWaitForOthers: what ends the wait of two posts for a third.
+// TestPostsWaitForOthers: what ends the wait of two posts for a third, with one CQ and with two.
 func TestPostsWaitForOthers(t *testing.T) {
-	events := sideOptions{events: true}
 	for _, tc := range []struct {
 		name string
 		end  func(a *side)
@@ -78,41 +78,40 @@ func TestPostsWaitForOthers(t *testing.T) {
 			for i := range none {
 				none[i] = provider.SendWR{Opcode: provider.WRSend}
 			}
-			if n, err := a.qp.PostSend(none); !errors.Is(err, syscall.ENOMEM) {
-				a.t.Fatalf("%d of %d posted to a queue of 64: %v", n, len(none), err)
-			}
+			testkit.WantErr(a.t, "65 posts", errOf(a.qp.PostSend(none)), syscall.ENOMEM)
 		}, 64},
 		{"a post that is refused", func(a *side) {
-			_, err := a.qp.PostSend([]provider.SendWR{{Opcode: 99}})
-			if !errors.Is(err, syscall.EINVAL) {
-				a.t.Fatalf("opcode 99: %v", err)
-			}
+			err := errOf(a.qp.PostSend([]provider.SendWR{{Opcode: 99}}))
+			testkit.WantErr(a.t, "opcode 99", err, syscall.EINVAL)
 		}, 5},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var segments atomic.Int64
-			count := func(*memnet.Segment) memnet.Verdict { segments.Add(1); return memnet.Pass }
-			inBurst(t, events, &memnet.Options{Filter: count}, func(a, b *side) {
-				a.post(2)
-				b.wantReceived("two posts wait", 3)
-				segments.Store(0)
-				tc.end(a)
-				b.wantReceived("after that", tc.came)
-				if n := segments.Load(); tc.name == "the third" && n != 1 {
-					t.Errorf("three messages came in %d segments", n)
-				}
-				a.wantNoneWaits()
-				wc := make([]provider.WC, tc.came)
-				testkit.Must(b.cq.Poll(wc))(t)
-				for i := range 5 {
-					testkit.Equal(t, fmt.Sprint("message ", i+1), wc[i].Status, provider.WCSuccess)
-				}
-				time.Sleep(10 * policy.WaitTimer)
-				if a.wantNoneWaits() {
-					t.Error("the timer runs on, though nothing waits")
-				}
+		for _, so := range []sideOptions{{events: true}, separateCQs} {
+			t.Run(fmt.Sprintf("%s, two CQs: %v", tc.name, so.separateCQs), func(t *testing.T) {
+				var segments atomic.Int64
+				count := func(*memnet.Segment) memnet.Verdict { segments.Add(1); return memnet.Pass }
+				inBurst(t, so, &memnet.Options{Filter: count}, func(a, b *side) {
+					a.post(2)
+					b.wantReceived("two posts wait", 3)
+					segments.Store(0)
+					tc.end(a)
+					b.wantReceived("after that", tc.came)
+					if n := segments.Load(); tc.name == "the third" && n != 1 {
+						t.Errorf("three messages came in %d segments", n)
+					}
+					a.wantNoneWaits()
+					wc := make([]provider.WC, tc.came)
+					testkit.Must(b.cq.Poll(wc))(t)
+					for i := range 5 {
+						testkit.Equal(t, fmt.Sprint("message ", i+1), wc[i].Status, provider.WCSuccess)
+					}
+					time.Sleep(10 * policy.WaitTimer)
+					testkit.Equal(t, "the timer runs for nothing", a.wantNoneWaits(), false)
+					if so.separateCQs {
+						a.wantNoneDeferred()
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -361,9 +360,7 @@ func TestManyQPsWait(t *testing.T) {
 		for i := range n {
 			a.dev.progress(a.cq)
 			synctest.Wait()
-			if got := a.cq.seen.Load(); got != int64(i+1) {
-				t.Fatalf("%d messages are out after %d polls, want one for each", got, i+1)
-			}
+			testkit.Equal(t, "messages that are out, one for each poll", a.cq.seen.Load(), int64(i+1))
 		}
 		wcs := make([]provider.WC, n)
 		testkit.Must(a.cq.Poll(wcs))(t)
@@ -395,9 +392,7 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 		}
 		for done := 0; done < n; {
 			n, err := a.cq.Poll(wcs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			done += n
 		}
 	}
@@ -414,62 +409,30 @@ func TestWaitingPostDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// separateCQs runs do with a QP, a's, whose receives complete on a CQ of their own, after three
-// of its Sends have completed and been taken, so that three more are to be expected.
-func separateCQs(t *testing.T, do func(a, b *side)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		opts := Options{Network: memnet.New(nil)}
-		a, b := newSide(t, opts, sideOptions{separateCQs: true, events: true}), newSide(t, opts, sideOptions{})
-		a.join(b, opts.Network, memAddr, params(true))
-		b.recv(make([]provider.RecvWR, 64)...)
-		a.post(3)
-		b.wantReceived("before anything is known", 3)
-		a.takeAll(3)
-		do(a, b)
-	})
-}
-
 // wantNoneDeferred checks that neither of the side's CQs has a deferred QP.
 func (s *side) wantNoneDeferred() {
 	s.t.Helper()
 	s.wantNoneWaits()
 	recv := *s
 	recv.cq = s.recvCQ
-	if recv.wantNoneWaits() {
-		s.t.Error("a timer runs for the receive CQ")
-	}
+	testkit.Equal(s.t, "a timer runs for the receive CQ", recv.wantNoneWaits(), false)
 }
+
+// separateCQs is a side whose receives complete on a CQ of their own.
+var separateCQs = sideOptions{separateCQs: true, events: true}
 
 // TestPostsWaitWithTwoCQs: a request for an event of the CQ of its receives ends the wait as well,
 // because the program may be about to sleep. A poll of that CQ does not: another thread may do
-// nothing else.
+// nothing else. TestPostsWaitForOthers has what else ends it.
 func TestPostsWaitWithTwoCQs(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		end  func(a *side)
-		came int64 // in all
-	}{
-		{"the third", func(a *side) { a.post(1) }, 6},
-		{"an empty send CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
-		{"a request for an event of the send CQ", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
-		{"a request for an event of the receive CQ", func(a *side) {
-			testkit.OK(a.t, a.recvCQ.ReqNotify(false))
-		}, 5},
-		{"time", func(*side) { time.Sleep(policy.WaitTimer * 3 / 2) }, 5},
-		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			separateCQs(t, func(a, b *side) {
-				a.post(2)
-				testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(t)
-				b.wantReceived("two posts wait", 3)
-				tc.end(a)
-				b.wantReceived("after that", tc.came)
-				a.wantNoneDeferred()
-			})
-		})
-	}
+	inBurst(t, separateCQs, nil, func(a, b *side) {
+		a.post(2)
+		testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(t)
+		b.wantReceived("two posts wait", 3)
+		testkit.OK(t, a.recvCQ.ReqNotify(false))
+		b.wantReceived("after that", 5)
+		a.wantNoneDeferred()
+	})
 }
 
 // TestArmedPostsDoNotWait: a program that has asked for an event of its Sends or its receives may
@@ -479,7 +442,7 @@ func TestArmedPostsDoNotWait(t *testing.T) {
 		"the Sends":    func(a *side) *cq { return a.cq }, // which do not fire it
 		"the receives": func(a *side) *cq { return a.recvCQ },
 	} {
-		separateCQs(t, func(a, b *side) {
+		inBurst(t, separateCQs, nil, func(a, b *side) {
 			testkit.OK(t, of(a).ReqNotify(true))
 			a.post(1)
 			b.wantReceived(what+", one of three", 4)

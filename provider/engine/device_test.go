@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -50,14 +49,11 @@ func TestOptions(t *testing.T) {
 		wantErr(t, errOf(New(&bad).Open("")), syscall.EINVAL)
 	}
 	_, err := New(&Options{Network: noNetwork{}, MaxORD: -5}).Open("")
-	if want := "engine.Options.MaxORD is -5, and must be from 1 to 128, or 0 for the default"; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %q in it", err, want)
-	}
+	testkit.WantErr(t, "MaxORD", err, syscall.EINVAL,
+		"engine.Options.MaxORD is -5, and must be from 1 to 128, or 0 for the default")
 	_, err = New(&Options{Network: noNetwork{}, MaxPending: 4, MaxPendingPerPeer: 5}).Open("")
-	if want := "engine.Options.MaxPendingPerPeer is 5, and must be at most MaxPending, which is 4"; err == nil ||
-		!strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %q in it", err, want)
-	}
+	testkit.WantErr(t, "MaxPendingPerPeer", err, syscall.EINVAL,
+		"engine.Options.MaxPendingPerPeer is 5, and must be at most MaxPending, which is 4")
 	equal := Options{Network: noNetwork{}, MaxPending: 4, MaxPendingPerPeer: 4, MaxAccepted: -1, MaxAcceptedPerPeer: 4}
 	testkit.OK(t, equal.complete())
 	both := Options{Network: noNetwork{}}
@@ -218,9 +214,7 @@ func TestLimitsOfQueues(t *testing.T) {
 	} {
 		k := most
 		beyond(&k)
-		if _, err := create(k); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("one more than %s: %v", name, err)
-		}
+		testkit.WantErr(t, "one more than "+name, errOf(create(k)), syscall.EINVAL)
 	}
 	q := testkit.Must(create(most))(t)
 	defer q.Close()

@@ -218,9 +218,7 @@ func TestE2EHugeReadRequest(t *testing.T) {
 				synctest.Wait()
 			}
 		})
-		if used > 4<<20 {
-			t.Errorf("%d bytes were allocated for one Read Request", used)
-		}
+		testkit.Within(t, "bytes allocated for one Read Request", used, 0, 4<<20)
 		if total < 100000 {
 			t.Errorf("only %d bytes came", total)
 		}

@@ -77,9 +77,8 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 		from.one(from.scq, provider.WC{WRID: 5, Opcode: provider.WCSend})
 		to.one(to.rcq, want)
 		checkMessage(t, fmt.Sprint(op), dst, pad, message)
-		if _, got := dst.Shut(); got != (op == provider.WRSendWithInv) {
-			t.Errorf("%s: invalidated %v", op, got)
-		}
+		_, got := dst.Shut()
+		testkit.Equal(t, op.String()+": invalidated", got, op == provider.WRSendWithInv)
 		testkit.OK(t, dst.Close())
 	}
 
@@ -107,17 +106,8 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 
 func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) {
 	t.Helper()
-	got := octetsOf(r.Region)[off : off+len(message)]
-	if !bytes.Equal(got, message) {
-		i := 0
-		for got[i] == message[i] {
-			i++
-		}
-		t.Fatalf("%s: byte %d of %d is %#02x, want %#02x", op, i, len(message), got[i], message[i])
-	}
-	if !r.untouched(off, len(message)) {
-		t.Fatalf("%s: bytes beside the message changed", op)
-	}
+	testkit.EqualBytes(t, op, octetsOf(r.Region)[off:off+len(message)], message)
+	testkit.Equal(t, op+": bytes beside it are as before", r.untouched(off, len(message)), true)
 }
 
 // Writes that are gathered from as many places as can be fill a batch with
@@ -135,9 +125,7 @@ func TestE2EManyGathered(t *testing.T) {
 				SGList:     split(src.Region, i*octets, octets, maxSGE),
 				RemoteAddr: dst.Region.Addr() + uint64(i*octets), RKey: dst.RKey(), Flags: provider.SendSignaled}
 		}
-		if n, err := a.q.PostSend(wrs); n != writes || err != nil {
-			t.Fatalf("%d of %d posted: %v", n, writes, err)
-		}
+		a.send(wrs...)
 		// A Read after them is answered when they are placed.
 		sink := a.region(1, provider.AccessLocalWrite)
 		for i, wc := range a.wait(a.scq, writes) {
@@ -219,9 +207,7 @@ func TestE2ECQOverflow(t *testing.T) {
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 		}
 		e := testkit.Must(b.dev.AsyncEvent(t.Context()))(t)
-		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(b.rcq) {
-			t.Errorf("event %+v", e)
-		}
+		testkit.Equal(t, "the event", e, provider.AsyncEvent{Type: provider.EventCQErr, CQ: b.rcq})
 		// Polling makes room for those that have not come yet.
 		waitFor(t, "all Sends have come", func() bool { return b.q.rq.head.Load() == 10 })
 		for i, wc := range b.wait(b.rcq, 4) {
@@ -231,9 +217,7 @@ func TestE2ECQOverflow(t *testing.T) {
 		a.send(provider.SendWR{Opcode: provider.WRSend})
 		// The tenth may be about to be reported.
 		for wc := b.wait(b.rcq, 1)[0]; wc.WRID != 20; wc = b.wait(b.rcq, 1)[0] {
-			if wc.Status != provider.WCSuccess {
-				t.Fatalf("completion %+v", wc)
-			}
+			testkit.Equal(t, "the status", wc.Status, provider.WCSuccess)
 		}
 	})
 }
@@ -281,9 +265,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		})
 		<-begun
 		testkit.OK(t, target.Close())
-		if !target.untouched(0, n) {
-			t.Error("bytes changed that nobody named")
-		}
+		testkit.Equal(t, "bytes that nobody named are as before", target.untouched(0, n), true)
 		for i := range octetsOf(target.Region) {
 			octetsOf(target.Region)[i] = 0x11 // it is ours again
 		}
@@ -303,9 +285,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			}
 		}
 		a.none(a.scq)
-		if !local.untouched(n, n) {
-			t.Error("bytes changed that nobody named")
-		}
+		testkit.Equal(t, "bytes that nobody named are as before", local.untouched(n, n), true)
 	})
 }
 

@@ -74,7 +74,7 @@ func newSoup(rnd *rand.Rand, e, peer *e2eEnd, count, octets int) *soup {
 	seed := rnd.Uint64()
 	s.src = e.filled(total, 0, seed)
 	s.sink = e.region(total, provider.AccessLocalWrite)
-	s.target = peer.register(2*max(total, 1), allRights, func(b []byte) { fillPattern(b[len(b)/2:], seed+1) })
+	s.target = peer.register(2*max(total, 1), allRights, func(b []byte) { pattern(b[len(b)/2:], int(seed+1)) })
 	s.received = peer.region(total, provider.AccessLocalWrite)
 	for i := range s.ops {
 		s.prepare(rnd, &s.ops[i])
@@ -182,9 +182,7 @@ func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
 func (s *soup) canaries(t *testing.T) {
 	t.Helper()
 	for _, r := range []*guarded{s.src, s.sink, s.target, s.received} {
-		if !r.untouched(0, len(octetsOf(r.Region))) {
-			t.Error("bytes beside a region changed")
-		}
+		testkit.Equal(t, "bytes beside it are as before", r.untouched(0, len(octetsOf(r.Region))), true)
 	}
 }
 
@@ -473,15 +471,11 @@ func TestEveryWorkRequestCompletes(t *testing.T) {
 		testkit.OK(t, b.modify(provider.QPErr))
 		wg.Wait()
 		for i := range n {
-			if wc := a.poll(); wc.WRID != uint64(i) {
-				t.Fatalf("completion %d is of %d", i, wc.WRID)
-			}
+			testkit.Equal(t, "the next completion of a", a.poll().WRID, uint64(i))
 		}
 		a.noWC("no more")
 		for i := range 2000 {
-			if wc := b.poll(); wc.WRID != uint64(i) {
-				t.Fatalf("completion %d is of %d", i, wc.WRID)
-			}
+			testkit.Equal(t, "the next completion of b", b.poll().WRID, uint64(i))
 		}
 		b.noWC("no more")
 	}

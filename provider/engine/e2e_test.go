@@ -203,7 +203,7 @@ func (e *e2eEnd) region(n int, access provider.Access) *guarded {
 // before the region is there, as a peer may read it from then on.
 func (e *e2eEnd) filled(n int, access provider.Access, seed uint64) *guarded {
 	e.t.Helper()
-	return e.register(n, access, func(b []byte) { fillPattern(b, seed) })
+	return e.register(n, access, func(b []byte) { pattern(b, int(seed)) })
 }
 
 func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *guarded {
@@ -235,10 +235,10 @@ func split(m *memory.Region, off, n, k int) []provider.SGE {
 	return append(sges, sge(m, off, n))
 }
 
-// send posts one send WR, recv one receive. They fail the test if refused.
-func (e *e2eEnd) send(wr provider.SendWR) {
+// send posts send WRs, recv one receive. They fail the test if refused.
+func (e *e2eEnd) send(wrs ...provider.SendWR) {
 	e.t.Helper()
-	testkit.Must(e.q.PostSend([]provider.SendWR{wr}))(e.t)
+	testkit.Must(e.q.PostSend(wrs))(e.t)
 }
 
 func (e *e2eEnd) recv(id uint64, sges ...provider.SGE) {

@@ -204,15 +204,11 @@ func exchange(t *testing.T, seed uint64, connect func(context.Context, *rdmacm.C
 		}
 	}
 	// An empty Send says that this side has done all, and nothing else is empty.
-	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}))
 	completion(ctx, t, c, c.SendCQ())
 	for completion(ctx, t, c, c.RecvCQ()).ByteLen > 0 {
 	}
-	if err := c.Disconnect(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, c.Disconnect())
 }
 
 // completion waits for one, which has to be a success.

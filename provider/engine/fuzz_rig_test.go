@@ -204,9 +204,7 @@ func (r *rig) bindInfo(i int) provider.MWBindInfo {
 func (r *rig) bind(i int, q *qp) {
 	info := r.bindInfo(i)
 	r.keys[i] = incRKey(r.windows[i].RKey())
-	if n, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRBindMW, RKey: r.keys[i], Bind: &info}}); n != 1 {
-		r.t.Fatal(err)
-	}
+	testkit.Must(q.PostSend([]provider.SendWR{{Opcode: provider.WRBindMW, RKey: r.keys[i], Bind: &info}}))(r.t)
 }
 
 // sge names n bytes at an offset of a region.
@@ -258,12 +256,8 @@ func (r *rig) idle() {
 	if n, m := p.contexts.Lent(), p.batches.Lent(); n != 0 || m != 0 {
 		r.t.Fatalf("%d receive contexts and %d batches are held", n, m)
 	}
-	if n := p.kept.Load(); n != 0 {
-		r.t.Fatalf("%d receive contexts are counted as kept", n)
-	}
-	if n := r.dev.closing.len(); n != 0 {
-		r.t.Fatalf("%d streams linger", n)
-	}
+	testkit.Equal(r.t, "receive contexts that are counted as kept", p.kept.Load(), 0)
+	testkit.Equal(r.t, "streams that linger", r.dev.closing.len(), 0)
 	for _, c := range p.contexts.All() {
 		if c.m != nil || c.nspans != 0 || c.nplace != 0 {
 			r.t.Fatal("a receive context that was given back uses a region")

@@ -87,9 +87,7 @@ func TestConnectionsAreSpread(t *testing.T) {
 		for range loops * each {
 			qps = append(qps, connect())
 		}
-		if n := count(); n != [loops]int{each, each, each, each} {
-			t.Fatalf("connections of each loop: %v", n)
-		}
+		testkit.Equal(t, "the connections of each loop", count(), [loops]int{each, each, each, each})
 		const emptied = 2
 		was := make(map[*qp]int)
 		rest := qps[:0:0]
@@ -228,12 +226,8 @@ func TestStrangersSayNothing(t *testing.T) {
 		}
 	}
 	testkit.OK(t, first.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
-	if _, err := first.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the first one was refused: %v", err)
-	}
-	if n := told.Load(); n > 0 {
-		t.Errorf("progress goroutines were told %d times, by 20 strangers", n)
-	}
+	testkit.WantErr(t, "the first one", errOf(first.Read(make([]byte, 1))), os.ErrDeadlineExceeded)
+	testkit.Equal(t, "how often progress goroutines were told, by 20 strangers", told.Load(), 0)
 }
 
 // supply is a network whose connections bring the same bytes again and again, as long as on is
@@ -373,9 +367,7 @@ func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
 		q := s.newQP(sideOptions{cap: loopQP})
 		testkit.OK(t, q.start(c, params(true), func(error) {}))
 		t.Cleanup(func() {
-			if cause := q.Cause(); cause != nil {
-				t.Error(cause)
-			}
+			testkit.OK(t, q.Cause())
 			closeAll(t, "QP", q)
 		})
 		all = append(all, c)

@@ -148,23 +148,6 @@ func patternUnseen(b []byte, seed int) {
 	}
 }
 
-// fillPattern fills b with bytes that follow from seed.
-func fillPattern(b []byte, seed uint64) {
-	fillUnseen(b, seed)
-	copy(b, b) // for the race detector
-}
-
-//go:norace
-func fillUnseen(b []byte, seed uint64) {
-	x := seed*0x9e3779b97f4a7c15 + 1
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x)
-	}
-}
-
 // What tests see of a stream. Only these functions know which part of it stores what, and under
 // which lock, so a change of the layout changes no test.
 
@@ -213,12 +196,9 @@ func (s *stream) keeps() keeps {
 }
 
 // holdsBuffers reports whether the stream has a batch, a receive context or a part.
-func (s *stream) holdsBuffers() bool {
-	s.rx.mu.Lock()
-	defer s.rx.mu.Unlock()
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	return s.tx.b != nil || s.rx.c != nil || s.rx.part != nil
+func (s *stream) holdsBuffers() (holds bool) {
+	s.alone(func() { holds = s.tx.b != nil || s.rx.c != nil || s.rx.part != nil })
+	return holds
 }
 
 // idleness is what a stream still has to do, and what it keeps.
@@ -227,19 +207,18 @@ type idleness struct {
 	batch, context            bool
 }
 
-func (s *stream) idle() idleness {
-	s.rx.mu.Lock()
-	defer s.rx.mu.Unlock()
-	s.tx.mu.Lock()
-	defer s.tx.mu.Unlock()
-	sq := &s.q.sq
-	sq.done.Lock()
-	defer sq.done.Unlock()
-	tail := sq.tail.Load()
-	return idleness{
-		unsent: int(tail - s.tx.next), reads: s.outstanding.Len(), unreported: int(tail - sq.head),
-		batch: s.tx.b != nil, context: s.rx.c != nil,
-	}
+func (s *stream) idle() (i idleness) {
+	s.alone(func() {
+		sq := &s.q.sq
+		sq.done.Lock()
+		defer sq.done.Unlock()
+		tail := sq.tail.Load()
+		i = idleness{
+			unsent: int(tail - s.tx.next), reads: s.outstanding.Len(), unreported: int(tail - sq.head),
+			batch: s.tx.b != nil, context: s.rx.c != nil,
+		}
+	})
+	return i
 }
 
 // pins returns what the transmit side of a stream holds for a socket that is full.

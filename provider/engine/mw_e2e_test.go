@@ -59,13 +59,12 @@ func TestWindowE2E(t *testing.T) {
 				testkit.OK(t, a.q.BindMW(one, 10, signaled, info))
 				a.send(keyWR(11, one.RKey()))
 			case 1:
-				testkit.Must(a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both),
-					keyWR(11, incRKey(two.RKey()))}))(t)
+				a.send(bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey())))
 			case 2:
-				fillPattern(memory, uint64(round))
+				pattern(memory, round)
 				testkit.OK(t, fast.Map(memory[off:off+n]))
-				wrs := []provider.SendWR{regWR(10, fast, provider.AccessLocalWrite|both|provider.AccessRemoteInvalidate), keyWR(11, incRKey(fast.RKey()))}
-				testkit.Must(a.q.PostSend(wrs))(t)
+				a.send(regWR(10, fast, provider.AccessLocalWrite|both|provider.AccessRemoteInvalidate),
+					keyWR(11, incRKey(fast.RKey())))
 				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
 				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
 					t.Fatalf("the region says %d bytes, keys %#x and %#x, rights %s", fast.Len(),
@@ -111,9 +110,7 @@ func TestWindowE2E(t *testing.T) {
 				t.Fatalf("round %d: something is still there", round)
 			}
 		}
-		if !m.untouched(0, size) {
-			t.Error("bytes outside of the region were written")
-		}
+		testkit.Equal(t, "bytes outside of the region are as before", m.untouched(0, size), true)
 	})
 }
 
@@ -125,7 +122,7 @@ func TestFastRegLocal(t *testing.T) {
 		a, b := newE2EPair(t, w, e2eSetup{})
 		out, in := testFast(t, a.pd, size), testFast(t, b.pd, size)
 		octets, got := make([]byte, size), make([]byte, size)
-		fillPattern(octets, 1)
+		pattern(octets, 1)
 		testkit.OK(t, out.Map(octets))
 		testkit.OK(t, in.Map(got))
 		b.send(regWR(1, in, provider.AccessLocalWrite))
@@ -137,9 +134,7 @@ func TestFastRegLocal(t *testing.T) {
 			{WRID: 4, Opcode: provider.WRSend, Flags: signaled, SGList: whole},
 			invWR(5, reg.RKey), // after the Send: it is with TCP by then, or copied
 			{WRID: 6, Opcode: provider.WRSend, Flags: signaled, SGList: whole}}
-		if n, err := a.q.PostSend(list); n != 4 {
-			t.Fatalf("%d posted: %v", n, err)
-		}
+		a.send(list...)
 		a.one(a.scq, provider.WC{WRID: 3, Opcode: provider.WCRegMR})
 		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
 		a.one(a.scq, provider.WC{WRID: 5, Opcode: provider.WCLocalInv})
@@ -151,14 +146,6 @@ func TestFastRegLocal(t *testing.T) {
 		terminated(t, a.ended(), false, 0, 0, 0xff)
 		terminated(t, b.ended(), true, 0, 0, 0xff)
 	})
-}
-
-// postAll posts work that must be taken, and waits for it to be done: it needs no peer.
-func postAll(t testing.TB, q *qp, wrs ...provider.SendWR) {
-	t.Helper()
-	if n, err := q.PostSend(wrs); n != len(wrs) {
-		t.Fatalf("%d of %d posted: %v", n, len(wrs), err)
-	}
 }
 
 // TestMemoryWorkFails: work on our own memory that can't be done ends the connection,
@@ -180,7 +167,7 @@ func TestMemoryWorkFails(t *testing.T) {
 			testkit.OK(t, f.Map(make([]byte, 10)))
 			wr := regWR(0, f, allRights)
 			wr.Flags = 0
-			postAll(t, a.q, wr)
+			a.send(wr)
 			return a.post(regWR(2, f, allRights))
 		}},
 		{"invalidation of nothing", func(_ *testing.T, a *e2eEnd, _, _ *guarded) error { return a.post(invWR(2, 0)) }},
@@ -302,7 +289,7 @@ func TestMemoryWorkRefused(t *testing.T) {
 		wantErr(t, unconnected.BindMW(one, 1, 0, info), syscall.EINVAL)
 		a.none(a.scq)
 		// The connection is as good as before.
-		postAll(t, a.q, good, invWR(2, good.RKey))
+		a.send(good, invWR(2, good.RKey))
 		a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
 		a.one(a.scq, provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
 	})
@@ -461,10 +448,10 @@ func TestMemoryWorkOfEndedQP(t *testing.T) {
 			one, fast := testMW(t, a.pd, provider.MWType1), testFast(t, a.pd, 64)
 			two, bound := testMW(t, a.pd, provider.MWType2), testMW(t, a.pd, provider.MWType2)
 			testkit.OK(t, fast.Map(make([]byte, 64)))
-			postAll(t, a.q, bindWR(1, bound, m, 0, 64, provider.AccessRemoteWrite))
+			a.send(bindWR(1, bound, m, 0, 64, provider.AccessRemoteWrite))
 			a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
 			testkit.OK(t, set(a.q, provider.QPErr))
-			postAll(t, a.q, bindWR(2, two, m, 0, 64, 0), regWR(3, fast, allRights), invWR(4, two.RKey()))
+			a.send(bindWR(2, two, m, 0, 64, 0), regWR(3, fast, allRights), invWR(4, two.RKey()))
 			testkit.OK(t, a.q.BindMW(one, 5, 0, provider.MWBindInfo{LKey: m.STag(), Addr: m.Addr(), Length: 1}))
 			a.flushed(a.scq, 2, 4)
 			testkit.OK(t, end(a.q))
@@ -488,20 +475,15 @@ func TestMemoryWorkAllocs(t *testing.T) {
 		round := func() {
 			wrs[0].RKey, wrs[1].RKey = incRKey(two.RKey()), incRKey(fast.RKey())
 			wrs[2].InvalidateRKey, wrs[3].InvalidateRKey = wrs[0].RKey, wrs[1].RKey
-			if _, err := a.q.PostSend(wrs); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.q.BindMW(one, 5, signaled, *bind.Bind); err != nil {
-				t.Fatal(err)
-			}
+			_, err := a.q.PostSend(wrs)
+			testkit.OK(t, err)
+			testkit.OK(t, a.q.BindMW(one, 5, signaled, *bind.Bind))
 			n, err := a.scq.Poll(wc[:])
 			if n != 5 || err != nil {
 				t.Fatalf("%d completions: %v", n, err)
 			}
 			for _, c := range wc[:n] {
-				if c.Status != provider.WCSuccess {
-					t.Fatalf("%+v", c)
-				}
+				testkit.Equal(t, "the status", c.Status, provider.WCSuccess)
 			}
 		}
 		wantNoAllocs(t, round)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -282,9 +281,7 @@ func TestTCPOptions(t *testing.T) {
 	}
 	_, err := New(&Options{TCP: transport.TCPOptions{CongestionControl: "no-such-thing"}}).Open("")
 	wantErr(t, err, syscall.ENOENT)
-	if !strings.Contains(err.Error(), `CongestionControl = "no-such-thing"`) {
-		t.Errorf("%v does not name the option", err)
-	}
+	testkit.WantErr(t, "the option", err, syscall.ENOENT, `CongestionControl = "no-such-thing"`)
 }
 
 // TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls

@@ -125,9 +125,7 @@ func TestStoresTogether(t *testing.T) {
 				r.write(bytes.Join(c.fpdus(x), nil))
 				synctest.Wait()
 				testkit.Equal(t, "what was written", fmt.Sprint(o.calls), fmt.Sprint(c.calls))
-				if s.qp.stream.Load() == nil {
-					t.Fatal("the stream is over: ", s.qp.Cause())
-				}
+				testkit.OK(t, s.qp.Cause())
 				want := bytes.Clone(o.b) // where something was written, it is what was sent
 				for _, call := range o.calls {
 					var n, at int
@@ -160,9 +158,7 @@ func TestStoresBound(t *testing.T) {
 					stores = false
 				}
 			}
-			if most < 2 || most > storeChunks {
-				t.Errorf("%d chunks are lent at a time, want 2 to %d", most, storeChunks)
-			}
+			testkit.Within(t, "chunks that are lent at a time", most, 2, storeChunks)
 			if fails == 0 {
 				testkit.EqualBytes(t, "the object", o.b, x.b)
 				return

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -108,12 +107,8 @@ func TestRegObjectArguments(t *testing.T) {
 	} {
 		m, err := p.RegObject(c.o, c.size, c.access)
 		wantErr(t, err, c.want)
-		if err == nil || !strings.Contains(err.Error(), c.cause) {
-			t.Errorf("%s: %v, which lacks %q", c.name, err, c.cause)
-		}
-		if m != nil {
-			t.Errorf("%s: an MR beside the error", c.name)
-		}
+		testkit.WantErr(t, c.name, err, c.want, c.cause)
+		testkit.Equal(t, c.name+": the MR beside the error", m, nil)
 	}
 	m := testkit.Must(p.RegObject(readOnly{o}, 1<<40, provider.AccessRemoteRead|provider.AccessZeroBased))(t)
 	if m.Addr() != 0 || m.Len() != 1<<40 {
@@ -235,9 +230,7 @@ func TestRunAfterStore(t *testing.T) {
 				synctest.Wait() // everything has arrived, and waits for the object
 				o.gate <- struct{}{}
 				synctest.Wait()
-				if over := s.qp.stream.Load() == nil; over != c.ends {
-					t.Fatalf("the stream is over: %v", over)
-				}
+				testkit.Equal(t, "the stream is over", s.qp.stream.Load() == nil, c.ends)
 				closes(t, "the memory", mm.m)
 				if c.waits {
 					o.gate <- struct{}{}
@@ -285,10 +278,8 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		second.send(rdmap.WriteHeader(mm.m.STag(), mm.m.Addr(), true), payload)
 		synctest.Wait()
 		mm.untouched(0, 0)
-		if otherQP.stream.Load() != nil {
-			t.Error("the peer has named a region of another protection domain, and is still " +
-				"connected")
-		}
+		testkit.Equal(t, "a peer that names a region of another protection domain is connected",
+			otherQP.stream.Load() != nil, false)
 		closes(t, "the memory", mm.m)
 		closes(t, "the object", om)
 	})
@@ -323,9 +314,7 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		if err := c.resolveWrite(&s.qp.peer, m.STag(), m.Addr(), size); err == nil || c.nplace != 0 || c.m != nil {
 			t.Errorf("the region of another stream was found, error %v", err)
 		}
-		if !c.idle() {
-			t.Error("something is left in the context")
-		}
+		testkit.Equal(t, "the context is idle", c.idle(), true)
 		st.rx.park()
 	})
 }
@@ -342,9 +331,7 @@ func TestFreeListsKeepFew(t *testing.T) {
 		"chunks":   lendMany(3*kept, d.chunks.Get, d.chunks.Put, d.chunks.Made),
 	}
 	for what, n := range made {
-		if n == 0 || n > kept {
-			t.Errorf("%d %s are kept, want 1 to %d", n, what, kept)
-		}
+		testkit.Within(t, what+" that are kept", n, 1, kept)
 	}
 	octets := made["contexts"]*(contextOctets+int(unsafe.Sizeof(rxContext{}))) +
 		made["chunks"]*policy.Chunk + made["batches"]*int(unsafe.Sizeof(frames.Batch{})) +

@@ -115,7 +115,7 @@ func TestOutside(t *testing.T) {
 		}
 		for i, wc := range own.completions(t, c, len(lengths)) {
 			want := make([]byte, max(lengths[i], 1))
-			fillPattern(want, uint64(i))
+			pattern(want, i)
 			n := lengths[i]
 			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n ||
 				wc.QPN != q.qpn ||

@@ -107,9 +107,8 @@ func TestDueAll(t *testing.T) {
 				due++
 			}
 		}
-		if due < want || due > want+want/10 {
-			t.Errorf("%d bytes a poll: %d of %d polls are of all streams, want %d", moved, due, 10*policy.SomeMost, want)
-		}
+		what := fmt.Sprintf("%d bytes a poll: polls of all streams", moved)
+		testkit.Within(t, what, due, want, want+want/10)
 	}
 }
 
@@ -251,17 +250,10 @@ func TestOutsidePollerLendsP(t *testing.T) {
 		}
 		return times
 	}
-	if n := runs(func() {}); n > 2 {
-		t.Errorf("other goroutines ran in %d of 9 polls, which costs two switches of threads", n)
-	}
-	if n := runs((*cmDevice)(d).Woke); n < 7 {
-		t.Errorf("a goroutine that the peer woke ran in %d of 9 polls", n)
-	}
-	if n := runs(func() {}); n > 2 {
-		t.Errorf("other goroutines ran in %d of 9 polls after it had", n)
-	}
+	// Each costs two switches of threads.
+	testkit.Within(t, "polls in which other goroutines ran", runs(func() {}), 0, 2)
+	testkit.Within(t, "polls in which one ran that the peer woke", runs((*cmDevice)(d).Woke), 7, 9)
+	testkit.Within(t, "polls in which other goroutines ran after it had", runs(func() {}), 0, 2)
 	d.prog.steps <- struct{}{}
-	if n := runs(func() {}); n < 7 {
-		t.Errorf("a goroutine in a step ran in %d of 9 polls", n)
-	}
+	testkit.Within(t, "polls in which a goroutine ran that was in a step", runs(func() {}), 7, 9)
 }

@@ -220,9 +220,7 @@ func TestSegmentsFollowMSS(t *testing.T) {
 				break
 			}
 		}
-		if got != want {
-			t.Errorf("MSS %d: the first segment has %d bytes, want %d", mss, got, want)
-		}
+		testkit.Equal(t, fmt.Sprintf("bytes of the first segment with MSS %d", mss), got, want)
 	}
 }
 
@@ -258,13 +256,7 @@ func TestLongBatches(t *testing.T) {
 						"%d, want %d",
 						left, fpdu, got, policy.BatchOctets)
 				}
-				for got := 0; got < size; {
-					_, p := r.next("a segment")
-					if !bytes.Equal(p, src.b[got:got+len(p)]) {
-						t.Fatalf("bytes at %d differ", got)
-					}
-					got += len(p)
-				}
+				r.wantMessage("the long Write", src.b)
 				s.wantWC("all of it", provider.WC{Opcode: provider.WCRDMAWrite})
 				for range policy.WholeBatches {
 					write(100)
@@ -364,9 +356,7 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 						use(s, r, sink)
 						synctest.Wait()
 						s.reset()
-						if err := s.qp.Cause(); err != nil {
-							t.Errorf("after RESET the cause is %v", err)
-						}
+						testkit.OK(t, s.qp.Cause())
 						if q := &s.qp.sq; q.head != q.tail.Load() || q.out != q.head || q.free.Load() != q.head {
 							t.Errorf("after RESET the send queue is at head %#x, out %#x, free "+
 								"%#x, tail %#x",
@@ -459,9 +449,7 @@ func TestReusedReceive(t *testing.T) {
 		// As if the flush of the connection before came after RESET.
 		qp.shared.held = true
 		testkit.OK(t, qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
-		if qp.shared.held {
-			t.Error("a receive of the connection before is held for the next one")
-		}
+		testkit.Equal(t, "a receive is held for the next connection", qp.shared.held, false)
 	})
 }
 

@@ -44,15 +44,11 @@ func TestCreateQPArguments(t *testing.T) {
 	} {
 		init := good
 		breakIt(&init)
-		if _, err := p.CreateQP(init); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%s: %v", what, err)
-		}
+		testkit.WantErr(t, what, errOf(p.CreateQP(init)), syscall.EINVAL)
 	}
 	init := good
 	init.Type = 3
-	if _, err := p.CreateQP(init); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("type UC: %v", err)
-	}
+	testkit.WantErr(t, "type UC", errOf(p.CreateQP(init)), errors.ErrUnsupported)
 	q := testkit.Must(p.CreateQP(good))(t)
 	attr, granted := testkit.Must2(q.Query())(t)
 	if want := (provider.QPCap{MaxSendWR: 4, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 7}); attr.Cap != want || granted.Cap != want {
@@ -93,9 +89,7 @@ func TestStatesConnected(t *testing.T) {
 				what := fmt.Sprintf("%v to %v", from, to)
 				s.recv(provider.RecvWR{WRID: 1})
 				testkit.OK(t, s.modify(from))
-				if err := s.modify(to); !errors.Is(err, want) {
-					t.Errorf("%s: %v, want %v", what, err, want)
-				}
+				testkit.WantErr(t, what, s.modify(to), want)
 				now := to
 				switch {
 				case want != nil:
@@ -147,8 +141,7 @@ func TestQPDisconnect(t *testing.T) {
 			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendFence | provider.SendSignaled})
 		s.qp.disconnect()
 		s.wantState("while it ends", provider.QPSQD)
-		_, err := s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
-		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, errOf(s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})), syscall.EINVAL)
 		q := r.wantReadRequest("the Read is still sent", 1)
 		r.wantIdle("no FIN before its response")
 		r.answer(q)

@@ -106,9 +106,7 @@ func TestReadsOfATurn(t *testing.T) {
 				t.Errorf("FPDUs of %d bytes: 8 budgets of %d have taken %d each, with %d reads",
 					n, budget, taken, in.reads)
 			}
-			if in.most > policy.ReadMost+n+100 {
-				t.Errorf("FPDUs of %d bytes: the longest read was for %d", n, in.most)
-			}
+			testkit.Within(t, fmt.Sprint("the longest read, of FPDUs of ", n), in.most, 0, policy.ReadMost+n+100)
 			testkit.OK(t, y.qp.Cause())
 		}
 	}
@@ -126,13 +124,11 @@ func TestShortAfterLong(t *testing.T) {
 		in.in = writes(policy.BudgetSole/2, 0)
 		before := len(in.in)
 		s.rx.poll(policy.BudgetSole)
-		if taken := before - len(in.in); taken > policy.ReadMost+policy.ReadMost/8 {
-			t.Errorf("after FPDUs of %d bytes a turn of %d took %d of empty ones", n, policy.BudgetSole, taken)
-		}
+		testkit.Within(t, fmt.Sprint("what a turn takes of empty FPDUs, after some of ", n),
+			before-len(in.in), 0, policy.ReadMost+policy.ReadMost/8)
 		in.most = 0
-		if s.rx.poll(policy.BudgetSole); in.most == 0 || in.most > policy.BudgetSole/16 {
-			t.Errorf("after them the next turn had a read for %d bytes", in.most)
-		}
+		s.rx.poll(policy.BudgetSole)
+		testkit.Within(t, "the longest read of the turn after them", in.most, 1, policy.BudgetSole/16)
 		testkit.OK(t, y.qp.Cause())
 	}
 }

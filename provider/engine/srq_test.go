@@ -384,16 +384,12 @@ func TestSRQConcurrently(t *testing.T) {
 			if a, err := r.Query(); err != nil || a.MaxWR < 4 || a.Limit > a.MaxWR {
 				t.Errorf("Query: %+v, %v", a, err)
 			}
-			if err := r.Close(); provider.Errno(err) != syscall.EBUSY {
-				t.Errorf("Close: %v", err)
-			}
+			testkit.WantErr(t, "Close", r.Close(), syscall.EBUSY)
 			runtime.Gosched()
 		}
 	})
 	wg.Wait()
 	for id := range taken {
-		if n := taken[id].Load(); n != 1 {
-			t.Fatalf("receive %d was taken %d times", id, n)
-		}
+		testkit.Equal(t, "how often a receive was taken", taken[id].Load(), 1)
 	}
 }

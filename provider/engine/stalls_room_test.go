@@ -107,9 +107,7 @@ func TestPartsBehindObjects(t *testing.T) {
 // what was copied for it, for two checks at most; then the rest of one FPDU.
 func TestFirstTimeASocketIsFull(t *testing.T) {
 	const batch = 96 << 10 // itself
-	if n := unsafe.Sizeof(frames.Batch{}); n > batch {
-		t.Errorf("a batch has %d bytes, more than %d", n, batch)
-	}
+	testkit.Within(t, "the bytes of a batch", unsafe.Sizeof(frames.Batch{}), 0, batch)
 	for _, mss := range []int{1448, 9000, 1 << 17} {
 		storyOn(t, memnet.Options{Window: 2000, MSS: mss}, Options{}, params(true), sideOptions{},
 			func(s *side, r *raw) {
@@ -146,9 +144,8 @@ func TestChunksOfABatch(t *testing.T) {
 		}
 		testkit.Must(s.qp.PostSend(wrs))(t)
 		synctest.Wait()
-		if _, octets := s.qp.stream.Load().pins(); octets == 0 || octets > most {
-			t.Errorf("%d bytes are pinned, want 1 to %d", octets, most)
-		}
+		_, octets := s.qp.stream.Load().pins()
+		testkit.Within(t, "bytes that are pinned", octets, 1, most)
 	})
 }
 
@@ -233,9 +230,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 				others, k.storing, k.context, k.part, chunks, contextOctets)
 		}
 		time.Sleep(2 * time.Minute)
-		if err := q.Cause(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, q.Cause())
 	})
 }
 
@@ -296,24 +291,13 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		if !held {
 			t.Fatal("no batch is held, which is what the test is about")
 		}
-		answer := func(r *raw, what string, size int) {
-			for got := 0; got < size; {
-				_, p := r.next(what)
-				if string(p) != string(src.b[got:got+len(p)]) {
-					t.Fatalf("%s: bytes at %d differ", what, got)
-				}
-				got += len(p)
-			}
-		}
 		_, other := s.besides(network)
 		other.ask(src, long, 1)
-		answer(other, "the answer to another peer", long)
+		other.wantMessage("the answer to another peer", src.b)
 		for range count {
-			if h, p := r.next("a short answer"); len(p) != short || !h.Last {
-				t.Fatalf("a short answer: %d bytes, header %+v", len(p), h)
-			}
+			r.wantMessage("a short answer", src.b[:short])
 		}
-		answer(r, "the long answer", long)
+		r.wantMessage("the long answer", src.b)
 	})
 }
 

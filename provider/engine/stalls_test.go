@@ -27,9 +27,7 @@ func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
 		s.t.Fatalf("%s: the connection lives %v later", what, 2*limit)
 	}
 	testkit.WantErr(s.t, what, err, os.ErrDeadlineExceeded)
-	if took := time.Since(began); took < limit || took > limit+limit/2 {
-		s.t.Errorf("%s: it took %v, the limit is %v", what, took, limit)
-	}
+	testkit.Within(s.t, what+": how long it took", time.Since(began), limit, limit+limit/2)
 }
 
 // wantGoesOn checks that the connection has not ended.
@@ -224,13 +222,7 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 					c.name, batch, octets, c.most)
 			}
 			for range c.count {
-				for got := 0; got < c.size; {
-					_, p := r.next(c.name)
-					if string(p) != string(src.b[got:got+len(p)]) {
-						t.Fatalf("%s: bytes at %d differ", c.name, got)
-					}
-					got += len(p)
-				}
+				r.wantMessage(c.name, src.b)
 			}
 			s.wantServed(c.name, r)
 			s.wantNoWatch(c.name)
@@ -256,9 +248,7 @@ func TestSmallPartsKeepNoContext(t *testing.T) {
 		r.write(fpdu[:40_000])
 		for s.dev.poller.Poll() > 0 {
 		}
-		if st := q.stream.Load(); !st.rx.kept {
-			t.Error("a stream of whose FPDU much has come keeps no context")
-		}
+		testkit.Equal(t, "one of whose FPDU much has come keeps one", q.stream.Load().rx.kept, true)
 	})
 }
 
@@ -309,9 +299,7 @@ func TestPartsOfAll(t *testing.T) {
 			time.Sleep(policy.StallPeriod / 2)
 			good.write(fpdu[part:])
 		}
-		if n := s.dev.prog.partOctets.Load(); n > most {
-			t.Errorf("%d bytes are held for parts of FPDUs, more than %d", n, most)
-		}
+		testkit.Within(t, "bytes of parts of FPDUs", s.dev.prog.partOctets.Load(), 0, most)
 		ended := 0
 		for i, q := range qps {
 			if q.getState() != provider.QPErr {
@@ -321,9 +309,7 @@ func TestPartsOfAll(t *testing.T) {
 				t.Errorf("connection %d: %v", i, q.Cause())
 			}
 		}
-		if least := peers - most/part; ended < least || ended > peers-most/60_016+1 {
-			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
-		}
+		testkit.Within(t, "connections that have ended", ended, peers-most/part, peers-most/60_016+1)
 		s.wantServed("a peer that finishes its FPDUs", good)
 		for _, q := range qps {
 			testkit.OK(t, q.Close())
@@ -354,21 +340,16 @@ func TestPartsAreFair(t *testing.T) {
 			qps = append(qps, q)
 		}
 		time.Sleep(10 * policy.StallPeriod)
-		if n := s.dev.prog.partOctets.Load(); n > most {
-			t.Errorf("%d bytes are held for parts of FPDUs, more than %d", n, most)
-		}
+		testkit.Within(t, "bytes of parts of FPDUs", s.dev.prog.partOctets.Load(), 0, most)
 		ended := 0
 		for _, q := range qps {
 			if q.Cause() != nil {
 				ended++
 			}
 		}
-		if least := peers - most/part; ended < least || ended > least+most/60_000 {
-			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
-		}
-		if err := slow.Cause(); err != nil {
-			t.Fatalf("a peer with one part, which began first: %v", err)
-		}
+		least := peers - most/part
+		testkit.Within(t, "connections that have ended", ended, least, least+most/60_000)
+		testkit.OK(t, slow.Cause()) // it has one part, and began first
 		finish()
 		synctest.Wait()
 		if n := s.dev.prog.partOctets.Load(); slow.Cause() != nil || n > most {
@@ -425,8 +406,6 @@ func TestStallsAreForgotten(t *testing.T) {
 		w.mu.Lock()
 		n = max(cap(w.known), cap(w.fresh))
 		w.mu.Unlock()
-		if n > 4*stallsLeast {
-			t.Errorf("there is room for %d streams, and none", n)
-		}
+		testkit.Within(t, "streams for which there is room, with none", n, 0, 4*stallsLeast)
 	})
 }

@@ -103,9 +103,7 @@ func TestAtomicRequester(t *testing.T) {
 				} {
 					got := r.wantAtomic("a request", uint32(i+1))
 					want.ID = got.ID // it is ours to choose
-					if got != want {
-						t.Fatalf("request %d: %+v, want %+v", i, got, want)
-					}
+					testkit.Equal(t, fmt.Sprint("request ", i), got, want)
 					s.noWC("nothing before the response")
 					r.old(uint32(i+1), rdmap.AtomicResponse{ID: got.ID, Original: 0xa0a1a2a3a4a5a6a0 + uint64(i)})
 					op := provider.WCFetchAdd

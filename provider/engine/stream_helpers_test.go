@@ -327,9 +327,7 @@ func (s *side) spin(n int) {
 	wc := &s.wc
 	for n > 0 {
 		k, err := s.cq.Poll(wc[:min(n, len(wc))])
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.OK(s.t, err)
 		for i := range wc[:k] {
 			if wc[i].Status != provider.WCSuccess {
 				s.t.Fatalf("completion %+v, the connection: %v", wc[i], s.qp.Cause())

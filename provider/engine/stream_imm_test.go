@@ -227,13 +227,9 @@ func TestImmediateSolicited(t *testing.T) {
 			return c == s.cq
 		}
 		r.imm(false, 0)
-		if event() {
-			t.Error("an event for one that is not solicited")
-		}
+		testkit.Equal(t, "an event for one that is not solicited", event(), false)
 		r.imm(true, 0)
-		if !event() {
-			t.Error("no event for a solicited one")
-		}
+		testkit.Equal(t, "an event for a solicited one", event(), true)
 		for i := range 2 {
 			s.wantWC("both are there", provider.WC{WRID: uint64(i + 1), Opcode: provider.WCRecv, Flags: provider.WCWithImm})
 		}

@@ -167,11 +167,8 @@ func converse(s *side, r *raw) conversation {
 		}
 		dst.untouched(3, 151)
 		recv.untouched(0, 250)
-		for _, c := range append(recv.b[100:150:150], sink.b[100:150]...) {
-			if c != 0xa5 {
-				s.t.Fatal("a byte between two SGEs was written")
-			}
-		}
+		between := append(recv.b[100:150:150], sink.b[100:150]...)
+		testkit.Equal(s.t, "the bytes between two SGEs are as before", isFresh(between), true)
 	}}
 }
 
@@ -300,13 +297,9 @@ func TestTerminateSurvives(t *testing.T) {
 					testkit.OK(t, r.c.CloseWrite())
 				}
 				time.Sleep(2 * time.Second)
-				if resets.Load() {
-					t.Error("reset though there was time left")
-				}
+				testkit.Equal(t, "reset though there was time left", resets.Load(), false)
 				time.Sleep(2 * time.Second)
-				if resets.Load() == closes {
-					t.Errorf("reset %v in the end", resets.Load())
-				}
+				testkit.Equal(t, "reset in the end", resets.Load(), !closes)
 			})
 		})
 	}
@@ -437,9 +430,7 @@ func TestPeerClosesAndReadsNothing(t *testing.T) {
 		testkit.WantErr(t, "the end", s.wantDown("FIN"), io.EOF)
 		s.wantWC("the Send is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
 		time.Sleep(2 * time.Second)
-		if !resets.Load() {
-			t.Error("no reset")
-		}
+		testkit.Equal(t, "reset", resets.Load(), true)
 	})
 }
 
@@ -504,9 +495,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 		for _, q := range stuck {
 			begin := time.Now()
 			testkit.OK(t, q.Close())
-			if took := time.Since(begin); took > 0 {
-				t.Errorf("Close took %v", took)
-			}
+			testkit.Equal(t, "how long Close took", time.Since(begin), 0)
 		}
 		for range len(stuck) * wrs {
 			testkit.Equal(t, "the status", s.poll().Status, provider.WCWRFlushErr)
@@ -533,9 +522,7 @@ func TestReadsOfOnePeer(t *testing.T) {
 		}
 		q, bad := s.besides(network)
 		read(bad, ird, size)
-		if n := q.stream.Load().inbound.Len(); n != ird {
-			t.Errorf("%d requests of the peer wait, want %d", n, ird)
-		}
+		testkit.Equal(t, "requests of the peer that wait", q.stream.Load().inbound.Len(), ird)
 		read(good, ird, 4)
 		for range ird {
 			good.want("a response", rdmap.ReadResponseHeader(0, 0, true))

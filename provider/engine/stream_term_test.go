@@ -373,9 +373,7 @@ func TestPanicIsNoHang(t *testing.T) {
 			}()
 			select {
 			case p := <-got:
-				if p != "a fault in "+c.name {
-					t.Errorf("recovered %v", p)
-				}
+				testkit.Equal(t, "what is recovered", p, any("a fault in "+c.name))
 			case <-time.After(patience):
 				t.Fatal("Close hangs")
 			}

@@ -108,9 +108,7 @@ func TestUnwatchReasons(t *testing.T) {
 				step.do()
 				want = want&^step.gone | step.set
 				names = append(names, step.name)
-				if got := w.reads(st); got != (want == 0) {
-					t.Fatalf("%v: watched: %v", names, got)
-				}
+				testkit.Equal(t, fmt.Sprintf("%v: watched", names), w.reads(st), want == 0)
 			}
 			testkit.OK(t, st.unwatch(readStoring|readEnded, false))
 		}

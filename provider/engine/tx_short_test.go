@@ -379,16 +379,8 @@ func oddMessages(a, b *side, n int) {
 			wrs = append(wrs, wr)
 		}
 		a.send(wrs...)
-		for range k {
-			if wc := a.poll(); wc.Status != provider.WCSuccess {
-				a.t.Fatalf("completion %+v, cause %v", wc, a.qp.Cause())
-			}
-		}
-		for range sends {
-			if wc := b.poll(); wc.Status != provider.WCSuccess {
-				b.t.Fatalf("completion %+v, cause %v", wc, b.qp.Cause())
-			}
-		}
+		a.spin(k)
+		b.spin(sends)
 	}
 }
 
@@ -458,9 +450,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						st.resume()
 						st.tx.room.Store(true)
 						st.resume()
-						if performed() {
-							t.Error("the work was done after its flush")
-						}
+						testkit.Equal(t, "the work was done after its flush", performed(), false)
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
 							testkit.OK(t, s.modify(provider.QPReset))

@@ -302,12 +302,8 @@ func TestDribble(t *testing.T) {
 				s.dev.poller.Poll()
 			}
 		})
-		if per := got / octets; per > 1024 {
-			t.Errorf("%d bytes are allocated for each that comes, want at most 1024", per)
-		}
-		if have := st.keeps().part; have > len(fpdu) {
-			t.Errorf("%d bytes are kept for an FPDU of %d", have, len(fpdu))
-		}
+		testkit.Within(t, "bytes that are allocated for each that comes", got/octets, 0, 1024)
+		testkit.Within(t, "bytes that are kept for an FPDU", st.keeps().part, 0, len(fpdu))
 		testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
 		r.write(fpdu[20<<10+octets:])
 		for s.dev.poller.Poll() > 0 {
@@ -505,9 +501,7 @@ func TestTurnOfPolled(t *testing.T) {
 					before := st.sent()
 					s.dev.progress(s.cq)
 					moved := int(st.sent() - before)
-					if moved < tc.most*3/4 || moved > tc.most*5/4 {
-						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
-					}
+					testkit.Within(s.t, fmt.Sprint("sent by turn ", turn), moved, tc.most*3/4, tc.most*5/4)
 					r.drop()
 				}
 			})
@@ -536,9 +530,7 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 		for turn := range 2 {
 			before := st.sent()
 			s.dev.poller.Poll()
-			if moved := int(st.sent() - before); moved == 0 || moved > policy.BudgetLong*5/4 {
-				t.Errorf("turn %d has sent %d bytes, want about %d", turn, moved, policy.BudgetLong)
-			}
+			testkit.Within(t, fmt.Sprint("sent by turn ", turn), int(st.sent()-before), 1, policy.BudgetLong*5/4)
 			r.drop()
 		}
 	})

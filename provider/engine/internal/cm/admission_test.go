@@ -3,6 +3,8 @@ package cm
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestPeerGroups: which addresses count as one peer.
@@ -17,9 +19,7 @@ func TestPeerGroups(t *testing.T) {
 		"::1":                  "::1",
 		"::2":                  "::",
 	} {
-		if got := peerGroup(netip.MustParseAddr(a)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s belongs to %s, want %s", a, got, want)
-		}
+		testkit.Equal(t, a, peerGroup(netip.MustParseAddr(a)), netip.MustParseAddr(want))
 	}
 }
 

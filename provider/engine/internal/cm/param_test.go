@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -54,8 +55,7 @@ func TestRejectedDepths(t *testing.T) {
 		{mpa.RejectedError{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}, [2]int{0, 0}},
 	} {
 		e := failureEvent(&tc.r)
-		if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.want {
-			t.Errorf("%+v: %v, want %v", tc.r, got, tc.want)
-		}
+		got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}
+		testkit.Equal(t, "resources and depth", got, tc.want)
 	}
 }

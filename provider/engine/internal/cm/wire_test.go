@@ -33,15 +33,11 @@ func TestReadyWakes(t *testing.T) {
 		default:
 			t.Fatal("its goroutine was not woken")
 		}
-		if got := h.woke.Load(); got != n {
-			t.Errorf("after %d wake-ups the host has heard of %d", n, got)
-		}
+		testkit.Equal(t, "wake-ups of which the host has heard", h.woke.Load(), n)
 	}
 	w.release()
 	w.Ready(true, true)
-	if got := h.woke.Load(); got != 3 {
-		t.Error("a wire without a connection has woken its goroutine")
-	}
+	testkit.Equal(t, "wake-ups, with one without a connection", h.woke.Load(), 3)
 }
 
 // acceptingPoller watches for whatever it is told to.

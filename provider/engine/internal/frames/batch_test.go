@@ -85,12 +85,10 @@ func TestIdle(t *testing.T) {
 		"a run":    func(b *Batch) { b.run.size = 24 },
 	} {
 		b := newBatch()
-		if dirty(b); b.Idle() {
-			t.Errorf("a batch with %s is idle", what)
-		}
-		if b.Reset(); !b.Idle() {
-			t.Errorf("a batch with %s is not idle after Reset", what)
-		}
+		dirty(b)
+		testkit.Equal(t, what+": idle", b.Idle(), false)
+		b.Reset()
+		testkit.Equal(t, what+": idle after Reset", b.Idle(), true)
 		for i, s := range b.spans {
 			if s.Region != nil || s.Bytes != nil {
 				t.Errorf("a batch with %s: span %d is of %v after Reset", what, i, s.Region)

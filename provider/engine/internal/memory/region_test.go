@@ -35,9 +35,7 @@ func TestRegMRArguments(t *testing.T) {
 			m, err := p.RegMR(c.buf, c.access)
 			if c.want != 0 {
 				wantErr(t, err, c.want)
-				if m != nil {
-					t.Error("an MR beside the error")
-				}
+				testkit.Equal(t, "the MR beside the error", m, nil)
 				return
 			}
 			testkit.OK(t, err)
@@ -94,9 +92,7 @@ func TestMRSlice(t *testing.T) {
 		if ok != c.want || ok && uint64(len(b)) != c.n {
 			t.Errorf("%s: slice(base%+d, %d) = %d bytes, %v, want %v", c.name, int64(c.addr-base), c.n, len(b), ok, c.want)
 		}
-		if cap(b) != len(b) {
-			t.Errorf("%s: a slice of %d bytes can grow to %d", c.name, len(b), cap(b))
-		}
+		testkit.Equal(t, c.name+": how long the slice can grow", cap(b), len(b))
 	}
 }
 
@@ -127,12 +123,8 @@ func TestMRCloseWaits(t *testing.T) {
 			}
 			for range 2 {
 				synctest.Wait()
-				if closes.Load() != 0 {
-					t.Fatal("Close returned with a use in progress")
-				}
-				if enter() {
-					t.Error("a use began after Close")
-				}
+				testkit.Equal(t, "calls of Close that have returned during a use", closes.Load(), 0)
+				testkit.Equal(t, "a use began after Close", enter(), false)
 				leave()
 			}
 			synctest.Wait()

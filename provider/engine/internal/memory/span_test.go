@@ -43,9 +43,7 @@ func TestResolveLocal(t *testing.T) {
 		{"length 0 names nothing", provider.AccessLocalWrite, []provider.SGE{{Addr: 17, LKey: 1}, sge(foreign, 500, 0), sge(rw, 3, 1)}, true},
 	} {
 		spans, got := p.Resolve(c.sges, c.need, make([]Span, 0, 4))
-		if got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
+		testkit.Equal(t, c.name, got, c.want)
 		if !got {
 			continue
 		}
@@ -57,9 +55,7 @@ func TestResolveLocal(t *testing.T) {
 		for _, s := range spans {
 			n -= uint64(len(s.Bytes))
 		}
-		if n != 0 {
-			t.Errorf("%s: %d bytes too few", c.name, int64(n))
-		}
+		testkit.Equal(t, c.name+": bytes too few", n, 0)
 	}
 	for _, m := range []*Region{rw, ro, foreign} {
 		if n, _ := m.Uses(); n != 0 {
@@ -146,9 +142,7 @@ type access struct {
 func checkAccess(t *testing.T, all []access) {
 	t.Helper()
 	check := func(c *access, how string, m *Region, b []byte, err, want error) {
-		if err != want {
-			t.Errorf("%s, %s: error %v, want %v", c.name, how, err, want)
-		}
+		testkit.Equal(t, c.name+", "+how, err, want)
 		if (m != nil) != (want == nil && c.n > 0) || len(b) != 0 && len(b) != c.n {
 			t.Errorf("%s, %s: region %v, %d bytes", c.name, how, m != nil, len(b))
 		}

@@ -85,9 +85,7 @@ func TestBindChecks(t *testing.T) {
 		for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
 			w := testMW(t, p, typ)
 			before := w.view.stag
-			if err := w.bind(q, incRKey(before), c.o); err != c.want {
-				t.Errorf("%s, %v: %v, want %v", c.name, typ, err, c.want)
-			}
+			testkit.Equal(t, c.name+", "+typ.String(), w.bind(q, incRKey(before), c.o), c.want)
 			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) ||
 				bound == w.view.remote.IsShut() {
 				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound,
@@ -98,19 +96,13 @@ func TestBindChecks(t *testing.T) {
 	}
 	testkit.OK(t, window.Close())
 	for _, m := range []*Region{rw, ro, plain, foreign} {
-		if m.windows.Held() {
-			t.Errorf("%s thinks that a window is bound to it", m.name())
-		}
+		testkit.Equal(t, m.name()+" thinks that a window is bound to it", m.windows.Held(), false)
 	}
 	w := testMW(t, p, provider.MWType2)
 	testkit.OK(t, w.bind(q, 7, part(rw, 0, 10, read)))
-	if err := w.bind(q, 8, part(rw, 0, 20, read)); err != errWindowBound {
-		t.Errorf("a window of type 2 bound twice: %v", err)
-	}
+	testkit.Equal[error](t, "bound twice", w.bind(q, 8, part(rw, 0, 20, read)), errWindowBound)
 	testkit.OK(t, w.Close())
-	if err := w.bind(q, 9, part(rw, 0, 10, read)); err != errWindowClosed {
-		t.Errorf("a closed window: %v", err)
-	}
+	testkit.Equal[error](t, "closed", w.bind(q, 9, part(rw, 0, 10, read)), errWindowClosed)
 }
 
 // TestWindowAccess makes each check of what a peer names through a window fail by
@@ -167,9 +159,7 @@ func TestWindowAccess(t *testing.T) {
 	})
 	w, b, err := q.WriteTarget(zero.RKey(), 19, 1)
 	testkit.OK(t, err)
-	if &b[0] != &m.buf[59] {
-		t.Error("the last byte of the window is not byte 59 of the region")
-	}
+	testkit.Equal(t, "the last byte of the window", &b[0], &m.buf[59])
 	w.ReleaseRemote()
 }
 
@@ -247,17 +237,12 @@ func TestInvalidations(t *testing.T) {
 		{"zero", q, func() uint32 { return 0 }, cannot, cannot},
 	} {
 		setup()
-		if err := c.q.InvalidateLocal(c.stag()); err != locals[c.local] {
-			t.Errorf("%s, by us: %v, want %v", c.name, err, locals[c.local])
-		}
+		testkit.Equal(t, c.name+", by us", c.q.InvalidateLocal(c.stag()), locals[c.local])
 		setup()
-		if err := c.q.Invalidate(c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
-			t.Errorf("%s, by the peer: %v, want %v", c.name, err, refusals[c.remote])
-		}
+		err := c.q.Invalidate(c.stag())
+		testkit.Equal(t, c.name+", by the peer", fmt.Sprint(err), fmt.Sprint(refusals[c.remote]))
 	}
-	if err := q.Invalidate(plain.stag); err != rdmap.ErrCannotInvalidate {
-		t.Errorf("region, twice by the peer: %v", err)
-	}
+	testkit.Equal[error](t, "region, twice", q.Invalidate(plain.stag), rdmap.ErrCannotInvalidate)
 	if !plain.acquire() {
 		t.Fatal("we can't use what the peer has invalidated")
 	}

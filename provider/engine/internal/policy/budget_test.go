@@ -3,6 +3,8 @@ package policy
 import (
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestReadLimit: whatever is left of a budget, a read takes the rest of an FPDU and the next
@@ -95,18 +97,14 @@ func TestBatch(t *testing.T) {
 		play(b, 4, row, row)
 		b.Took(1, true)
 	}
-	if want := (WholeBatches + 2) * (1 + 9 + 81 + 729 + 6561); plays != want {
-		t.Errorf("%d plays, want %d", plays, want)
-	}
+	testkit.Equal(t, "plays", plays, (WholeBatches+2)*(1+9+81+729+6561))
 }
 
 // TestBudgets: whatever others do, a budget is bounded, and a stream that has one can go on. One of
 // several polled streams has less than a sole one.
 func TestBudgets(t *testing.T) {
 	for n, want := range []int{BudgetOne, BudgetSole, BudgetOne, BudgetOne} {
-		if got := BudgetOfPoll(n); got != want {
-			t.Errorf("the budget of one of %d streams is %d, want %d", n, got, want)
-		}
+		testkit.Equal(t, "the budget of a stream", BudgetOfPoll(n), want)
 	}
 	for n := 1; n <= WholeBatches; n++ {
 		if budget := BudgetOfShort(n); budget <= 0 || budget > BudgetOne || (n-1)*budget > BudgetAllShort {
@@ -143,9 +141,8 @@ func TestLeased(t *testing.T) {
 		{time.Hour, time.Hour + LeaseTime, false},
 		{time.Hour, time.Hour - 1, true}, // the Poll began after now was asked for
 	} {
-		if got := Leased(c.polled, c.now); got != c.want {
-			t.Errorf("polled %v, now %v: %v", c.polled, c.now, got)
-		}
+		what := "polled " + c.polled.String() + ", now " + c.now.String()
+		testkit.Equal(t, what, Leased(c.polled, c.now), c.want)
 	}
 }
 
@@ -155,8 +152,6 @@ func TestPolls(t *testing.T) {
 		0: 1, 1: 1, BudgetLong/SomeMost - 1: 1, BudgetLong / SomeMost: 2, BudgetLong: SomeMost + 1,
 		4 * BudgetLong: 4*SomeMost + 1,
 	} {
-		if got := Polls(moved); got != want {
-			t.Errorf("%d bytes: %d, want %d", moved, got, want)
-		}
+		testkit.Equal(t, "polls for the bytes that have moved", Polls(moved), want)
 	}
 }

@@ -121,9 +121,7 @@ func TestRun(t *testing.T) {
 			{"empty once", once, 10 * us, true}, {"empty once, at the end", once, RunTime + 1, false},
 			{"empty twice", twice, 0, false}, {"empty for the third time", twice.Found(), 0, false},
 		} {
-			if got := tc.r.In(epoch + tc.after); got != tc.in {
-				t.Errorf("%s: in a run %t", tc.name, got)
-			}
+			testkit.Equal(t, tc.name+": in a run", tc.r.In(epoch+tc.after), tc.in)
 		}
 		if Took(epoch).Found().In(epoch) != true || Took(epoch) != r {
 			t.Error("completions do not begin a run anew")
@@ -183,13 +181,9 @@ func TestLate(t *testing.T) {
 func TestClock(t *testing.T) {
 	p := &program{t: t}
 	p.play("!!!")
-	if p.asked != 0 {
-		t.Errorf("the clock was asked %d times for posts that do not wait", p.asked)
-	}
+	testkit.Equal(t, "times that the clock was asked for posts that do not wait", p.asked, 0)
 	p.play("+64 t F" + strings.Repeat("n", 62))
-	if p.asked != 6 {
-		t.Errorf("the clock was asked %d times for 63 posts that wait, want 6", p.asked)
-	}
+	testkit.Equal(t, "times that the clock was asked for 63 posts that wait", p.asked, 6)
 }
 
 // TestEveryProgram plays all short programs: whatever they do, a post that leaves later than in its
@@ -229,7 +223,5 @@ func TestEveryProgram(t *testing.T) {
 		play(p, left-1)
 	}
 	play(program{t: t, now: time.Hour}, steps)
-	if want := 1679616; plays != want { // six acts, eight times
-		t.Errorf("%d programs, want %d", plays, want)
-	}
+	testkit.Equal(t, "programs", plays, 1679616) // six acts, eight times
 }

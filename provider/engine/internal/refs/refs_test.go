@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestCount: an object with dependants can't be closed, and one that is closed gets no more.
@@ -75,7 +77,5 @@ func TestLimit(t *testing.T) {
 		t.Errorf("one too many: %v, %d are counted", err, l.Len())
 	}
 	l.Give()
-	if err := l.Take(); err != nil {
-		t.Errorf("one more after another has gone: %v", err)
-	}
+	testkit.OK(t, l.Take())
 }

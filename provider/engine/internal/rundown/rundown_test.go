@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // TestGate: a gate that is shut admits nothing until it is opened.
@@ -42,9 +44,7 @@ func TestShutWaits(t *testing.T) {
 			})
 			all.Go(func() {
 				g.Shut()
-				if n := inside.Load(); n != 0 {
-					t.Errorf("%d uses after Shut", n)
-				}
+				testkit.Equal(t, "uses after Shut", inside.Load(), 0)
 			})
 		}
 		all.Wait()

@@ -5,6 +5,8 @@ package sched
 import (
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 type (
@@ -72,9 +74,7 @@ func (n *note) post() {
 func TestSearchFindsLostWakeUp(t *testing.T) {
 	lost := func(c Chooser, faulty bool) bool {
 		n := &note{faulty: faulty}
-		if err := Run(c, n.post, n.post, n.post); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Run(c, n.post, n.post, n.post))
 		return n.done != 3
 	}
 	schedules := func(faulty bool) (n int, found string) {
@@ -118,18 +118,14 @@ func TestSearchCountsSchedules(t *testing.T) {
 	two := func() { b.Store(true); b.Store(true) }
 	seen := map[string]bool{}
 	search(9, func(s *Search) bool {
-		if err := Run(s, two, two); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Run(s, two, two))
 		if seen[s.String()] {
 			t.Fatalf("schedule %s twice", s)
 		}
 		seen[s.String()] = true
 		return true
 	})
-	if len(seen) != 20 { // 6 over 3
-		t.Errorf("%d schedules, want 20", len(seen))
-	}
+	testkit.Equal(t, "schedules", len(seen), 20) // 6 over 3
 }
 
 type lockNested struct {
@@ -190,9 +186,7 @@ func TestLockOrder(t *testing.T) {
 		c.Unlock()
 		b.Unlock()
 		a.Unlock()
-		if !b.TryLock() {
-			t.Error("TryLock of a lock that nobody holds reports false")
-		}
+		testkit.Equal(t, "TryLock of a lock that nobody holds", b.TryLock(), true)
 		c.Lock()
 		b.Unlock()
 		c.Unlock()
@@ -206,9 +200,7 @@ func TestLockOrder(t *testing.T) {
 	}
 	for _, f := range []func(){inOrder, tried} {
 		f()
-		if err := Run(&Search{}, f); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, Run(&Search{}, f))
 	}
 	reverse := func() { b.Lock(); defer b.Unlock(); a.Lock() }
 	const want = "order of locks"
@@ -244,9 +236,7 @@ func TestAssertHeld(t *testing.T) {
 		AssertHeld[lockA](&a)
 	}
 	held()
-	if err := Run(&Search{}, held); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, Run(&Search{}, held))
 	const want = "the caller does not hold lockA"
 	again := func() { AssertHeld[lockA](&a) }
 	panics(t, want, again)
@@ -272,12 +262,8 @@ func TestYield(t *testing.T) {
 	}
 	c.Lock()
 	c.Unlock()
-	if n != 5 {
-		t.Errorf("%d steps, want 5", n)
-	}
+	testkit.Equal(t, "steps", n, 5)
 	Yield(nil)
 	flag.Load()
-	if n != 5 {
-		t.Error("a step after Yield(nil)")
-	}
+	testkit.Equal(t, "steps after Yield(nil)", n, 5)
 }
