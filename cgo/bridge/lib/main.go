@@ -126,10 +126,13 @@ func (p *process) start(setting C.govs_setting) error {
 	}
 	transport.TrackDescriptors(p.Own)
 	vctx, err := ibverbs.Open(s.provider(), "")
-	if err != nil {
-		return err
+	if err == nil {
+		if err = p.ownRuntime(); err != nil {
+			_ = vctx.Close()
+		}
 	}
-	if err := p.ownRuntime(); err != nil {
+	if err != nil { // the netpoller has started all the same, and now there may be descriptors for this
+		_ = p.ownRuntime()
 		return err
 	}
 	p.bridge, p.record = bridge.New(vctx, p, s.bridge()), s.recorder()
