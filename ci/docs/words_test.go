@@ -2,6 +2,7 @@ package docs
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,6 +37,48 @@ func TestWordsInDocuments(t *testing.T) {
 		}
 	}
 }
+
+// TestWordsInComments checks comments in Go for avoided phrases, and for functions that are defined
+// as another function of their folder for something.
+func TestWordsInComments(t *testing.T) {
+	texts, functions := map[string]string{}, map[[2]string]bool{}
+	walkGo(t, func(path string) {
+		texts[path] = document(t, path)
+		for _, m := range funcName.FindAllStringSubmatch(texts[path], -1) {
+			functions[[2]string{filepath.Dir(path), m[1]}] = true
+		}
+	})
+	blocks := 0
+	for path, text := range texts {
+		for _, m := range definition.FindAllStringSubmatch(text, -1) {
+			if m[1] == m[3] && m[2] != "called" && functions[[2]string{filepath.Dir(path), m[2]}] {
+				t.Errorf("%s: \"%s is %s\": say what it does", path, m[1], m[2])
+			}
+		}
+		for _, block := range commentBlock.FindAllString(text, -1) {
+			blocks++
+			plain := strings.Join(strings.Fields(strings.ReplaceAll(block, "//", "")), " ")
+			if m := avoidedInComments.FindString(plain); m != "" {
+				t.Errorf("%s: %q is avoided", path, m)
+			}
+		}
+	}
+	if blocks < 5000 {
+		t.Errorf("only %d comments were found", blocks)
+	}
+}
+
+var (
+	funcName     = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?(\w+)`)
+	commentBlock = regexp.MustCompile(`(?m)(?:^[\t ]*// [^\n]*\n)+`)
+	definition   = regexp.MustCompile(`(?m)^// (\w+) is (?:\w+\.)?(\w+) (?:as|for|of|that|with|without) [^\n]*\n` +
+		`(?://[^\n]*\n)*func (?:\([^)]*\) )?(\w+)`)
+
+	// Verbs of avoided that are often nouns are left out, as in "has a copy".
+	avoidedInComments = regexp.MustCompile(`(?i)\b(in place of|for ever|also if|now and then|` +
+		`(has|have|had|having) (the|an?|it|them|each|its|their|[a-z]+'s) (\S+ )?` +
+		`(ask|be|begin|close|connect|do|listen|stop|take|wait))\b`)
+)
 
 // TestMistakes: mistakes finds each kind of mistake, and nothing that only looks like one.
 func TestMistakes(t *testing.T) {

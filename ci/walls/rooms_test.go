@@ -203,7 +203,7 @@ func (r *rooms) fields(name string) int {
 	return r.pkg.Scope().Lookup(name).Type().Underlying().(*types.Struct).NumFields()
 }
 
-// sizes is size for the engine and its internal packages together.
+// sizes counts as size does, over the engine and its internal packages together.
 func sizes(t *testing.T, tests bool) (files, lines, code int) {
 	t.Helper()
 	dirs := []string{engine}

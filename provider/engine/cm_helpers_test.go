@@ -69,7 +69,7 @@ func onTCP(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 	}
 }
 
-// inMemory is onNetworks for tests that need time of their own.
+// inMemory runs a test over the networks in memory, each in a bubble with time of its own.
 func inMemory(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 	for name, memOpts := range map[string]memnet.Options{
 		"memory":           {},
@@ -282,7 +282,7 @@ func (w *cmWorld) established() (client, server *cm.ID) {
 	return w.acceptedOn(w.server.listen())
 }
 
-// acceptedOn is established with a listener that is there.
+// acceptedOn makes a connection to the listener l.
 func (w *cmWorld) acceptedOn(l *cm.ID) (client, server *cm.ID) {
 	w.t.Helper()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
@@ -319,7 +319,7 @@ func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
 	return w.dialRawFrom(netip.Addr{}, dst)
 }
 
-// dialRawFrom is dialRaw of a peer with this address.
+// dialRawFrom connects from src to dst and says nothing.
 func (w *cmWorld) dialRawFrom(src netip.Addr, dst netip.AddrPort) *rawPeer {
 	w.t.Helper()
 	return w.raw(testkit.Must(w.net.Dial(w.t.Context(), netip.AddrPortFrom(src, 0), dst))(w.t))

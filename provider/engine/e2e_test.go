@@ -284,7 +284,7 @@ func (e *e2eEnd) collect(ctx context.Context, c *cq, n int) ([]provider.WC, erro
 	}
 }
 
-// one is wait for a single completion, which must be want.
+// one waits for the next completion of c, which must be want.
 func (e *e2eEnd) one(c *cq, want provider.WC) {
 	e.t.Helper()
 	want.QPN = e.q.qpn

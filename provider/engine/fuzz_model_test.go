@@ -249,7 +249,7 @@ func unframe(b []byte, pos uint64, markers bool) (f frame) {
 	return f
 }
 
-// unframePlain is unframe without markers. The ULPDU is a part of b.
+// unframePlain parses an FPDU without markers. The ULPDU is a part of b.
 func unframePlain(b []byte) (f frame) {
 	if len(b) < 2 {
 		f.length = -1

@@ -51,7 +51,7 @@ func (p interruptiblePoller) WantWrite(c transport.Conn, on bool) error {
 	return p.Poller.WantWrite(plainConn(c), on)
 }
 
-// interrupt has before called before each write of the side's stream.
+// interrupt calls before at the beginning of each write of the side's stream.
 func (s *side) interrupt(before func()) { s.interruptWith(before, nil) }
 
 func (s *side) interruptWith(before func(), fails func() error) {

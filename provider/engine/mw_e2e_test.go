@@ -84,7 +84,7 @@ func TestWindowE2E(t *testing.T) {
 				octetsOf(dst.Region)[:n], old)
 			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.Region, off, n)},
 				RemoteAddr: at, RKey: key})
-			// The window or region goes in turn by the peer's Send and by us.
+			// The peer's Send and this end invalidate the window or region in turn.
 			if round%2 == 0 && round%3 != 0 {
 				a.recv(3)
 				b.send(provider.SendWR{WRID: 4, Opcode: provider.WRSendWithInv, Flags: signaled, InvalidateRKey: key})

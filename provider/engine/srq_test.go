@@ -191,7 +191,7 @@ func srqStory(t *testing.T, peers int, script func(t *testing.T, s *side, r *srq
 	})
 }
 
-// wcOf is wantWC for another QP of the side.
+// wcOf waits for a completion of q, any QP of the side, and compares what matters in it.
 func (s *side) wcOf(what string, q *qp, want provider.WC) {
 	s.t.Helper()
 	want.QPN = q.qpn

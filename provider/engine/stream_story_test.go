@@ -441,7 +441,7 @@ func (s *side) besides(network *memnet.Network) (*qp, *raw) {
 	return s.besidesAt(network, memAddr)
 }
 
-// besidesAt is besides with a peer that has another address.
+// besidesAt connects one more QP to a scripted peer with the address addr.
 func (s *side) besidesAt(network *memnet.Network, addr string) (*qp, *raw) {
 	s.t.Helper()
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})

@@ -245,7 +245,7 @@ func (r *right) usable(d *domain, need provider.Access) int {
 	return 1
 }
 
-// reachable is usable for the peer of q.
+// reachable reports, as usable does for our work, whether an access of q's peer succeeds.
 func (r *right) reachable(q *queuePair, need provider.Access) int {
 	switch {
 	case r.state == dead, r.shut, r.pd != q.pd, r.access&need != need, r.qp != nil && r.qp != q:

@@ -282,7 +282,7 @@ func spanTotal(spans []*extent) int {
 	return n
 }
 
-// piece finds n bytes for an SGE of a process. Now and then they can't be used.
+// piece finds n bytes for an SGE of a process. Occasionally they can't be used.
 func (w *world) piece(
 	p *proc, pd *domain, n int, need provider.Access, word bool,
 ) (s extent, sge provider.SGE, r *right, ok bool) {

@@ -280,8 +280,8 @@ func (r *run) received(rc *receipt, wc *ibverbs.WC) {
 	r.placed(rc.from.l, rc.from.id)
 }
 
-// idleQueue has the run wait when a poll found nothing: in the simulated network
-// until something moves.
+// pause waits after a poll that found nothing. In the simulated network it ends when something
+// moves.
 func (r *run) pause() { time.Sleep(50 * time.Microsecond) }
 
 // until polls everything until done says so.

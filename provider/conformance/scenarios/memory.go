@@ -76,7 +76,7 @@ const (
 	memoryOff  = 5000 // of what is written: beyond the first page
 )
 
-// chosen is addressed with ibv_reg_mr_iova.
+// chosen calls addressed with ibv_reg_mr_iova as the registration.
 func chosen(r *conformance.VerbsRun, iova uint64) {
 	addressed(r, iova, func(pd *ibverbs.PD, b []byte) (*ibverbs.MR, error) { return pd.RegMRIova(b, iova, everyRight) })
 }

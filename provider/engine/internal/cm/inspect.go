@@ -93,13 +93,13 @@ func ReplaceBinding(id *ID, by func(transport.Binding) transport.Binding) {
 	id.binding = by(id.binding)
 }
 
-// AcceptLater is Accept without the wait until the Reply is sent.
+// AcceptLater begins an Accept, and does not wait until the Reply is sent.
 func AcceptLater(id *ID, param provider.ConnParam) error {
 	_, err := id.beginAccept(param)
 	return err
 }
 
-// RejectLater is Reject without the wait until the Reply is sent.
+// RejectLater begins a Reject, and does not wait until the Reply is sent.
 func RejectLater(id *ID, private []byte) error {
 	_, err := id.beginReject(private)
 	return err

@@ -4,24 +4,24 @@
 
 package crc32c
 
-// updateAVX512 is Update for CPUs with AVX-512 F, BW and VL, VPCLMULQDQ, BMI2 and SSE4.2.
+// updateAVX512 extends crc by p. It needs AVX-512 F, BW and VL, VPCLMULQDQ, BMI2 and SSE4.2.
 //
 //go:noescape
 func updateAVX512(crc uint32, p []byte) uint32
 
-// copyAVX512 is Copy for CPUs with AVX-512 F, BW and VL, VPCLMULQDQ, BMI2 and SSE4.2.
-// It relies on len(dst) >= len(src).
+// copyAVX512 copies src to dst and extends crc by src. It relies on len(dst) >= len(src).
+// It needs AVX-512 F, BW and VL, VPCLMULQDQ, BMI2 and SSE4.2.
 //
 //go:noescape
 func copyAVX512(crc uint32, dst []byte, src []byte) uint32
 
-// updateAVX2 is Update for CPUs with AVX2, VPCLMULQDQ, BMI2 and SSE4.2.
+// updateAVX2 extends crc by p. It needs AVX2, VPCLMULQDQ, BMI2 and SSE4.2.
 //
 //go:noescape
 func updateAVX2(crc uint32, p []byte) uint32
 
-// copyAVX2 is Copy for CPUs with AVX2, VPCLMULQDQ, BMI2 and SSE4.2.
-// It relies on len(dst) >= len(src).
+// copyAVX2 copies src to dst and extends crc by src. It relies on len(dst) >= len(src).
+// It needs AVX2, VPCLMULQDQ, BMI2 and SSE4.2.
 //
 //go:noescape
 func copyAVX2(crc uint32, dst []byte, src []byte) uint32

@@ -17,12 +17,13 @@ func main() {
 	tables := newTables()
 	for _, v := range []vector{zmm, ymm} {
 		TEXT("update"+v.name, NOSPLIT|NOFRAME, "func(crc uint32, p []byte) uint32")
-		Doc(fmt.Sprintf("update%s is Update for CPUs with %s.", v.name, v.needs))
+		Doc(fmt.Sprintf("update%s extends crc by p. It needs %s.", v.name, v.needs))
 		Pragma("noescape")
 		emit(v, tables, false)
 
 		TEXT("copy"+v.name, NOSPLIT|NOFRAME, "func(crc uint32, dst, src []byte) uint32")
-		Doc(fmt.Sprintf("copy%s is Copy for CPUs with %s.", v.name, v.needs), "It relies on len(dst) >= len(src).")
+		Doc(fmt.Sprintf("copy%s copies src to dst and extends crc by src. It relies on len(dst) >= len(src).", v.name),
+			fmt.Sprintf("It needs %s.", v.needs))
 		Pragma("noescape")
 		emit(v, tables, true)
 	}
