@@ -2,9 +2,11 @@ package rdmacm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
 )
@@ -29,7 +31,8 @@ type AddrInfoHints struct {
 // addresses in IPv6 form ("[::ffff:192.0.2.1]:7471") are returned as IPv4.
 //
 // The error is an [*ibverbs.Error] that names address. It contains a [*net.DNSError] for a name
-// that cannot be resolved, and a [net.UnknownNetworkError] for an unknown Network.
+// that cannot be resolved, a [net.UnknownNetworkError] for an unknown Network, and EINVAL for an
+// address of another form.
 func GetAddrInfo(ctx context.Context, address string, hints *AddrInfoHints) ([]netip.AddrPort, error) {
 	if hints == nil {
 		hints = &AddrInfoHints{}
@@ -90,12 +93,17 @@ func loopbackLike(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// unsplit adds advice for IPv6 addresses to err, which says why address is not "host:port".
+// unsplit says why address is not "host:port", from the error of net.SplitHostPort, and how to
+// write it.
 func unsplit(address string, err error) error {
-	if addr, parsed := netip.ParseAddr(address); parsed == nil && addr.Is6() {
-		return fmt.Errorf("%w; an IPv6 address before a port needs brackets, as in [::1]:7471", err)
+	why := err.Error()
+	if e, ok := errors.AsType[*net.AddrError](err); ok {
+		why = e.Err // without the address, which nameError adds
 	}
-	return err
+	if addr, parsed := netip.ParseAddr(address); parsed == nil && addr.Is6() {
+		return fmt.Errorf("%s; an IPv6 address before a port needs brackets, as in [::1]:7471: %w", why, syscall.EINVAL)
+	}
+	return fmt.Errorf("%s; write host:port, or :port for this host: %w", why, syscall.EINVAL)
 }
 
 // addrsOf returns the addresses of host with their zones, which Resolver.LookupNetIP drops.
