@@ -96,14 +96,15 @@ func (v *vector) fields() string {
 			`"TO":"0x%016x","Data":"0x%016x","Mask":"0x%016x","CompareData":"0x%016x","CompareMask":"0x%016x"}`,
 			a.Reserved, uint8(a.Op), a.ID, a.STag, a.TO, a.Data, a.Mask, a.Compare, a.CompareMask)
 	case f.Original != nil:
-		body = fmt.Sprintf(`"AtomicResponse":{"RequestID":"0x%08x","Original":"0x%016x"}`, f.Original.ID, f.Original.Original)
+		body = fmt.Sprintf(`"AtomicResponse":{"RequestID":"0x%08x","Original":"0x%016x"}`,
+			f.Original.ID, f.Original.Original)
 	}
 	h := ""
 	if !f.HeaderCut {
 		h = header(&f.Header) + ","
 	}
-	return fmt.Sprintf(`{"Markers":[%s],"ULPDU_Length":%d,%s%s,"Pad":"%x","CRC":"%x"}`, strings.Join(markers, ","), n, h,
-		body, plain[mpa.HeaderLen+n:len(plain)-mpa.CRCLen], plain[len(plain)-mpa.CRCLen:])
+	return fmt.Sprintf(`{"Markers":[%s],"ULPDU_Length":%d,%s%s,"Pad":"%x","CRC":"%x"}`,
+		strings.Join(markers, ","), n, h, body, plain[mpa.HeaderLen+n:len(plain)-mpa.CRCLen], plain[len(plain)-mpa.CRCLen:])
 }
 
 // unmarked returns the octets without Markers, and where the Markers were.

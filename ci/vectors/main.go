@@ -1,9 +1,9 @@
 // Command vectors makes docs/vectors.json: frames of MPA, DDP and RDMAP in hexadecimal with their
 // fields, for tests of other implementations. docs/vectors.md describes the file.
 //
-// Octets come from captures of siw, from RFCs, or else from the layers' encoders. The layers decode
-// all of them into fields. The tests encode the fields again, and compare them with what tshark
-// sees in the same octets.
+// Octets come from captures of siw, from RFCs, or from list.txt, where they are typed; the layers
+// add length, Markers, pad and CRC to the latter. The layers decode all of them into fields. The
+// tests encode the fields again, and compare them with what tshark sees in the same octets.
 //
 // Usage: go run ./ci/vectors [root]
 package main

@@ -112,7 +112,8 @@ func workloadHelp(op load.Op, tcp bool) string {
 		others, options = "tcp-bw or tcp-lat", "--cong, --cpu and --procs"
 	}
 	text := `The client decides the workload, so give its options to the client only. A server serves whatever its client asks for, if that is ` + others +
-		`, whichever subcommand started it. Each end has its own options of the device and the process: ` + options + `. ` +
+		`, whichever subcommand started it. Each end has its own options of the device and the ` +
+		`process: ` + options + `. ` +
 		`The server and the client, for instance:
 
     ` + name + ` perf ` + string(op) + ` --listen 192.0.2.1:7175

@@ -37,7 +37,7 @@ type runCmd struct {
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default. Default with an agent on another host: the one with this side's address." default:"lo" placeholder:"NETDEV"`
 	Peer       string     `help:"Run between this host and the agent at this address (govs-verbs-test agent). Its providers are called engine@peer, kernel@peer and bridge@peer." placeholder:"HOST:PORT"`
-	PeerAddr   netip.Addr `help:"Address of the agent's side. Default: that of the interface under its kernel device, otherwise that of --peer." placeholder:"ADDR"`
+	PeerAddr   netip.Addr `help:"Address of the agent's side. Default: the address of the interface under its kernel device, otherwise --peer." placeholder:"ADDR"`
 	SecretFile string     `help:"File with the secret that the agent was started with. Default: GOVS_AGENT_SECRET of the environment. None is needed on a loopback address." placeholder:"FILE" type:"path"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default: the profile's, or 1." default:"1" placeholder:"FACTOR"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
@@ -56,7 +56,8 @@ var providerNames = []string{"engine", "kernel", bridgeName}
 
 // Help implements kong's HelpProvider.
 func (*runCmd) Help() string {
-	return `Without --matrix one pairing is run, or with --peer the three of engine and engine@peer. Scenarios with a scripted peer are run against each provider of the pairing.
+	return `Without --matrix one pairing is run, or with --peer the three of engine and ` +
+		`engine@peer. Scenarios with a scripted peer are run against each provider of the pairing.
 
 In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as ` +
 		`in the log of a CI job, there is one line for each area, such as send or mpa; ` +
@@ -71,7 +72,8 @@ With --target the scripted peer connects to a program of any iWARP stack on any 
 		`other side, such as a registered region or a connection from there; list --json prints ` +
 		`what each needs. An agent (--peer) runs all of these. See docs/two-hosts.md.
 
-The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a kernel module. ` +
+The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. ` +
+		`It needs neither siw nor a kernel module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.
 
 The kernel's side needs an iWARP device: siw, on an interface with an address (` + name + ` link add siw0 --netdev NETDEV). ` +
