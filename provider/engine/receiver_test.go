@@ -454,7 +454,9 @@ func TestIdleMemory(t *testing.T) {
 		t.Errorf("%d bytes per idle QP", per)
 	}
 	t.Logf("%d bytes per idle QP, its stream included, its socket not", per)
-	testkit.Equal(t, "goroutines", runtime.NumGoroutine(), goroutines)
+	if more := runtime.NumGoroutine() - goroutines; more > n/10 {
+		t.Errorf("%d idle QPs have %d goroutines", n, more)
+	}
 	for _, q := range qps {
 		q.stream.Store(nil)
 		testkit.OK(t, q.Close())
