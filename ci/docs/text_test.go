@@ -10,11 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// documents returns README.md, SECURITY.md and the files of docs and kernel-notes.
+// documents returns README.md, SECURITY.md and the files of docs, kernel-notes and
+// kernel-notes/upstream.
 func documents(t *testing.T) []string {
 	t.Helper()
 	names := []string{"README.md", "SECURITY.md"}
-	for _, folder := range []string{"docs", "kernel-notes"} {
+	for _, folder := range []string{"docs", "kernel-notes", upstream} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.md"))
 		if err != nil || len(files) < 4 {
 			t.Fatalf("%s has %d documents: %v", folder, len(files), err)
@@ -250,5 +251,73 @@ func TestKernelNotes(t *testing.T) {
 				t.Errorf("%s: no label %q", file, label)
 			}
 		}
+	}
+}
+
+// upstream has reports for the maintainers of what kernel-notes describes.
+const upstream = "kernel-notes/upstream"
+
+var (
+	severities   = []string{"critical", "high", "medium", "low"}
+	reportLabels = []string{"Where", "Since", "What happens", "Evidence", "Effect", "Mend", "Test"}
+	reportHead   = regexp.MustCompile(`\A.+\n\n\*(\w+)\..* Report (privately|to [^*]+)\.\*\n`)
+	reportLabel  = regexp.MustCompile(`(?m)^\*\*([\w ]+)\.\*\*`)
+	recipe       = regexp.MustCompile("(?m)^    \\S|^```|\\b[0-9a-f]{2}( [0-9a-f]{2})+\\b")
+)
+
+// TestUpstreamReports checks that each note has a report or a reason for having none, that the
+// README lists the reports by severity, that reports have their labels in one order, and that
+// private ones show no bytes and no commands.
+func TestUpstreamReports(t *testing.T) {
+	readme := document(t, upstream+"/README.md")
+	last, rows := 0, 0
+	for _, cells := range tableRows(readme) {
+		name, isReport := strings.CutPrefix(cells[0], "[")
+		if !isReport {
+			continue
+		}
+		rows++
+		name, link, _ := strings.Cut(name, "](")
+		files := strings.Split(strings.TrimSuffix(link, ")"), "#")
+		severity := slices.Index(severities, cells[1])
+		if severity < last {
+			t.Errorf("%s: severity %q is unknown, or follows a lower one", name, cells[1])
+		}
+		last = severity
+		text := strings.TrimSpace(section(t, document(t, upstream+"/"+files[0]), "## "+name))
+		head := reportHead.FindStringSubmatch(text)
+		if head == nil || !strings.EqualFold(head[1], cells[1]) {
+			t.Errorf("%s: no title and line like *Low. Whom. Report to the list.* with the severity %s", name, cells[1])
+			continue
+		}
+		private := head[2] == "privately"
+		if private != (cells[5] == "private") || private != (files[0] == "private.md") {
+			t.Errorf("%s: the README, the report and its file differ on whether to report it privately", name)
+		}
+		if m := recipe.FindString(text); private && m != "" {
+			t.Errorf("%s: a private report has no recipe, such as %q", name, m)
+		}
+		var labels []string
+		for _, m := range reportLabel.FindAllStringSubmatch(text, -1) {
+			labels = append(labels, m[1])
+		}
+		if !slices.Equal(labels, reportLabels) {
+			t.Errorf("%s: labels %q, want %q", name, labels, reportLabels)
+		}
+		if n := strings.Count(text, "\n"); n > 45 {
+			t.Errorf("%s: %d lines, 45 at most", name, n)
+		}
+	}
+	for _, file := range documents(t) {
+		name := strings.TrimSuffix(filepath.Base(file), ".md")
+		if name == "README" || filepath.Dir(file) != "kernel-notes" {
+			continue
+		}
+		if !regexp.MustCompile(`[\[ ]` + name + `[], |]`).MatchString(readme) {
+			t.Errorf("%s: the README of %s has no report of it, and no reason", file, upstream)
+		}
+	}
+	if rows < 40 {
+		t.Errorf("only %d reports were found", rows)
 	}
 }
