@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"syscall"
 )
 
@@ -170,32 +169,31 @@ type RejectedError struct {
 // (IB_CM_REJ_INVALID_SERVICE_ID of the kernel's ib_cm.h).
 const rejInvalidServiceID = 8
 
-// Error implements error: "connection refused: nobody listens there".
+// Error implements error: "nobody listens there; start the server first: connection refused".
 func (e *RejectedError) Error() string {
-	var b strings.Builder
-	switch {
-	case e.Status < 0:
-		b.WriteString(syscall.Errno(-e.Status).Error())
-	default:
-		fmt.Fprintf(&b, "connection rejected, status %d", e.Status)
-	}
+	private := len(e.PrivateData)
+	var why string
 	switch {
 	case e.Cause != nil:
-		b.WriteString(": " + e.Cause.Error())
+		why = e.Cause.Error()
 	case e.Status == rejInvalidServiceID:
-		b.WriteString(": nobody listens there")
-		return b.String() // InfiniBand's private data is only padding
-	case len(e.PrivateData) > 0:
-		b.WriteString(": the peer's program rejected it")
+		why = "nobody listens there; start the server first"
+		private = 0 // InfiniBand's is only padding
+	case private > 0:
+		why = "the peer's program rejected it"
 	case e.Status == -int(syscall.ECONNRESET):
-		b.WriteString(": the peer's program rejected it, or the peer closed the connection without an answer")
+		why = "the peer's program rejected it, or the peer closed the connection without an answer; " +
+			"the peer's log may say why"
 	default:
-		b.WriteString(": nobody listens there, or the peer's program rejected it")
+		why = "nobody listens there, or the peer's program rejected it; start the server first, or read its log"
 	}
-	if n := len(e.PrivateData); n > 0 {
-		fmt.Fprintf(&b, " with %d bytes of private data", n)
+	if private > 0 {
+		why += fmt.Sprintf(" with %d bytes of private data; RejectedError.PrivateData may say why", private)
 	}
-	return b.String()
+	if e.Status < 0 {
+		return why + ": " + syscall.Errno(-e.Status).Error()
+	}
+	return fmt.Sprintf("%s: connection rejected, status %d", why, e.Status)
 }
 
 // Unwrap returns ECONNREFUSED.

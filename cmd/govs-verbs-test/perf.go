@@ -308,7 +308,7 @@ func checkCongestion(flag, name string) error {
 	}
 	// The kernel loads modules on demand, so more names may work.
 	list, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-	return fmt.Errorf("%s %s: %w; this machine has %s", flag, name, err, oneLine(string(list)))
+	return fmt.Errorf("%s %s: this machine has %s: %w", flag, name, oneLine(string(list)), err)
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -117,7 +117,7 @@ func TestPerfUnable(t *testing.T) {
 		"write-bw --provider engine --listen 203.0.113.7:0":               "listening on 203.0.113.7:0: ",
 		"tcp-bw --listen 203.0.113.7:0":                                   "203.0.113.7:0",
 		"tcp-bw --listen 127.0.0.1:0 --cong no-such":                      "--cong no-such: ",
-		"write-bw --provider engine --listen 127.0.0.1:0 --cong no-such":  "; this machine has ",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cong no-such":  "--cong no-such: this machine has ",
 		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 1000":      "--cpu 1000: this process may run on [",
 		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 100000000": "--cpu 100000000: this process may run on [",
 	} {
@@ -125,9 +125,10 @@ func TestPerfUnable(t *testing.T) {
 	}
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1 --cong no-such")...).want(t, exitUsage, nil, parts("--cong no-such: "))
 	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil,
-		parts("connection refused; start the server first"))
+		parts("(the same command with --listen): dial tcp 127.0.0.1:1: connect: connection refused\n"))
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil,
-		parts("connection refused: nobody listens there; start the server first"))
+		parts("(the same command with --listen): rdma_connect 127.0.0.1:1: "+
+			"nobody listens there; start the server first: connection refused\n"))
 }
 
 // TestPerfSaysWhy makes runs that are impossible, or that differ from what one end may

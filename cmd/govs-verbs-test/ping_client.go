@@ -51,9 +51,9 @@ func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 	case errors.Is(dialCtx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("no answer for %v (--timeout)", c.Timeout)
 	case errors.As(err, &rejected) && len(rejected.PrivateData) == 0:
-		return fmt.Errorf("%w; start the server first: %s ping --listen ADDR:PORT, or rping -s", err, name)
+		return fmt.Errorf("a server of ping is needed there (%s ping --listen ADDR:PORT, or rping -s): %w", name, err)
 	case rejected != nil && load.Printable(rejected.PrivateData):
-		return fmt.Errorf("%w: %q; is it a server of ping?", err, rejected.PrivateData)
+		return fmt.Errorf("the server says %q, and has to be one of ping: %w", rejected.PrivateData, err)
 	}
 	return err
 }

@@ -146,12 +146,12 @@ func TestPingFailures(t *testing.T) {
 	t.Run("the server is one of perf", func(t *testing.T) {
 		_, addr := perfServe(t, "send-lat", "127.0.0.1:0", "--provider", "engine")
 		start(t, "ping", addr, "--provider", "engine").want(t, exitFailed, nil,
-			parts(`"not a client of govs-perf/1 control"; is it a server of ping?`))
+			parts(`the server says "not a client of govs-perf/1 control", and has to be one of ping: `))
 	})
 	t.Run("nobody listens", func(t *testing.T) {
 		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil,
-			parts("connecting to 127.0.0.1:1: ",
-				"connection refused: nobody listens there; start the server first"))
+			parts("connecting to 127.0.0.1:1: a server of ping is needed there (",
+				"): rdma_connect 127.0.0.1:1: nobody listens there; start the server first: connection refused\n"))
 	})
 	t.Run("the address is taken", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

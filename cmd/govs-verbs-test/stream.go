@@ -188,8 +188,8 @@ func (c *streamCmd) whyNot(err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("no answer for %v (--timeout): %w", c.Timeout, err)
 	case errors.As(err, &rejected):
-		return fmt.Errorf("%w; the server has to be %s stream --listen ADDR:PORT, or a program of "+
-			"rsockets", err, name)
+		return fmt.Errorf("the server has to be %s stream --listen ADDR:PORT, or a program of "+
+			"rsockets: %w", name, err)
 	}
 	return err
 }

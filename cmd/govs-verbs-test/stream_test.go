@@ -171,7 +171,7 @@ func TestStreamLostOutput(t *testing.T) {
 // TestStreamFailures: an end that can't connect reports why.
 func TestStreamFailures(t *testing.T) {
 	start(t, "stream", "--provider", "engine", "127.0.0.1:1").want(t, exitFailed, nil,
-		parts("connecting: dial rsocket 127.0.0.1:1", "connection refused"))
+		parts("connecting: the server has to be ", ": dial rsocket 127.0.0.1:1", ": connection refused\n"))
 	start(t, "stream", "--provider", "engine", "--listen", "203.0.113.7:7471").want(t, exitUsage, nil,
 		parts("listen rsocket 203.0.113.7:7471", "cannot assign requested address"))
 	start(t, "stream", "--provider", "engine", "--cong", "no-such", "127.0.0.1:1").want(t, exitUsage,

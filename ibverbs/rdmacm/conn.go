@@ -535,8 +535,8 @@ func disorder(cause error) error {
 	case errors.As(cause, &term):
 		return cause
 	}
-	return fmt.Errorf("%w; work that is complete may not have reached the peer: "+
-		"connect again, and repeat what its program has not answered", cause)
+	return fmt.Errorf("work that is complete may not have reached the peer; "+
+		"connect again, and repeat what its program has not answered: %w", cause)
 }
 
 // isNotConnected reports whether a disconnect failed because the peer disconnected first and its

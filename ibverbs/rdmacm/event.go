@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -61,10 +62,11 @@ func (e *Event) Err() error {
 		errno = syscall.Errno(-e.Status)
 	}
 	// The error wraps only the errno of Status, because the cause may contain others.
+	why := e.Type.String()
 	if e.Cause != nil {
-		return e.failed(op, fmt.Errorf("%w (%s): %v", errno, e.Type, e.Cause)) //nolint:errorlint // see above
+		why += ": " + strings.TrimSuffix(e.Cause.Error(), ": "+errno.Error())
 	}
-	return e.failed(op, fmt.Errorf("%w (%s)", errno, e.Type))
+	return e.failed(op, fmt.Errorf("%s: %w", why, errno))
 }
 
 // failed returns err with the call and the peer.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,9 @@ func TestDialFailures(t *testing.T) {
 		_, vctx := newFake(t, script)
 		_, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
 		wantErr(t, c.event.Type.String(), err, c.errno, c.words...)
+		if !strings.HasSuffix(err.Error(), ": "+c.errno.Error()) {
+			t.Errorf("%v: the errno is not last: %v", c.event.Type, err)
+		}
 		if err := vctx.Close(); err != nil {
 			t.Errorf("after %v: %v", c.event.Type, err)
 		}

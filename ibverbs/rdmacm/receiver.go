@@ -296,7 +296,7 @@ func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
 			Op: op, Object: r.c.peer(),
-			Err: fmt.Errorf("%w: the connection has ended: %w", syscall.ENOTCONN, held(context.Cause(r.until))),
+			Err: object.Because(fmt.Errorf("the connection has ended: %w", held(context.Cause(r.until))), syscall.ENOTCONN),
 		}
 	}
 	return err
@@ -346,7 +346,8 @@ func (m *Message) Release() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.uses[m.slot] != m.released {
-		return object.Errorf(op, r.name(), syscall.EINVAL, "the message, or a copy of it, has been released already")
+		return object.Errorf(op, r.name(), syscall.EINVAL,
+			"the message, or a copy of it, has been released already; release each message once")
 	}
 	if r.open.Err() != nil {
 		return r.closed(op)

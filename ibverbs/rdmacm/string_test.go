@@ -35,8 +35,12 @@ func TestEventString(t *testing.T) {
 	for want, e := range map[string]*rdmacm.Event{
 		"nil event":                 nil,
 		"RDMA_CM_EVENT_ESTABLISHED": {Type: rdmacm.Established},
-		"RDMA_CM_EVENT_REJECTED: rdma_connect: connection refused: nobody listens there, or the peer's program rejected it": {
+		"RDMA_CM_EVENT_REJECTED: rdma_connect: nobody listens there, or the peer's program rejected it; " +
+			"start the server first, or read its log: connection refused": {
 			Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED),
+		},
+		"RDMA_CM_EVENT_UNREACHABLE: rdma_connect: RDMA_CM_EVENT_UNREACHABLE: why: no route to host": {
+			Type: rdmacm.Unreachable, Status: -int(syscall.EHOSTUNREACH), Cause: fmt.Errorf("why: %w", syscall.EHOSTUNREACH),
 		},
 	} {
 		if got := e.String(); got != want {

@@ -2,11 +2,11 @@ package rsocket
 
 import (
 	"errors"
-	"fmt"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
 
@@ -88,7 +88,7 @@ func (c *Conn) received(i, n int) {
 func (c *Conn) abort(err error) {
 	c.refused = true
 	if c.failed == nil {
-		c.failed = fmt.Errorf("%w: %w", syscall.EPROTO, err)
+		c.failed = object.Because(err, syscall.EPROTO)
 		_ = c.parts.conn.Disconnect()
 	}
 	c.kickAll()
@@ -101,9 +101,9 @@ func (c *Conn) lost(err error) {
 	}
 	c.failed = syscall.ECONNRESET
 	if cause := c.parts.conn.QP().Cause(); cause != nil {
-		c.failed = fmt.Errorf("%w: %w", syscall.ECONNRESET, cause)
+		c.failed = object.Because(cause, syscall.ECONNRESET)
 	} else if !errors.Is(err, ibverbs.ErrFlushed) {
-		c.failed = fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
+		c.failed = object.Because(err, syscall.ECONNRESET)
 	}
 	c.kickAll()
 }

@@ -174,6 +174,6 @@ func (t *Target) Probe(ctx context.Context, scale float64) error {
 
 // unreachable explains why there is no TCP connection to the target.
 func (t *Target) unreachable(err error) error {
-	return fmt.Errorf("no TCP connection to the target: %w: a program has to listen there during the "+
-		"whole run, such as rping -s -P", err)
+	return fmt.Errorf("no TCP connection to the target; a program has to listen there during the "+
+		"whole run, such as rping -s -P: %w", err)
 }

@@ -123,10 +123,7 @@ func (i *id) whyNotConnected(err error) error {
 	case i.qp.Load() == nil:
 		return because(err, syscall.EINVAL, "the id has no QP; call ID.CreateQP, or set ConnParam.QP")
 	}
-	if err == syscall.ECONNREFUSED { // the C call's
-		err = fmt.Errorf("%w: nobody listens there", err) // as in RejectedError
-	}
-	return err
+	return because(err, syscall.ECONNREFUSED, "nobody listens there; start the server first")
 }
 
 // Errors of posting are made in advance, because programs fill queues on purpose.

@@ -269,6 +269,24 @@ func Errorf(op, name string, errno syscall.Errno, format string, args ...any) er
 		fmt.Sprintf(format, args...), errno)}
 }
 
+// because is a cause, and the errno of the call after it.
+type because struct {
+	cause error
+	errno syscall.Errno
+}
+
+// Because returns an error with the texts of cause and errno. It unwraps to both, first to errno,
+// because Errno returns the first errno, and cause may have another.
+func Because(cause error, errno syscall.Errno) error { return &because{cause, errno} }
+
+// Error implements error.
+func (e *because) Error() string {
+	return strings.TrimSuffix(e.cause.Error(), ": "+e.errno.Error()) + ": " + e.errno.Error()
+}
+
+// Unwrap returns both errors.
+func (e *because) Unwrap() []error { return []error{e.errno, e.cause} }
+
 // Named returns err with name as the object if err is a provider's error that names none.
 func Named(err error, name string) error {
 	e, ok := err.(*provider.Error) // an error that wraps one has a text of its own

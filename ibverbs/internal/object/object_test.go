@@ -2,9 +2,14 @@ package object
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/provider"
 )
 
 // named returns an object that is open under parents.
@@ -107,5 +112,21 @@ func TestRetiredCloseFails(t *testing.T) {
 	}
 	if err := root.Close(nothing); err != nil || !parent.Closed() {
 		t.Errorf("the last close: %v", err)
+	}
+}
+
+// TestBecause: the errno is the last word, once, and the first that is found.
+func TestBecause(t *testing.T) {
+	inner := fmt.Errorf("the peer is gone: %w (%w)", syscall.EPIPE, io.EOF)
+	err := Because(inner, syscall.ECONNRESET)
+	if want := inner.Error() + ": connection reset by peer"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if provider.Errno(err) != syscall.ECONNRESET || !errors.Is(err, syscall.EPIPE) || !errors.Is(err, io.EOF) {
+		t.Errorf("%v wraps errno %d first, or not all errors", err, provider.Errno(err))
+	}
+	twice := Because(fmt.Errorf("TCP broke: %w", syscall.ECONNRESET), syscall.ECONNRESET)
+	if want := "TCP broke: connection reset by peer"; twice.Error() != want {
+		t.Errorf("got %q, want %q", twice, want)
 	}
 }

@@ -133,7 +133,7 @@ func (w *Wire) open(port uint16) (int, *net.Interface, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, noProtocolYet)
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w: packet sockets need root or CAP_NET_RAW", err)
+			err = fmt.Errorf("packet sockets need root or CAP_NET_RAW: %w", err)
 		}
 		return -1, nil, fmt.Errorf("packet socket: %w", err)
 	}

@@ -106,8 +106,8 @@ func (o *TCPOptions) setFamily(fd, family int) error {
 	}
 	if name := o.CongestionControl; name != "" {
 		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-			return fmt.Errorf("TCP option CongestionControl = %q: %w; sysctl net.ipv4.tcp_allowed_congestion_control "+
-				"lists those that programs may take", name, err)
+			return fmt.Errorf("TCP option CongestionControl = %q is not allowed or not known; sysctl "+
+				"net.ipv4.tcp_allowed_congestion_control lists those that programs may take: %w", name, err)
 		}
 	}
 	return nil
@@ -186,7 +186,7 @@ func (o *TCPOptions) setRoute(fd, family int) error {
 	}
 	if o.Device != "" {
 		if err := unix.BindToDevice(fd, o.Device); err != nil {
-			return fmt.Errorf("TCP option Device = %q: %w; it has to be a network interface", o.Device, err)
+			return fmt.Errorf("TCP option Device = %q has to be a network interface: %w", o.Device, err)
 		}
 	}
 	return nil

@@ -39,17 +39,21 @@ func whyNoConnection(err error, connected bool, reply []byte, limit time.Duratio
 	var protocol *iwarp.Error
 	switch {
 	case errors.As(err, &rejected):
+		if len(rejected.PrivateData) == 0 { // otherwise the text of provider.RejectedError goes on
+			return &reworded{"the peer's program rejected it; its log may say why", err}
+		}
 		return &reworded{"the peer's program rejected it", err}
 	case errors.As(err, &protocol):
 		if other := speaks(reply); other != "" {
-			return fmt.Errorf("the peer answers in %s and is not an iWARP listener: %w", other, err)
+			return fmt.Errorf("the peer answers in %s and is not an iWARP listener; "+
+				"check the address and the port: %w", other, err)
 		}
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return &reworded{"nobody listens there", err}
+		return &reworded{"nobody listens there; start the server first", err}
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &reworded{"the peer closed the TCP connection before it had answered; " +
-			"it rejected the request, or is not an iWARP listener", err}
+		return &reworded{"the peer closed the TCP connection before it had answered, because it " +
+			"rejected the request or is not an iWARP listener; check the address and the port", err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return &reworded{silence(connected, len(reply), limit), err}
 	}
@@ -83,8 +87,11 @@ func whyNotBound(addr netip.Addr, err error) error {
 	return err
 }
 
-// whyNoRoute adds what to do to the error of a link-local address dst.
+// whyNoRoute adds what to do to the error of an address dst that can't be reached or bound.
 func whyNoRoute(dst netip.Addr, err error) error {
+	if errno := provider.Errno(err); errno == syscall.ENETUNREACH || errno == syscall.EHOSTUNREACH {
+		return fmt.Errorf("this machine has no route to %s; ip route lists those it has: %w", dst, errno)
+	}
 	if !dst.IsLinkLocalUnicast() || dst.Is4() {
 		return err
 	}
@@ -99,21 +106,21 @@ func whyNoRoute(dst netip.Addr, err error) error {
 var errIDClosed = &reworded{"this side closed the id before the connection was made", os.ErrClosed}
 
 // errForeign is the error of an argument that belongs to another device or provider.
-var errForeign = fmt.Errorf("belongs to another device or provider: %w", syscall.EINVAL)
+var errForeign = fmt.Errorf("belongs to another device or provider; pass one of this device: %w", syscall.EINVAL)
 
 // silence describes what a peer did not do in time.
 func silence(connected bool, got int, limit time.Duration) string {
 	const option = "engine.Options.StartupTimeout"
 	switch {
 	case !connected:
-		return fmt.Sprintf("the peer's host did not answer within %s, %v: "+
-			"is the address right, and no firewall in between?", option, limit)
+		return fmt.Sprintf("the peer's host did not answer within %s, %v; "+
+			"check the address, and firewalls in between", option, limit)
 	case got > 0:
 		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d bytes of an MPA "+
-			"Reply within %s, %v: is it an iWARP listener?", got, option, limit)
+			"Reply within %s, %v; check that it is an iWARP listener", got, option, limit)
 	}
-	return fmt.Sprintf("the peer accepted the TCP connection, but sent no MPA Reply within %s, %v: "+
-		"is it an iWARP listener, and does its program call Accept?", option, limit)
+	return fmt.Sprintf("the peer accepted the TCP connection, but sent no MPA Reply within %s, %v; "+
+		"check that it is an iWARP listener, and that its program calls Accept", option, limit)
 }
 
 // reworded is an error whose text means more to a user.

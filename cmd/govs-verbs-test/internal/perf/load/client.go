@@ -71,11 +71,11 @@ func refusal(err error) error {
 	switch {
 	case !errors.As(err, &rejected):
 	case len(rejected.PrivateData) == 0:
-		return fmt.Errorf("%w; start the server first (the same command with --listen)", err)
+		return fmt.Errorf("a server of perf is needed there (the same command with --listen): %w", err)
 	case string(rejected.PrivateData) == busyText:
 		return fmt.Errorf("the server is %s: %w", busyText, err)
 	case Printable(rejected.PrivateData):
-		return fmt.Errorf("%w: %q; is it a server of perf?", err, rejected.PrivateData)
+		return fmt.Errorf("the server says %q, and has to be one of perf: %w", rejected.PrivateData, err)
 	}
 	return err
 }

@@ -124,13 +124,13 @@ func TestDataPrivate(t *testing.T) {
 // are not.
 func TestRefusal(t *testing.T) {
 	for data, want := range map[string]string{
-		"":            "start the server first",
+		"":            "a server of perf is needed there (the same command with --listen): ",
 		busyText:      "the server is busy with another client",
-		"no such key": `"no such key"; is it a server of perf?`,
+		"no such key": `the server says "no such key", and has to be one of perf: `,
 		"\x00\xff":    "rejected",
 	} {
 		err := refusal(&rdmacm.RejectedError{PrivateData: []byte(data)})
-		if !strings.Contains(err.Error(), want) || data == "\x00\xff" && strings.Contains(err.Error(), "is it") {
+		if !strings.Contains(err.Error(), want) || data == "\x00\xff" && strings.Contains(err.Error(), "says") {
 			t.Errorf("%q: %v, want %q in it", data, err, want)
 		}
 	}

@@ -71,7 +71,7 @@ func TCP(cong string) Network {
 		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 			c, err := d.DialContext(ctx, "tcp", addr.String())
 			if errors.Is(err, syscall.ECONNREFUSED) {
-				err = fmt.Errorf("%w; start the server first (the same command with --listen)", err)
+				err = fmt.Errorf("a server of perf is needed there (the same command with --listen): %w", err)
 			}
 			return c, err
 		},
