@@ -64,7 +64,8 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		case TransparentHugePages:
 			transparent = true
 		default:
-			return nil, mapError(n, fmt.Errorf("unknown option %d: %w", o, syscall.EINVAL))
+			return nil, mapError(n, fmt.Errorf("unknown option %d; HugePages and TransparentHugePages "+
+				"are possible: %w", o, syscall.EINVAL))
 		}
 	}
 	page := os.Getpagesize()
@@ -81,13 +82,18 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		page = max(page, hugePageSize())
 	}
 	if n > math.MaxInt-page {
-		return nil, mapError(n, syscall.EINVAL)
+		return nil, mapError(n, fmt.Errorf("the size is beyond the address space; ask for less: %w", syscall.EINVAL))
 	}
 	size := (n + page - 1) &^ (page - 1)
 	pages, err := mapAnonymous(size, huge)
-	if huge && errors.Is(err, syscall.ENOMEM) {
+	switch {
+	case !errors.Is(err, syscall.ENOMEM):
+	case huge:
 		err = fmt.Errorf("%d huge pages of %d KiB are needed, and %s are free; set more aside with sysctl "+
 			"vm.nr_hugepages: %w", size/page, page>>10, freeHugePages(), err)
+	default:
+		err = fmt.Errorf("the system does not grant so much; ask for less, or see ulimit -v and sysctl "+
+			"vm.overcommit_memory: %w", err)
 	}
 	if err != nil {
 		return nil, mapError(size, err)

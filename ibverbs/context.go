@@ -21,7 +21,7 @@ type Context struct {
 // Devices lists the devices that p can open (ibv_get_device_list).
 func Devices(p provider.Provider) ([]DeviceInfo, error) {
 	if p == nil {
-		return nil, errNil("ibv_get_device_list", "provider")
+		return nil, errNoProvider("ibv_get_device_list")
 	}
 	return p.Devices()
 }
@@ -30,7 +30,7 @@ func Devices(p provider.Provider) ([]DeviceInfo, error) {
 // unknown name is ENODEV.
 func Open(p provider.Provider, name string) (*Context, error) {
 	if p == nil {
-		return nil, errNil("ibv_open_device", "provider")
+		return nil, errNoProvider("ibv_open_device")
 	}
 	dev, err := p.Open(name)
 	if err != nil {
@@ -200,8 +200,13 @@ func (c *Context) Close() error {
 	return c.obj.Close(c.dev.Close)
 }
 
+// errNil returns the error of a method of a nil or zero object.
 func errNil(op, what string) error {
-	return object.Errorf(op, "", syscall.EINVAL, "nil %s", what)
+	return object.Errorf(op, "", syscall.EINVAL, "nil %s; check the error of the call that makes it", what)
+}
+
+func errNoProvider(op string) error {
+	return object.Errorf(op, "", syscall.EINVAL, "nil provider; pass engine.New(nil) or kernel.New()")
 }
 
 func init() {

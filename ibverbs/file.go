@@ -53,7 +53,7 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 		return nil, err
 	}
 	if object == nil {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object is nil")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object is nil; pass one")
 	}
 	if size < 1 {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the object has %d bytes, and must have "+
@@ -96,7 +96,7 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return nil, err
 	}
 	if f == nil {
-		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the file is nil")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "the file is nil; pass one that is open")
 	}
 	if off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d bytes from offset %d; the offset "+

@@ -110,7 +110,7 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	}
 	return mr.obj.Move(op, &from.obj, &pd.obj, func() error {
 		if mr.pd.Load() != from {
-			return mr.obj.Errorf(op, syscall.EBUSY, "another Rereg has just moved it")
+			return mr.obj.Errorf(op, syscall.EBUSY, "another Rereg has just moved it; call Rereg again")
 		}
 		p, err := (*mr.now.Load()).Rereg(flags, pd.p, buf, access)
 		if err != nil {

@@ -49,14 +49,14 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 		return nil, err
 	}
 	if init == nil {
-		return nil, errNil(op, "QPInitAttr")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil QPInitAttr; pass one")
 	}
 	for _, side := range []struct {
 		name string
 		cq   *CQ
 	}{{"send CQ", init.SendCQ}, {"receive CQ", init.RecvCQ}} {
 		if side.cq == nil || side.cq.p == nil {
-			return nil, errNil(op, side.name)
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil %s; set QPInitAttr.SendCQ and RecvCQ", side.name)
 		}
 		if side.cq.ctx != pd.ctx {
 			return nil, pd.obj.Errorf(op, syscall.EINVAL,

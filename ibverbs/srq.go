@@ -1,6 +1,8 @@
 package ibverbs
 
 import (
+	"syscall"
+
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 	"github.com/govs-rdma/govs/provider"
 )
@@ -39,7 +41,7 @@ func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 		return nil, err
 	}
 	if init == nil {
-		return nil, errNil(op, "SRQInitAttr")
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil SRQInitAttr; pass one")
 	}
 	srq := &SRQ{pd: pd, cookie: init.Cookie}
 	srq.obj.Describe(object.KindSRQ, pd.ctx.Name())

@@ -60,7 +60,7 @@ func (h *AddrInfoHints) lookup(ctx context.Context, address string) ([]netip.Add
 	}
 	port, err := r.LookupPort(ctx, "tcp", service)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the port has to be a number up to 65535, or a name in /etc/services: %w", err)
 	}
 	all := []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()} // IPv4 where there is no IPv6
 	if host != "" && (host != "*" || !h.Passive) {

@@ -191,5 +191,5 @@ func (t *turn) give() {
 }
 
 func errNil(op, what string) error {
-	return object.Errorf(op, "", syscall.EINVAL, "nil %s", what)
+	return object.Errorf(op, "", syscall.EINVAL, "nil %s; check the error of the call that makes it", what)
 }

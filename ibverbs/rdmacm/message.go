@@ -59,7 +59,7 @@ func (c *Conn) SendBytes(ctx context.Context, msg []byte) error {
 	const op = "Conn.SendBytes"
 	if uint64(len(msg)) > math.MaxUint32 {
 		return object.Errorf(op, c.peer(), syscall.EINVAL,
-			"%d bytes in one message, which may have 2^32-1", len(msg))
+			"%d bytes in one message, which may have 2^32-1; send several", len(msg))
 	}
 	r, err := c.router(op, 1)
 	if err != nil {

@@ -38,7 +38,7 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 	addrs = ofFamily(addrs, cfg.LocalAddr.Addr())
 	if len(addrs) == 0 {
 		return nil, nameError(ctx, "rdma_resolve_addr", address,
-			fmt.Errorf("it has no address of the family of ConnConfig.LocalAddr, %s",
+			fmt.Errorf("it has no address of the family of ConnConfig.LocalAddr, %s; leave that out",
 				cfg.LocalAddr.Addr()))
 	}
 	if addrs[0].Port() == 0 {

@@ -22,7 +22,7 @@ func (s spelled) String() string { return string(s) }
 // ok returns an error if c is nil or the zero value, as package net does.
 func (c *Conn) ok() error {
 	if c == nil || c.parts == nil {
-		return fmt.Errorf("nil or zero rsocket.Conn: %w", syscall.EINVAL)
+		return fmt.Errorf("nil or zero rsocket.Conn; check the error of Dial or Accept: %w", syscall.EINVAL)
 	}
 	return nil
 }
@@ -30,7 +30,7 @@ func (c *Conn) ok() error {
 // ok returns an error if l is nil or the zero value.
 func (l *Listener) ok() error {
 	if l == nil || l.l == nil {
-		return fmt.Errorf("nil or zero rsocket.Listener: %w", syscall.EINVAL)
+		return fmt.Errorf("nil or zero rsocket.Listener; check the error of Listen: %w", syscall.EINVAL)
 	}
 	return nil
 }

@@ -409,7 +409,7 @@ func TestAsyncQueue(t *testing.T) {
 		_, err := d.AsyncEvent(t.Context())
 		wantErr(t, err, syscall.ENOBUFS)
 		testkit.Equal(t, "the error", err.Error(),
-			"ibv_get_async_event govs0: 7 events lost: no buffer space available")
+			"ibv_get_async_event govs0: 7 events lost; call AsyncEvent all the time: no buffer space available")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-var errForeign = errors.New("belongs to another device or provider")
+var errForeign = errors.New("belongs to another device or provider; pass one of this device")
 
 // fail returns the error of a failed call.
 func fail(op, object string, err error) error {

@@ -130,7 +130,7 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
 	case wr.Flags&^sendFlags != 0:
-		return 0, fmt.Errorf("unknown flags %#x: %w", uint32(wr.Flags&^sendFlags), syscall.EINVAL)
+		return 0, fmt.Errorf("unknown flags %#x; use the constants of SendFlags: %w", uint32(wr.Flags&^sendFlags), syscall.EINVAL)
 	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
 		return 0, q.checkMemory(wr)
 	case inline && answeredOps.has(wr.Opcode):
@@ -176,7 +176,7 @@ func (q *qp) checkOpcode(op provider.WROpcode) error {
 	case provider.WRBindMW, provider.WRLocalInv, provider.WRRegMR:
 		return nil
 	}
-	return fmt.Errorf("unknown opcode %d: %w", uint32(op), syscall.EINVAL)
+	return fmt.Errorf("unknown opcode %d; use a constant of WROpcode: %w", uint32(op), syscall.EINVAL)
 }
 
 // checkExtension decides whether an operation of RFC 7306 can be posted. It returns off if the

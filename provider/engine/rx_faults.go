@@ -185,24 +185,44 @@ func terminateText(t *rdmap.ReceivedTerminate) string {
 }
 
 // terminateAbout describes the message of ours that the peer refused, as far as its Terminate shows
-// it.
+// it, and what to do.
 func terminateAbout(t *rdmap.ReceivedTerminate) string {
 	noHeader := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer && !t.HaveDDP
-	switch about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead); {
+	about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead)
+	switch {
 	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0 && !t.HaveRead:
 		return ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
-	case t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer &&
-		t.Code == iwarp.DDPTaggedInvalidSTag && about != "":
-		return about + "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
 	case about != "":
-		return about
 	case t.Layer != iwarp.LayerLLP && t.EType == 0:
 		return ", about memory of the peer's own: a receive, the sink of a Read, what it sends, or a " +
 			"region over an object or file that failed"
 	case noHeader && t.Code == iwarp.DDPUntaggedNoBuffer:
-		return ", about a Send for which there was no receive"
+		about = aboutNoReceive
 	case noHeader && t.Code == iwarp.DDPUntaggedMessageTooLong:
-		return ", about a Send that is longer than the receive for it"
+		about = aboutTooLong
+	default:
+		return ""
+	}
+	return about + terminateAdvice(t, about)
+}
+
+// terminateAdvice says what to do about a Terminate that terminateAbout describes with about.
+func terminateAdvice(t *rdmap.ReceivedTerminate, about string) string {
+	tagged := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer
+	access := t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteProtection
+	switch {
+	case tagged && t.Code == iwarp.DDPTaggedInvalidSTag:
+		return "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
+	case access && t.Code == iwarp.RDMAPInvalidSTag:
+		return "; the key is wrong or closed"
+	case access && t.Code == iwarp.RDMAPAccessRights:
+		return "; its region lacks AccessRemoteRead or AccessRemoteAtomic"
+	case tagged && t.Code == iwarp.DDPTaggedBaseBounds, access && t.Code == iwarp.RDMAPBaseBounds:
+		return "; stay within the peer's region"
+	case about == aboutNoReceive:
+		return "; the peer has to post receives earlier, or this side to send less at once"
+	case about == aboutTooLong:
+		return "; agree with the peer on the longest message"
 	}
 	return ""
 }

@@ -415,6 +415,12 @@ func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRe
 	}
 }
 
+// Two answers of aboutHeaders.
+const (
+	aboutNoReceive = ", about a Send for which there was no receive"
+	aboutTooLong   = ", about a Send that is longer than the receive for it"
+)
+
 // aboutHeaders says what the headers in a Terminate show of the message that it is about, in the
 // same words at both ends.
 func aboutHeaders(t *rdmap.Terminate, haveDDP, haveRead bool) string {
@@ -439,9 +445,9 @@ func aboutHeaders(t *rdmap.Terminate, haveDDP, haveRead bool) string {
 	case h.QN != rdmap.QNSend:
 		return ""
 	case untagged && t.Code == iwarp.DDPUntaggedNoBuffer:
-		return ", about a Send for which there was no receive"
+		return aboutNoReceive
 	case untagged && t.Code == iwarp.DDPUntaggedMessageTooLong:
-		return ", about a Send that is longer than the receive for it"
+		return aboutTooLong
 	case t.Code == iwarp.RDMAPCannotInvalidate && op.Invalidates():
 		return fmt.Sprintf(", about a Send that invalidates rkey %#x", h.ULP32)
 	}

@@ -338,7 +338,8 @@ func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 			return ev, nil
 		}
 		if lost > 0 {
-			return ev, opError("ibv_get_async_event", d.name, fmt.Errorf("%d events lost: %w", lost, syscall.ENOBUFS))
+			return ev, opError("ibv_get_async_event", d.name,
+				fmt.Errorf("%d events lost; call AsyncEvent all the time: %w", lost, syscall.ENOBUFS))
 		}
 		err := d.shared.source.wait(ctx, d.life, d.wake, func() (bool, error) {
 			if err := d.shared.readEvents(); err != nil {

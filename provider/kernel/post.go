@@ -107,10 +107,10 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 		return errFastReg
 	}
 	if wr.Opcode > provider.WRSendWithInv {
-		return fmt.Errorf("%s can't be posted: %w", wr.Opcode, syscall.EINVAL)
+		return fmt.Errorf("%s can't be posted; use a constant of WROpcode: %w", wr.Opcode, syscall.EINVAL)
 	}
 	if unknown := wr.Flags &^ sendFlags; unknown != 0 {
-		return fmt.Errorf("unknown flags %#x: %w", uint32(unknown), syscall.EINVAL)
+		return fmt.Errorf("unknown flags %#x; use the constants of SendFlags: %w", uint32(unknown), syscall.EINVAL)
 	}
 	if wr.Flags&provider.SendInline != 0 {
 		switch wr.Opcode {

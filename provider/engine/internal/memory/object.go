@@ -31,7 +31,7 @@ func (p *Domain) RegObject(o io.ReaderAt, size uint64, access provider.Access) (
 	writable := access&provider.AccessLocalWrite != 0
 	switch {
 	case o == nil:
-		return nil, fail(op, name, fmt.Errorf("the object is nil: %w", syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("the object is nil; pass one: %w", syscall.EINVAL))
 	case size == 0 || size > math.MaxInt64:
 		return nil, fail(op, name, fmt.Errorf("the size must be from 1 to 2^63-1 bytes: %w",
 			syscall.EINVAL))

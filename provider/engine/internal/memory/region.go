@@ -110,7 +110,7 @@ func checkRegion(n int, access provider.Access) error {
 	case uint64(n) > MaxRegion:
 		return fmt.Errorf("a region has at most %d bytes: %w", uint64(MaxRegion), syscall.EINVAL)
 	case unknown != 0:
-		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
+		return fmt.Errorf("unknown access rights %#x; use the constants of Access: %w", uint32(unknown), syscall.EINVAL)
 	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
 		return fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too: %w", syscall.EINVAL)
 	}
@@ -238,7 +238,7 @@ func (m *Region) tryClose() (first, busy bool) {
 	return first, false
 }
 
-var errForeignPD = fmt.Errorf("belongs to another device or provider: %w", syscall.EINVAL)
+var errForeignPD = fmt.Errorf("belongs to another device or provider; pass one of this device: %w", syscall.EINVAL)
 
 // Rereg implements provider.MR. The region gets another STag, because a peer that has the old one
 // was given it for the old region. Work that names the old STag fails. The new region exists before
