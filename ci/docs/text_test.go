@@ -190,6 +190,21 @@ func TestCommandsInDocuments(t *testing.T) {
 	}
 }
 
+// TestReadmeTable checks that each row of README.md's table by intent has a command and a link.
+func TestReadmeTable(t *testing.T) {
+	command := regexp.MustCompile("`(go run \\S+|govs-verbs-test [a-z]+) [^`]+`")
+	rows := tableRows(section(t, document(t, "README.md"), "## Where to begin"))
+	for _, row := range rows {
+		if len(row) != 3 || len(command.FindAllString(row[1], -1)) != 1 ||
+			len(link.FindAllString(strings.Join(row, " "), -1)) != 1 {
+			t.Errorf("a row without one command and one link: %q", row)
+		}
+	}
+	if len(rows) < 6 {
+		t.Errorf("only %d rows", len(rows))
+	}
+}
+
 // commentColumns limits the columns of a line of a comment in Go, with tabs of 4 columns.
 const commentColumns = 100
 
