@@ -16,8 +16,7 @@ import (
 	"github.com/govs-rdma/govs/provider/auto"
 )
 
-// Each side has 8 receives, each a buffer for one message of at most 64 bytes. 2 would suffice: the
-// client waits for each answer, and the server answers a message before it releases its receive.
+// Each side has 8 receives, each a buffer for one message of at most 64 bytes.
 var config = &rdmacm.ConnConfig{Receives: 8, ReceiveSize: 64}
 
 func main() {
@@ -37,8 +36,7 @@ func main() {
 	conn := must(rdmacm.DialName(ctx, device, flag.Arg(0), config))
 	defer conn.Close()
 	check(conn.SendBytes(ctx, []byte(flag.Arg(1))))
-	message := must(conn.Receive(ctx))
-	fmt.Printf("%s\n", message.Data)
+	fmt.Printf("%s\n", must(conn.Receive(ctx)).Data)
 	check(conn.Shutdown(ctx))
 }
 
