@@ -80,7 +80,7 @@ func section(t *testing.T, text, title string) string {
 	t.Helper()
 	_, body, ok := strings.Cut(text, "\n"+title+"\n")
 	if !ok {
-		t.Fatalf("there is no section %q", title)
+		t.Fatalf("the document has no section %q", title)
 	}
 	body, _, _ = strings.Cut(body, "\n## ")
 	return body
