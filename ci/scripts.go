@@ -37,8 +37,8 @@ func Unpack() (string, error) {
 		return put(filepath.Join(dir, filepath.FromSlash(name)), text)
 	})
 	if err != nil {
-		return "", fmt.Errorf("unpacking the scripts of the guest: %w; "+
-			"GOVS_CACHE can name another folder for them", err)
+		return "", fmt.Errorf("unpacking the scripts of the guest; GOVS_CACHE can name "+
+			"another folder for them: %w", err)
 	}
 	return dir, nil
 }

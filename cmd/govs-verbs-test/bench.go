@@ -129,7 +129,7 @@ func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	needs := slices.ContainsFunc(b.pairings, needsKernel)
 	switch {
 	case c.RequireSiw && !c.Matrix:
-		return unable(fmt.Errorf("siw is required: %w; %s", why, remedy))
+		return unable(fmt.Errorf("siw is required; %s: %w", remedy, why))
 	case c.RequireSiw:
 		fmt.Fprintf(out, "siw is required, and pairings with the kernel will fail: %v; %s\n", why, remedy)
 	case c.Matrix:
@@ -137,7 +137,7 @@ func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 		b.pairings = slices.DeleteFunc(slices.Clone(all), needsKernel)
 		fmt.Fprintf(out, "left out:%s: %v; %s\n", listed(slices.DeleteFunc(all, func(p conformance.Pairing) bool { return !needsKernel(p) })), why, remedy)
 	case needs:
-		return unable(fmt.Errorf("%w; %s", why, remedy))
+		return unable(fmt.Errorf("a kernel device is needed; %s: %w", remedy, why))
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestProfileCommand(t *testing.T) {
 	start(t, "run", "--profile", file, "--profile", file).want(t, exitUsage, nil,
 		parts("are both about the provider kernel"))
 	start(t, "profile", "show", "none").want(t, exitUsage, nil,
-		parts("none", "the profiles that are built in are bridge, siw"))
+		parts("none is neither a file nor one of the profiles that are built in, bridge, siw: open none: no such file"))
 }
 
 // TestCompareWithProfile judges one collection with a profile from a file, with the program's own,

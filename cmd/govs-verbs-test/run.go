@@ -308,7 +308,7 @@ func removeCollection(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w; remove it, or collect in another folder", err)
+		return fmt.Errorf("remove the collection there, or collect in another folder: %w", err)
 	}
 	if err := removeCaptures(dir, old.Outcomes); err != nil {
 		return err

@@ -139,7 +139,7 @@ func TestWithoutKernel(t *testing.T) {
 			matrix := require(t, with("--matrix")...)
 			matrix.want(t, exitFailed, parts("siw is required, and pairings with the kernel will fail: ",
 				remedy, "1 PASS, 3 FAIL: the suite did not pass"), nil)
-			require(t, with()...).want(t, exitUsage, nil, parts("siw is required: "))
+			require(t, with()...).want(t, exitUsage, nil, parts("siw is required; "+remedy+": "))
 		}
 	})
 }

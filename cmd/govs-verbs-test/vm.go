@@ -90,7 +90,7 @@ func (c *vmCmd) Run() error {
 	env := (&exec.Cmd{Env: append(os.Environ(), c.settings()...)}).Environ() // removes duplicate names
 	err = become(script, args, env)
 	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w; set GOVS_CACHE to a folder in which programs may be run", err)
+		err = fmt.Errorf("set GOVS_CACHE to a folder in which programs may be run: %w", err)
 	}
 	return unable(fmt.Errorf("vm: %s: %w", script, err))
 }
