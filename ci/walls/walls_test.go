@@ -79,7 +79,7 @@ var allowed = map[string][]string{
 	"ibverbs/internal/ondevice": {"ci/vm/vmtest", "provider/kernel"},
 	"ibverbs/rdmacm":            {"provider", "ibverbs", "ibverbs/internal/..."},
 	// Streams over the public API; their protocol has no I/O.
-	"ibverbs/rsocket":                {"ibverbs", "ibverbs/rdmacm", "ibverbs/internal/attempt",
+	"ibverbs/rsocket": {"ibverbs", "ibverbs/rdmacm", "ibverbs/internal/attempt",
 		"ibverbs/internal/object"},
 	"ibverbs/rsocket/internal/proto": {},
 	// Programs for users to copy: the public API only.
