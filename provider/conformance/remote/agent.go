@@ -446,6 +446,11 @@ func (s *served) answer(number uint64, r *request, slot uint16, res any, failure
 		body, a.Next = s.changes(slot, from)
 	}
 	head, err := json.Marshal(a)
+	if err == nil && len(head) > maxHead { // errors quote the client's arguments
+		a.Result, a.Err = nil, encodeError(fmt.Errorf("%.64s: the answer has %d bytes, and a message has "+
+			"room for %d; pass shorter arguments: %w", r.Verb, len(head), maxHead, syscall.EMSGSIZE))
+		head, err = json.Marshal(a)
+	}
 	if err != nil {
 		return err
 	}

@@ -7,10 +7,10 @@
 //
 // Each call is a request with a number, and its answer has the same number. Up to 4096 requests may
 // be outstanding, so a call that waits does not delay another. A further call returns EAGAIN, and a
-// call with more than 4 MiB of arguments EMSGSIZE. When the context of a call ends, the agent is
-// asked to cancel the call, but its answer still counts. So an event that arrived during the
-// cancellation is not lost. Errors keep their types, texts and errnos ([errors.Is] and [errors.As]
-// work).
+// call whose arguments or answer have more than 4 MiB returns EMSGSIZE. When the context of a call
+// ends, the agent is asked to cancel the call, but its answer still counts. So an event that
+// arrived during the cancellation is not lost. Errors keep their types, texts and errnos
+// ([errors.Is] and [errors.As] work).
 //
 // # Memory
 //

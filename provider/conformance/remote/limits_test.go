@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -22,6 +23,24 @@ func TestCallIsTooLong(t *testing.T) {
 		t.Errorf("%v, want EMSGSIZE", err)
 	}
 	testkit.Must(c.Provider("engine", nil).Devices())(t)
+}
+
+// TestAnswerIsTooLong: a call whose error does not fit into a message fails, and the session does
+// not end. Errors quote arguments, with several bytes for one.
+func TestAnswerIsTooLong(t *testing.T) {
+	a := engines(0)
+	a.Open = func(_ string, options []string) (provider.Provider, error) {
+		return nil, fmt.Errorf("no such option: %q", options)
+	}
+	c := session(t, a)
+	_, err := c.Provider("engine", []string{strings.Repeat("\x7f", maxHead/4)}).Devices()
+	if !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("%v, want EMSGSIZE", err)
+	}
+	_, err = c.Provider("engine", []string{"short"}).Devices()
+	if !strings.Contains(fmt.Sprint(err), `"short"`) {
+		t.Errorf("the next call: %v", err)
+	}
 }
 
 // TestCallsAreBounded: a call fails while as many calls wait as the agent permits, and the session
