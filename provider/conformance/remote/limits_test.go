@@ -112,8 +112,9 @@ func TestClosedDeviceKeepsNothing(t *testing.T) {
 	testkit.OK(t, other.Close())
 }
 
-// TestSlotsComeAgain: a session can open more devices than there are slots, if it closes others. A
-// region of a closed device does not end one of another device that has its slot.
+// TestSlotsComeAgain: a session can open more devices than there are slots, if it closes others.
+// Neither the end of a closed device's region nor an attempt to register another one changes the
+// regions of the device that has its slot.
 func TestSlotsComeAgain(t *testing.T) {
 	c := session(t, engines(0))
 	buf := make([]byte, 64)
@@ -127,13 +128,13 @@ func TestSlotsComeAgain(t *testing.T) {
 		return d, pd, testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t).(*mr)
 	}
 	open(1)
-	second, pd, old := open(2)
+	second, closed, old := open(2)
 	c.lastSlot = math.MaxUint16 - 1
 	open(math.MaxUint16)
 	open(3)
 	// The second device's slot comes again, with the number of its region's block.
 	testkit.OK(t, old.plain("ibv_dereg_mr", none{}))
-	testkit.OK(t, pd.Close())
+	testkit.OK(t, closed.Close())
 	testkit.OK(t, second.Close())
 	c.lastSlot = 1
 	again, pd, fresh := open(2)
@@ -141,8 +142,11 @@ func TestSlotsComeAgain(t *testing.T) {
 		t.Errorf("blocks %#x and %#x", old.block.number, fresh.block.number)
 	}
 	testkit.OK(t, old.Close())
+	if _, err := closed.RegMR(make([]byte, 64), 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("RegMR on a closed device: %v", err)
+	}
 	testkit.OK(t, again.Push())
-	testkit.OK(t, testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t).Close())
+	testkit.OK(t, testkit.Must(pd.RegMR(make([]byte, 64), provider.AccessLocalWrite))(t).Close())
 }
 
 // TestClosedObjectsAreForgotten: a session keeps nothing of an object that the program has closed.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -25,6 +26,7 @@ type memory struct {
 	slot   uint16 // the upper half of its blocks' numbers
 	last   int    // number of blocks made so far
 	blocks []*block
+	closed bool // the device is closed, and another one may have the slot
 }
 
 // base returns the address of a slice.
@@ -42,6 +44,9 @@ func (c *Session) place(m *memory, buf []byte) (b *block, off uint64, err error)
 			b.regions++
 			return b, uint64(at - from), nil
 		}
+	}
+	if m.closed {
+		return nil, 0, os.ErrClosed
 	}
 	if m.last > 0xffff {
 		return nil, 0, fmt.Errorf("more than 65536 pieces of memory: %w", syscall.ENOMEM)
@@ -90,7 +95,7 @@ func (c *Session) forget(d *Device) {
 	for _, b := range m.blocks {
 		delete(c.blocks, b.number)
 	}
-	m.blocks = nil
+	m.blocks, m.closed = nil, true
 }
 
 // maxChanges is the approximate limit for changes in a message, in bytes.
