@@ -80,6 +80,8 @@ func exhausted(err error) bool {
 // The exceptions are calls of providers and of Log that do not return within Patience. The error is
 // nil if ctx has ended.
 //
+// It returns EINVAL if l needs a secret that the agent lacks ([CheckSecret]).
+//
 // A connection has 5 seconds to prove that it knows the secret. If more than 32 connections have
 // not done so, each new one displaces the oldest of the address with most of them.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
@@ -89,6 +91,12 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	if a == nil || a.Open == nil {
 		_ = l.Close()
 		return fmt.Errorf("nil remote.Agent, or one whose Open is nil: %w", syscall.EINVAL)
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok {
+		if err := CheckSecret(a.Secret, tcp.AddrPort().Addr()); err != nil {
+			_ = l.Close()
+			return fmt.Errorf("remote.Agent: %w: %w", err, syscall.EINVAL)
+		}
 	}
 	one := &serving{journal: newJournal(a.Log)}
 	defer one.close(patienceOr(a.Patience))

@@ -122,6 +122,25 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
+// elsewhere is a listener at an address that is not loopback.
+type elsewhere struct{ net.Listener }
+
+func (elsewhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero, Port: 1} }
+
+// TestServeNeedsSecret: an agent without a secret does not serve other hosts.
+func TestServeNeedsSecret(t *testing.T) {
+	a := &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return nil, nil }}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := a.Serve(ctx, elsewhere{l}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("%v, want EINVAL", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener: %v", err)
+	}
+}
+
 // TestOneAtATime: while there is a run, a second one is refused; after it, the second one is
 // served.
 func TestOneAtATime(t *testing.T) {
