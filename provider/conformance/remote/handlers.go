@@ -31,14 +31,22 @@ func on[O, A, R any](f func(ctx context.Context, s *served, t target[O], args A)
 		if err := json.Unmarshal(r.Args, &args); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", r.Verb, errFrame, err)
 		}
-		t := target[O]{h: r.On}
-		if r.On != 0 {
-			var err error
-			if t, err = find[O](s, r.Verb, r.On); err != nil {
-				return nil, err
-			}
+		t, err := find[O](s, r.Verb, r.On)
+		if err != nil {
+			return nil, err
 		}
 		return f(ctx, s, t, args)
+	}}
+}
+
+// alone makes a handler for a verb without an object.
+func alone[A, R any](f func(s *served, args A) (R, error)) handler {
+	return handler{do: func(_ context.Context, s *served, r *request) (any, error) {
+		var args A
+		if err := json.Unmarshal(r.Args, &args); err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", r.Verb, errFrame, err)
+		}
+		return f(s, args)
 	}}
 }
 
@@ -117,19 +125,16 @@ func init() {
 }
 
 var sessionVerbs = map[string]handler{
-	"ibv_get_device_list": on(func(_ context.Context, s *served, _ target[any],
-		a openArgs) ([]provider.DeviceInfo, error) {
+	"ibv_get_device_list": alone(func(s *served, a openArgs) ([]provider.DeviceInfo, error) {
 		p, err := s.agent.Open(a.Provider, a.Options)
 		if err != nil {
 			return nil, err
 		}
 		return p.Devices()
 	}),
-	"ibv_open_device": on(openDevice),
-	verbClock: on(func(context.Context, *served, target[any], none) (clockReading, error) {
-		return clockReading{time.Now()}, nil
-	}),
-	verbCapture: on(func(_ context.Context, s *served, _ target[any], a captureArgs) (none, error) {
+	"ibv_open_device": alone(openDevice),
+	verbClock:         alone(func(*served, none) (clockReading, error) { return clockReading{time.Now()}, nil }),
+	verbCapture: alone(func(s *served, a captureArgs) (none, error) {
 		if s.agent.Capture == nil {
 			return none{}, &provider.UnsupportedError{Feature: "captures at the agent",
 				Reason: "the agent takes none"}
@@ -151,7 +156,7 @@ var sessionVerbs = map[string]handler{
 		}
 		return none{}, err
 	}),
-	verbStop: on(func(_ context.Context, s *served, _ target[any], a captureArgs) (rawResult, error) {
+	verbStop: alone(func(s *served, a captureArgs) (rawResult, error) {
 		s.mu.Lock()
 		stop := s.recordings[a.Port]
 		delete(s.recordings, a.Port)
@@ -174,7 +179,7 @@ var sessionVerbs = map[string]handler{
 	}),
 }
 
-func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened, error) {
+func openDevice(s *served, a openArgs) (opened, error) {
 	p, err := s.agent.Open(a.Provider, a.Options)
 	if err != nil {
 		return opened{}, err

@@ -254,6 +254,19 @@ func TestClosedTwice(t *testing.T) {
 	}
 }
 
+// TestNoObject: verbs of objects fail on number 0, which no object has.
+func TestNoObject(t *testing.T) {
+	s := newServed(engines(0), nil)
+	for verb := range verbs {
+		if _, alone := sessionVerbs[verb]; alone {
+			continue
+		}
+		if _, err := asks[none](t, s, verb, 0, none{}); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
 // panics is a provider whose devices' CQs panic in every call.
 type panics struct{ provider.Provider }
 
