@@ -156,10 +156,11 @@ const (
 )
 
 // disconnect closes QPs and ids, which ends calls that are connecting to a host that does not
-// answer. It also ends the recordings, because they must not continue if a call does not return.
+// answer. Some cannot be closed while calls are running; free closes these. disconnect also ends
+// the recordings, because they must not continue if a call does not return.
 func (s *served) disconnect() (left []error) {
-	left, _ = s.closeObjects(rankEventChannel)
-	return append(left, s.endRecordings()...)
+	_, _ = s.closeObjects(rankEventChannel)
+	return s.endRecordings()
 }
 
 // endRecordings ends all captures. It returns an error for each that panics; other errors concern
@@ -195,25 +196,27 @@ func (s *served) free() (left []error) {
 }
 
 // closeObjects closes the objects whose rank is less than end, and returns an error for each that
-// could not be closed. safe reports that no device may write to the copies of memory any more.
+// could not be closed. It removes only the others, so that a later call tries again. safe reports
+// that no device may write to the copies of memory any more.
 func (s *served) closeObjects(end int) (left []error, safe bool) {
 	s.mu.Lock()
-	byRank := make([][]*thing, end)
-	for h, t := range s.objects {
-		if t.rank < end {
-			byRank[t.rank] = append(byRank[t.rank], t)
-			delete(s.objects, h)
-		}
-	}
+	objects := maps.Clone(s.objects)
 	s.mu.Unlock()
 	safe = true
-	for _, things := range byRank {
-		for _, t := range things {
+	for rank := range end {
+		for h, t := range objects {
+			if t.rank != rank {
+				continue
+			}
 			what := fmt.Sprintf("closing a %T: the agent's provider", t.object)
 			if err := safely(what, t.object.(interface{ Close() error }).Close); err != nil {
 				left = append(left, err)
 				safe = safe && t.rank != rankMR && t.rank != rankDevice
+				continue
 			}
+			s.mu.Lock()
+			delete(s.objects, h)
+			s.mu.Unlock()
 		}
 	}
 	return left, safe

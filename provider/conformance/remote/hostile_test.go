@@ -388,6 +388,27 @@ func (pd miscountingPD) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, erro
 
 func (s miscountingSRQ) PostRecv([]provider.RecvWR) (int, error) { return s.n, nil }
 
+// busyOnce is an object that can only be closed at the second try.
+type busyOnce struct{ closed int }
+
+func (b *busyOnce) Close() error {
+	if b.closed++; b.closed == 1 {
+		return syscall.EBUSY
+	}
+	return nil
+}
+
+// TestEndOfBusyObjects: an id that cannot be closed while a call makes its QP is closed when the
+// call has returned. Otherwise its device would stay open.
+func TestEndOfBusyObjects(t *testing.T) {
+	s := newServed(engines(0), nil)
+	var id busyOnce
+	s.objects[1] = &thing{rank: rankID, object: &id}
+	if left := append(s.disconnect(), s.free()...); id.closed != 2 || len(left) > 0 || len(s.objects) > 0 {
+		t.Errorf("closed %d times; %d objects, %v are left", id.closed, len(s.objects), left)
+	}
+}
+
 // named is a connection of a peer.
 type named struct {
 	net.Conn
