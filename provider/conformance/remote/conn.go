@@ -31,10 +31,9 @@ type conn struct {
 
 func newConn(nc net.Conn, in, out []byte, patience time.Duration) *conn {
 	patience = patienceOr(patience)
-	p := patient{nc, patience}
-	return &conn{nc: nc, in: bufio.NewReaderSize(p, pieceOctets), inAuth: newAuthenticator(in),
-		out: bufio.NewWriterSize(p, pieceOctets), outAuth: newAuthenticator(out), patience: patience,
-		broken: make(chan struct{})}
+	return &conn{nc: nc, in: bufio.NewReaderSize(nc, pieceOctets), inAuth: newAuthenticator(in),
+		out: bufio.NewWriterSize(patient{nc, patience}, pieceOctets), outAuth: newAuthenticator(out),
+		patience: patience, broken: make(chan struct{})}
 }
 
 // patienceOr returns the patience of an option.
@@ -45,19 +44,16 @@ func patienceOr(option time.Duration) time.Duration {
 	return option
 }
 
-// pieceOctets is the number of bytes that must be sent within the patience.
+// pieceOctets is the number of bytes that must be sent, and arrive, within the patience. On a slow
+// network a long message takes longer than that, and delays the beats after it. If any byte were
+// progress, a message whose length is wrong would never end, because beats would arrive as its
+// bytes.
 const pieceOctets = 1 << 16
 
-// patient is a connection that fails when it makes no progress within the patience. On a slow
-// network a long message takes longer than that, and delays the beats after it.
+// patient is a connection whose Write fails if a piece takes longer than the patience.
 type patient struct {
 	nc       net.Conn
 	patience time.Duration
-}
-
-func (p patient) Read(b []byte) (int, error) {
-	_ = p.nc.SetReadDeadline(time.Now().Add(p.patience))
-	return p.nc.Read(b)
 }
 
 func (p patient) Write(b []byte) (n int, err error) {
@@ -92,7 +88,9 @@ func (c *conn) bye(why string) {
 
 // read receives a message. If write has closed the connection, the error is the reason.
 func (c *conn) read() (message, error) {
-	m, err := readMessage(c.in, c.inAuth)
+	m, err := readMessage(c.in, c.inAuth, func() {
+		_ = c.nc.SetReadDeadline(time.Now().Add(c.patience))
+	})
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		select {
 		case <-c.broken:

@@ -65,6 +65,31 @@ func TestSlowNetwork(t *testing.T) {
 	}
 }
 
+// TestWrongLength: a message whose header announces more bytes than follow counts as a silent peer,
+// although beats arrive in their place.
+func TestWrongLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h := (&message{kind: kindRequest, body: make([]byte, maxBody)}).header()
+			_, err := far.Write(h[:])
+			for n := 0; n < 100 && err == nil; n++ {
+				_, err = far.Write(make([]byte, frameHeader+macLen))
+				time.Sleep(Patience / 4)
+			}
+		}()
+		since := time.Now()
+		_, err := newConn(near, nil, nil, Patience).read()
+		if took := time.Since(since); !errors.Is(err, os.ErrDeadlineExceeded) || took > 2*Patience {
+			t.Errorf("%v after %v", err, took)
+		}
+		_ = near.Close()
+		<-done
+	})
+}
+
 // TestByeDoesNotWait: an end that leaves does not wait for a long message that goes out slowly. The
 // message would take 32 times the patience.
 func TestByeDoesNotWait(t *testing.T) {
@@ -115,7 +140,7 @@ func TestMessageIsHeldOnce(t *testing.T) {
 	in := bufio.NewReader(&b)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	m, err := readMessage(in, newAuthenticator(key))
+	m, err := readMessage(in, newAuthenticator(key), func() {})
 	runtime.ReadMemStats(&after)
 	if err != nil || len(m.head)+len(m.body) != length {
 		t.Fatalf("%d and %d bytes: %v", len(m.head), len(m.body), err)

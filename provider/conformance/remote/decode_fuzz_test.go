@@ -30,7 +30,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(write(message{kind: kindRequest, number: 7, head: []byte(`{"verb":"pull"}`), body: []byte("x")}))
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, octets []byte) {
-		m, err := readMessage(bufio.NewReader(bytes.NewReader(octets)), newAuthenticator(key))
+		m, err := readMessage(bufio.NewReader(bytes.NewReader(octets)), newAuthenticator(key), func() {})
 		if err != nil {
 			if m.head != nil || m.body != nil {
 				t.Error("a failure returns bytes")
@@ -56,7 +56,7 @@ func TestMessageIsAuthentic(t *testing.T) {
 	both := b.Bytes()
 	one := both[:len(both)/2]
 	read := func(octets []byte, key string) error {
-		_, err := readMessage(bufio.NewReader(bytes.NewReader(octets)), newAuthenticator([]byte(key)))
+		_, err := readMessage(bufio.NewReader(bytes.NewReader(octets)), newAuthenticator([]byte(key)), func() {})
 		return err
 	}
 	if err := read(one, "key"); err != nil {

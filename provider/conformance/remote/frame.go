@@ -82,9 +82,12 @@ func (a *authenticator) code(parts ...[]byte) []byte {
 	return a.mac.Sum(nil)[:macLen]
 }
 
-// readMessage reads a message. Its buffer has the length that the header announces. A buffer that
-// grows with what arrives would take up to three times that, because each growth copies it.
-func readMessage(r *bufio.Reader, a *authenticator) (message, error) {
+// readMessage reads a message. It calls renew before each piece of pieceOctets bytes, which have to
+// arrive within the patience. The message's buffer has the length that the header announces. A
+// buffer that grows with what arrives would take up to three times that, because each growth copies
+// it.
+func readMessage(r *bufio.Reader, a *authenticator, renew func()) (message, error) {
+	renew()
 	var h [frameHeader]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return message{}, err
@@ -94,11 +97,16 @@ func readMessage(r *bufio.Reader, a *authenticator) (message, error) {
 		return message{}, err
 	}
 	all := make([]byte, head+body+macLen)
-	if _, err := io.ReadFull(r, all); err != nil {
+	for rest := all; len(rest) > 0; {
+		renew()
+		n, err := io.ReadFull(r, rest[:min(len(rest), pieceOctets)])
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return message{}, err
+		if err != nil {
+			return message{}, err
+		}
+		rest = rest[n:]
 	}
 	m.head, m.body = all[:head:head], all[head:head+body:head+body]
 	if !hmac.Equal(a.code(h[:], m.head, m.body), all[head+body:]) {
