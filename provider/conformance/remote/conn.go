@@ -10,7 +10,7 @@ import (
 )
 
 // Patience is how long the other end may be silent before it counts as gone, unless an option says
-// otherwise. Each end sends something four times in that time.
+// otherwise. Each end sends something four times in that time, even if its own patience is longer.
 const Patience = 20 * time.Second
 
 // conn is a control connection after the handshake.
@@ -103,7 +103,7 @@ func (c *conn) read() (message, error) {
 
 // beat sends a message at intervals until done is closed or sending fails.
 func (c *conn) beat(done <-chan struct{}) {
-	t := time.NewTicker(c.patience / 4)
+	t := time.NewTicker(min(c.patience, Patience) / 4)
 	defer t.Stop()
 	for {
 		select {

@@ -90,6 +90,24 @@ func TestWrongLength(t *testing.T) {
 	})
 }
 
+// TestPatientPeer: an end with a longer patience sends often enough for an end without one.
+func TestPatientPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go newConn(far, nil, nil, 10*Patience).beat(done)
+		c := newConn(near, nil, nil, 0)
+		for range 10 {
+			if _, err := c.read(); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		close(done)
+		_ = near.Close()
+	})
+}
+
 // TestByeDoesNotWait: an end that leaves does not wait for a long message that goes out slowly. The
 // message would take 32 times the patience.
 func TestByeDoesNotWait(t *testing.T) {

@@ -22,6 +22,7 @@ type Options struct {
 	Build  string // the version of the program, for error texts
 
 	// Patience is how long the agent may be silent before it counts as gone; 0 means [Patience].
+	// The agent needs the same if it is shorter than that.
 	Patience time.Duration
 }
 
