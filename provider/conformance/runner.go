@@ -104,7 +104,9 @@ type Config struct {
 	Tap transport.Tap
 
 	// Lost, if not nil, is closed when the other host can't be reached any more, and Why then
-	// returns the reason. The runs under way end with it as their setup, and no other begins.
+	// returns the reason. The runs under way end with it as their setup, and no other begins. If
+	// none is under way, the next outcome has it, because a suite that was cut short has not
+	// passed.
 	Lost <-chan struct{}
 	Why  func() error
 
@@ -232,17 +234,20 @@ type runner struct {
 	done      int
 	abandoned int        // runs that did not end
 	gone      bool       // a run did not reach the target
+	untried   bool       // an outcome has a Setup
 	doubt     string     // the scenario that failed with the target just before; "" if none did
 	outcomes  []*Outcome // by the job's number; nil if it has not run
 }
 
 // run runs a job, unless ctx has ended.
 func (r *runner) run(ctx context.Context, j job) {
-	if ctx.Err() != nil || r.lost() != nil {
+	if ctx.Err() != nil {
 		return
 	}
+	lost := r.lost()
 	r.mu.Lock()
-	crowded, gone := r.abandoned >= mostAbandoned, r.gone
+	crowded, gone := r.abandoned >= mostAbandoned, r.gone || lost != nil && r.untried
+	r.untried = r.untried || lost != nil
 	r.mu.Unlock()
 	if gone {
 		return
@@ -251,6 +256,9 @@ func (r *runner) run(ctx context.Context, j job) {
 	var o *Outcome
 	ended := true
 	why := r.silenced(ctx, j.scenario)
+	if lost != nil {
+		why = "not tried: " + lost.Error()
+	}
 	if ctx.Err() != nil {
 		return // what it did not answer says nothing about the target
 	}
@@ -270,6 +278,7 @@ func (r *runner) run(ctx context.Context, j job) {
 	if !ended {
 		r.abandoned++
 	}
+	r.untried = r.untried || o.Setup != ""
 	if r.Target != nil && o.Unsupported == "" {
 		r.gone, r.doubt = o.Setup != "", ""
 		if o.failed() {

@@ -434,32 +434,44 @@ func TestEntryTakesThePeersKernel(t *testing.T) {
 	}
 }
 
-// TestRunLosesThePeer: the run under way ends at once and says why, and no other begins.
+// TestRunLosesThePeer: the run under way ends at once and says why, and no other begins. If none is
+// under way, the next outcome says why.
 func TestRunLosesThePeer(t *testing.T) {
 	why := errors.New("the agent has gone")
-	lost := make(chan struct{})
-	var s Suite
-	began := 0
-	for _, slug := range []string{"a/first", "a/second", "a/third"} {
-		s.Add(&Scenario{Slug: slug, Title: "t", Level: Must, Verbs: func(r *VerbsRun) {
-			if began++; began == 2 {
-				close(lost)
-				<-r.Context().Done()
+	for _, during := range []bool{true, false} {
+		lost := make(chan struct{})
+		var s Suite
+		began := 0
+		for _, slug := range []string{"a/first", "a/second", "a/third"} {
+			s.Add(&Scenario{Slug: slug, Title: "t", Level: Must, Verbs: func(r *VerbsRun) {
+				if began++; began == 2 && during {
+					close(lost)
+					<-r.Context().Done()
+				}
+				r.Check(began == 1, "it is the first")
+			}})
+		}
+		cfg := config(t, &s, Pairing{"engine", "engine" + AtPeer})
+		cfg.Open["engine"+AtPeer] = opener(t, "engine")
+		cfg.Lost, cfg.Why = lost, func() error { return why }
+		want := why.Error()
+		if !during {
+			want = "not tried: " + want
+			cfg.Progress = func(done, _ int, _ *Outcome) {
+				if done == 1 {
+					close(lost)
+				}
 			}
-			r.Check(began == 1, "it is the first")
-		}})
-	}
-	cfg := config(t, &s, Pairing{"engine", "engine" + AtPeer})
-	cfg.Open["engine"+AtPeer] = opener(t, "engine")
-	cfg.Lost, cfg.Why = lost, func() error { return why }
-	outcomes, err := Run(context.Background(), cfg)
-	if err != nil || len(outcomes) != 2 || began != 2 {
-		t.Fatalf("%d outcomes, %d runs, %v", len(outcomes), began, err)
-	}
-	if o := outcomes[0]; o.Setup != "" || o.State() != "ok" {
-		t.Errorf("the first: %+v", o)
-	}
-	if o := outcomes[1]; o.Setup != why.Error() {
-		t.Errorf("the second: %+v", o)
+		}
+		outcomes, err := Run(context.Background(), cfg)
+		if err != nil || len(outcomes) != 2 || during != (began == 2) {
+			t.Fatalf("%d outcomes, %d runs, %v", len(outcomes), began, err)
+		}
+		if o := outcomes[0]; o.Setup != "" || o.State() != "ok" {
+			t.Errorf("the first: %+v", o)
+		}
+		if o := outcomes[1]; o.Setup != want {
+			t.Errorf("the second: %+v, want setup %q", o, want)
+		}
 	}
 }
