@@ -15,6 +15,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
+	"github.com/govs-rdma/govs/provider/conformance/remote"
 )
 
 const testSecret = "a secret of a test"
@@ -148,6 +149,17 @@ func TestAgentKilledCollecting(t *testing.T) {
 	wantText(t, "stderr", run.stderr.String(), parts("has gone", "runs were left out, and nothing was collected"))
 	if left := testkit.Must(os.ReadDir(dir))(t); len(left) > 0 {
 		t.Errorf("it leaves %v", left)
+	}
+}
+
+// TestCutShort: a run whose agent has gone fails only if it has left out runs.
+func TestCutShort(t *testing.T) {
+	c := &runCmd{peer: &remote.Session{}} // has no agent
+	if err := c.cutShort(47, 47); err != nil {
+		t.Errorf("after the last run: %v", err)
+	}
+	if err := c.cutShort(9, 47); err == nil || !strings.Contains(err.Error(), "38 of 47 runs were left out") {
+		t.Errorf("before: %v", err)
 	}
 }
 

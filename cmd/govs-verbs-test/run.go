@@ -259,10 +259,10 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)",
 			len(col.Outcomes), progress.total, c.Seed)
 	}
-	if c.Collect != "" && c.peer != nil && c.peer.Err() != nil {
+	short := c.cutShort(len(col.Outcomes), progress.total)
+	if c.Collect != "" && short != nil {
 		_ = removeCaptures(dir, col.Outcomes)
-		return fmt.Errorf("%w; %d of %d runs were left out, and nothing was collected",
-			c.peer.Err(), progress.total-len(col.Outcomes), progress.total)
+		return fmt.Errorf("%w, and nothing was collected", short)
 	}
 	if c.Collect != "" {
 		file := filepath.Join(dir, collectionFile)
@@ -277,9 +277,8 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		last := col.Outcomes[len(col.Outcomes)-1]
 		return fmt.Errorf("%s; %d of %d runs were left out", last.Setup, left, progress.total)
 	}
-	if c.peer != nil && c.peer.Err() != nil {
-		return fmt.Errorf("%w; %d of %d runs were left out", c.peer.Err(),
-			progress.total-len(col.Outcomes), progress.total)
+	if short != nil {
+		return short
 	}
 	return judged
 }

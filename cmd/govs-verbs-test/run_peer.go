@@ -147,6 +147,15 @@ func explainPeer(err error, secret []byte) error {
 	return err
 }
 
+// cutShort returns why runs were left out because the agent has gone, nil if none was. An agent may
+// be stopped while the runs are judged.
+func (c *runCmd) cutShort(done, total int) error {
+	if c.peer == nil || c.peer.Err() == nil || done == total {
+		return nil
+	}
+	return fmt.Errorf("%w; %d of %d runs were left out", c.peer.Err(), total-done, total)
+}
+
 func (c *runCmd) leavePeer() {
 	if c.peer != nil {
 		_ = c.peer.Close()
