@@ -152,12 +152,23 @@ func TestConnSendBytesOfMany(t *testing.T) {
 	}
 }
 
+// sentLast checks the error of a Send that makes the peer end the connection. It succeeds, because
+// it has left, but siw may still be busy with it when the end comes
+// (kernel-notes/siw-error-reports.md).
+func sentLast(t *testing.T, err error) {
+	t.Helper()
+	wc := new(ibverbs.WCError)
+	if !onKernel() || !errors.As(err, &wc) || wc.Status != ibverbs.WCLocQPOpErr {
+		testkit.OK(t, err)
+	}
+}
+
 // TestConnMessageTooLong: the receiving side's error says how long a message may be. The sending
 // side's call has succeeded, and a later call says that the connection has ended.
 func TestConnMessageTooLong(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, messages(2, 64))
-	testkit.OK(t, client.SendBytes(ctx, make([]byte, 65)))
+	sentLast(t, client.SendBytes(ctx, make([]byte, 65)))
 	_, err := server.Receive(ctx)
 	wc := new(ibverbs.WCError)
 	if !errors.As(err, &wc) || wc.Status != ibverbs.WCLocLenErr {
@@ -179,7 +190,7 @@ func TestConnMessagesTooMany(t *testing.T) {
 		testkit.OK(t, client.SendBytes(ctx, []byte{byte(i)}))
 		held = append(held, testkit.Must(server.Receive(ctx))(t))
 	}
-	testkit.OK(t, client.SendBytes(ctx, []byte{2}))
+	sentLast(t, client.SendBytes(ctx, []byte{2}))
 	_, err := server.Receive(ctx)
 	if !onKernel() { // siw does not say why a connection ends
 		wantErr(t, "a message too many", err, syscall.ENOTCONN, "until Message.Release", "ConnConfig.Receives")

@@ -290,20 +290,21 @@ func testNoReadDepth(t *testing.T) {
 		t.Errorf("the Send: %+v", wc)
 	}
 	p.poll(1)
-	p.send(read(a)) // the other direction is allowed
-	if wc := p.poll(1)[0]; wc.WRID != 1 || wc.Status != provider.WCSuccess {
-		t.Errorf("a Read of the other side: %+v", wc)
-	}
-	if attr, _, err := a.qp.Query(); err != nil || attr.MaxRdAtomic != 0 || attr.MaxDestRdAtomic != 4 {
-		t.Errorf("depths: %+v, %v", attr, err)
-	}
-	// If it were not refused, it would have blocked the queue.
+	// If it were not refused, it would have blocked the queue. siw refuses it in the call, because it
+	// is sending nothing then; the peer's Read comes later.
 	q := a.qp.(*qp)
 	q.sq.Reset()
 	q.sq.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled)).SetRDMA(p.mr.Addr(), p.mr.RKey())
 	q.sq.AddSGE(a.mr.Addr(), 8, a.mr.LKey())
 	if n, err := q.c.PostSend(q.sq); n != 1 || err != syscall.EINVAL {
 		t.Errorf("a Read with ORD 0, posted to libsiw: %d, %v", n, err)
+	}
+	p.send(read(a)) // the other direction is allowed
+	if wc := p.poll(1)[0]; wc.WRID != 1 || wc.Status != provider.WCSuccess {
+		t.Errorf("a Read of the other side: %+v", wc)
+	}
+	if attr, _, err := a.qp.Query(); err != nil || attr.MaxRdAtomic != 0 || attr.MaxDestRdAtomic != 4 {
+		t.Errorf("depths: %+v, %v", attr, err)
 	}
 	a.send(send)
 	a.idle("after a Read with ORD 0")
