@@ -16,33 +16,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/netlink.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
-
-#include <rdma/rdma_user_cm.h>
-
-static void complain(const char *what, const char *why)
-{
-	char text[512];
-	int n = snprintf(text, sizeof text, "govs-verbs-test exec: %s: %s\n", what, why ? why : "?");
-	if (n > 0)
-		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
-}
 
 // ---- the functions that the library stands before
 
@@ -61,7 +43,6 @@ __attribute__((constructor)) static void find_all(void)
 
 // A slot says what a descriptor is: its kind in the upper eight bits, and the number that the library has
 // given its object. Descriptors beyond the table are never the device's: open fails there.
-#define SLOTS (1 << 16)
 static _Atomic uint32_t slots[SLOTS];
 static _Atomic int slots_end; // above all descriptors that have ever had a slot
 static _Atomic int duplicates[SLOTS]; // of an object
@@ -91,27 +72,6 @@ int strange(void)
 	return syscall(SYS_getpid) != owner;
 }
 
-// loading is held while the library is loaded or opens a device, and by what must not happen meanwhile. A constructor
-// or a signal handler may be in both. The child of a vfork can't wait: it stops a thread of its parent.
-static pthread_mutex_t loading = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-
-// await_start waits only for a while, because the thread that loads may wait for a lock that this one holds, such as
-// the loader's. Unlocking what this thread has not locked fails, and does no harm.
-void await_start(void)
-{
-	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 10;
-	if (!strange())
-		pthread_mutex_timedlock(&loading, &until);
-}
-
-void allow_start(void)
-{
-	if (!strange())
-		pthread_mutex_unlock(&loading);
-}
-
 // A child that is made while the library starts would have its runtime's signals and limit.
 static void begin(void)
 {
@@ -119,20 +79,13 @@ static void begin(void)
 	pthread_atfork(await_start, allow_start, after_fork);
 }
 
-// watch_forks is called before anything is there that a child must not have.
-static void watch_forks(void)
+void watch_forks(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	pthread_once(&once, begin);
 }
 
 int hidden(int fd) { return fd >= 0 && fd < SLOTS && owned[fd] && !strange(); }
-
-void hide(int fd, int own)
-{
-	if (fd >= 0 && fd < SLOTS)
-		owned[fd] = (unsigned char)own;
-}
 
 // adopt makes a descriptor one of an object.
 static void adopt(int fd, uint32_t slot)
@@ -151,12 +104,6 @@ void adopt_netlink(int fd)
 		adopt(fd, SLOT(NETLINK, 0));
 }
 
-// ---- the library
-
-static struct library loaded;
-static struct library *_Atomic library;
-static int forked; // this process is a child, in which the first copy of the library is dead
-
 // adopted, found, in_frames and setting are what the library calls back.
 static void adopted(int fd, int kind, uint64_t object) { adopt(fd, SLOT(kind, object)); }
 
@@ -166,39 +113,9 @@ static uint64_t found(int fd)
 	return KIND(slot) == DEAD ? 0 : OBJECT(slot);
 }
 
-// Objects whose last descriptor a signal handler has closed: the first one, and the next after each. The next call of
-// any thread closes them, because the thread of the handler may end without one.
-static _Atomic uint32_t put_off;
-static uint32_t after[SLOTS]; // an object
-
-static void close_later(uint32_t object)
+int initialize(struct library *lib)
 {
-	after[object] = atomic_load(&put_off);
-	while (!atomic_compare_exchange_weak(&put_off, &after[object], object))
-		;
-}
-
-struct library *begin_call(void)
-{
-	struct library *lib = atomic_load(&library);
-	if (!lib)
-		errno = EIO; // the descriptor is a parent's
-	else if (!enter_library()) {
-		errno = EDEADLK;
-		lib = NULL;
-	} else
-		first_call();
-	return lib;
-}
-
-void end_call(struct library *lib)
-{
-	for (uint32_t object; (object = atomic_exchange(&put_off, 0));)
-		for (uint32_t next; object; object = next) {
-			next = after[object];
-			lib->close(object);
-		}
-	leave_library(1);
+	return lib->init(owned, SLOTS, (void *)adopted, (void *)found, (void *)in_frames, (void *)setting);
 }
 
 // Connections would outlive the parent's close if the child kept their sockets. Each page that is written here is
@@ -228,138 +145,9 @@ void forget_parent(void)
 		// What was called before may have closed it, so that the number is free.
 		atomic_store(&slots[fd], syscall(SYS_fcntl, fd, F_GETFD) < 0 ? 0 : SLOT(DEAD, 0));
 	}
-	atomic_store(&library, NULL);
 	owner = getpid();
-	forked = 1;
-	loading = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	forget_library();
-	atomic_store(&put_off, 0);
-}
-
-// copy_file copies a file, whose size the limit of the process may forbid.
-static int copy_file(int from, int to)
-{
-	struct rlimit was;
-	struct stat st;
-	off_t at = 0;
-	if (syscall(SYS_fstat, from, &st) < 0 || getrlimit(RLIMIT_FSIZE, &was) < 0)
-		return -1;
-	if (was.rlim_max < (rlim_t)st.st_size) {
-		errno = EFBIG;
-		return -1;
-	}
-	setrlimit(RLIMIT_FSIZE, &(struct rlimit){was.rlim_max, was.rlim_max});
-	while (at < st.st_size && sendfile(to, from, &at, (size_t)(st.st_size - at)) > 0)
-		;
-	setrlimit(RLIMIT_FSIZE, &was);
-	return at < st.st_size ? -1 : 0;
-}
-
-// copy_of returns the name of a copy of a file, which the loader takes for another library. NULL: there is none.
-static const char *copy_of(const char *path, char *name, size_t room)
-{
-	int from = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-	int to = from < 0 ? -1 : memfd_create("govs-bridge", MFD_CLOEXEC);
-	int failed = to < 0 || copy_file(from, to) < 0;
-	if (failed)
-		complain("copying the library for this process", strerror(errno));
-	if (from >= 0)
-		syscall(SYS_close, from);
-	if (failed && to >= 0)
-		syscall(SYS_close, to);
-	snprintf(name, room, "/proc/self/fd/%d", to); // to stays open: the loader may look again
-	return failed ? NULL : name;
-}
-
-#define FUNCTION(field, name)                                                                                \
-	if (!(*(void **)&loaded.field = dlsym(handle, name))) {                                              \
-		complain(path, dlerror());                                                                   \
-		return;                                                                                      \
-	}
-
-// load_locked says in called whether it has called the library, whose runtime then knows the thread.
-static void load_locked(int *called)
-{
-	char name[64];
-	const char *path = settings()->library;
-	if (!path) {
-		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
-		return;
-	}
-	if (!addresses()) {
-		complain("768 MiB of addresses can't be reserved",
-			 "raise RLIMIT_AS (ulimit -v), or after mlockall RLIMIT_MEMLOCK (ulimit -l)");
-		return;
-	}
-	if (forked && !(path = copy_of(path, name, sizeof name)))
-		return;
-	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!handle) {
-		complain(path, dlerror());
-		return;
-	}
-	FUNCTION(init, "govs_bridge_init");
-	FUNCTION(open, "govs_bridge_open");
-	FUNCTION(write, "govs_bridge_write");
-	FUNCTION(close, "govs_bridge_close");
-	FUNCTION(netlink, "govs_bridge_netlink");
-	FUNCTION(progress, "govs_bridge_progress");
-	FUNCTION(attend, "govs_bridge_attend");
-	*called = 1;
-	first_call();
-	if (!loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)in_frames, (void *)setting))
-		atomic_store(&library, &loaded); // otherwise it has said why
-}
-
-// fill_standard opens what is closed of the descriptors 0, 1 and 2, so that the library gets others: the program may
-// still write to the standard streams. It returns a mask for empty_standard, which closes them again.
-static int fill_standard(void)
-{
-	int mask = 0;
-	for (int fd = 0; fd <= STDERR_FILENO; fd++)
-		if (syscall(SYS_fcntl, fd, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_CLOEXEC, 0) == fd)
-			mask |= 1 << fd;
-	return mask;
-}
-
-static void empty_standard(int mask)
-{
-	for (int fd = 0; fd <= STDERR_FILENO; fd++)
-		if (mask & 1 << fd)
-			syscall(SYS_close, fd);
-}
-
-struct library *load(void)
-{
-	struct library *lib = atomic_load(&library);
-	if (lib)
-		return lib;
-	if (!enter_library())
-		return NULL;
-	int cancel, called = 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	watch_forks();
-	pthread_mutex_lock(&loading);
-	if (!atomic_load(&library)) {
-		struct before_library *before = before_library();
-		int filled = fill_standard();
-		load_locked(&called);
-		empty_standard(filled);
-		after_library(before, (void *)loaded.open);
-	}
-	lib = atomic_load(&library);
-	pthread_mutex_unlock(&loading);
-	pthread_setcancelstate(cancel, NULL);
-	leave_library(called);
-	return lib;
-}
-
-long result(long n)
-{
-	if (n >= 0)
-		return n;
-	errno = (int)-n;
-	return -1;
+	forget_calls();
 }
 
 // ---- opening and closing

@@ -32,6 +32,8 @@ const struct settings *settings(void);
 // setting returns what exec has set a variable to, NULL if it has not.
 const char *setting(const char *name);
 
+#define SLOTS (1 << 16) // descriptors that can be the device's: those with lower numbers
+
 enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 
 // kind_of returns what a descriptor of the program is.
@@ -40,10 +42,8 @@ enum kind kind_of(int fd);
 // device_of returns the object of a descriptor of the device (UVERBS), 0 for another.
 uint64_t device_of(int fd);
 
-// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it. hide makes
-// it so, or, with 0, the program's.
+// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it.
 int hidden(int fd);
-void hide(int fd, int own);
 
 // let_go takes a descriptor out of the table, before it is closed or when it has become another one. It returns the
 // object whose last one it was, 0 if there are others. leave ends that object; 0 is none.
@@ -94,6 +94,9 @@ void forget_pages(void);
 // process must not change.
 int strange(void);
 
+// watch_forks is called before anything is there that a child must not have.
+void watch_forks(void);
+
 // after_fork takes from the child of a fork what is its parent's, and forget_parent all but the descriptors that the
 // library had there, for a child that has its parent's table of descriptors.
 void after_fork(void);
@@ -132,8 +135,8 @@ void first_call(void);
 // have called the library: that memory is there.
 int in_frames(uint64_t addr, uint64_t n);
 
-// forget_library says that this is the child of a fork, where the library is dead.
-void forget_library(void);
+// forget_calls takes the signals and the thread from the library of a parent.
+void forget_calls(void);
 
 // ---- the library
 
@@ -147,13 +150,21 @@ struct library {
 	void (*attend)(uint64_t object, uint32_t cq);
 };
 
-// load returns the library, NULL if it can't be loaded.
+// load returns the library, NULL if it can't be loaded. initialize is for load: it calls init, and returns what that
+// returns.
 struct library *load(void);
+int initialize(struct library *);
+
+// forget_library is for the child of a fork, where the library is dead.
+void forget_library(void);
 
 // begin_call returns the library for a call, which end_call ends. NULL, with errno set: it is not loaded, or this is
 // a signal handler.
 struct library *begin_call(void);
 void end_call(struct library *);
+
+// close_later closes an object with the next call of any thread, because this is a signal handler.
+void close_later(uint32_t object);
 
 // result turns what the library returns into what libc returns.
 long result(long n);

@@ -455,7 +455,7 @@ void leave_library(int called)
 SIGMASK(pthread_sigmask)
 SIGMASK(sigprocmask)
 
-void forget_library(void)
+void forget_calls(void)
 {
 	for (int sig = 1; sig < NSIG; sig++)
 		if (shared[sig].taken)

@@ -52,6 +52,7 @@ func TestExecCalls(t *testing.T) {
 		"fortified":   {"-O2", "-D_FORTIFY_SOURCE=2"},
 		"forks":       {"-libverbs", "-lpthread"},
 		"garbled":     {"-libverbs"},
+		"generations": nil,
 		"limits":      {"-pthread"},
 		"manyopens":   {"-lrdmacm", "-libverbs", "-pthread"},
 		"nonblocking": {"-pthread"},
