@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <linux/netlink.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -61,6 +62,7 @@ static int address_of(int fd, struct sockaddr_nl *self)
 // Its buffers are not on the stack, which may be small.
 ssize_t ask(int fd, const void *request, size_t n)
 {
+	pthread_testcancel();
 	struct library *lib = load();
 	struct sockaddr_nl self;
 	if (n == 0 || n > netlink_longest) {
@@ -130,8 +132,10 @@ PUBLIC ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 		return -1;
 	}
 	ssize_t n = gather(message, request);
+	pthread_cleanup_push(free, request); // the thread may be cancelled
 	if (n >= 0)
 		n = ask(fd, request, (size_t)n);
+	pthread_cleanup_pop(0);
 	int saved = errno;
 	free(request);
 	errno = saved;

@@ -26,6 +26,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <rdma/ib_user_verbs.h>
+
 // ---- the functions that the library stands before
 
 void *find_next(struct next *n) { return n->function = dlsym(RTLD_NEXT, n->name); }
@@ -154,6 +156,7 @@ void forget_parent(void)
 
 static int open_device(enum kind kind, int flags)
 {
+	pthread_testcancel();
 	struct library *lib = load() ? begin_call() : NULL;
 	if (!lib) {
 		errno = ENODEV;
@@ -388,8 +391,14 @@ static int next_event(int fd, int flags)
 	return n == 1 ? 0 : -1;
 }
 
+// A thread can be cancelled where a program writes its command to the kernel, too: commands of rdma_cm, and doorbells.
+// On siw, libibverbs has ioctl for the other commands, in which that is not possible.
+enum { doorbell = sizeof(struct ib_uverbs_cmd_hdr) + sizeof(struct ib_uverbs_post_send) };
+
 static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 {
+	if (KIND(slot) != UVERBS || n == doorbell)
+		pthread_testcancel();
 	if (KIND(slot) == DEAD) { // a parent's
 		errno = EIO;
 		return -1;

@@ -46,6 +46,7 @@ func TestExecCalls(t *testing.T) {
 		"altstacks":   {"-lpthread"},
 		"atfork":      {"-lpthread"},
 		"badcalls":    nil,
+		"cancelled":   {"-libverbs", "-lpthread"},
 		"closelater":  {"-lpthread"},
 		"descriptors": {"-lrdmacm", "-libverbs", "-lpthread"},
 		"forklisten":  {"-lrdmacm"},
