@@ -10,12 +10,21 @@
 static int (*siw_poll)(struct ibv_cq *, int, struct ibv_wc *);
 static int (*siw_notify)(struct ibv_cq *, int);
 
+// begin_poll is begin_call without an errno: on siw these calls make no system call, so that a handler may make them.
+static struct library *begin_poll(void)
+{
+	int saved = errno;
+	struct library *lib = begin_call();
+	errno = saved;
+	return lib;
+}
+
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	int got = siw_poll(cq, n, wc);
 	uint64_t device = got ? 0 : device_of(cq->context->cmd_fd);
 	struct library *lib;
-	if (!device || !(lib = begin_call()))
+	if (!device || !(lib = begin_poll()))
 		return got;
 	lib->progress(device, cq->handle);
 	end_call(lib);
@@ -27,7 +36,7 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited)
 	int failed = siw_notify(cq, solicited);
 	uint64_t device = device_of(cq->context->cmd_fd);
 	struct library *lib;
-	if (device && (lib = begin_call())) {
+	if (device && (lib = begin_poll())) {
 		lib->attend(device, cq->handle); // a program that asks for an event is about to sleep
 		end_call(lib);
 	}

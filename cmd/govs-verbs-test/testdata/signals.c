@@ -47,6 +47,18 @@ static void on_alarm(int sig)
 	errno = saved;
 }
 
+static struct ibv_cq *polled;
+
+// A program may poll in a handler, and on siw that leaves errno, because it is no system call.
+static void on_user(int sig)
+{
+	struct ibv_wc wc;
+	(void)sig;
+	errno = 0;
+	want("polling in a handler", ibv_poll_cq(polled, 1, &wc) + ibv_req_notify_cq(polled, 0), 0);
+	want("errno after that", errno, 0);
+}
+
 static long blocked(int sig)
 {
 	sigset_t mask;
@@ -161,6 +173,10 @@ int main(void)
 	pthread_t thread;
 	pthread_create(&thread, NULL, another, NULL);
 	pthread_join(thread, NULL);
+
+	polled = ibv_create_cq(device, 16, NULL, NULL, 0);
+	signal(SIGUSR2, on_user);
+	raise(SIGUSR2);
 
 	struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
 	struct sigaction alarm = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
