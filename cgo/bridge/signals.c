@@ -62,16 +62,17 @@ static int in_code(const ucontext_t *context)
 #endif
 }
 
-static void send_self(int sig, siginfo_t *info)
+static long send_self(int sig, siginfo_t *info)
 {
-	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
+	return syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
 
-// give_back sets the program's action.
+// give_back sets the program's action. The child of a vfork has actions of its own, but its parent's memory.
 static void give_back(int sig)
 {
 	set_action(sig, &shared[sig].program, NULL);
-	shared[sig].taken = 0;
+	if (!strange())
+		shared[sig].taken = 0;
 }
 
 // Faults in its own code are the library's: the runtime makes panics of some, and a region that the program has
@@ -84,13 +85,17 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		return;
 	}
 	give_back(sig);
-	if (info->si_code <= 0) // somebody has sent it; a fault comes again when its instruction does
-		send_self(sig, info);
+	if (info->si_code > 0)
+		return; // a fault comes again when its instruction does
+	int saved = errno;
+	if (send_self(sig, info) < 0) // which a filter of seccomp may refuse
+		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), sig);
+	errno = saved;
 }
 
 // The runtime unblocks these on a thread that begins, and on one of the program's in its first call (_SigUnblock in
 // sigtab_linux_generic.go). It needs none of them. 34 is SIGRTMIN, and a signal of musl's.
-static const int unblocked[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
+static const int unblocked[] = {SIGILL, SIGTRAP, SIGFPE, SIGSTKFLT, SIGCHLD, SIGPROF, 34};
 enum { unblocked_count = sizeof unblocked / sizeof *unblocked };
 
 // So these threads send themselves a mark, which they block until the runtime unblocks it, too: on_mark then blocks the
@@ -304,7 +309,7 @@ void after_library(struct before_library *before, void *function)
 		    !in_library((uintptr_t)now.sa_handler))
 			continue;
 		set_action(sig, program, NULL);
-		if (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE) {
+		if (sig == SIGSEGV || sig == SIGBUS) { // Go's own divisions raise no SIGFPE
 			shared[sig].library = now;
 			share(sig);
 		}

@@ -4,15 +4,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -150,6 +155,20 @@ static void defaults(void)
 	want("the former action", SIGSEGV, signal(SIGSEGV, SIG_DFL) == SIG_IGN, 1);
 }
 
+// Children ignore what the program ignores.
+static void inherited(void)
+{
+	static const int sigs[] = {SIGFPE, SIGTERM, SIGPIPE};
+	char command[32];
+	for (int i = 0; i < 3; i++)
+		signal(sigs[i], SIG_IGN);
+	open_device();
+	for (int i = 0; i < 3; i++) {
+		snprintf(command, sizeof command, "kill -%d $$", sigs[i]);
+		want("a child that does not ignore it", sigs[i], system(command), 0);
+	}
+}
+
 static sigjmp_buf back;
 static volatile int faults;
 
@@ -180,6 +199,42 @@ static void own_faults(void)
 	want("a fault with one that was set since", SIGSEGV, faults, 4);
 	sigaction(SIGSEGV, NULL, &act);
 	want("a handler for one fault", SIGSEGV, act.sa_handler == SIG_DFL, 1);
+}
+
+// A fault in the child of a vfork takes nothing from its parent.
+static void fault_in_child(void)
+{
+	struct sigaction now;
+	int status = -1;
+	set(SIGSEGV, 1);
+	open_device();
+	pid_t child = vfork();
+	if (child == 0) {
+		kill(getpid(), SIGSEGV);
+		_exit(0);
+	}
+	waitpid(child, &status, 0);
+	want("the child", SIGSEGV, status, 0);
+	want("the handler in the child", SIGSEGV, came[SIGSEGV], 1);
+	sigaction(SIGSEGV, NULL, &now);
+	want("its parent's handler", SIGSEGV, now.sa_sigaction == detailed, 1);
+}
+
+// A filter of the program's refuses the call with which the library sends a signal on.
+static void filtered(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_tgsigqueueinfo, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof code / sizeof *code, code};
+	set(SIGSEGV, 0);
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	want("a filter", SIGSEGV, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter), 0);
+	open_device();
+	check("with the filter", SIGSEGV, 0);
 }
 
 static void crash(void)
@@ -232,7 +287,7 @@ static void preemption(void)
 }
 
 // Among these are signals that Go's runtime unblocks on its threads.
-static const int waiting[] = {SIGILL, SIGTRAP, SIGSTKFLT, SIGPROF, SIGTERM, 34, 35};
+static const int waiting[] = {SIGILL, SIGTRAP, SIGFPE, SIGSTKFLT, SIGPROF, SIGTERM, 34, 35};
 enum { waiting_count = sizeof waiting / sizeof *waiting };
 
 // All of them do nothing if no thread blocks them: SIGCHLD by default, the others because they are ignored.
@@ -627,7 +682,9 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 	int ends; // the signal that ends the child
-} parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"own faults", own_faults, 0},
+} parts[] = {{"handlers", handlers, 0}, {"partly", partly, 0}, {"defaults", defaults, 0}, {"inherited", inherited, 0},
+	     {"own faults", own_faults, 0}, {"fault in a child", fault_in_child, 0},
+	     {"filtered", filtered, 0},
 	     {"crash", crash, SIGSEGV}, {"bus error", bus_error, SIGBUS}, {"sent", sent, SIGSEGV},
 	     {"preemption", preemption, 0}, {"blocked", blocked, 0}, {"without handlers", without_handlers, 0},
 	     {"no room", no_room, 0}, {"quiet", quiet, 0}, {"second start", second_start, 0},
