@@ -2,9 +2,6 @@
 // maps at the region's addresses later has to do with it. The engine has addresses only. So what is unmapped of a
 // region stays reserved until the region is deregistered, and a region whose addresses the program insists on
 // (MAP_FIXED), or whose memory it moves, ends.
-//
-// What is called here are system calls, and not the next definitions: allocators call these functions before anything
-// can be looked up.
 #define _GNU_SOURCE
 #include "preload.h"
 
@@ -31,6 +28,32 @@ PUBLIC void govs_watch_mappings(void *has, void *keep, void *end)
 	atomic_store(&reserve, (on_range *)keep);
 	atomic_store(&replaced, (on_range *)end);
 	atomic_store(&held, (int (*)(uintptr_t, uintptr_t))has);
+}
+
+// The program's mappings are made and removed by the next definitions, which may be a sanitizer's. Before these are
+// looked up, when allocators already call the functions below, it is the system that does it.
+static void *map(void *at, size_t n, int rights, int flags, int fd, off_t offset)
+{
+	NEXT(mmap);
+	return real ? real(at, n, rights, flags, fd, offset) : (void *)syscall(SYS_mmap, at, n, rights, flags, fd, offset);
+}
+
+static int unmap(void *at, size_t n)
+{
+	NEXT(munmap);
+	return real ? real(at, n) : (int)syscall(SYS_munmap, at, n);
+}
+
+static void *remap(void *at, size_t n, size_t want, int flags, uintptr_t to)
+{
+	NEXT(mremap);
+	return real ? real(at, n, want, flags, to) : (void *)syscall(SYS_mremap, at, n, want, flags, to);
+}
+
+static int protect(void *at, size_t n, int rights)
+{
+	NEXT(mprotect);
+	return real ? real(at, n, rights) : (int)syscall(SYS_mprotect, at, n, rights);
 }
 
 static uintptr_t page(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
@@ -110,7 +133,7 @@ PUBLIC int munmap(void *at, size_t n)
 	long kept = ours ? atomic_load(&reserve)(start, whole(start + n)) : 0;
 	if (kept < 0)
 		errno = (int)-kept;
-	return kept ? (kept < 0 ? -1 : 0) : (int)syscall(SYS_munmap, at, n);
+	return kept ? (kept < 0 ? -1 : 0) : unmap(at, n);
 }
 
 PUBLIC void *mmap(void *at, size_t n, int rights, int flags, int fd, off_t offset)
@@ -122,7 +145,7 @@ PUBLIC void *mmap(void *at, size_t n, int rights, int flags, int fd, off_t offse
 		if (registered(start, n) && (!permitted(start, n, rights, flags, fd, offset) || end(start, n)))
 			return MAP_FAILED;
 	}
-	return (void *)syscall(SYS_mmap, at, n, rights, flags, fd, offset);
+	return map(at, n, rights, flags, fd, offset);
 }
 
 PUBLIC void *mmap64(void *at, size_t n, int rights, int flags, int fd, off64_t offset)
@@ -133,7 +156,7 @@ PUBLIC void *mmap64(void *at, size_t n, int rights, int flags, int fd, off64_t o
 PUBLIC int mprotect(void *at, size_t n, int rights)
 {
 	forget_pages();
-	return (int)syscall(SYS_mprotect, at, n, rights);
+	return protect(at, n, rights);
 }
 
 // exceeds returns ENOMEM if a move to more memory exceeds RLIMIT_AS, otherwise 0. What MREMAP_FIXED replaces counts as
@@ -174,7 +197,7 @@ PUBLIC void *mremap(void *at, size_t n, size_t want, int flags, ...)
 		size_t left = whole(want);
 		if (want && left < n)
 			return munmap((char *)at + left, n - left) ? MAP_FAILED : at;
-		void *got = (void *)syscall(SYS_mremap, at, n, want, 0, NULL);
+		void *got = remap(at, n, want, 0, 0);
 		if (got != MAP_FAILED || errno != ENOMEM || !(flags & MREMAP_MAYMOVE))
 			return got;
 	}
@@ -187,5 +210,5 @@ PUBLIC void *mremap(void *at, size_t n, size_t want, int flags, ...)
 		if (end(start, n) || (flags & MREMAP_FIXED && end(to, want)))
 			return MAP_FAILED;
 	}
-	return (void *)syscall(SYS_mremap, at, n, want, flags, to);
+	return remap(at, n, want, flags, to);
 }

@@ -17,9 +17,11 @@ struct next {
 	void *_Atomic function;
 };
 void *find_next(struct next *);
-#define REAL(name)                                                                                           \
+#define NEXT(name)                                                                                           \
 	static struct next next_##name __attribute__((section("nexts"), used)) = {#name, NULL};              \
-	__typeof__(name) *real = (__typeof__(name) *)next_##name.function;                                   \
+	__typeof__(name) *real = (__typeof__(name) *)next_##name.function
+#define REAL(name)                                                                                           \
+	NEXT(name);                                                                                          \
 	if (!real)                                                                                           \
 	real = (__typeof__(name) *)find_next(&next_##name)
 

@@ -417,6 +417,14 @@ func TestExecSanitizers(t *testing.T) {
 	wantText(t, "the report", p.stderr.String(), parts("heap-buffer-overflow"))
 }
 
+// TestExecChained: a library of LD_PRELOAD that comes after exec's sees the program's mappings.
+func TestExecChained(t *testing.T) {
+	b := newBridged(t)
+	cmd := b.command(nil, compiled(t, "chained"))
+	cmd.Env = append(cmd.Env, "LD_PRELOAD="+compiled(t, "chained", "-DHOOKS", "-shared", "-fPIC"))
+	startCmd(t, cmd).want(t, 0, "as it must be")
+}
+
 // TestExecUnmap: if a program unmaps memory before it deregisters it, the program does not end when
 // a peer writes there, or when a Send reads from it. The program's own accesses end it.
 func TestExecUnmap(t *testing.T) {
