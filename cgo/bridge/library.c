@@ -188,7 +188,7 @@ static void load_locked(int *called)
 		return;
 	}
 	if (!addresses()) {
-		complain("768 MiB of addresses can't be reserved",
+		complain("1792 MiB of addresses can't be reserved",
 			 "raise RLIMIT_AS (ulimit -v), or after mlockall RLIMIT_MEMLOCK (ulimit -l)");
 		return;
 	}

@@ -490,9 +490,13 @@ func TestExecFileLimit(t *testing.T) {
 // program, there is no device, and what is printed says why.
 func TestExecFewAddresses(t *testing.T) {
 	b := newBridged(t)
-	p := b.start("sh", "-c", "ulimit -v 400000 && exec "+compiled(t, "once", "-libverbs", "-lrdmacm"))
-	p.want(t, 1)
-	wantText(t, "the error", p.stderr.String(), parts("raise RLIMIT_AS", "No such device"))
+	program := compiled(t, "once", "-libverbs", "-lrdmacm")
+	for _, kb := range []int{400_000, 830_000, 1_330_000, 1_580_000, 1_800_000} {
+		p := b.start("sh", "-c", fmt.Sprintf("ulimit -v %d && exec %s", kb, program))
+		p.want(t, 1)
+		wantText(t, "the error", p.stderr.String(), parts("raise RLIMIT_AS", "No such device"))
+	}
+	b.start("sh", "-c", "ulimit -v 3000000 && exec "+program).want(t, 0)
 }
 
 // TestExecNoEnvironment: a program that overwrites and clears its environment still has the device
