@@ -145,7 +145,7 @@ static void unreserve(int i)
 
 void govs_unreserve(void)
 {
-	for (int i = 0; i < reserved_count; i++)
+	for (int i = 0; i < reserved_count && atomic_load(&pieces); i++)
 		unreserve(i);
 }
 

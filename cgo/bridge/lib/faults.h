@@ -9,7 +9,7 @@ struct govs_region {
 	_Atomic uintptr_t start, end;
 };
 
-enum { govs_region_count = 1 << 16 };
+enum { govs_region_count = 1 << 20 }; // as many as the device has, or more
 extern struct govs_region govs_regions[govs_region_count];
 
 // govs_watch_faults takes SIGSEGV from the runtime, which gets what is not for a region.

@@ -81,7 +81,10 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 	if _, _, e := unix.Syscall(unix.SYS_MSYNC, uintptr(first), uintptr(n), unix.MS_ASYNC); e != 0 {
 		return nil, syscall.EFAULT
 	}
-	p.regions.add(addr, length) // first, so that memory which another thread unmaps now stays reserved
+	// First, so that memory which another thread unmaps now stays reserved.
+	if !p.regions.add(addr, length) {
+		return nil, syscall.ENOMEM
+	}
 	if err := p.present(first, n, page, write); err != nil {
 		p.regions.remove(addr, length)
 		return nil, err

@@ -16,9 +16,8 @@ type regions struct {
 	taken C.int // places from here on were never used
 }
 
-// add gives the region of length bytes at addr a place. If the table is full, the region gets none,
-// and the program ends if it unmaps that region.
-func (r *regions) add(addr, length uint64) {
+// add gives the region of length bytes at addr a place. It returns false if the table is full.
+func (r *regions) add(addr, length uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var i C.int
@@ -29,7 +28,7 @@ func (r *regions) add(addr, length uint64) {
 		i = r.taken
 		r.taken++
 	default:
-		return
+		return false
 	}
 	if r.at == nil {
 		r.at = make(map[[2]uint64][]C.int)
@@ -37,6 +36,7 @@ func (r *regions) add(addr, length uint64) {
 	key := [2]uint64{addr, length}
 	r.at[key] = append(r.at[key], i)
 	C.govs_set_region(i, C.uintptr_t(addr), C.uintptr_t(addr+length))
+	return true
 }
 
 // remove undoes one add.
