@@ -39,6 +39,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge"
 	"github.com/govs-rdma/govs/provider/bridge/recording"
@@ -203,13 +205,14 @@ func (p *process) octets(buf unsafe.Pointer, n uint64) ([]byte, error) {
 	if p.inFrames(uint64(uintptr(buf)), int(n)) {
 		return unsafe.Slice((*byte)(buf), int(n)), nil
 	}
-	var header [8]byte // checked before allocating n bytes
 	addr := uint64(uintptr(buf))
-	if err := p.ReadMemory(addr, header[:min(n, 8)]); err != nil {
-		return nil, err
+	if n > 1<<12 { // checked before allocating so much
+		if err := p.transfer(unix.SYS_PROCESS_VM_READV, addr, make([]byte, 8)); err != nil {
+			return nil, err
+		}
 	}
 	octets := make([]byte, n)
-	return octets, p.ReadMemory(addr, octets)
+	return octets, p.transfer(unix.SYS_PROCESS_VM_READV, addr, octets)
 }
 
 //export govs_bridge_close

@@ -35,8 +35,8 @@ func (p *process) WriteMemory(addr uint64, b []byte) error {
 }
 
 // inFrames reports whether n bytes at addr are in the stack frames of the C functions that have
-// called the bridge. Such memory exists, so no system call is needed to check it. libsiw's
-// doorbells are there.
+// called the bridge. Such memory exists, so no system call is needed to check it. libibverbs'
+// commands are there, but not libsiw's doorbells, which are in its QPs.
 func (p *process) inFrames(addr uint64, n int) bool {
 	return p.frames != nil && p.frames(addr, n)
 }
