@@ -137,7 +137,7 @@ static char copied[PATH_MAX]; // empty: this process has no copy
 
 static const char *name_copy(int fd)
 {
-	char *end = stpcpy(copied, "/proc/self/fd/");
+	char *end = stpcpy(copied, "/proc/thread-self/fd/");
 	for (int i = 1; i < generation; i++) {
 		if (end + sizeof "./2147483647" > copied + sizeof copied) {
 			complain("copying the library for this process", "too many children, each of the one before");

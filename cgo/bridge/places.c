@@ -111,7 +111,7 @@ static long base(int dir, char *to, size_t size)
 	if (dir == AT_FDCWD)
 		n = syscall(SYS_getcwd, to, size) - 1; // of the end of the string
 	else {
-		char name[32] = "/proc/self/fd/", digits[12];
+		char name[32] = "/proc/thread-self/fd/", digits[12];
 		size_t at = strlen(name), count = 0;
 		if (dir < 0)
 			return -1;

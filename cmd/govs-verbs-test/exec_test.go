@@ -425,6 +425,15 @@ func TestExecChained(t *testing.T) {
 	startCmd(t, cmd).want(t, 0, "as it must be")
 }
 
+// TestExecMainEnds: a program whose main thread has ended can use the device, whether it has opened
+// it before or opens it after that.
+func TestExecMainEnds(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "mainends", "-libverbs", "-lpthread")
+	b.start(program, "early").want(t, 0, "as it must be")
+	b.start(program, "late").want(t, 0, "as it must be")
+}
+
 // TestExecUnmap: if a program unmaps memory before it deregisters it, the program does not end when
 // a peer writes there, or when a Send reads from it. The program's own accesses end it.
 func TestExecUnmap(t *testing.T) {

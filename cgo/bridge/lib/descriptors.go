@@ -28,9 +28,9 @@ import (
 
 // ownRuntime marks the descriptors of Go's netpoller, which the engine has started, as the
 // library's own. The runtime stops the process if a program closes them, and some programs close
-// all descriptors.
+// all descriptors. If the program's main thread has ended, /proc/self shows nothing.
 func (p *process) ownRuntime() error {
-	entries, err := os.ReadDir("/proc/self/fd")
+	entries, err := os.ReadDir("/proc/thread-self/fd")
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (p *process) ownRuntime() error {
 		if err != nil {
 			return err
 		}
-		if link, _ := os.Readlink("/proc/self/fd/" + e.Name()); link != "anon_inode:[eventpoll]" {
+		if link, _ := os.Readlink("/proc/thread-self/fd/" + e.Name()); link != "anon_inode:[eventpoll]" {
 			continue
 		}
 		wake, err := netpoller(fd)
@@ -52,13 +52,13 @@ func (p *process) ownRuntime() error {
 			return nil
 		}
 	}
-	return errors.New("the descriptors of Go's netpoller are not in /proc/self/fdinfo")
+	return errors.New("the descriptors of Go's netpoller are not in /proc/thread-self/fdinfo")
 }
 
 // netpoller returns the descriptor that wakes Go's netpoller if fd is the netpoller's, otherwise
 // -1. The netpoller stores the address of a runtime variable with that descriptor.
 func netpoller(fd int) (wake int, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	f, err := os.Open(fmt.Sprintf("/proc/thread-self/fdinfo/%d", fd))
 	if errors.Is(err, fs.ErrNotExist) {
 		return -1, nil // a thread of the program has closed it
 	}

@@ -52,6 +52,10 @@ func (p *process) transfer(call uintptr, addr uint64, b []byte) error {
 	its := unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
 	n, _, e := unix.Syscall6(call, uintptr(p.pid), uintptr(unsafe.Pointer(&own)), 1,
 		uintptr(unsafe.Pointer(&its)), 1, 0)
+	if e == unix.ESRCH { // the main thread, which has the process's number, has ended
+		n, _, e = unix.Syscall6(call, uintptr(unix.Gettid()), uintptr(unsafe.Pointer(&own)), 1,
+			uintptr(unsafe.Pointer(&its)), 1, 0)
+	}
 	switch {
 	case e == 0 && int(n) == len(b):
 		return nil
