@@ -301,8 +301,13 @@ PUBLIC void closefrom(int first)
 {
 	REAL(closefrom);
 	unsigned fd = first < 0 ? 0 : (unsigned)first;
-	if (close_range(fd, ~0u, 0) < 0) // a kernel before 5.9, or nothing is the library's
-		real(first);
+	if (close_range(fd, ~0u, 0) == 0)
+		return;
+	// A kernel before 5.9 has no such call, and filters of containers refuse it. libc then closes the library's, too.
+	for (; fd < SLOTS; fd++)
+		if (!hidden((int)fd))
+			syscall(SYS_close, fd);
+	real((int)fd);
 }
 
 // duplicated makes a duplicate one of the same object. A descriptor beyond the table can't be one.

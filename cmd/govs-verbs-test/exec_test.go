@@ -381,7 +381,7 @@ func TestExecCloseAll(t *testing.T) {
 	trace, record := filepath.Join(dir, "trace"), filepath.Join(dir, "record")
 	startCmd(t, b.command([]string{"--output", trace, "--record", record},
 		compiled(t, "closeall"))).want(t, 0, "as it must be")
-	const ids = 5 * 2 // of each use
+	const ids = 7 * 2 // of each use
 	if n := strings.Count(string(testkit.Must(os.ReadFile(trace))(t)), "create_id("); n != ids {
 		t.Errorf("%d ids in the trace, want %d", n, ids)
 	}

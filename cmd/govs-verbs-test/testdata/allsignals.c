@@ -4,23 +4,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "refuse.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" // of sigignore
 
@@ -223,16 +220,8 @@ static void fault_in_child(void)
 // A filter of the program's refuses the call with which the library sends a signal on.
 static void filtered(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_tgsigqueueinfo, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = {sizeof code / sizeof *code, code};
 	set(SIGSEGV, 0);
-	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	want("a filter", SIGSEGV, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter), 0);
+	refuse(SYS_rt_tgsigqueueinfo, EPERM);
 	open_device();
 	check("with the filter", SIGSEGV, 0);
 }

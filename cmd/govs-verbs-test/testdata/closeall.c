@@ -9,7 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "refuse.h"
 
 enum { addr_resolved }; // RDMA_CM_EVENT_ADDR_RESOLVED
 
@@ -92,6 +95,24 @@ int main(void)
 	}
 	want("some descriptors are the library's", busy > 0 && taken > 0);
 	use("dup2");
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) { // where there is no close_range
+		use("fork");
+		refuse(SYS_close_range, EPERM);
+		null = open("/dev/null", O_RDONLY);
+		closefrom(3);
+		int left = 0;
+		for (int fd = 3; fd < 100; fd++)
+			left += is_open(fd);
+		want("the program's own is closed", !is_open(null));
+		want("the library's own are not", left > 0);
+		use("closefrom without close_range");
+		fflush(stdout);
+		_exit(wrong);
+	}
+	int status = -1;
+	want("the child", waitpid(child, &status, 0) == child && status == 0);
 	// The program's own descriptors are closed.
 	closefrom(3);
 	for (int fd = 3; fd < 100; fd++)
