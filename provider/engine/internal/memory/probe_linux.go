@@ -53,7 +53,8 @@ func probe(buf []byte, write bool) error {
 		// The list of mappings shows what was wrong, or that nothing was, because memory of devices
 		// can't be populated.
 	}
-	maps, err := os.Open("/proc/thread-self/maps") // self has none once the main thread has ended
+	// In /proc/self there are none once the main thread of a C program has ended.
+	maps, err := os.Open("/proc/thread-self/maps")
 	if err != nil {
 		return nil // without /proc nothing is known
 	}
@@ -61,7 +62,8 @@ func probe(buf []byte, write bool) error {
 	return probeMaps(maps, start, end, write)
 }
 
-// probeMaps looks for start to end in the lines of /proc/thread-self/maps, which are in ascending order.
+// probeMaps looks for start to end in the lines of /proc/thread-self/maps, which are in ascending
+// order.
 func probeMaps(maps io.Reader, start, end uintptr, write bool) error {
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() && start < end {
