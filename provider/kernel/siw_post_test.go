@@ -290,8 +290,8 @@ func testNoReadDepth(t *testing.T) {
 		t.Errorf("the Send: %+v", wc)
 	}
 	p.poll(1)
-	// If it were not refused, it would have blocked the queue. siw refuses it in the call, because it
-	// is sending nothing then; the peer's Read comes later.
+	// If it were not refused, it would have blocked the queue. siw refuses it in the call, because
+	// it is sending nothing then; the peer's Read comes later.
 	q := a.qp.(*qp)
 	q.sq.Reset()
 	q.sq.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled)).SetRDMA(p.mr.Addr(), p.mr.RKey())
