@@ -58,9 +58,19 @@ type PostError struct {
 	Err    error // the cause; unwraps to an errno
 }
 
-// Error implements error.
+// Error implements error. It names the number of posted work requests if there are any, unless the
+// cause names the position of the refused one, as the engine's does.
 func (e *PostError) Error() string {
-	return fmt.Sprintf("%v (%d posted by this call)", e.Err, e.Posted)
+	refused, ok := e.Err.(*Error)
+	switch {
+	case e.Posted == 0 || ok && strings.Contains(refused.Object, "work request "):
+		return e.Err.Error()
+	case !ok:
+		return fmt.Sprintf("%d posted by this call: %v", e.Posted, e.Err)
+	}
+	after := *refused
+	after.Object += fmt.Sprintf(", %d posted by this call", e.Posted)
+	return after.Error()
 }
 
 // Unwrap returns Err.

@@ -150,8 +150,7 @@ func TestDoNamesRefusedWork(t *testing.T) {
 	}
 	wr := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 	err := c.Do(timeout(t), wr, wr, wr)
-	wantErr(t, "the third of three", err, syscall.EINVAL,
-		"ibv_post_send qp 5, work request 2: ", "(2 posted by this call)")
+	wantErr(t, "the third of three", err, syscall.EINVAL, "ibv_post_send qp 5, work request 2: ")
 	if calls != 2 {
 		t.Errorf("%d calls of PostSend, want 2", calls)
 	}

@@ -268,8 +268,12 @@ func TestTerminateAboutAtBothEnds(t *testing.T) {
 		{rdmap.ErrAtomicAccess, atomic, nil, ", about an atomic operation"},
 	} {
 		e := endTerminate(c.err, &c.h, 40, c.read)
-		if got := e.cause.Error(); !strings.HasSuffix(got, c.want) {
-			t.Errorf("%v, sent: %q does not end with %q", c.err, got, c.want)
+		want := c.want
+		if c.err == ddp.ErrNoBuffer && c.h == send {
+			want += "; post more receives, or post them earlier"
+		}
+		if got := e.cause.Error(); !strings.HasSuffix(got, want) {
+			t.Errorf("%v, sent: %q does not end with %q", c.err, got, want)
 		}
 		received := testkit.Must(rdmap.ParseTerminate(e.terminate, rdmap.PhaseAfterFirstFPDU))(t)
 		if got := terminateText(&received); !strings.Contains(got, c.want) {

@@ -406,10 +406,14 @@ func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRe
 		panic("engine: a protocol error without a code: " + err.Error())
 	}
 	t := rdmap.NewTerminate(e, seg, segmentLen, read)
+	about := aboutHeaders(&t, t.D, t.R)
+	if about == aboutNoReceive {
+		about += "; post more receives, or post them earlier"
+	}
 	return &ending{
 		cause: &provider.TerminateError{
 			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
-			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason + aboutHeaders(&t, t.D, t.R),
+			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason + about,
 		},
 		terminate: t.AppendTo(nil),
 	}

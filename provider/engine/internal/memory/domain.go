@@ -67,9 +67,9 @@ func (p *Domain) faultOf(s *provider.SGE, need provider.Access) string {
 	case m.access&need != need:
 		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
 	case s.Addr < m.base:
-		return fmt.Sprintf("its address is %d bytes before the region with lkey %#x", m.base-s.Addr, s.LKey)
+		return fmt.Sprintf("its address is before the region with lkey %#x; take SGEs from MR.SGE", s.LKey)
 	case off > size:
-		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
+		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x; take SGEs from MR.SGE", s.LKey)
 	case uint64(s.Length) > size-off:
 		return fmt.Sprintf("%d bytes from offset %d reach beyond the end of the region with lkey %#x, "+
 			"which has %d bytes",
