@@ -77,7 +77,8 @@ func (p *pinger) pingOnce(ctx context.Context, n int) error {
 	}
 	// The C server writes back the text with its NUL; our text fills the whole buffer.
 	if !bytes.Equal(p.data.Bytes(), p.sink.Bytes()) {
-		return errors.New("what came back is not what was sent")
+		return errors.New("what came back is not what was sent; the server has to be govs-verbs-test ping --listen, " +
+			"or rping -s")
 	}
 	return nil
 }

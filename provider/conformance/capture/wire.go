@@ -127,7 +127,7 @@ func (w *Wire) capture(port uint16) (*wireCapture, error) {
 func (w *Wire) open(port uint16) (int, *net.Interface, error) {
 	ifc, err := net.InterfaceByName(w.Interface)
 	if err != nil {
-		return -1, nil, fmt.Errorf("interface %s: %w", w.Interface, err)
+		return -1, nil, fmt.Errorf("interface %s: not found; ip link lists those of this machine: %w", w.Interface, err)
 	}
 	const noProtocolYet = 0
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, noProtocolYet)
