@@ -174,8 +174,8 @@ func (l link) up(ctx context.Context, i, client, server int) error {
 		}
 		for _, command := range commands {
 			if err := inNamespace(ctx, end.pid, command); err != nil {
-				if strings.Contains(command, "netem") {
-					err = fmt.Errorf("%w (a delay needs the kernel's sch_netem)", err)
+				if strings.Contains(err.Error(), "qdisc kind is unknown") {
+					err = errors.New("the kernel lacks sch_netem, which a delay needs")
 				}
 				return err
 			}
