@@ -74,7 +74,9 @@ func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
 	return r, err
 }
 
-// send sends a request with the changes of m.
+// send sends a request with the changes of m, unless m is nil. Each request has the pending
+// records: if a poll did not, the agent would take what a device has written into an ended region
+// for a change of an existing one, and [Device.Intact] would not report it.
 func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, err error) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -95,11 +97,7 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 	c.mu.Unlock()
 	var from position
 	for {
-		var body []byte
-		var next *position
-		if m != nil {
-			body, next = c.changes(m, number, from)
-		}
+		body, next := c.changes(m, number, from)
 		out := message{kind: kindRequest, number: number, head: head, body: body}
 		if next != nil {
 			out = message{kind: kindBeat, body: body}

@@ -57,6 +57,56 @@ func TestIntact(t *testing.T) {
 	}
 }
 
+// late is a provider that writes into a region whenever a CQ is polled.
+type late struct {
+	*scribbler
+	write func()
+}
+
+type lateDevice struct {
+	provider.Device
+	write func()
+}
+
+type lateCQ struct {
+	provider.CQ
+	write func()
+}
+
+func (p *late) Open(name string) (provider.Device, error) {
+	d, err := p.scribbler.Open(name)
+	return &lateDevice{d, p.write}, err
+}
+
+func (d *lateDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	q, err := d.Device.CreateCQ(init)
+	return &lateCQ{q, d.write}, err
+}
+
+func (q *lateCQ) Poll([]provider.WC) (int, error) {
+	q.write()
+	return 1, nil
+}
+
+// TestIntactAfterPoll: a byte that the agent's device writes into a region that has ended is found,
+// even if the next call returns a completion. The answer to that call has the device's changes.
+func TestIntactAfterPoll(t *testing.T) {
+	var region []byte
+	p := &late{&scribbler{engine.New(nil), func(b []byte) { region = b }}, func() { region[3] = 9 }}
+	s := dial(t, agent(t, &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return p, nil }}))
+	_, dev := open(t, s)
+	pd := testkit.Must(dev.AllocPD())(t)
+	cq := testkit.Must(dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(t)
+	mr := testkit.Must(pd.RegMR(make([]byte, 100), provider.AccessLocalWrite))(t)
+	testkit.OK(t, mr.Close())
+	if n, err := cq.Poll(make([]provider.WC, 1)); n != 1 || err != nil {
+		t.Fatalf("Poll: %d, %v", n, err)
+	}
+	if err := dev.Intact(); err == nil || !strings.Contains(err.Error(), "that were a region") {
+		t.Errorf("Intact: %v", err)
+	}
+}
+
 // TestPlaces: the copy of a buffer has the buffer's offset in a page, and buffers that share memory
 // see each other's bytes.
 func TestPlaces(t *testing.T) {

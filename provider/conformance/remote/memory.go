@@ -101,9 +101,9 @@ func (c *Session) forget(d *Device) {
 // maxChanges is the approximate limit for changes in a message, in bytes.
 const maxChanges = 8 << 20
 
-// changes returns what the program has changed in the memory m from a position on. number is the
-// request that carries the changes. If they do not all fit into a message, the others begin at
-// next.
+// changes returns what the program has changed in the memory m, unless m is nil, from a position
+// on. number is the request that carries the changes. If they do not all fit into a message, the
+// others begin at next.
 func (c *Session) changes(m *memory, number uint64, from position) (body []byte, next *position) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
@@ -116,6 +116,9 @@ func (c *Session) changes(m *memory, number uint64, from position) (body []byte,
 		body = appendRecord(body, r)
 	}
 	c.pending = nil
+	if m == nil {
+		return body, nil
+	}
 	for _, b := range m.blocks { // in the order of their numbers
 		at := from.in(b.number, len(b.now))
 		if at == len(b.now) {
