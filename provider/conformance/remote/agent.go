@@ -76,7 +76,8 @@ func exhausted(err error) bool {
 }
 
 // Serve accepts connections until ctx ends or accepting fails; if descriptors run out, it waits
-// until some are free. Before it returns, it closes l and frees everything that clients have made.
+// until some are free. Before it returns, it closes l, ends the run, and frees everything that
+// clients have made.
 // The exceptions are calls of providers and of Log that do not return within Patience. The error is
 // nil if ctx has ended.
 //
@@ -102,6 +103,8 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	defer one.close(patienceOr(a.Patience))
 	var running sync.WaitGroup
 	defer running.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end() // the run, which would keep Serve from returning why it accepts no more
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	unproven := &strangers{most: maxStrangers}

@@ -288,6 +288,31 @@ func TestAcceptFails(t *testing.T) {
 	testkit.OK(t, <-served)
 }
 
+// TestServeEndsTheRun: if accepting fails, Serve ends the run and returns the error.
+func TestServeEndsTheRun(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		served <- (&remote.Agent{Open: func(string, []string) (provider.Provider, error) {
+			return engine.New(nil), nil
+		}}).Serve(ctx, l)
+	}()
+	s := dial(t, l.Addr().String())
+	testkit.OK(t, l.Close())
+	select {
+	case err := <-served:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("Serve has not returned")
+		stop()
+	}
+	<-s.Done()
+}
+
 // TestAgentStops: the run learns at once that the agent stops, and every call fails with the
 // reason.
 func TestAgentStops(t *testing.T) {
