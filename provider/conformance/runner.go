@@ -234,7 +234,7 @@ type runner struct {
 	done      int
 	abandoned int        // runs that did not end
 	gone      bool       // a run did not reach the target
-	untried   bool       // an outcome has a Setup
+	told      bool       // an outcome says why the other host can't be reached
 	doubt     string     // the scenario that failed with the target just before; "" if none did
 	outcomes  []*Outcome // by the job's number; nil if it has not run
 }
@@ -246,8 +246,8 @@ func (r *runner) run(ctx context.Context, j job) {
 	}
 	lost := r.lost()
 	r.mu.Lock()
-	crowded, gone := r.abandoned >= mostAbandoned, r.gone || lost != nil && r.untried
-	r.untried = r.untried || lost != nil
+	crowded, gone := r.abandoned >= mostAbandoned, r.gone || lost != nil && r.told
+	r.told = r.told || lost != nil
 	r.mu.Unlock()
 	if gone {
 		return
@@ -278,7 +278,7 @@ func (r *runner) run(ctx context.Context, j job) {
 	if !ended {
 		r.abandoned++
 	}
-	r.untried = r.untried || o.Setup != ""
+	r.told = r.told || o.Setup != "" && r.lost() != nil
 	if r.Target != nil && o.Unsupported == "" {
 		r.gone, r.doubt = o.Setup != "", ""
 		if o.failed() {

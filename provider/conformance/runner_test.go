@@ -438,7 +438,8 @@ func TestEntryTakesThePeersKernel(t *testing.T) {
 // under way, the next outcome says why.
 func TestRunLosesThePeer(t *testing.T) {
 	why := errors.New("the agent has gone")
-	for _, during := range []bool{true, false} {
+	for _, c := range []struct{ during, untried bool }{{during: true}, {}, {untried: true}} {
+		during := c.during
 		lost := make(chan struct{})
 		var s Suite
 		began := 0
@@ -447,6 +448,9 @@ func TestRunLosesThePeer(t *testing.T) {
 				if began++; began == 2 && during {
 					close(lost)
 					<-r.Context().Done()
+				}
+				if c.untried {
+					r.Setup("a setup of its own")
 				}
 				r.Check(began == 1, "it is the first")
 			}})
@@ -467,7 +471,8 @@ func TestRunLosesThePeer(t *testing.T) {
 		if err != nil || len(outcomes) != 2 || during != (began == 2) {
 			t.Fatalf("%d outcomes, %d runs, %v", len(outcomes), began, err)
 		}
-		if o := outcomes[0]; o.Setup != "" || o.State() != "ok" {
+		if o := outcomes[0]; (o.Setup == "a setup of its own") != c.untried ||
+			(o.State() == "ok") == c.untried {
 			t.Errorf("the first: %+v", o)
 		}
 		if o := outcomes[1]; o.Setup != want {
