@@ -171,7 +171,7 @@ func TestAgentRefuses(t *testing.T) {
 		testkit.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	start(t, "agent", "--listen", "0.0.0.0:0").want(t, exitUsage, nil,
-		parts("0.0.0.0 is not a loopback address, so that a secret is needed", secretVariable))
+		parts("0.0.0.0 is not a loopback address, so that a secret of at least 16 bytes is needed", secretVariable))
 	start(t, "agent", "--listen", "127.0.0.1:0", "--secret-file", empty).want(t, exitUsage, nil, parts("is empty"))
 	start(t, "run", "--peer", fmt.Sprintf("127.0.0.1:%d", freePort()), "--only", "send/zero").want(t, exitUsage, nil,
 		parts("nobody listens there; start the agent first"))
@@ -198,6 +198,19 @@ func TestAgentRefuses(t *testing.T) {
 		"--responder", "kernel@peer").want(t, exitUsage,
 		parts("left out: pairings with kernel@peer: the agent can't use it: "+
 			"it was not started with it"), parts("no provider for any pairing"))
+}
+
+// TestExplainPeer: advice about secrets is only given where a secret helps.
+func TestExplainPeer(t *testing.T) {
+	weak := remote.CheckSecret(nil, netip.MustParseAddr("192.0.2.1"))
+	for _, c := range []struct {
+		err    error
+		advice bool
+	}{{weak, true}, {remote.ErrSecret, true}, {remote.ErrBusy, false}, {remote.ErrVersion, false}} {
+		if err := explainPeer(c.err, nil); strings.Contains(err.Error(), secretVariable) != c.advice {
+			t.Errorf("%v", err)
+		}
+	}
 }
 
 // TestNetdevOf finds loopback by any of its addresses.

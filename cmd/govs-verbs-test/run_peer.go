@@ -141,7 +141,7 @@ func explainPeer(err error, secret []byte) error {
 			"(govs-verbs-test agent --listen ADDR:PORT): %w", err)
 	case errors.Is(err, remote.ErrSecret) && len(secret) == 0:
 		return explainSecret(fmt.Errorf("%w, and this end has none", err))
-	case errors.Is(err, remote.ErrSecret), len(secret) < remote.MinSecret:
+	case errors.Is(err, remote.ErrSecret), errors.Is(err, remote.ErrWeakSecret):
 		return explainSecret(err)
 	}
 	return err

@@ -41,17 +41,19 @@ var ErrBusy = errors.New("the agent is busy")
 // ErrVersion means that the two ends use different versions of the protocol.
 var ErrVersion = errors.New("the two ends speak different versions of the control protocol")
 
-// CheckSecret returns an error if a secret is not sufficient for an agent at addr. It must have
-// [MinSecret] bytes; only on a loopback address may it be empty.
+// ErrWeakSecret means that a secret is missing or too short.
+var ErrWeakSecret = fmt.Errorf("a secret of at least %d bytes is needed", MinSecret)
+
+// CheckSecret returns [ErrWeakSecret] if a secret is not sufficient for an agent at addr. It must
+// have [MinSecret] bytes; only on a loopback address may it be empty.
 func CheckSecret(secret []byte, addr netip.Addr) error {
 	switch {
 	case len(secret) == 0 && addr.Unmap().IsLoopback():
 		return nil
 	case len(secret) == 0:
-		return fmt.Errorf("%v is not a loopback address, so that a secret is needed", addr)
+		return fmt.Errorf("%v is not a loopback address, so that %w", addr, ErrWeakSecret)
 	case len(secret) < MinSecret:
-		return fmt.Errorf("a secret of %d bytes can be guessed; it needs at least %d",
-			len(secret), MinSecret)
+		return fmt.Errorf("%d bytes can be guessed: %w", len(secret), ErrWeakSecret)
 	}
 	return nil
 }
