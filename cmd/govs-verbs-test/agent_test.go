@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
 	"github.com/govs-rdma/govs/provider/conformance/remote"
@@ -210,6 +212,33 @@ func TestExplainPeer(t *testing.T) {
 		if err := explainPeer(c.err, nil); strings.Contains(err.Error(), secretVariable) != c.advice {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// TestNetdevOfForwardedAgent: if ssh forwards a port of this host to the agent, captures are not
+// taken on loopback, because the other side is elsewhere.
+func TestNetdevOfForwardedAgent(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	a := &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return nil, nil },
+		Host: remote.Host{Offers: []remote.Offer{{Name: "engine", Addr: netip.MustParseAddr("192.0.2.77")},
+			{Name: "kernel", Why: "it has none"}}}}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, l) }()
+	defer func() {
+		stop()
+		testkit.OK(t, <-served)
+	}()
+	s := testkit.Must(remote.Dial(t.Context(), l.Addr().String(), remote.Options{}))(t)
+	defer s.Close()
+	c := &runCmd{peer: s, Interface: loopback}
+	ours := netip.MustParseAddr("192.0.2.78")
+	if got, err := c.netdev(ours); err == nil || !strings.Contains(err.Error(), ours.String()) {
+		t.Errorf("%q, %v; want the interface with %v, which there is not", got, err, ours)
+	}
+	c.PeerAddr = netip.MustParseAddr("127.0.0.1")
+	if got, err := c.netdev(ours); got != loopback || err != nil {
+		t.Errorf("the other side on this host: %q, %v", got, err)
 	}
 }
 

@@ -314,13 +314,11 @@ func (k *keeping) Open(name string) (provider.Device, error) {
 }
 
 // netdev returns the interface to capture on. It is --interface if that was given, or if the other
-// side is on this host as well; otherwise it is the interface with our address.
+// side is on this host as well; otherwise it is the interface with our address. The address of the
+// agent does not show where the other side is, because ssh may forward a port of this host to it.
 func (c *runCmd) netdev(ours netip.Addr) (string, error) {
-	theirs := c.PeerAddr
-	if !theirs.IsValid() {
-		theirs = c.peer.RemoteAddr()
-	}
-	if c.netdevGiven || isOurs(theirs) == nil {
+	elsewhere := func(o remote.Offer) bool { return o.Why == "" && isOurs(c.farAddr(o)) != nil }
+	if c.netdevGiven || !slices.ContainsFunc(c.peer.Host().Offers, elsewhere) {
 		return c.Interface, nil
 	}
 	return netdevOf(ours)
