@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -199,6 +200,12 @@ func (p *Peer) isOver() bool {
 // tick is the most that one unsuccessful read takes off a wait.
 const tick = 10 * time.Millisecond
 
+// readBuffers are for fill, because a new one for each read would keep the garbage collector busy.
+var readBuffers = sync.Pool{New: func() any {
+	buf := make([]byte, 1<<17)
+	return &buf
+}}
+
 // fill reads once, waits for at most what is left, and subtracts from that the time that
 // it took. It returns ErrSilence when nothing came or earlier reads have used up the wait,
 // io.EOF or ECONNRESET when the direction has ended, and ErrTooMuch after MostReceived octets.
@@ -213,7 +220,9 @@ func (p *Peer) fill(left *time.Duration) error {
 	if *left < 0 || p.isOver() {
 		return ErrSilence // octets come one by one, perhaps forever
 	}
-	buf := make([]byte, 1<<17)
+	pooled := readBuffers.Get().(*[]byte)
+	defer readBuffers.Put(pooled)
+	buf := *pooled
 	n, err := 0, error(nil)
 	for {
 		began, part := time.Now(), max(min(*left, tick), time.Millisecond)
