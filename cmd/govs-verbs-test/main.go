@@ -61,6 +61,7 @@ type cli struct {
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
 	Diff    diffCmd    `cmd:"" help:"Compare the iWARP in two capture files."`
 	Replay  replayCmd  `cmd:"" help:"Play one side of a capture to the engine, and compare what it does."`
+	Fuzz    fuzzCmd    `cmd:"" help:"Play random sequences of frames to engine and kernel, and compare what they do."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with the C program rping, or with another ping."`
 	Stream  streamCmd  `cmd:"" help:"Connect stdin and stdout over RDMA (rsockets), or measure with rstream."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`

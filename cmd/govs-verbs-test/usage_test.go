@@ -36,6 +36,7 @@ func TestHelp(t *testing.T) {
 		{"compare --help", exitPassed, parts("--profile=FILE")},
 		{"diff --help", exitPassed, parts("<a> <b>", "--port=PORT[,PORT]", "CRC32")},
 		{"replay --help", exitPassed, parts("<file>", "--play=SIDE", "--record=FILE", "STags")},
+		{"fuzz --help", exitPassed, parts("--targets=NAME", "--seed=N", "--replay=FILE", "--vm", "kernel-notes")},
 		{"profile --help", exitPassed, parts("profile list", "profile show", "profile check", "docs/profiles.md")},
 		{"vm --help", exitPassed, parts("--siw=VARIANT", "--rxe", "--memory=MIB", "--cpus=N", "--timeout=TIME", "--install",
 			"go test -exec 'govs-verbs-test vm --'", " $VM_OUT", "docs/ci.md", "Exit status: COMMAND's own")},

@@ -1,0 +1,74 @@
+//go:build !race
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/conformance/fuzz"
+)
+
+// TestFuzz plays the engine against itself, goes on where it ended, and plays one sequence again.
+func TestFuzz(t *testing.T) {
+	dir := t.TempDir()
+	args := words("fuzz --count 60 --time 5m --seed 3 --out " + dir)
+	start(t, args...).want(t, exitPassed, parts("seed 3, from index 0", "seed 3: 60 sequences", "0 findings"), nil)
+	start(t, args...).want(t, exitPassed, parts("seed 3, from index 60", "seed 3: 120 sequences", "0 findings"), nil)
+	start(t, append(args, "--seed", "4")...).want(t, exitPassed, parts("seed 4, from index 0"), nil)
+
+	file := filepath.Join(dir, "one.txt")
+	var text strings.Builder
+	if err := fuzz.Generate(3, 7).Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "fuzz", "--replay", file).want(t, exitPassed, parts("0 differences"), nil)
+	if err := os.WriteFile(file, []byte("hello\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "fuzz", "--replay", file).want(t, exitUsage, nil, parts("one.txt: line 1: hello has no value"))
+	start(t, "fuzz", "--targets", "kernel").want(t, exitUsage, nil, parts("engine and engine,kernel are possible"))
+	start(t, "fuzz", "--vm").want(t, exitUsage, nil, parts("--vm is for --targets engine,kernel"))
+	if err := os.WriteFile(filepath.Join(dir, progressFile), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start(t, args...).want(t, exitUsage, nil, parts("remove "+dir+"/progress.json to begin anew"))
+}
+
+// TestFuzzGuestDied: the sequence at which a guest has died is kept, and the next run leaves it
+// out.
+func TestFuzzGuestDied(t *testing.T) {
+	c := &fuzzCmd{Targets: []string{"engine"}, Seed: 3, Out: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(c.Out, atFile), []byte("5     "), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.progress()
+	if err == nil {
+		err = c.died(p, 121)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(c.Out, "3-5-guest-died.txt")
+	text, err := os.ReadFile(kept)
+	if err != nil || !strings.Contains(string(text), "# the guest ended with status 121\n") {
+		t.Errorf("%s: %v, %q", kept, err, text)
+	}
+	start(t, words("fuzz --count 10 --seed 3 --out "+c.Out)...).want(t, exitFailed,
+		parts("seed 3: 9 sequences", "1 findings", kept), nil)
+}
+
+// TestFuzzKernel: a note explains each difference between engine and siw.
+func TestFuzzKernel(t *testing.T) {
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	start(t, words("fuzz --targets engine,kernel --count 500 --time 10m --seed 1 --out "+t.TempDir())...).want(t,
+		exitPassed, parts("seed 1: 500 sequences", "siw-terminate-layout", "0 findings"), nil)
+}

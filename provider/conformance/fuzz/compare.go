@@ -1,0 +1,50 @@
+package fuzz
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Difference is a key whose texts differ between two outcomes. Several values of one key are
+// joined; "-" stands for none.
+type Difference struct{ Key, A, B string }
+
+// Compare returns the differences between two outcomes. Which Reads were answered before a
+// connection failed is none, because responses wait for their turn.
+func Compare(a, b Outcome) (out []Difference) {
+	var keys []string
+	for _, v := range slices.Concat(a, b) {
+		if !slices.Contains(keys, v.Key) {
+			keys = append(keys, v.Key)
+		}
+	}
+	for _, key := range keys {
+		x, y := a.text(key), b.text(key)
+		if x != y && !(key == "answer" && (a.failed() || b.failed()) && (begins(x, y) || begins(y, x))) {
+			out = append(out, Difference{key, x, y})
+		}
+	}
+	return out
+}
+
+func (o Outcome) text(key string) string {
+	var all []string
+	for _, v := range o {
+		if v.Key == key {
+			all = append(all, v.Text)
+		}
+	}
+	if all == nil {
+		return "-"
+	}
+	return strings.Join(all, "; ")
+}
+
+// failed reports whether the connection ended before the response to the barrier.
+func (o Outcome) failed() bool { return !strings.HasPrefix(o.text("end"), "barrier") }
+
+// begins reports whether the answers in long begin with those in short.
+func begins(long, short string) bool {
+	short, _, _ = strings.Cut(short, "unfinished response")
+	return short == "-" || strings.HasPrefix(long, strings.TrimSuffix(short, "; "))
+}
