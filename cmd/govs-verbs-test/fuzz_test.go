@@ -64,11 +64,27 @@ func TestFuzzGuestDied(t *testing.T) {
 		parts("seed 3: 9 sequences", "1 findings", kept), nil)
 }
 
+// receiveOnSendCQ has two segments of a Send. The next FPDU has DDP version 3 and is a Read
+// Response (kernel-notes/siw-receive-on-send-cq.md).
+const receiveOnSendCQ = `request 4d504120494420526571204672616d655002000400100010
+reads 0
+fpdu 00160143000000000000000000000001000000000a0b0c0d
+fpdu 00160143000000000000000000000001000000040a0b0c0d
+fpdu 0012c34200000000000000000000000000000000
+`
+
 // TestFuzzKernel: a note explains each difference between engine and siw.
 func TestFuzzKernel(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
-	start(t, words("fuzz --targets engine,kernel --count 500 --time 10m --seed 1 --out "+t.TempDir())...).want(t,
-		exitPassed, parts("seed 1: 500 sequences", "siw-terminate-layout", "0 findings"), nil)
+	file := filepath.Join(t.TempDir(), "receive-on-send-cq.txt")
+	if err := os.WriteFile(file, []byte(receiveOnSendCQ), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "fuzz", "--targets", "engine,kernel", "--replay", file).want(t, exitPassed,
+		parts("all explained"), nil)
+	start(t, words("fuzz --targets engine,kernel --count 250 --time 10m --seed 5 --out "+t.TempDir())...).want(t,
+		exitPassed, parts("seed 5: 250 sequences", "siw-places-before-crc", "siw-sge-checks",
+			"0 findings"), nil)
 }

@@ -207,6 +207,9 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 	if of == nil || of.init.SRQ != nil && dst.Opcode&provider.WCRecv != 0 {
 		return true
 	}
+	if of.queueOf(dst.WRID) != q {
+		return false // it completes as flushed (kernel-notes/siw-receive-on-send-cq.md)
+	}
 	w, ok := of.log.complete(dst.WRID)
 	dst.WRID = w.wrid
 	return ok

@@ -121,6 +121,14 @@ func (l *workLog) add(class workClass, w work, places int) uint64 {
 	return w.number<<classBits | uint64(class)
 }
 
+// queueOf returns the CQ for the completion with this WRID of siw.
+func (q *qp) queueOf(id uint64) *cq {
+	if workClass(id&(1<<classBits-1)) == classRecv {
+		return q.init.RecvCQ.(*cq)
+	}
+	return q.init.SendCQ.(*cq)
+}
+
 // refuse records that the queue has refused the work request with this WRID.
 func (l *workLog) refuse(id uint64) {
 	l.mu.Lock()

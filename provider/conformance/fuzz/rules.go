@@ -37,7 +37,7 @@ var rules = []rule{
 	{note: "siw-places-before-crc", when: func(s *stream) bool { return s.cut }},
 
 	{note: "siw-terminate-layout", key: "terminate form"},
-	{note: "siw-error-reports", key: "terminate", a: "1/2/0x05", b: "1/2/0x02"},
+	{note: "siw-error-reports", key: "terminate", a: "1/2/*", b: "1/2/0x02"},
 	{note: "siw-zero-length-read", key: "answer", when: has(readsNothing)},
 	{note: "siw-short-page-crossing", key: "answer", when: has(crossesPage)},
 	{note: "siw-error-reports", key: "receive *", a: flushed, b: general},
