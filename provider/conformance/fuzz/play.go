@@ -285,7 +285,8 @@ func (p *play) acceptRequest(ctx context.Context, req *rdmacm.Request) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.Limit)
 	defer cancel()
 	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
-		PD: p.pd, SendCQ: p.sendCQ, RecvCQ: p.cq, NoOpeningWrite: true, InitiatorDepth: maxReads,
+		PD: p.pd, SendCQ: p.sendCQ, RecvCQ: p.cq, NoOpeningWrite: true,
+		ResponderResources: depth, InitiatorDepth: maxReads,
 		Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 			var wrs []ibverbs.RecvWR
