@@ -20,6 +20,7 @@ import (
 //go:embed deps lib.sh
 //go:embed vm/run vm/check vm/kernel vm/initramfs vm/init vm/session
 //go:embed vm/accel.sh vm/boot.sh vm/verdict.sh
+//go:embed vm/mend vm/mended
 var scripts embed.FS
 
 // Unpack returns a folder that has the scripts with the same names as the folder ci: deps, vm/run,

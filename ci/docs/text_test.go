@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // documents returns README.md, SECURITY.md and the files of docs, kernel-notes and
@@ -277,6 +279,8 @@ var (
 	reportLabels = []string{"Where", "Since", "What happens", "Evidence", "Effect", "Mend", "Test"}
 	reportHead   = regexp.MustCompile(`\A.+\n\n\*(\w+)\..* Report (privately|to [^*]+)\.\*\n`)
 	reportLabel  = regexp.MustCompile(`(?m)^\*\*([\w ]+)\.\*\*`)
+	ourEdits     = regexp.MustCompile("Our edits?[^`]*: `[^.]*`")
+	codeSpan     = regexp.MustCompile("`[^`]*`")
 	recipe       = regexp.MustCompile("(?m)^    \\S|^```|\\b[0-9a-f]{2}( [0-9a-f]{2})+\\b")
 )
 
@@ -285,6 +289,10 @@ var (
 // private ones show no bytes and no commands.
 func TestUpstreamReports(t *testing.T) {
 	readme := document(t, upstream+"/README.md")
+	var edits string
+	for _, file := range testkit.Must(filepath.Glob(filepath.Join(root, "ci/vm/mended/*")))(t) {
+		edits += string(testkit.Must(os.ReadFile(file))(t))
+	}
 	last, rows := 0, 0
 	for _, cells := range tableRows(readme) {
 		name, isReport := strings.CutPrefix(cells[0], "[")
@@ -318,6 +326,13 @@ func TestUpstreamReports(t *testing.T) {
 		}
 		if !slices.Equal(labels, reportLabels) {
 			t.Errorf("%s: labels %q, want %q", name, labels, reportLabels)
+		}
+		for _, m := range ourEdits.FindAllString(strings.Join(strings.Fields(text), " "), -1) {
+			for _, edit := range codeSpan.FindAllString(m, -1) {
+				if !strings.Contains(edits, "edit "+strings.Trim(edit, "`")+"\n") {
+					t.Errorf("%s: ci/vm/mended has no edit %s", name, edit)
+				}
+			}
 		}
 		if n := strings.Count(text, "\n"); n > 45 {
 			t.Errorf("%s: %d lines, 45 at most", name, n)

@@ -156,7 +156,7 @@ func TestWrongUsage(t *testing.T) {
 		{"vm", "the argument <command> ... is missing; usage: govs-verbs-test vm <command> ..."},
 		{"vm --", "vm: no program is given; usage: govs-verbs-test vm [flags] [--] COMMAND"},
 		{"vm --colour -- true", "vm: unknown flag --colour"},
-		{"vm --siw fast -- true", `--siw must be one of "default","crc","p2p"`},
+		{"vm --siw fast -- true", `--siw must be one of "default","crc","p2p","mended","mended-p2p"`},
 		{"vm --accel turbo -- true", `--accel must be one of "tcg","kvm","auto"`},
 		{"vm --timeout 0s -- true", "--timeout 0s: has to be a whole number of seconds, from 1s"},
 		{"vm --timeout 1500ms -- true", "--timeout 1.5s: has to be a whole number of seconds, from 1s"},

@@ -14,7 +14,7 @@ import (
 )
 
 type vmCmd struct {
-	Siw     string        `enum:"default,crc,p2p" default:"default" help:"Which build of siw: default, crc (it requires CRC), p2p (it asks for MPA's peer-to-peer mode). Default ${default}." placeholder:"VARIANT"`
+	Siw     string        `enum:"default,crc,p2p,mended,mended-p2p" default:"default" help:"Which build of siw: default, crc (it requires CRC), p2p (it asks for MPA's peer-to-peer mode), mended (without its known faults), mended-p2p. Default ${default}." placeholder:"VARIANT"`
 	Rxe     bool          `help:"Also make a soft RoCE device: rxe0 on the interface d1, 198.51.100.1/24."`
 	Link    string        `default:"siw0" help:"Name of the siw device; none: make neither the device nor d0. Default ${default}." placeholder:"NAME"`
 	Net     string        `help:"A network to this machine: the tap interface TAP, which is there already, leads to the guest's interface n0 with ADDRESS, such as 10.0.0.2/24. The siw device is on n0 then, and there is no d0." placeholder:"TAP=ADDRESS"`

@@ -76,7 +76,7 @@ type Collection struct {
 	// such as "6.1.176". A distribution's uname -r does not have it.
 	KernelVersion string    `json:"kernel_version,omitempty"`
 	CPUs          int       `json:"cpus"`
-	Siw           string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
+	Siw           string    `json:"siw,omitempty"` // variant of the module, such as default or crc
 	Seed          uint64    `json:"seed"`
 	Only          string    `json:"only,omitempty"`
 	Require       []string  `json:"require,omitempty"` // providers whose absence is a failure

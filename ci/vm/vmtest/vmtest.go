@@ -48,7 +48,7 @@ const (
 // directory is one of the test's own.
 type Options struct {
 	Kernel  string        // "" is 6.1
-	Siw     string        // "" is default; crc, p2p
+	Siw     string        // "" is default; crc, p2p, mended, mended-p2p
 	Link    string        // "" is siw0; none
 	Net     string        // a tap interface and the guest's address, "t0=10.0.0.2/24", or none
 	Rxe     bool          // also rxe0 on 198.51.100.1

@@ -283,6 +283,22 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
+// TestMended: mended siw has a profile of its own, with few entries, for its two variants.
+func TestMended(t *testing.T) {
+	p := testkit.Must(profile.ReadFile("mended/siw.toml", suite()))(t)
+	if !slices.Equal(p.Variants, []string{"mended", "mended-p2p"}) || p.Provider != "kernel" {
+		t.Errorf("it is about %s, %v", p.Provider, p.Variants)
+	}
+	if n := len(p.Divergences); n == 0 || n > 15 {
+		t.Errorf("%d divergences", n)
+	}
+	for _, d := range p.Divergences {
+		if _, err := os.Stat(filepath.Join("../../..", d.Evidence)); err != nil {
+			t.Errorf("%s: the evidence: %v", d.ID, err)
+		}
+	}
+}
+
 // TestDocument shows that the example of docs/profiles.md is a profile with every key, and that the
 // document's tables have them all.
 func TestDocument(t *testing.T) {
