@@ -123,7 +123,8 @@ func TestOperate(t *testing.T) {
 	})
 	t.Run("profile", func(t *testing.T) {
 		profile := command(t, text, "    (go tool pprof 'http.*')")
-		profile = strings.NewReplacer("127.0.0.1:6060", strings.TrimSpace(at), "seconds=10", "seconds=1").Replace(profile)
+		profile = strings.NewReplacer("127.0.0.1:6060", strings.TrimSpace(at),
+			"seconds=10", "seconds=1").Replace(profile)
 		for said := ""; !strings.Contains(said, "provider/engine.(*qp).PostSend"); {
 			// In a second of a busy machine the program may have no CPU. After patience there is no
 			// profile, and the loop ends.

@@ -39,7 +39,8 @@ func (*fuzzCmd) Help() string {
 		`Differences between engine and siw that a note in kernel-notes explains are counted by note.
 
 A difference that nothing explains is confirmed with more patience, made smaller, and written to --out as ` +
-		`a scenario: frames in hex, which --replay plays again. So is the sequence at which siw hangs, or the guest's ` +
+		`a scenario: frames in hex, which --replay plays again. So is the sequence at which siw hangs, or the ` +
+		`guest's ` +
 		`kernel dies or warns. Do not use the kernel of a machine that you would miss: --vm brings its own.
 
     ` + name + ` fuzz --time 10m

@@ -296,7 +296,8 @@ func (r *Receiver) poll(ctx context.Context, op string, wc []ibverbs.WC) error {
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
 			Op: op, Object: r.c.peer(),
-			Err: object.Because(fmt.Errorf("the connection has ended: %w", held(context.Cause(r.until))), syscall.ENOTCONN),
+			Err: object.Because(fmt.Errorf("the connection has ended: %w", held(context.Cause(r.until))),
+				syscall.ENOTCONN),
 		}
 	}
 	return err

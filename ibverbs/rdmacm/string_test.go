@@ -40,7 +40,8 @@ func TestEventString(t *testing.T) {
 			Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED),
 		},
 		"RDMA_CM_EVENT_UNREACHABLE: rdma_connect: RDMA_CM_EVENT_UNREACHABLE: why: no route to host": {
-			Type: rdmacm.Unreachable, Status: -int(syscall.EHOSTUNREACH), Cause: fmt.Errorf("why: %w", syscall.EHOSTUNREACH),
+			Type: rdmacm.Unreachable, Status: -int(syscall.EHOSTUNREACH),
+			Cause: fmt.Errorf("why: %w", syscall.EHOSTUNREACH),
 		},
 	} {
 		if got := e.String(); got != want {

@@ -201,7 +201,8 @@ func TestTargetProbe(t *testing.T) {
 		{"garbage", answering(t, bytes.Repeat([]byte{0xa5}, 300)), NeedsListener, `with "\xa5\xa5`},
 		{"garbage without end", flooding(t, []byte{0xff}), NeedsListener, `with "\xff\xff`},
 		{"a Reply, then octets without end", flooding(t, whole), NeedsReceive, ""},
-		{"nobody", at(gone), NeedsReceive, "no TCP connection to the target; a program has to listen there during the whole run"},
+		{"nobody", at(gone), NeedsReceive,
+			"no TCP connection to the target; a program has to listen there during the whole run"},
 	} {
 		var err error
 		for range 100 { // on a busy machine 100 ms may pass before anything happens

@@ -149,7 +149,8 @@ func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 			return e, nil
 		}
 		if lost > 0 {
-			return e, fail(op, DeviceName, fmt.Errorf("%d events lost; call AsyncEvent all the time: %w", lost, syscall.ENOBUFS))
+			return e, fail(op, DeviceName, fmt.Errorf("%d events lost; call AsyncEvent all the time: %w",
+				lost, syscall.ENOBUFS))
 		}
 		if err := d.async.wake.wait(ctx); err != nil {
 			return e, fail(op, DeviceName, err)

@@ -130,7 +130,8 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
 	case wr.Flags&^sendFlags != 0:
-		return 0, fmt.Errorf("unknown flags %#x; use the constants of SendFlags: %w", uint32(wr.Flags&^sendFlags), syscall.EINVAL)
+		return 0, fmt.Errorf("unknown flags %#x; use the constants of SendFlags: %w",
+			uint32(wr.Flags&^sendFlags), syscall.EINVAL)
 	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
 		return 0, q.checkMemory(wr)
 	case inline && answeredOps.has(wr.Opcode):

@@ -221,7 +221,8 @@ func TestTerminateAbout(t *testing.T) {
 		{1, 1, 0, true, tagged, ", about a Write to rkey 0x101, address 0x20; the key is wrong or closed, " +
 			"or its region lacks AccessRemoteWrite"},
 		{1, 1, 1, true, tagged, ", about a Write to rkey 0x101, address 0x20; stay within the peer's region"},
-		{0, 1, 0, true, ddp.Header{QN: rdmap.QNReadRequest}, ", about a Read or an atomic operation; the key is wrong or closed"},
+		{0, 1, 0, true, ddp.Header{QN: rdmap.QNReadRequest},
+			", about a Read or an atomic operation; the key is wrong or closed"},
 		{0, 1, 2, true, ddp.Header{QN: rdmap.QNReadRequest}, ", about a Read or an atomic operation; its region lacks"},
 		{1, 1, 0, true, ddp.Header{Tagged: true}, ", about a Write to rkey 0, which names nothing"},
 		{1, 0, 0, true, ddp.Header{}, ", about memory of the peer's own: "},

@@ -173,8 +173,9 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 	if change&provider.ReregPD != 0 {
 		var ours bool
 		if n.pd, ours = to.(*pd); !ours || n.pd.dev.shared != m.pd.dev.shared {
-			return nil, opError(op, "pd", fmt.Errorf("belongs to another device or provider; pass one of this device: %w",
-				syscall.EINVAL))
+			return nil, opError(op, "pd",
+				fmt.Errorf("belongs to another device or provider; pass one of this device: %w",
+					syscall.EINVAL))
 		}
 	}
 	if change&provider.ReregTranslation != 0 {
