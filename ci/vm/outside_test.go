@@ -143,7 +143,7 @@ func buildOutside(t *testing.T, dir string) {
 
 	module := filepath.Join(dir, "govs")
 	copyFiles(t, root, module, "go.mod", "go.sum", "ci/*.go", "ci/deps", "ci/lib.sh", "ci/vm/*",
-		"ci/vm/vmtest/*.go")
+		"ci/vm/mended/*", "ci/vm/vmtest/*.go")
 	copyFiles(t, "testdata/outside", dir, "*", "c/*")
 	err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/outside\n"+
 		"go 1.26.0\nrequire github.com/govs-rdma/govs v0.1.0\n"+
