@@ -244,8 +244,7 @@ struct library *load(void)
 		return lib;
 	if (!enter_library())
 		return NULL;
-	int cancel, called = 0;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	int called = 0;
 	watch_forks();
 	pthread_mutex_lock(&loading);
 	if (!atomic_load(&library)) {
@@ -257,7 +256,6 @@ struct library *load(void)
 	}
 	lib = atomic_load(&library);
 	pthread_mutex_unlock(&loading);
-	pthread_setcancelstate(cancel, NULL);
 	leave_library(called);
 	return lib;
 }

@@ -397,12 +397,17 @@ static int next_event(int fd, int flags)
 }
 
 // A thread can be cancelled where a program writes its command to the kernel, too: commands of rdma_cm, and doorbells.
-// On siw, libibverbs has ioctl for the other commands, in which that is not possible.
-enum { doorbell = sizeof(struct ib_uverbs_cmd_hdr) + sizeof(struct ib_uverbs_post_send) };
+// On siw, libibverbs has ioctl for the other commands, in which that is not possible. Some of these are as long as a
+// doorbell. libibverbs has them on the stack, and libsiw its doorbells in its QPs.
+static int cancels(enum kind kind, const void *buf, size_t n)
+{
+	enum { doorbell = sizeof(struct ib_uverbs_cmd_hdr) + sizeof(struct ib_uverbs_post_send), near = 1 << 16 };
+	return kind != UVERBS || (n == doorbell && (uintptr_t)buf - (uintptr_t)__builtin_frame_address(0) >= near);
+}
 
 static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 {
-	if (KIND(slot) != UVERBS || n == doorbell)
+	if (cancels(KIND(slot), buf, n))
 		pthread_testcancel();
 	if (KIND(slot) == DEAD) { // a parent's
 		errno = EIO;

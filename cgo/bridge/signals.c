@@ -28,6 +28,7 @@ static int is_function(const struct sigaction *act)
 // The calling thread.
 static __thread struct {
 	volatile sig_atomic_t inside; // a call of the library
+	int cancel;                   // pthread_setcancelstate's state before the call
 	int known;                    // to the runtime
 	sigset_t mask;                // before its first call
 	uintptr_t low, size;          // of the thread's stack
@@ -374,18 +375,28 @@ static int alternate(void)
 	       (stack.ss_flags & SS_ONSTACK || (thread.known && !thread.disabled && stack.ss_flags & SS_DISABLE));
 }
 
+// A handler may interrupt the library's code with a call in which a thread can be cancelled, such as write, and libc
+// can't unwind that code. So the thread can be cancelled only before the call and after it.
+static void outside(void)
+{
+	int cancel = thread.cancel; // which a handler may change from here on
+	thread.inside = 0;
+	pthread_setcancelstate(cancel, NULL);
+}
+
 int enter_library(void)
 {
 	if (thread.inside)
 		return 0;
 	thread.inside = 1;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &thread.cancel);
 	if (!thread.known) {
 		find_stack();
 		pthread_sigmask(SIG_SETMASK, NULL, &thread.mask);
 	}
 	if (!alternate())
 		return 1;
-	thread.inside = 0;
+	outside();
 	return 0;
 }
 
@@ -440,7 +451,7 @@ void leave_library(int called)
 		if (thread.known)
 			pthread_setspecific(ending, &thread);
 	}
-	thread.inside = 0;
+	outside();
 }
 
 // A fault ends the process if the thread blocks its signal, also a fault that the library would handle, as in a region
@@ -465,5 +476,7 @@ void forget_calls(void)
 	for (int sig = 1; sig < NSIG; sig++)
 		if (shared[sig].taken)
 			give_back(sig);
-	thread.inside = thread.known = 0;
+	if (thread.inside) // the fork is a handler's
+		outside();
+	thread.known = 0;
 }

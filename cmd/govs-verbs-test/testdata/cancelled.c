@@ -6,6 +6,7 @@
 #include <linux/netlink.h>
 #include <pthread.h>
 #include <rdma/ib_user_verbs.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -46,6 +47,12 @@ static void makes(void)
 	want("destroying", ibv_destroy_cq(cq) + ibv_dealloc_pd(pd), 0);
 }
 
+static void asks_all(void)
+{
+	struct ibv_device_attr_ex all; // the command has the length of a doorbell
+	want("asking", ibv_query_device_ex(device, NULL, &all), 0);
+}
+
 static int returned;
 
 static void *cancelled(void *call)
@@ -63,6 +70,54 @@ static void try(const char *what, void (*call)(void), int returns)
 	want(what, pthread_create(&thread, NULL, cancelled, (void *)call), 0);
 	pthread_join(thread, NULL);
 	want(what, returned, returns);
+}
+
+// A thread that is in a call of the device almost always.
+static struct ibv_cq *polled;
+static int ends[2];
+static volatile int begun;
+
+static void *polls(void *unused)
+{
+	struct ibv_wc wc;
+	for (begun = 1;; begun = 1)
+		ibv_poll_cq(polled, 1, &wc);
+	return unused;
+}
+
+static void *commands_always(void *unused)
+{
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (begun = 1;; begun = 1)
+		commands();
+	return unused;
+}
+
+static void on_user(int sig)
+{
+	int saved = errno;
+	(void)!write(ends[1], &sig, 1); // in which the thread can be cancelled
+	errno = saved;
+}
+
+// Such a thread ends, and the others go on.
+static void interrupted(const char *what, void *(*run)(void *))
+{
+	pthread_t thread;
+	void *got = NULL;
+	for (int i = 0; i < 10 && !wrong; i++) {
+		begun = 0;
+		want(what, pthread_create(&thread, NULL, run, NULL), 0);
+		while (!begun)
+			usleep(100);
+		pthread_cancel(thread);
+		int left = 30000;
+		for (; left && pthread_tryjoin_np(thread, &got) != 0; left--) {
+			pthread_kill(thread, SIGUSR1);
+			usleep(1000);
+		}
+		want(what, left > 0 && got == PTHREAD_CANCELED, 1);
+	}
 }
 
 int main(void)
@@ -85,6 +140,16 @@ int main(void)
 	try("sendto", asks_to, 0);
 	try("sendmsg", asks_more, 0);
 	try("making objects", makes, 1);
+	try("query_device_ex", asks_all, 1);
+	polled = ibv_create_cq(device, 1, NULL, NULL, 0);
+	want("a pipe", pipe2(ends, O_NONBLOCK), 0);
+	signal(SIGUSR1, on_user);
+	interrupted("a handler in a poll", polls);
+	interrupted("at once, in a command", commands_always);
+	if (wrong)
+		return 1; // a thread may go on
+	want("destroying", ibv_destroy_cq(polled), 0);
+	makes();
 	want("the device after that", ibv_close_device(device), 0);
 	puts(wrong ? "wrong" : "as it must be");
 	return wrong;
