@@ -205,8 +205,8 @@ func findProfile(nameOrFile string) (*profile.Profile, []byte, error) {
 	}
 	text, err := os.ReadFile(nameOrFile)
 	if err != nil {
-		return nil, nil, unable(fmt.Errorf("%s is neither a file nor one of the profiles that are built in, %s: %w",
-			nameOrFile, strings.Join(profile.Names(), ", "), err))
+		return nil, nil, unable(fmt.Errorf("%s is not one of the profiles that are built in, %s, and can't be "+
+			"read as a file: %w", nameOrFile, strings.Join(profile.Names(), ", "), err))
 	}
 	p, err := profile.Parse(nameOrFile, text, scenarios.Suite())
 	return p, text, err

@@ -75,8 +75,9 @@ func TestProfileCommand(t *testing.T) {
 		parts("the profile "+file+" is not used: its stack takes no part"), nil)
 	start(t, "run", "--profile", file, "--profile", file).want(t, exitUsage, nil,
 		parts("are both about the provider kernel"))
-	start(t, "profile", "show", "none").want(t, exitUsage, nil,
-		parts("none is neither a file nor one of the profiles that are built in, bridge, siw: open none: no such file"))
+	const noProfile = " is not one of the profiles that are built in, bridge, siw, and can't be read as a file: "
+	start(t, "profile", "show", "none").want(t, exitUsage, nil, parts("none"+noProfile+"open none: no such file"))
+	start(t, "profile", "show", "..").want(t, exitUsage, nil, parts(".."+noProfile+"read ..: is a directory"))
 }
 
 // TestCompareWithProfile judges one collection with a profile from a file, with the program's own,
