@@ -260,6 +260,8 @@ CHANGE(siginterrupt, (int sig, int interrupts), (sig, interrupts))
 
 // ---- the start of the library
 
+static void watch_ends(void);
+
 struct before_library {
 	sigset_t mask;
 	struct sigaction actions[NSIG];
@@ -272,6 +274,7 @@ struct before_library *before_library(void)
 {
 	static struct before_library before;
 	sigset_t all;
+	watch_ends(); // the constructor of a library that the program is linked with may be earlier
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before.mask);
 	for (int sig = 1; sig < NSIG; sig++)
@@ -430,6 +433,7 @@ __attribute__((noinline)) static void leave_stack(void)
 // The runtime forgets a thread that ends, in the destructor of a key of its own. So each call that another destructor
 // makes after that is like a first one. This key is older than the runtime's, so that its destructor comes before.
 static pthread_key_t ending;
+static int watched; // there is this key
 
 static void on_end(void *unused)
 {
@@ -439,7 +443,11 @@ static void on_end(void *unused)
 	thread.ends = 1;
 }
 
-__attribute__((constructor)) static void watch_ends(void) { pthread_key_create(&ending, on_end); }
+__attribute__((constructor)) static void watch_ends(void)
+{
+	if (!watched)
+		watched = pthread_key_create(&ending, on_end) == 0;
+}
 
 // With the first call of a thread the runtime unblocks signals there, and here what was is restored.
 void leave_library(int called)
@@ -448,7 +456,7 @@ void leave_library(int called)
 		sigdelset(&thread.mask, SIGSEGV);
 		pthread_sigmask(SIG_SETMASK, &thread.mask, NULL);
 		thread.known = !thread.ends;
-		if (thread.known)
+		if (thread.known && watched)
 			pthread_setspecific(ending, &thread);
 	}
 	outside();

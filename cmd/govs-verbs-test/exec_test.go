@@ -525,6 +525,8 @@ func TestExecConstructor(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "constructor", "-libverbs"), compiled(t, "constructor", "-libverbs", "-shared",
 		"-fPIC")).want(t, 0, "as it must be\nas it must be")
+	library := compiled(t, "earlier", "-DLIBRARY", "-shared", "-fPIC")
+	b.start(compiled(t, "earlier", library)).want(t, 0, "as it must be")
 }
 
 // TestExecGarbledOnSiw shows that siw returns the errnos that garbled wants of exec, too.
