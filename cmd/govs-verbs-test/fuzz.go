@@ -47,7 +47,7 @@ A difference that nothing explains is confirmed with more patience, made smaller
     ` + name + ` fuzz --vm --targets engine,kernel --time 10m --seed 1
     ` + name + ` vm -- ` + name + ` fuzz --targets engine,kernel --replay FILE
 
-Exit status: 0 if nothing was found, 1 if something was.`
+Exit status: 0 if nothing was found, 1 if something was, or if the targets took no sequence whole.`
 }
 
 // Validate implements kong's check.
@@ -58,6 +58,9 @@ func (c *fuzzCmd) Validate() error {
 	if c.VM && (len(c.Targets) == 1 || c.Replay != "") {
 		return errors.New("--vm is for --targets engine,kernel, and not for --replay (its help has a line for that)")
 	}
+	if c.Time < time.Second || c.Count < 0 {
+		return fmt.Errorf("--time %v --count %d: a run takes 1s or more, and a count is not negative", c.Time, c.Count)
+	}
 	return nil
 }
 
@@ -67,7 +70,7 @@ func (c *fuzzCmd) Run(ctx context.Context, out *output) error {
 		return c.replay(ctx, out)
 	}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
-		return unable(err)
+		return unable(fmt.Errorf("--out names a folder for findings that can't be made: %w", err))
 	}
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64()>>1 + 1
@@ -93,22 +96,17 @@ func (c *fuzzCmd) Run(ctx context.Context, out *output) error {
 	if saved := p.save(); saved != nil {
 		return unable(saved)
 	}
-	if err == nil || !errors.Is(err, errBroken) {
-		p.print(out)
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(p.Findings) > 0:
-		return errFailed
 	}
-	return nil
+	return p.print(out)
 }
 
 // fuzzTargets are the two that play each sequence.
 type fuzzTargets struct {
 	a, b   *fuzz.Target
 	kernel bool
+	taken  bool // both took all of the last sequence
 }
 
 func (t *fuzzTargets) close() {
@@ -165,11 +163,16 @@ func (t *fuzzTargets) play(ctx context.Context, s *fuzz.Sequence, patience time.
 	if err != nil {
 		return nil, nil, err
 	}
+	t.taken = a.Taken() && b.Taken()
 	d = fuzz.Compare(a, b)
-	if !t.kernel {
-		return d, make([]string, len(d)), nil
+	notes = make([]string, len(d))
+	if t.kernel {
+		notes = fuzz.Explain(s, d)
 	}
-	return d, fuzz.Explain(s, d), nil
+	if s.Unanswered(a) { // whatever the other one does
+		d, notes = append(d, fuzz.Difference{Key: "no answer", A: "silence", B: "-"}), append(notes, "")
+	}
+	return d, notes, nil
 }
 
 // Patience of the peer: at first, and for a difference that is confirmed.
@@ -177,9 +180,6 @@ const (
 	fuzzQuiet   = 30 * time.Millisecond
 	fuzzConfirm = 500 * time.Millisecond
 )
-
-// errBroken ends a run whose target or kernel can't be used any more.
-var errBroken = errors.New("the target can't be used any more")
 
 // fuzzRun is a run under way.
 type fuzzRun struct {
@@ -224,13 +224,10 @@ func (r *fuzzRun) one(ctx context.Context, index int) error {
 	if _, err := r.at.WriteAt(fmt.Appendf(nil, "%-20d", index), 0); err != nil {
 		return unable(err)
 	}
-	d, notes, err := r.targets.play(ctx, s, fuzzQuiet)
+	d, notes, err := r.play(ctx, s, fuzzQuiet)
 	if err == nil && slices.Contains(notes, "") {
 		r.Confirmed++
-		d, notes, err = r.targets.play(ctx, s, fuzzConfirm)
-	}
-	if warned := r.log.warning(); warned != "" {
-		err = errors.Join(err, fmt.Errorf("the kernel says: %s", warned))
+		d, notes, err = r.play(ctx, s, fuzzConfirm)
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -238,16 +235,22 @@ func (r *fuzzRun) one(ctx context.Context, index int) error {
 	if errors.Is(err, syscall.ECONNREFUSED) && r.Lost != index+1 {
 		r.Notes["siw-listener-lost"]++ // by an earlier sequence
 		r.Lost = index + 1
-		return fmt.Errorf("sequence %d: %w: %w", index, errBroken, err)
+		return broken(index, err)
 	}
 	if err != nil {
 		r.Skip = append(r.Skip, index)
 		r.keep(s, "broken", err.Error())
-		return fmt.Errorf("sequence %d: %w: %w", index, errBroken, err)
+		return broken(index, err)
 	}
 	r.Played++
+	if r.targets.taken {
+		r.Taken++
+	}
 	if slices.Contains(notes, "") {
-		r.minimise(ctx, s, d, notes)
+		if err := r.minimise(ctx, s, d, notes); err != nil && ctx.Err() == nil {
+			r.Skip = append(r.Skip, index)
+			return broken(index, err)
+		}
 		return nil
 	}
 	slices.Sort(notes)
@@ -257,27 +260,47 @@ func (r *fuzzRun) one(ctx context.Context, index int) error {
 	return nil
 }
 
+// broken is the error of a run that a sequence has ended.
+func broken(index int, err error) error {
+	return fmt.Errorf("sequence %d: the target can't be used any more: %w", index, err)
+}
+
+// play plays a sequence. A complaint of the kernel is an error, too.
+func (r *fuzzRun) play(ctx context.Context, s *fuzz.Sequence, patience time.Duration) (
+	d []fuzz.Difference, notes []string, err error) {
+	d, notes, err = r.targets.play(ctx, s, patience)
+	if warned := r.log.warning(); warned != "" {
+		err = errors.Join(err, fmt.Errorf("the kernel says: %s", warned))
+	}
+	return d, notes, err
+}
+
 // minimise makes a sequence smaller as long as the same differences stay unexplained, and keeps it.
-func (r *fuzzRun) minimise(ctx context.Context, s *fuzz.Sequence, d []fuzz.Difference, notes []string) {
+// The error is of a target that a smaller sequence has broken.
+func (r *fuzzRun) minimise(ctx context.Context, s *fuzz.Sequence, d []fuzz.Difference, notes []string) error {
 	want := unexplained(d, notes)
-	tries := 0
+	tries, failed := 0, error(nil)
 	small := fuzz.Minimise(s, func(c *fuzz.Sequence) bool {
 		tries++
-		if tries > 40 || ctx.Err() != nil {
+		if tries > 40 || failed != nil || ctx.Err() != nil {
 			return false
 		}
-		d, notes, err := r.targets.play(ctx, c, fuzzConfirm/4)
+		d, notes, err := r.play(ctx, c, fuzzConfirm/4)
+		failed = err
 		return err == nil && slices.Equal(keys(unexplained(d, notes)), keys(want))
 	})
-	again, notes, err := r.targets.play(ctx, small, fuzzConfirm)
-	if left := unexplained(again, notes); err == nil && len(left) > 0 {
-		want = left
+	if failed == nil {
+		d, notes, failed = r.play(ctx, small, fuzzConfirm)
+		if left := unexplained(d, notes); failed == nil && len(left) > 0 {
+			want = left
+		}
 	}
 	var lines []string
 	for _, d := range want {
 		lines = append(lines, fmt.Sprintf("%s: %s | %s", d.Key, abridged(d.A), abridged(d.B)))
 	}
 	r.keep(small, strings.ReplaceAll(want[0].Key, " ", "-"), lines...)
+	return failed
 }
 
 func unexplained(d []fuzz.Difference, notes []string) (out []fuzz.Difference) {
@@ -346,11 +369,12 @@ func (c *fuzzCmd) replay(ctx context.Context, out *output) error {
 	return nil
 }
 
-// print prints what a run has found so far.
-func (p *fuzzProgress) print(out *output) {
+// print prints what a run has found so far. It fails if that is something, or if the targets take
+// so little that equal outcomes mean nothing.
+func (p *fuzzProgress) print(out *output) error {
 	rate := float64(p.Played) / max(p.Spent.Seconds(), 0.001)
-	fmt.Fprintf(out, "seed %d: %d sequences, %.0f a second, %d of them again with more patience\n",
-		p.Seed, p.Played, rate, p.Confirmed)
+	fmt.Fprintf(out, "seed %d: %d sequences, %.0f a second, %d of them again with more patience, %d taken whole\n",
+		p.Seed, p.Played, rate, p.Confirmed, p.Taken)
 	for _, note := range slices.Sorted(maps.Keys(p.Notes)) {
 		fmt.Fprintf(out, "  explained by %-30s %d\n", note, p.Notes[note])
 	}
@@ -358,4 +382,14 @@ func (p *fuzzProgress) print(out *output) {
 	for _, file := range p.Findings {
 		fmt.Fprintf(out, "  %s\n", file)
 	}
+	switch {
+	case len(p.Findings) > 0:
+		return errFailed
+	case p.Played == 0:
+		return errors.New("no sequence was played")
+	case p.Played >= 100 && p.Taken == 0:
+		return errors.New("no sequence was taken whole by both targets, so nothing was compared: " +
+			"play a valid one with --replay")
+	}
+	return nil
 }

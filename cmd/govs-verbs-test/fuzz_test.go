@@ -3,6 +3,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,6 +36,9 @@ func TestFuzz(t *testing.T) {
 	start(t, "fuzz", "--replay", file).want(t, exitUsage, nil, parts("one.txt: line 1: hello has no value"))
 	start(t, "fuzz", "--targets", "kernel").want(t, exitUsage, nil, parts("engine and engine,kernel are possible"))
 	start(t, "fuzz", "--vm").want(t, exitUsage, nil, parts("--vm is for --targets engine,kernel"))
+	start(t, "fuzz", "--count", "-1").want(t, exitUsage, nil, parts("a count is not negative"))
+	start(t, "fuzz", "--time", "0s").want(t, exitUsage, nil, parts("a run takes 1s or more"))
+	start(t, "fuzz", "--out", file).want(t, exitUsage, nil, parts("--out names a folder", "not a directory"))
 	if err := os.WriteFile(filepath.Join(dir, progressFile), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +66,31 @@ func TestFuzzGuestDied(t *testing.T) {
 	}
 	start(t, words("fuzz --count 10 --seed 3 --out "+c.Out)...).want(t, exitFailed,
 		parts("seed 3: 9 sequences", "1 findings", kept), nil)
+
+	// After its last sequence, too: closing may have been too much for it.
+	p = &fuzzProgress{Seed: 3, Next: 10, file: filepath.Join(c.Out, progressFile)}
+	if err := c.died(p, 120); err != nil || len(p.Findings) != 1 || len(p.Skip) != 0 {
+		t.Errorf("%v, findings %q, left out %v", err, p.Findings, p.Skip)
+	}
+}
+
+// TestFuzzNothingTaken: a run in which the targets took nothing has not compared them.
+func TestFuzzNothingTaken(t *testing.T) {
+	out := &output{stdout: io.Discard}
+	for _, c := range []struct {
+		p    fuzzProgress
+		fine bool
+	}{
+		{fuzzProgress{}, false},
+		{fuzzProgress{Played: 10}, true},
+		{fuzzProgress{Played: 100}, false},
+		{fuzzProgress{Played: 100, Taken: 1}, true},
+		{fuzzProgress{Played: 100, Taken: 1, Findings: []string{"file"}}, false},
+	} {
+		if err := c.p.print(out); (err == nil) != c.fine {
+			t.Errorf("%+v: %v", c.p, err)
+		}
+	}
 }
 
 // receiveOnSendCQ has two segments of a Send. The next FPDU has DDP version 3 and is a Read

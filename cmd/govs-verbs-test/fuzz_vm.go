@@ -33,6 +33,7 @@ type fuzzProgress struct {
 	Next      int   // index of the next sequence
 	Skip      []int // sequences that a target or the guest did not survive
 	Played    int
+	Taken     int // sequences of which both targets took each frame
 	Confirmed int // sequences that were played again with more patience
 	Spent     time.Duration
 	Notes     map[string]int // sequences by the note that explains their differences
@@ -97,22 +98,19 @@ const stuck = 3 * time.Minute
 // inVM runs the same command in a guest until --time has passed, and boots another guest when one
 // has died or its siw can't be used any more.
 func (c *fuzzCmd) inVM(ctx context.Context, out *output) error {
+	p, err := c.progress()
+	if err != nil {
+		return unable(err)
+	}
+	until := p.Next + c.Count
 	for begin, boots := time.Now(), 1; ; boots++ {
 		left := (c.Time - time.Since(begin)).Round(time.Second)
-		p, err := c.progress()
-		if err != nil {
-			return unable(err)
-		}
-		if ctx.Err() != nil || left < time.Second || c.Count > 0 && p.Next >= c.Count {
+		if ctx.Err() != nil || left < time.Second || c.Count > 0 && p.Next >= until {
 			fmt.Fprintf(out, "%d guests\n", boots-1)
-			p.print(out)
-			if len(p.Findings) > 0 {
-				return errFailed
-			}
-			return nil
+			return p.print(out)
 		}
 		before := p.Next + len(p.Skip) + p.Lost
-		status, err := c.guest(ctx, out, left, p.Next)
+		status, err := c.guest(ctx, out, left, until-p.Next)
 		if err != nil {
 			return unable(err)
 		}
@@ -134,8 +132,9 @@ func (c *fuzzCmd) inVM(ctx context.Context, out *output) error {
 	}
 }
 
-// guest runs the command in one guest, from index next on, and returns its status.
-func (c *fuzzCmd) guest(ctx context.Context, out *output, left time.Duration, next int) (int, error) {
+// guest runs the command in one guest, for at most count sequences if there is a --count, and
+// returns its status.
+func (c *fuzzCmd) guest(ctx context.Context, out *output, left time.Duration, count int) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -146,7 +145,7 @@ func (c *fuzzCmd) guest(ctx context.Context, out *output, left time.Duration, ne
 		"--targets", strings.Join(c.Targets, ","), "--seed", strconv.FormatUint(c.Seed, 10),
 		"--time", left.String(), "--out", c.Out}
 	if c.Count > 0 {
-		args = append(args, "--count", strconv.Itoa(c.Count-next))
+		args = append(args, "--count", strconv.Itoa(count))
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -178,7 +177,8 @@ func (c *fuzzCmd) guest(ctx context.Context, out *output, left time.Duration, ne
 	}
 }
 
-// died keeps the sequence that the guest did not survive, unless the guest has said why it ends.
+// died keeps the sequence that the guest did not survive, unless the guest has said why it ends. The
+// sequence may be over: its effect comes later, or the guest fails when it closes the targets.
 func (c *fuzzCmd) died(p *fuzzProgress, status int) error {
 	data, err := os.ReadFile(filepath.Join(c.Out, atFile))
 	if err != nil {
@@ -188,12 +188,15 @@ func (c *fuzzCmd) died(p *fuzzProgress, status int) error {
 	if err != nil {
 		return fmt.Errorf("the guest ended with status %d before a sequence: %w", status, err)
 	}
-	if index < p.Next || slices.Contains(p.Skip, index) || p.Lost == index+1 {
+	if slices.Contains(p.Skip, index) || p.Lost == index+1 {
 		return nil // the guest has said why it ends
 	}
 	file, err := keepFinding(c.Out, fuzz.Generate(c.Seed, index), "guest-died",
 		fmt.Sprintf("the guest ended with status %d", status))
-	p.Skip, p.Findings = append(p.Skip, index), append(p.Findings, file)
+	p.Findings = append(p.Findings, file)
+	if index >= p.Next {
+		p.Skip = append(p.Skip, index)
+	}
 	return errors.Join(err, p.save())
 }
 

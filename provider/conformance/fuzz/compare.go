@@ -20,7 +20,7 @@ func Compare(a, b Outcome) (out []Difference) {
 	}
 	for _, key := range keys {
 		x, y := a.text(key), b.text(key)
-		if x != y && !(key == "answer" && (a.failed() || b.failed()) && (begins(x, y) || begins(y, x))) {
+		if x != y && !(key == "answer" && !(a.Taken() && b.Taken()) && (begins(x, y) || begins(y, x))) {
 			out = append(out, Difference{key, x, y})
 		}
 	}
@@ -40,8 +40,14 @@ func (o Outcome) text(key string) string {
 	return strings.Join(all, "; ")
 }
 
-// failed reports whether the connection ended before the response to the barrier.
-func (o Outcome) failed() bool { return !strings.HasPrefix(o.text("end"), "barrier") }
+// Taken reports whether the barrier was answered, so every frame was taken.
+func (o Outcome) Taken() bool { return strings.HasPrefix(o.text("end"), "barrier") }
+
+// Unanswered reports whether a provider neither answered the barrier nor ended the connection, though
+// all FPDUs came whole. Two providers that are silent don't differ, but both are wrong.
+func (s *Sequence) Unanswered(o Outcome) bool {
+	return s.Barrier && o.text("end") == "silence" && !s.read().cut
+}
 
 // begins reports whether the answers in long begin with those in short.
 func begins(long, short string) bool {

@@ -121,11 +121,25 @@ func TestOutcome(t *testing.T) {
 		}
 		target.Quiet = time.Minute
 		o := testkit.Must(target.Play(t.Context(), s))(t)
-		if o.failed() || o.text("terminate") != "-" || o.text("read 2") != "IBV_WC_RDMA_READ 64" ||
+		if !o.Taken() || o.text("terminate") != "-" || o.text("read 2") != "IBV_WC_RDMA_READ 64" ||
 			o.text("memory sink") == "-" {
 			t.Errorf("%q", o)
 		}
 		return
+	}
+}
+
+// TestUnanswered: silence is wrong if each FPDU has come whole and the barrier asks for an answer.
+func TestUnanswered(t *testing.T) {
+	s := &Sequence{Barrier: true, Frames: []Frame{frame(rawpeer.SendMessage(1, []byte("1234")))}}
+	cut := s.clone()
+	cut.Frames[0].Bytes[1] += 4 // of the length
+	without := s.clone()
+	without.Barrier = false
+	silence, end := Outcome{{"end", "silence"}}, Outcome{{"end", "FIN"}}
+	if !s.Unanswered(silence) || s.Unanswered(end) || cut.Unanswered(silence) || without.Unanswered(silence) {
+		t.Errorf("%v %v %v %v", s.Unanswered(silence), s.Unanswered(end), cut.Unanswered(silence),
+			without.Unanswered(silence))
 	}
 }
 

@@ -456,7 +456,7 @@ func (p *play) settle(ctx context.Context) error {
 	return nil
 }
 
-// completions notes n completions of a queue. If they don't come, the CQs are made anew.
+// completions notes n completions of a queue.
 func (p *play) completions(queue string, cq *ibverbs.CQ, n int) error {
 	var wcs [8]ibverbs.WC
 	until := time.Now().Add(p.Limit)
