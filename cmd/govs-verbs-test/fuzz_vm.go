@@ -177,8 +177,8 @@ func (c *fuzzCmd) guest(ctx context.Context, out *output, left time.Duration, co
 	}
 }
 
-// died keeps the sequence that the guest did not survive, unless the guest has said why it ends. The
-// sequence may be over: its effect comes later, or the guest fails when it closes the targets.
+// died keeps the sequence that the guest did not survive, unless the guest has said why it ends.
+// The sequence may be over: its effect comes later, or the guest fails when it closes the targets.
 func (c *fuzzCmd) died(p *fuzzProgress, status int) error {
 	data, err := os.ReadFile(filepath.Join(c.Out, atFile))
 	if err != nil {

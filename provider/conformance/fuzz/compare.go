@@ -43,8 +43,8 @@ func (o Outcome) text(key string) string {
 // Taken reports whether the barrier was answered, so every frame was taken.
 func (o Outcome) Taken() bool { return strings.HasPrefix(o.text("end"), "barrier") }
 
-// Unanswered reports whether a provider neither answered the barrier nor ended the connection, though
-// all FPDUs came whole. Two providers that are silent don't differ, but both are wrong.
+// Unanswered reports whether a provider neither answered the barrier nor ended the connection,
+// though all FPDUs came whole. Two providers that are silent don't differ, but both are wrong.
 func (s *Sequence) Unanswered(o Outcome) bool {
 	return s.Barrier && o.text("end") == "silence" && !s.read().cut
 }
