@@ -116,7 +116,7 @@ func TestErrnoLast(t *testing.T) {
 		ends := 0
 		for line := range strings.Lines(string(table)) {
 			line = strings.TrimSuffix(line, "\n")
-			for errno := syscall.Errno(1); errno <= syscall.ERFKILL; errno++ {
+			for errno := syscall.Errno(1); errno <= 132; errno++ { // Linux's last one, ERFKILL
 				switch before, after, has := strings.Cut(line, ": "+errno.Error()); {
 				case has && after != "":
 					t.Errorf("%s: %q is not at the end of %q", name, errno, before+": "+errno.Error()+after)
