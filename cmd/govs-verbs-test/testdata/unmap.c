@@ -70,6 +70,9 @@ int main(int argc, char **argv)
 		post(client, IBV_WR_RDMA_WRITE, source_mr, n, target_mr);
 		must("a Write", completion(client->send_cq).status == IBV_WC_SUCCESS);
 	}
+	// After a Read the Writes are placed. One that came later would make its page accessible.
+	post(client, IBV_WR_RDMA_READ, source_mr, 1, target_mr);
+	must("a Read", completion(client->send_cq).status == IBV_WC_SUCCESS);
 	must("unmapping", munmap(target, size) == 0);
 	if (!strcmp(way, "blocked"))
 		sigprocmask(SIG_BLOCK, &all, NULL);
