@@ -104,7 +104,8 @@ func (v *vector) fields() string {
 		h = header(&f.Header) + ","
 	}
 	return fmt.Sprintf(`{"Markers":[%s],"ULPDU_Length":%d,%s%s,"Pad":"%x","CRC":"%x"}`,
-		strings.Join(markers, ","), n, h, body, plain[mpa.HeaderLen+n:len(plain)-mpa.CRCLen], plain[len(plain)-mpa.CRCLen:])
+		strings.Join(markers, ","), n, h, body,
+		plain[mpa.HeaderLen+n:len(plain)-mpa.CRCLen], plain[len(plain)-mpa.CRCLen:])
 }
 
 // unmarked returns the octets without Markers, and where the Markers were.

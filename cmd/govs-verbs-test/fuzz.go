@@ -21,13 +21,13 @@ import (
 )
 
 type fuzzCmd struct {
-	Targets []string      `default:"engine" help:"engine: the same stream as cut at random and in one write. engine,kernel: engine and siw. Default ${default}." placeholder:"NAME"`
+	Targets []string      `default:"engine" help:"engine, or engine,kernel. Default ${default}." placeholder:"NAME"`
 	Time    time.Duration `default:"1m" help:"How long to go on. Default ${default}." placeholder:"TIME"`
-	Count   int           `help:"End after so many sequences, if --time has not passed. Default: no limit." placeholder:"N"`
+	Count   int           `help:"End after so many sequences. Default: no limit." placeholder:"N"`
 	Seed    uint64        `help:"Seed of the sequences. Default: a random one, which is printed." placeholder:"N"`
-	Out     string        `default:"out/fuzz" help:"Folder for findings, and for progress.json: the same seed and targets go on where they ended. Default ${default}." placeholder:"DIR" type:"path"`
+	Out     string        `default:"out/fuzz" help:"Folder for findings and progress. Default ${default}." placeholder:"DIR" type:"path"`
 	Replay  string        `help:"Play only the sequence in this file." placeholder:"FILE" type:"path"`
-	VM      bool          `name:"vm" help:"Run in a virtual machine with siw, and boot it again if its kernel or siw fails."`
+	VM      bool          `name:"vm" help:"Run in a virtual machine with siw, and boot it again if it fails."`
 }
 
 // Help implements kong's HelpProvider.
@@ -36,12 +36,13 @@ func (*fuzzCmd) Help() string {
 		`Read Responses and Terminates in any order between the queues, in most of which one field, length, CRC or ` +
 		`frame is wrong, cut into TCP segments anywhere. Every target gets the same bytes, but for the STags and ` +
 		`offsets of its memory. What it sends, how its work completes and what is in its memory has to be the same. ` +
-		`Differences between engine and siw that a note in kernel-notes explains are counted by note.
+		`Differences between engine and siw that a note in kernel-notes explains are counted by note. ` +
+		`The engine alone gets each stream twice: cut at random, and in one write. A run goes on where one with ` +
+		`the same seed and targets ended, by progress.json in --out.
 
 A difference that nothing explains is confirmed with more patience, made smaller, and written to --out as ` +
 		`a scenario: frames in hex, which --replay plays again. So is the sequence at which siw hangs, or the ` +
-		`guest's ` +
-		`kernel dies or warns. Do not use the kernel of a machine that you would miss: --vm brings its own.
+		`guest's kernel dies or warns. Do not use the kernel of a machine that you would miss: --vm brings its own.
 
     ` + name + ` fuzz --time 10m
     ` + name + ` fuzz --vm --targets engine,kernel --time 10m --seed 1

@@ -308,7 +308,7 @@ const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
 
 // remoteAccess are the rights of a peer. libibverbs has no access flag for Send with Invalidate.
-// siw permits it for every region of the PD, and programs rely on that. Here a peer can invalidate
+// siw permits it for each region of the PD, and programs rely on that. Here a peer can invalidate
 // the regions that it can access.
 const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
 	ibverbs.AccessRemoteAtomic

@@ -147,7 +147,7 @@ func TestUnanswered(t *testing.T) {
 // the rule, and not in valid ones.
 func TestMutants(t *testing.T) {
 	if testkit.Race {
-		t.Skip("some thousand connections")
+		t.Skip("make test runs it without the race detector: it makes some thousand connections")
 	}
 	for _, c := range []struct{ name, about string }{
 		{"queue-unchecked", ": QN"},
